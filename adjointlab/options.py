@@ -44,7 +44,7 @@ def _path(text: str) -> Path:
 
 @dataclass(frozen=True)
 class Option(Generic[T]):
-    """A setting. Texts are read by `convert`; numbers are at least `least`; `default_text` explains the default."""
+    """A setting. Texts are read by `convert`; numbers are at least `least` and at most `most`; `default_text` explains the default."""
 
     name: str
     default: T
@@ -52,6 +52,7 @@ class Option(Generic[T]):
     help: str
     default_text: str = ""
     least: float | None = None
+    most: float = math.inf
     choices: tuple[str, ...] = ()
     metavar: str | None = None
 
@@ -79,14 +80,18 @@ class Option(Generic[T]):
         return self.parse(str(value))
 
     def check(self, value: T) -> None:
-        """Raise `ValueError` for a number that is below the least, infinite or none, and for a text that is no choice."""
+        """Raise `ValueError` for a number that is out of range, infinite or none, and for a text that is no choice."""
         if isinstance(value, str) and self.choices and value not in self.choices:
             raise self._error(value)
-        if isinstance(value, int | float) and self.least is not None and not self.least <= value < math.inf:
-            raise self._error(value)
+        if isinstance(value, int | float) and self.least is not None:
+            is_legal = self.least <= value <= self.most and value < math.inf
+            if not is_legal:
+                raise self._error(value)
 
     def _error(self, value: object) -> ValueError:
         legal = f"a {'whole ' if self.convert is int else ''}number of at least {self.least or 0:g}"
+        if self.most < math.inf:
+            legal += f" and at most {self.most:g}"
         if self.choices:
             legal = f"one of {', '.join(self.choices)}"
         elif self.convert is _path:
@@ -107,7 +112,14 @@ SEED: Final = Option[int | None](
     "seed", None, int, "Seed of the draws.", "a fresh one, which is printed", least=0
 )
 RANKS: Final = Option(
-    "ranks", 8, int, "Largest number of ranks of a case.", "8, or those of the launcher", least=1
+    "ranks",
+    8,
+    int,
+    "Largest number of ranks of a case.",
+    "8, or those of the launcher",
+    least=1,
+    # Simulated ranks are threads, and so many are known to start on any machine.
+    most=1024,
 )
 SCHEDULES: Final = Option(
     "schedules", 1, int, "Legal interleavings to run each case under, with simulated ranks.", least=1

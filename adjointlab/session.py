@@ -6,9 +6,8 @@ import secrets
 import signal
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from adjointlab.checks.check import check_named
@@ -36,8 +35,9 @@ from adjointlab.exit_codes import ExitCode
 from adjointlab.pictures.drawable import Drawable
 from adjointlab.pictures.model import Drawing
 from adjointlab.store.files import printable
+from adjointlab.store.interrupted import keep_running, note_replay, note_seed
 from adjointlab.store.job_log import Done, check_id_of, supervised
-from adjointlab.store.reproducer import BadReproducer, Written, keep_interrupted, read, stored, write
+from adjointlab.store.reproducer import BadReproducer, Written, damaged, keep_interrupted, read, stored, write
 from adjointlab.store.running_case import (
     NAME,
     EndedBy,
@@ -62,6 +62,7 @@ __all__ = [
     "replay",
     "replay_corpus",
     "run_check",
+    "say_damaged",
     "unsupported",
 ]
 
@@ -104,6 +105,12 @@ class CheckResult(Drawable):
 
     def _heading(self) -> str:
         return self.result._heading()
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the draws; None where no case was drawn, because a stored one fails still, or the subject cannot run here."""
+        is_refused = self.result.verdict.kind in (_NO_COMMUNICATOR, _NO_MEMORY)
+        return None if self.replayed is not None or is_refused else self.result.seed
 
     @property
     def is_reported(self) -> bool:
@@ -207,7 +214,7 @@ def run_check(
         result = replace(result, warnings=folded.found)
     except KeyboardInterrupt as interrupt:
         if not failures:
-            interrupt.add_note(f"seed {seed}")
+            note_seed(interrupt, seed)
             raise
         raise SearchInterrupted(signal_of(interrupt), kept(found, failures[-1], folder)) from interrupt
     except Exhausted:
@@ -271,7 +278,7 @@ def replay_corpus(
         return None
 
     def conduct(run: Runner) -> tuple[Path, SearchResult] | None:
-        for path, case in stored(folder, found.subject, check, partial(_say_damaged, world)):
+        for path, case in stored(folder, found.subject, check):
             if not on(device, [case.setting.library]):
                 continue
             if case.ranks > world.ranks or (job_log is not None and job_log.is_newer(path)):
@@ -346,10 +353,11 @@ def _store(world: World, result: SearchResult, found: Found, folder: Path) -> tu
     return world.share(entry)
 
 
-def _say_damaged(world: World, problem: BadReproducer) -> None:
-    """Say which file of a failure is not replayed: passed over in silence, it would look like one that passes."""
-    text = printable(f"adjointlab: warning: this failure is not replayed: {problem}")
-    world.watchdog.say(f"{text}\n")
+def say_damaged(world: World, folder: Path) -> None:
+    """Say which files of failures are not replayed: passed over in silence, they would look like ones that pass."""
+    for problem in damaged(folder) if world.is_leader else ():
+        text = printable(f"adjointlab: warning: this failure is not replayed: {problem}")
+        world.watchdog.say(f"{text}\n")
 
 
 def _replayed(world: World, run: Runner, subject: Subject, case: Case) -> SearchResult:
@@ -382,11 +390,10 @@ def _failed_search(
         text = "".join(traceback.format_exception(error)).rstrip()
         verdict = unjudged(f"{DRAWING} {message_of(error)}", ("traceback", text), kind=NO_RETURN)
         return SearchResult(subject.name, check, world.name, verdict, seed=seed)
-    # Its message says it all.
+    # Its message says it all; whoever prints it names the subject.
     if (told := message_of(error) if isinstance(error, SubjectError) else refusal(error)) is not None:
-        return SearchResult(
-            subject.name, check, world.name, unjudged(told, kind=SubjectError.__name__), seed=seed
-        )
+        verdict = unjudged(told.removeprefix(f"{subject.name}: "), kind=SubjectError.__name__)
+        return SearchResult(subject.name, check, world.name, verdict, seed=seed)
     kind, text = f"raised {type(error).__name__}", formatted(error)
     headline = f"drawing its cases {kind}: {message_of(error)}"
     verdict = unjudged(headline, ("traceback", text), kind=kind)
@@ -428,23 +435,18 @@ def _at_work(
                 # Not after Ctrl-C, by which somebody says that nothing more is wanted. A batch system ends what runs too long.
                 if job_log is None and file is not None and file.last is not None:
                     running = Running.of(progress, file.last)
-                    _keep_running(running, folder, world, signal.Signals(signal_of(interrupt)).name)
+                    name = signal.Signals(signal_of(interrupt)).name
+                    if command := keep_running(running, folder, name):
+                        note_replay(interrupt, command)
+                        world.watchdog.say(
+                            f"adjointlab: {name}: the case that was running is kept; {command}\n"
+                        )
                 raise
     except Exhausted:
         # On all ranks alike. This is for the next job or its supervisor; the record of the running case is removed by now.
         if world.is_leader:
             write_end(record_folder / NAME, Running.of(progress, None, ended=EndedBy.EXHAUSTION))
         raise
-
-
-def _keep_running(running: Running, folder: Path, world: World, name: str) -> None:
-    """Store the case that runs when the signal of that `name` ends the process."""
-    assert running.case is not None
-    with suppress(OSError, TypeError):
-        path = keep_interrupted(running.case, running.location, running.world, name, folder)
-        world.watchdog.say(
-            f"adjointlab: {name}: the case that was running is kept; {running.replay_command(path)}\n"
-        )
 
 
 def _keep_previous(previous: Running, folder: Path, world: World) -> None:

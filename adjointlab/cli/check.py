@@ -42,14 +42,14 @@ from adjointlab.cli.parameters import (
     Xfails,
     is_configured,
 )
-from adjointlab.cli.result_files import ResultFiles, RunResults, ended_by, folder_of_failures
+from adjointlab.cli.result_files import ResultFiles, RunResults, folder_of_failures, tell_of_run
 from adjointlab.cli.startup import UsageError, opened_world
 from adjointlab.configuration import XFAILS_KEY
 from adjointlab.cores import cores
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.deadline import Deadline
-from adjointlab.worlds.launch import is_launched
-from adjointlab.worlds.process import before_forced_end, earn, signal_of
+from adjointlab.worlds.launch import is_launched, launched_rank
+from adjointlab.worlds.process import before_forced_end, earn, ended_by, ended_by_user_code, signal_of
 
 if TYPE_CHECKING:
     from adjointlab.cli.parallel import Ended, Printed, Setup, Surroundings
@@ -114,7 +114,7 @@ def check(
     from adjointlab.cli.parallel import Surroundings
     from adjointlab.engine.search import Budget
     from adjointlab.report.summary import outcome
-    from adjointlab.session import SearchInterrupted
+    from adjointlab.session import SearchInterrupted, say_damaged
     from adjointlab.store.job_log import stopped_by, supervised
     from adjointlab.supervisor.exit_hooks import record_exit_code
     from adjointlab.worlds.world import Exhausted
@@ -149,10 +149,16 @@ def check(
             world, ((whole, nameless), known) = stack.enter_context(
                 opened_world(load, least, strict=strict, watchdog=watchdog)
             )
+        say_damaged(world, folder)
         plan = whole if part is None else whole[part]
         out = Output(to_stderr=files.leave_stdout)
         request = _Request(
-            tuple(subjects or ()), None if checks is None else tuple(checks), watchdog, jobs, part
+            tuple(subjects or ()),
+            None if checks is None else tuple(checks),
+            watchdog,
+            jobs,
+            part,
+            shard or "",
         )
         report = CheckReport(
             out,
@@ -164,7 +170,7 @@ def check(
         )
         listed = {(found.subject.label, name) for found, name in whole}
         unused = [str(each.position) for each in known.unused(listed)] if known else []
-        run = _CheckRun(world, plan, nameless, known, unused, report, files, surroundings, request)
+        run = _CheckRun(world, plan, nameless, known, unused, report, files, surroundings, request, folder)
         if supervised() is None:  # else the job is started again, and the supervisor says what is known
             stack.enter_context(before_forced_end(run.end_by_user_code))
         run.save_so_far()
@@ -175,13 +181,14 @@ def check(
                     budget = Budget(cases, ranks, seed, schedules=schedules, device=device)
                     run.run_all(budget, folder, line, max_time)
             except Exhausted as problem:
-                run.stop(ExitCode.RESTART, f"the run is not complete: {problem}", str(problem))
+                run.stop(ExitCode.RESTART, "the run is not complete", str(problem))
                 return ExitCode.RESTART
             except KeyboardInterrupt as interrupt:
+                at_work = run.interrupted_at(interrupt)
                 if isinstance(interrupt, SearchInterrupted):
                     run.add(interrupt.known)
                 number = stopped_by() or signal_of(interrupt)
-                run.stop(128 + number, ended_by(number), run.at_work(interrupt))
+                run.stop(128 + number, ended_by(number), at_work)
                 # An exception rather than a code, so that the world is not closed: its ranks need not be in step.
                 raise
         code = outcome(run.results)
@@ -203,6 +210,7 @@ class _Request:
     watchdog: float | None
     jobs: int | None
     part: slice | None
+    shard: str
 
 
 @dataclass
@@ -218,9 +226,11 @@ class _CheckRun:
     files: ResultFiles
     surroundings: Surroundings
     request: _Request
+    folder: Path  # of failures
     position: int = 0  # in the plan, of the next result
     misdeclared: set[int] = field(default_factory=set)  # id() of subjects that no other check is run of
     is_stopped: bool = False
+    interrupted: str = ""  # on the checks in other processes that a signal has ended
     begun: float | None = None  # when several processes began
     deadline: float = math.inf  # of the drawing of cases
 
@@ -298,6 +308,7 @@ class _CheckRun:
                 for printed in processes.finish():
                     _print(printed)
             except KeyboardInterrupt as interrupt:
+                self.interrupted = self.at_work(signal_of(interrupt))
                 self._take_interrupted(
                     [*ended.values(), *processes.interrupt(signal_of(interrupt))], budget, folder, interrupt
                 )
@@ -376,32 +387,54 @@ class _CheckRun:
             result = replace(result, known=str(listed))
         self.report.add(result)
 
-    def stop(self, code: int, incomplete: str, reason: str = "") -> None:
-        """Print and save what is known, before the plan is done; `incomplete` says why that is, and `reason` what to do."""
+    def stop(self, code: int, why: str, details: str = "") -> None:
+        """Print and save what is known, before the plan is done; `details` are sentences on `why` that is, or on what to do."""
         self.is_stopped = True
         self.print_results()
-        self.save(code, incomplete)
-        self.report.out.line(f"{len(self.results)} of {len(self.plan)} are done. {reason}".rstrip())
+        self.save(code, f"{why}. {details}" if details else why)
+        self.report.out.line(f"{len(self.results)} of {len(self.plan)} are done. {details}".rstrip())
 
-    def at_work(self, interrupt: KeyboardInterrupt) -> str:
-        """A sentence on the check that was interrupted, with the seed of its draws; empty where that is not one alone."""
+    def interrupted_at(self, interrupt: KeyboardInterrupt) -> str:
+        """Sentences on the checks that were interrupted, with the seeds of their draws."""
+        from adjointlab.store.interrupted import interrupted_at
+
         if self.begun is not None or not self.position < len(self.plan):
-            return ""
+            return self.interrupted
         found, name = self.plan[self.position]
-        notes = "".join(f" ({note})" for note in getattr(interrupt, "__notes__", ()))
-        return f"{found.subject.label} {name} was at work{notes}."
+        return interrupted_at(f"{found.subject.label} {name}", interrupt)
+
+    def at_work(self, number: int = 0) -> str:
+        """Sentences on the checks that are at work while a signal of that `number`, or user code, ends the run.
+
+        Their cases are stored, but after Ctrl-C nobody asks for them.
+        """
+        from adjointlab.store.files import working_directory
+        from adjointlab.store.interrupted import checks_at_work
+
+        by = signal.Signals(number).name if number else "user code"
+        labels = {
+            (found.subject.location, name): f"{found.subject.label} {name}" for found, name in self.plan
+        }
+        with working_directory(self.surroundings.folder):
+            return checks_at_work(self.folder, labels, by, are_kept=number != signal.SIGINT)
 
     def end_early(self, number: int) -> None:
         """Do as :meth:`stop` does, in another thread, unless the main thread does it."""
         if self.is_stopped:
             time.sleep(_SECONDS_TO_STOP)
         else:
-            self.stop(128 + number, ended_by(number))
+            self.stop(128 + number, ended_by(number), self.at_work(number))
 
-    def end_by_user_code(self, code: int) -> None:
-        """Do as :meth:`stop` does, once user code has ended the process with this exit code."""
-        if not self.is_stopped:
-            self.stop(code, "the run is not complete: user code ended the process")
+    def end_by_user_code(self, code: int, call: str) -> None:
+        """Do as :meth:`stop` does, once user code has ended the process with this exit code, by that call."""
+        if self.is_stopped:
+            return
+        why = ended_by_user_code(call, self.surroundings.folder)
+        if self.world.is_leader:
+            self.stop(code, why, self.at_work())
+        else:
+            # The others end with this process, and may have no time to say so.
+            tell_of_run(self._known(code, f"{why}, on rank {launched_rank()}"))
 
     def print_results(self) -> None:
         """Print what has not been printed; unless it is to be quiet, also what the verdicts do not cover, and the counts."""
@@ -409,10 +442,14 @@ class _CheckRun:
             return
         self.report.print_new()
         if not self.report.quiet:
-            # Of a run that is stopped, the check at work has no seconds yet.
-            begun = self.report.begun if self.begun is None and self.is_stopped else self.begun
-            seconds = None if begun is None else time.monotonic() - begun
-            self.report.print_summary(self.world, self.unused, self.nameless, seconds)
+            self.report.print_summary(self.world, self.unused, self.nameless, self._seconds)
+
+    @property
+    def _seconds(self) -> float | None:
+        """The seconds since the checks began; None where those of the checks say all."""
+        # Of a run that is stopped, the check at work has no seconds yet.
+        begun = self.report.begun if self.begun is None and self.is_stopped else self.begun
+        return None if begun is None else time.monotonic() - begun
 
     def save_so_far(self) -> None:
         """Write the files anew, which say that the run is not complete: nobody may get to say so later."""
@@ -443,6 +480,8 @@ class _CheckRun:
             self._missing() if incomplete else (),
             self.nameless,
             incomplete,
+            self._seconds,
+            self.request.shard,
         )
 
     def _missing(self) -> list[NotJudged]:

@@ -33,6 +33,7 @@ def explain(
     if html_to is not None:
         from adjointlab.report.html_explanation import html_explanation
 
-        if not write_text(html_to, html_explanation(explanations)):
+        if problem := write_text(html_to, html_explanation(explanations)):
+            Output(to_stderr=True).line(f"adjointlab: --html: {problem}")
             return ExitCode.UNJUDGED
     return ExitCode.COHERENT

@@ -13,7 +13,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import NoReturn
 
 import typer
@@ -32,8 +32,7 @@ from adjointlab.cli.result_files import ResultFiles
 from adjointlab.cli.run import run
 from adjointlab.cli.startup import NotLoaded, UsageError, abort_all_ranks, collective_interrupts
 from adjointlab.exit_codes import ExitCode
-from adjointlab.report.github_job import add_to_summary, is_github, run_error
-from adjointlab.store.files import printable
+from adjointlab.report.github_job import is_github, tell_github
 from adjointlab.worlds.deadline import Deadline
 from adjointlab.worlds.exit_of_c import guard_exit_of_c
 from adjointlab.worlds.launch import is_launched, launched_rank
@@ -139,20 +138,17 @@ def exit_code_of(command: Callable[[], int | None]) -> int:
             _tell_github(str(error))
         else:
             errors.raw(traceback.format_exc())
-            _tell_github(repr(error))
+            _tell_github(repr(error), traceback.format_exc())
         if is_launched():
             # Only this rank has failed. The others may be in a collective call, where they would wait for ever.
             abort_all_ranks(ExitCode.UNJUDGED)
         return ExitCode.UNJUDGED
 
 
-def _tell_github(text: str) -> None:
-    """In a job of GitHub Actions, show what has ended a command as an error, and in the job's summary."""
-    if is_github(os.environ):
-        Output(to_stderr=True).line(run_error(text))
-        with suppress(OSError):
-            if launched_rank() == 0:
-                add_to_summary(f"```text\n{printable(text, keep=chr(10))}\n```\n")
+def _tell_github(message: str, *evidence: str) -> None:
+    """In a job of GitHub Actions, tell what has ended a command before it had results."""
+    if is_github(os.environ) and launched_rank() == 0:
+        tell_github(Output(to_stderr=True).line, "", [(message, *evidence)])
 
 
 def _interrupted(errors: Output) -> int:

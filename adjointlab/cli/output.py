@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, TextIO
 from rich.console import Console
 
 from adjointlab.cli.held_streams import HeldStreams
-from adjointlab.store.files import overwrite, printable
+from adjointlab.store.files import printable
+from adjointlab.store.outputs import write_results
 from adjointlab.worlds.launch import launched_rank
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ __all__ = [
     "Output",
     "ProgressLine",
     "describe_ranks",
-    "is_replaceable",
     "is_standard_output",
     "progress_line",
     "write_json",
@@ -177,16 +177,10 @@ def is_standard_output(target: str) -> bool:
         return False
 
 
-def is_replaceable(target: str) -> bool:
-    """Return True for a file that may be written more than once: a regular file, or none so far."""
-    path = Path(target)
-    return path.is_file() or not path.exists()
-
-
-def write_json(target: str, data: Mapping[str, object]) -> bool:
+def write_json(target: str, data: Mapping[str, object]) -> str:
     """Write `data` to the file `target`, or to standard output for ``-``. A reader never sees half a file.
 
-    Where that fails, standard error says why, and False is returned: the verdicts stand without the file.
+    Return the reason why that fails, and "" where it does not: the verdicts stand without the file.
     """
     text = json.dumps(data, indent=2, ensure_ascii=False)
     try:
@@ -196,18 +190,11 @@ def write_json(target: str, data: Mapping[str, object]) -> bool:
     return write_text(target, text + "\n")
 
 
-def write_text(target: str, text: str) -> bool:
+def write_text(target: str, text: str) -> str:
     """Write `text` as :func:`write_json` does."""
     if target == STDOUT:
-        return Output().raw(text)
-    try:
-        overwrite(Path(target), text.encode("utf-8", "backslashreplace"))  # as the page of pytest
-    except OSError as error:
-        Output(to_stderr=True).line(
-            f"adjointlab: the results cannot be written to {target}: {error.strerror or error}"
-        )
-        return False
-    return True
+        return "" if Output().raw(text) else "the results cannot be written to standard output"
+    return write_results(target, text)
 
 
 _INTERVAL = 0.1

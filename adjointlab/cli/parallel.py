@@ -67,6 +67,8 @@ class Kind:
     RESULT: Final = "result"
     INTERRUPTED: Final = "interrupted"
     """With the result of a search that had found a failure when it was interrupted."""
+    FORCED: Final = "forced"
+    """With the call by which user code is about to end the process."""
 
 
 class PlannedCheck(NamedTuple):
@@ -253,6 +255,9 @@ class CheckProcesses:
             yield from self._gone(process)
             return
         kind, data = message
+        if kind == Kind.FORCED:
+            process.ended_by = data.decode(errors="backslashreplace")
+            return
         if kind == Kind.READY:
             process.is_ready = True
         elif process.index is not None:
@@ -269,7 +274,9 @@ class CheckProcesses:
         process.connection.close()
         process.end(time.monotonic() + _LOOK)
         if process.index is not None:
-            yield Ended(process.index, None, ending_of(process.popen.returncode), process.printed())
+            ending = process.ended_by and f"user code ended its process by {process.ended_by}"
+            printed = process.printed()
+            yield Ended(process.index, None, ending or ending_of(process.popen.returncode), printed)
         elif not process.is_ready:
             # Another would hardly do better.
             self._can_start = False
@@ -281,6 +288,7 @@ class _Process:
     def __init__(self, setup: Setup, folder: Path, environment: Mapping[str, str]) -> None:
         self.index: int | None = None
         self.is_ready = False
+        self.ended_by = ""  # the call of user code that has
         # Not closed here: the parts that are still to be printed are read from them.
         self._files = tuple(tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115
         self._sizes = (0, 0)

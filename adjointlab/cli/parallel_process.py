@@ -16,7 +16,7 @@ from adjointlab.cli.startup import opened_world
 from adjointlab.exit_codes import ExitCode
 from adjointlab.session import CheckResult, SearchInterrupted, check_with_corpus
 from adjointlab.supervisor.processes import die_with_parent
-from adjointlab.worlds.process import RepeatedInterrupt, earn, install_exit_guard
+from adjointlab.worlds.process import RepeatedInterrupt, before_forced_end, earn, install_exit_guard
 from adjointlab.worlds.process_end import end_despite_leftovers
 
 __all__ = ["main"]
@@ -32,7 +32,11 @@ def main(descriptor: int) -> NoReturn:
     connection: Connection[Any, Any] = Connection(_moved(descriptor))
     code = int(ExitCode.COHERENT)
     try:
-        with RepeatedInterrupt():
+
+        def tell(code: int, call: str) -> None:
+            connection.send((Kind.FORCED, call.encode(errors="backslashreplace")))
+
+        with RepeatedInterrupt(), before_forced_end(tell):
             _serve(connection, connection.recv())
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # all is done, or the other end has died

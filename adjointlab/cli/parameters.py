@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
@@ -19,6 +20,7 @@ def _as_typer(option: Option[T]) -> object:
     return typer.Option(
         f"--{option.name}",
         min=option.least,
+        max=option.most if option.most < math.inf else None,
         help=option.full_help,
         metavar=option.metavar,
         show_default=False,

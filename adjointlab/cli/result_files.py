@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING
 from adjointlab.cli.output import (
     STDOUT,
     Output,
-    is_replaceable,
     is_standard_output,
     write_json,
     write_text,
@@ -21,14 +19,17 @@ from adjointlab.cli.output import (
 from adjointlab.cli.startup import NotLoaded, UsageError
 from adjointlab.exit_codes import ExitCode
 from adjointlab.options import RANKS
+from adjointlab.report.github_job import is_github, tell_github
+from adjointlab.store.files import printable
+from adjointlab.store.outputs import is_replaceable, named_twice
 from adjointlab.worlds.launch import launched_rank, launched_world
-from adjointlab.worlds.process import signal_of
+from adjointlab.worlds.process import ended_by, signal_of
 
 if TYPE_CHECKING:
     from adjointlab.report.junit import NotJudged
     from adjointlab.session import CheckResult
 
-__all__ = ["ResultFiles", "RunResults", "ended_by", "folder_of_failures", "target"]
+__all__ = ["ResultFiles", "RunResults", "folder_of_failures", "target", "tell_of_run"]
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,18 @@ class RunResults:
     missing: Sequence[NotJudged] = ()  # those that have no result
     nameless: Sequence[str] = ()
     incomplete: str = ""
+    seconds: float | None = None  # that it took, where those are not the sum over the checks
+    shard: str = ""  # the part K/N of all checks
 
     @property
     def notes(self) -> list[str]:
         """Sentences that stand beside the verdicts."""
         return [*filter(None, [self.incomplete]), *self.nameless]
+
+    @property
+    def heading(self) -> str:
+        """The ranks and the part of the checks, which tell the runs of one job of CI apart."""
+        return ", ".join(filter(None, [self.where, self.shard and f"shard {self.shard}"]))
 
 
 @dataclass(frozen=True)
@@ -62,7 +70,10 @@ class ResultFiles:
     @classmethod
     def checked(cls, *, json: str | None, junit: str | None, html: Path | None) -> ResultFiles:
         """The files of the options. Raises :class:`UsageError` for one that cannot be written, before anything is run."""
-        return cls(_target("--json", json), _target("--junit", junit), _target("--html", html))
+        files = cls(_target("--json", json), _target("--junit", junit), _target("--html", html))
+        if problem := named_twice(files._given()):
+            raise UsageError(problem)
+        return files
 
     @classmethod
     def named_in(cls, arguments: Sequence[str]) -> ResultFiles:
@@ -104,46 +115,50 @@ class ResultFiles:
             self.save_so_far(refused)
             if isinstance(error, KeyboardInterrupt) and launched_rank() == 0:
                 Output(to_stderr=True).line(f"adjointlab: while the subjects were loaded, {why}")
-                _tell_github(refused)  # of other exceptions those are told who catch them
+                tell_of_run(refused)  # of other exceptions those are told who catch them
             raise
 
     def save_so_far(self, run: RunResults) -> None:
         """Write all files anew that may be written more than once: the process may end before the next verdict."""
-        names = (self.json, self.junit, self.html)
-        ResultFiles(
-            *(name if name and name != STDOUT and is_replaceable(name) else None for name in names)
-        ).write(run)
+        again = {option: name for option, name in self._given() if name != STDOUT and is_replaceable(name)}
+        ResultFiles(again.get("--json"), again.get("--junit"), again.get("--html")).write(run)
 
     def save(self, run: RunResults, *, is_final: bool = True) -> bool:
-        """Write all files and, if it `is_final`, tell GitHub; return False if a file could not be written."""
-        written = self.write(run)
+        """Write all files and, if it `is_final`, tell GitHub; return False if a file could not be written, and say why."""
+        problems = self.write(run)
+        for problem in problems:
+            Output(to_stderr=True).line(f"adjointlab: {problem}")
         if is_final and launched_rank() == 0:
-            _tell_github(run)
-        return written
+            tell_of_run(run, problems)
+        return not problems
 
-    def write(self, run: RunResults) -> bool:
-        """Write all files, on the leader."""
+    def write(self, run: RunResults) -> list[str]:
+        """Write all files, on the leader; return a sentence on each that could not be written."""
         from adjointlab.report.junit import as_junit
 
         if launched_rank() != 0:
-            return True
-        written = []
+            return []
+        problems = []
         if self.junit is not None:
-            written.append(write_text(self.junit, as_junit(run.results, run.missing, run.incomplete)))
+            text = as_junit(run.results, run.missing, run.incomplete)
+            problems.append(_naming("--junit", write_text(self.junit, text)))
         if self.html is not None:
-            written.append(_save_html(self.html, run))
+            problems.append(_naming("--html", _save_html(self.html, run)))
         # Last, for it holds the exit code.
         if self.json is not None:
-            written.append(_save_json(self.json, run, is_whole=all(written)))
-        return all(written)
+            problems.append(_naming("--json", _save_json(self.json, run, is_whole=not any(problems))))
+        return [problem for problem in problems if problem]
+
+    def _given(self) -> list[tuple[str, str]]:
+        options = (("--json", self.json), ("--junit", self.junit), ("--html", self.html))
+        return [(option, name) for option, name in options if name is not None]
 
 
-def ended_by(number: int) -> str:
-    """A sentence on a run that a signal has ended."""
-    return f"the run was ended by {signal.Signals(number).name}, and is not complete"
+def _naming(option: str, problem: str) -> str:
+    return problem and f"{option}: {problem}"
 
 
-def _save_json(target: str, run: RunResults, *, is_whole: bool) -> bool:
+def _save_json(target: str, run: RunResults, *, is_whole: bool) -> str:
     from adjointlab.report.json_report import as_data
 
     code = run.code if is_whole else run.code or ExitCode.UNJUDGED
@@ -159,30 +174,35 @@ def _save_json(target: str, run: RunResults, *, is_whole: bool) -> bool:
     return write_json(target, data)
 
 
-def _save_html(target: str, run: RunResults) -> bool:
+def _save_html(target: str, run: RunResults) -> str:
     from adjointlab.report.html_report import environment, html_report
 
     return write_text(target, html_report(run.results, environment(ranks=run.where), run.notes))
 
 
-def _tell_github(run: RunResults) -> None:
-    """In a job of GitHub Actions, print the annotations and add to the job's summary."""
-    from adjointlab.report.github import error_commands, failure_rows, job_summary
-    from adjointlab.report.github_job import add_to_summary, is_github, run_error
+def tell_of_run(run: RunResults, problems: Sequence[str] = ()) -> None:
+    """In a job of GitHub Actions, tell of a run; `problems` are sentences on what is wrong with it, beside its being incomplete."""
+    from adjointlab.report.github import error_commands, failure_rows
     from adjointlab.report.summary import summary
 
-    if not is_github(os.environ):
-        return
-    lines = list(error_commands(run.results))
-    if run.incomplete:
-        lines.append(run_error(run.incomplete))
-    for line in lines:
+    if is_github(os.environ):
+        tell_github(
+            _say,
+            run.heading,
+            [(each,) for each in (run.incomplete, *problems) if each],
+            summary(run.results, run.asked, run.seconds),
+            list(error_commands(run.results)),
+            list(failure_rows(run.results)),
+        )
+
+
+def _say(line: str) -> None:
+    """Print to standard error on this rank, which may be the only one that knows."""
+    if launched_rank() == 0:
         Output(to_stderr=True).line(line)
-    told = "\n\n".join(filter(None, [run.incomplete, summary(run.results, run.asked)]))
-    try:
-        add_to_summary(job_summary(told, list(failure_rows(run.results))))
-    except OSError as error:
-        Output(to_stderr=True).line(f"adjointlab: the job's summary cannot be written: {error}")
+    else:
+        with suppress(OSError):
+            os.write(2, f"{printable(line)}\n".encode(errors="backslashreplace"))
 
 
 def _target(option: str, file: str | Path | None) -> str | None:

@@ -371,6 +371,8 @@ def _make_importable(folder: Path) -> None:
 
 def _brief(error: BaseException) -> str:
     text = f"{type(error).__name__}: {message_of(error)}"
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{type(error).__name__}: {error.msg} ({_short(error.filename)}:{error.lineno})"
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename
     ]

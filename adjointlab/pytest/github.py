@@ -1,17 +1,26 @@
-"""In a job of GitHub Actions: the failures of a session's coherence tests as annotations and in the job's summary."""
+"""In a job of GitHub Actions: the failures of a session's coherence tests as annotations, and its counts in the job's summary."""
 
 from __future__ import annotations
 
+import os
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict, replace
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pytest
 
-from adjointlab.report.github_job import add_to_summary
+from adjointlab.report.github_job import Problem, is_github, tell_github
+from adjointlab.worlds.process import ended_by, signal_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from adjointlab.session import CheckResult
 
-__all__ = ["GithubJob"]
+__all__ = ["GithubJob", "tell_wrong_call"]
 
 _KEY: Final = "adjointlab_github"
 
@@ -23,56 +32,128 @@ class _Node(Protocol):
     def workeroutput(self) -> dict[str, Any]: ...
 
 
+def tell_wrong_call(message: str) -> None:
+    """Show a wrong call that concerns adjointlab as an error, and in the job's summary: nothing was tested."""
+    if "adjointlab" in message and is_github(os.environ):
+        tell_github(lambda line: print(line, file=sys.stderr), "pytest", [(message,)])
+
+
 class GithubJob:
     """Collects the results of a session, and tells GitHub at its end. Its failures have been made text where they were found.
 
-    With pytest-xdist each worker hands its texts to the controller.
+    With pytest-xdist each worker hands its texts to the controller. `where` describes the ranks.
     """
 
-    def __init__(self, *, is_leader: bool) -> None:
-        self._is_leader = is_leader
+    def __init__(self, config: pytest.Config, where: str, *, is_leader: bool) -> None:
+        self._config, self._where, self._is_leader = config, where, is_leader
         self._results: list[CheckResult] = []
         self._commands: list[str] = []
         self._rows: list[str] = []
+        self._tallies: list[dict[str, Any]] = []
+        self._asked = 0
+        self._problems: list[Problem] = []
+        self._running = ""
+        self._begun = time.monotonic()
+        self._seconds: float | None = None  # of a session that was ended: its last test has none
 
     def add(self, result: CheckResult) -> None:
         """Add the result of a test."""
         self._results.append(result)
 
+    def add_problem(self, message: str, *evidence: str) -> None:
+        """Add what is wrong with the session as a whole, and texts that name the place, if the message does not."""
+        # Each worker of pytest-xdist collects the same files.
+        if (message, *evidence) not in self._problems:
+            self._problems.append((message, *evidence))
+
+    def add_interrupt(self, interrupt: BaseException) -> None:
+        """Add that a signal has ended the session, and which test was at work."""
+        from adjointlab.store.interrupted import interrupted_at
+
+        at_work = f". {interrupted_at(self._running, interrupt)}" if self._running else ""
+        self.add_problem(f"{ended_by(signal_of(interrupt))}{at_work}")
+        self._seconds = time.monotonic() - self._begun
+
+    def tell_end(self, message: str, say: Callable[[str], None]) -> None:
+        """Tell by `say` that user code ends the process now."""
+        self.add_problem(message)
+        self._seconds = time.monotonic() - self._begun
+        self._make_texts()
+        self._tell(say)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Note the test that runs."""
+        self._running = nodeid
+
+    def pytest_runtest_logfinish(self) -> None:
+        """Note that no test runs."""
+        self._running = ""
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Note what has ended the session."""
+        # pytest's own says what has been told: errors of collection, or an interrupt of a test that had failed.
+        if isinstance(excinfo.value, KeyboardInterrupt) and not isinstance(
+            excinfo.value, pytest.Session.Interrupted
+        ):
+            self.add_interrupt(excinfo.value)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note a file with coherence tests that cannot be imported."""
+        file, text = self._config.rootpath / report.fspath, report.longreprtext
+        with suppress(OSError):  # which pytest reports
+            if report.failed and b"adjointlab" in file.read_bytes():
+                # pytest marks the lines of the exception so, below those of the machinery that imports.
+                lines = (line[1:] for line in text.split("\n") if line.startswith("E "))
+                message = dedent("\n".join(lines)) or text
+                self.add_problem(f"{report.nodeid} cannot be collected: {message}", text, f"at {file}:1")
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Count the coherence tests that will run."""
+        self._asked = sum("_adjointlab" in getattr(item, "fixturenames", ()) for item in session.items)
+        self._begun = time.monotonic()
+
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: _Node, error: object) -> None:
         """Take the texts of a worker that has ended; one that has crashed hands over none."""
-        commands, rows = getattr(node, "workeroutput", {}).get(_KEY, ([], []))
+        commands, rows, tallies, asked = getattr(node, "workeroutput", {}).get(_KEY, ([], [], [], 0))
         self._commands += commands
         self._rows += rows
+        self._tallies += tallies
+        self._asked = max(self._asked, asked)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Make texts of the failures, and hand them over if this is a worker."""
-        if self._results:
-            from adjointlab.report.github import error_commands, failure_rows
-            from adjointlab.store.files import working_directory
-
-            # Paths are relative to this folder, which the user's code may have left.
-            with working_directory(session.config.invocation_params.dir):
-                self._commands += error_commands(self._results)
-                self._rows += failure_rows(self._results)
+        self._make_texts()
         worker_output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
         if worker_output is not None:
-            worker_output[_KEY] = self._commands, self._rows
+            worker_output[_KEY] = self._commands, self._rows, self._tallies, self._asked
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the annotations, and add to the summary of the job, which each session does that has a failure."""
-        if not (self._is_leader and self._commands):
-            return
-        from adjointlab.report.github import job_summary
+        """Print the annotations, and add to the summary of the job, which each session does that has a coherence test."""
+        is_worker = hasattr(self._config, "workerinput")
+        if self._is_leader and not is_worker and (self._tallies or self._problems):
+            self._tell(terminalreporter.write_line)
 
-        for line in self._commands:
-            terminalreporter.write_line(line)
-        failures = (
-            f"{len(self._commands)} failure{'' if len(self._commands) == 1 else 's'} in coherence tests"
-        )
-        try:
-            add_to_summary(job_summary(failures, self._rows))
-        except OSError as error:
-            terminalreporter.write_line(f"adjointlab: the job's summary cannot be written: {error}")
+    def _make_texts(self) -> None:
+        if self._results:
+            from adjointlab.report.github import error_commands, failure_rows
+            from adjointlab.report.summary import Tally
+            from adjointlab.store.files import working_directory
+
+            # Paths are relative to this folder, which the user's code may have left.
+            with working_directory(self._config.invocation_params.dir):
+                self._commands += error_commands(self._results)
+                self._rows += failure_rows(self._results)
+            self._tallies.append(asdict(Tally.of(self._results)))
+
+    def _tell(self, say: Callable[[str], None]) -> None:
+        from adjointlab.report.summary import Tally
+        from adjointlab.store.files import working_directory
+
+        tally = sum((Tally(**each) for each in self._tallies), Tally())
+        if self._seconds is not None:
+            tally = replace(tally, seconds=self._seconds)
+        counts = tally.line(max(self._asked, sum(tally.kinds.values())))
+        with working_directory(self._config.invocation_params.dir):
+            tell_github(say, f"pytest, {self._where}", self._problems, counts, self._commands, self._rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -30,11 +31,11 @@ class HtmlPage:
     """Collects the results of a session, and writes them to `path` at its end.
 
     With pytest-xdist each worker hands its results to the controller, which writes them. A `path` of None writes nothing: a rank
-    other than the first.
+    other than the first. `tell` is called with a sentence where the page cannot be written.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
+    def __init__(self, path: Path | None, tell: Callable[[str], None] | None = None) -> None:
+        self._path, self._tell = path, tell
         self._entries: list[Entry] = []
 
     def add(self, result: CheckResult) -> None:
@@ -58,20 +59,18 @@ class HtmlPage:
         if worker_output is not None:
             worker_output[_KEY] = [asdict(entry) for entry in self._entries]
             return
-        is_missing = self._path is not None and not self._write(self._path, session.config)
-        if is_missing and session.exitstatus == 0:
-            session.exitstatus = ExitCode.UNJUDGED
+        problem = "" if self._path is None else self._write(self._path)
+        if problem:
+            session.config.issue_config_time_warning(pytest.PytestWarning(problem), stacklevel=2)
+            if self._tell is not None:
+                self._tell(problem)
+            session.exitstatus = session.exitstatus or ExitCode.UNJUDGED
 
-    def _write(self, path: Path, config: pytest.Config) -> bool:
+    def _write(self, path: Path) -> str:
+        """Write the page; return a sentence where that fails."""
         from adjointlab.report.html_report import environment, html_of_entries
-        from adjointlab.store.files import overwrite
+        from adjointlab.store.outputs import write_results
 
         page = html_of_entries(self._entries, environment(pytest=pytest.__version__))
-        try:
-            overwrite(path, page.encode("utf-8", "backslashreplace"))
-        except OSError as error:
-            config.issue_config_time_warning(
-                pytest.PytestWarning(f"--adjointlab-html: {path}: {error.strerror or error}"), stacklevel=2
-            )
-            return False
-        return True
+        problem = write_results(path, page)
+        return problem and f"--adjointlab-html: {problem}"

@@ -18,14 +18,16 @@ from typing import TYPE_CHECKING, Final, Protocol
 import pytest
 
 from adjointlab.exit_codes import ExitCode
-from adjointlab.pytest.github import GithubJob
+from adjointlab.pytest.github import GithubJob, tell_wrong_call
 from adjointlab.pytest.html import HtmlPage
 from adjointlab.pytest.profile import PATIENCE, Profile, add_options, read_profile
 from adjointlab.report.github_job import is_github
 from adjointlab.worlds.exit_of_c import guard_exit_of_c
 from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, launched_rank, launched_world
 from adjointlab.worlds.process import (
+    before_forced_end,
     earn,
+    ended_by_user_code,
     install_exit_guard,
     install_handlers,
     raise_interrupt,
@@ -132,12 +134,14 @@ def pytest_configure(config: pytest.Config) -> None:
     elif problem:
         raise pytest.UsageError(problem)
     config.stash[_profile_key] = profile
-    if profile.html is not None:
-        page = config.stash[_html_key] = HtmlPage(profile.html if launched_rank() == 0 else None)
-        config.pluginmanager.register(page, "adjointlab-html")
+    is_leader, job = launched_rank() == 0, None
     if is_github(os.environ):
-        job = config.stash[_github_key] = GithubJob(is_leader=launched_rank() == 0)
+        job = config.stash[_github_key] = GithubJob(config, _where(config), is_leader=is_leader)
         config.pluginmanager.register(job, "adjointlab-github")
+    if profile.html is not None:
+        path, tell = profile.html if is_leader else None, None if job is None else job.add_problem
+        page = config.stash[_html_key] = HtmlPage(path, tell)
+        config.pluginmanager.register(page, "adjointlab-html")
     # While a test runs, pytest captures file descriptor 2. The watchdog may end the process then, and its report
     # would be lost with the capture; so it is given a copy of the descriptor from before.
     stderr = config.stash[_stderr_key] = os.dup(2)
@@ -172,17 +176,41 @@ def pytest_configure_node(node: _XdistNode) -> None:
 def pytest_report_header(config: pytest.Config) -> str:
     """Name the world, the number of cases, and the seed that repeats the session."""
     profile = config.stash[_profile_key]
-    session = config.stash.get(_session_key, None)
-    where = "simulated"
-    if session is not None and profile.world is not WorldName.SIMULATED:
-        where = f"{WorldName(launched_world()).ranks_run_under}, {session.size} ranks"
     under = f" under {profile.schedules} schedules" if profile.schedules > 1 else ""
     # Equal seeds draw equal cases where they draw from the same memories.
     device = f" --adjointlab-device={profile.device}" if profile.device else ""
     return (
-        f"adjointlab: {where}, {profile.cases} cases for each test{under}, "
+        f"adjointlab: {_where(config)}, {profile.cases} cases for each test{under}, "
         f"--adjointlab-seed={profile.seed}{device}"
     )
+
+
+def _where(config: pytest.Config) -> str:
+    """The world of the session, in words."""
+    profile, session = config.stash[_profile_key], config.stash.get(_session_key, None)
+    if session is None or profile.world is WorldName.SIMULATED:
+        return "simulated"
+    return f"{WorldName(launched_world()).ranks_run_under}, {session.size} ranks"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
+    """Tell GitHub of a wrong call, after which pytest ends without a summary."""
+    try:
+        return (yield)
+    except pytest.UsageError as error:
+        tell_wrong_call(str(error))
+        raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Have the short summary, which is not cut in CI, say the headline of a failure, whose whole text stands above it."""
+    report = yield
+    place = getattr(report.longrepr, "reprcrash", None)
+    if place is not None and "_adjointlab" in getattr(item, "fixturenames", ()):
+        place.message = place.message.partition("\n")[0]
+    return report
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
@@ -269,12 +297,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def adjointlab_world(pytestconfig: pytest.Config) -> Iterator[World]:
     """The world that coherence tests run in. Under a launcher the first use is collective."""
+    from adjointlab.session import say_damaged
     from adjointlab.worlds.launch import open_world
     from adjointlab.worlds.watchdog import Watchdog
 
     profile = pytestconfig.stash[_profile_key]
     watchdog = Watchdog(profile.watchdog, pytestconfig.stash[_stderr_key])
     world = open_world(profile.world or "auto", profile.ranks, strict=profile.strict, watchdog=watchdog)
+    if getattr(pytestconfig, "workerinput", {}).get("workerid", "gw0") == "gw0":  # of pytest-xdist
+        say_damaged(world, profile.folder)
     # By itself SIGTERM would end the session without a summary or a JUnit file.
     handlers = install_handlers(raise_interrupt)
     yield world
@@ -311,8 +342,13 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         budget = Budget(
             profile.cases, profile.ranks, seed, schedules=profile.schedules, device=profile.device
         )
+
+        def tell_end(code: int, call: str) -> None:
+            _tell_end(request.node, (subject.location, check), call)
+
         try:
-            result = check_with_corpus(world, found, check, budget, profile.folder)
+            with before_forced_end(tell_end):
+                result = check_with_corpus(world, found, check, budget, profile.folder)
             for warning in result.result.warnings:
                 warning.show()
             # The user's code may have changed the directory.
@@ -327,6 +363,8 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
                 )
         except SearchInterrupted as interrupt:
             # The test has failed already, and is reported as such before the session ends.
+            if (job := request.config.stash.get(_github_key, None)) is not None:
+                job.add_interrupt(interrupt)
             request.session.shouldstop = f"interrupted by {signal.Signals(signal_of(interrupt)).name}"
             text = failure_text(interrupt.known)
             for collector in _collectors(request.config):
@@ -338,6 +376,26 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
             pytest.fail(text, pytrace=False)
 
     return run_test
+
+
+def _tell_end(item: pytest.Item, check: tuple[str, str], call: str) -> None:
+    """Say what was at work when user code ends the process by that call, and tell GitHub.
+
+    The check is given by the location of its subject and its name.
+    """
+    from adjointlab.store.files import working_directory
+    from adjointlab.store.interrupted import checks_at_work
+
+    def say(line: str) -> None:
+        # pytest has captured the usual streams.
+        os.write(item.config.stash[_stderr_key], f"{line}\n".encode(errors="backslashreplace"))
+
+    folder, job = item.config.invocation_params.dir, item.config.stash.get(_github_key, None)
+    with working_directory(folder):
+        at_work = checks_at_work(item.config.stash[_profile_key].folder, {check: item.nodeid}, "user code")
+        say(f"adjointlab: {at_work}")
+        if job is not None:
+            job.tell_end(f"{ended_by_user_code(call, folder)}. {at_work}", say)
 
 
 def _why_known(item: pytest.Item, result: CheckResult) -> str:

@@ -27,6 +27,7 @@ from adjointlab.options import (
     XFAILS,
     Option,
 )
+from adjointlab.store.outputs import named_twice
 from adjointlab.worlds.launch import launched_world
 from adjointlab.worlds.world import WorldName
 
@@ -126,6 +127,11 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
         # A worker of pytest-xdist is given its controller's seed, see `pytest_configure_node`.
         seed = getattr(config, "workerinput", {}).get("adjointlab_seed", session_seed)
     xfails, html, folder = value(XFAILS), value(HTML), config.rootpath / value(FOLDER)
+    xml = getattr(config.option, "xmlpath", None)
+    if html and xml:
+        page = str(config.invocation_params.dir / html)
+        if twice := named_twice([("--adjointlab-html", page), ("--junitxml", xml)]):
+            raise pytest.UsageError(twice)
     if folder.is_file():
         raise pytest.UsageError(f"--adjointlab-folder: {folder} is a file; name a folder")
     return Profile(

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final, TypeAlias
 
-__all__ = ["add_to_summary", "error_command", "is_github", "run_error"]
+from adjointlab.report.places import place_in
+from adjointlab.store.files import printable
+
+__all__ = ["Problem", "error_command", "is_github", "tell_github"]
+
+Problem: TypeAlias = tuple[str, ...]
+"""A message on what is wrong with a run as a whole, and texts that name the place, if the message does not."""
+
+_MOST: Final = 10
+"""GitHub shows so many errors of a step, and drops the others."""
 
 
 def is_github(environment: Mapping[str, str]) -> bool:
@@ -20,16 +30,57 @@ def error_command(message: str, **properties: str) -> str:
     return f"::error {shown}::{_data(message)}"
 
 
-def run_error(message: str) -> str:
-    """The command of an error that concerns no operator."""
-    return error_command(message, title="adjointlab")
+def tell_github(
+    say: Callable[[str], None],
+    heading: str,
+    problems: Sequence[Problem],
+    counts: str = "",
+    commands: Sequence[str] = (),
+    rows: Sequence[str] = (),
+) -> None:
+    """Have GitHub show what is wrong with a run as errors, and add to the job's summary: here is all of it that is said of a run.
+
+    `say` prints a line. `commands` and `rows` are those of the failures (:mod:`adjointlab.report.github`); `heading` tells the
+    runs of one job apart, and `counts` are those of its results.
+    """
+    for line in _folded([*(_run_error(*problem) for problem in problems), *commands]):
+        say(line)
+    try:
+        _add_to_summary(_job_summary([message for message, *_ in problems], counts, rows), heading)
+    except OSError as error:
+        say(f"adjointlab: the job's summary cannot be written: {error}")
 
 
-def add_to_summary(markdown: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Add to the summary of the job, where it has one. Raises `OSError` where that cannot be written."""
-    if path := environment.get("GITHUB_STEP_SUMMARY"):
+def _run_error(message: str, *evidence: str) -> str:
+    return error_command(message, **place_in(message, *evidence), title="adjointlab")
+
+
+def _folded(commands: Sequence[str]) -> list[str]:
+    """The commands, as many as GitHub shows; the last one counts those that are left out."""
+    if len(commands) <= _MOST:
+        return list(commands)
+    left = len(commands) - _MOST + 1
+    return [
+        *commands[: _MOST - 1],
+        _run_error(f"{left} more failures: see the summary of the job, or its log"),
+    ]
+
+
+def _job_summary(messages: Sequence[str], counts: str, rows: Sequence[str]) -> str:
+    """Markdown: what was wrong with the run as a whole, the counts, and a table of the failures."""
+    head = ["", "| subject | check | verdict | replay | kind of fault |", "|---|---|---|---|---|"]
+    return "\n".join([*map(_quoted, messages), printable(counts, keep="\n"), *(head if rows else []), *rows])
+
+
+def _quoted(text: str) -> str:
+    """A message as a paragraph of the summary, whatever is in it."""
+    return f"```text\n{printable(text, keep=chr(10)).replace('`' * 3, '` ` `')}\n```\n"
+
+
+def _add_to_summary(markdown: str, heading: str) -> None:
+    if path := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(path).open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(f"### adjointlab\n\n{markdown}\n")
+            file.write(f"### {': '.join(filter(None, ['adjointlab', heading]))}\n\n{markdown.rstrip()}\n\n")
 
 
 def _data(text: str) -> str:

@@ -125,7 +125,8 @@ def _figures(check_result: CheckResult) -> Iterable[tuple[str, str]]:
         yield "most ranks that communicated", str(counts.most_ranks)
         for reason, number in counts.rejected.items():
             yield "rejected cases", f"{number}: {printable(reason)}"
-    yield "seed", str(result.seed)
+    if check_result.seed is not None:
+        yield "seed", str(check_result.seed)
     yield "seconds", f"{result.seconds:.1f}"
 
 

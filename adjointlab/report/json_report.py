@@ -15,7 +15,7 @@
     empty where no evidence is clear;
   - ``figures``: an object of numbers and strings, e.g. "miss probability";
   - ``known``: why it is listed as a known failure (``--xfails``), and where, or null;
-  - ``cases`` judged, the ``seed`` of the draws, ``seconds``;
+  - ``cases`` judged, the ``seed`` of the draws (null where a stored case fails still, and none was drawn), ``seconds``;
   - ``counts``: an object, or null where no search came to its end: of cases ``asked`` for, ``judged``, of these
     ``on_several_ranks``, of these with at least two ranks ``communicating``; ``most_ranks`` that communicated in one case;
     ``lacking_messages``, in which no rank communicated though the declared spaces need messages;
@@ -79,7 +79,7 @@ def _entry(check_result: CheckResult) -> dict[str, object]:
         "figures": json_figures(result.figures or result.verdict.figures),
         "cases": result.tried,
         "counts": None if result.counts is None else asdict(result.counts),
-        "seed": result.seed,
+        "seed": check_result.seed,
         "seconds": round(result.seconds, 3),
         "known": check_result.known or None,
         "case": None if result.case is None else result.case.data(),

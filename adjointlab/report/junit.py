@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-from adjointlab.checks.told import hints_told
 from adjointlab.checks.verdict import Status
 from adjointlab.report.failure_text import failure_text
-from adjointlab.report.recap import headline
+from adjointlab.report.recap import diagnosis
 from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
 
@@ -28,8 +27,9 @@ def as_junit(results: Sequence[CheckResult], missing: Sequence[NotJudged] = (), 
     """Return the XML: a test for each check of a subject, in the suite "adjointlab".
 
     An incoherent result is a failure, one that could not be judged an error, an expected failure is skipped, and an unexpected pass
-    a failure. The message is the headline with the hints on the kind of fault. Where a run is `incomplete`, for the reason that this
-    says, what is `missing` are errors; if that is nothing that is known, the run itself is one.
+    a failure. The message is the headline with the hints on the kind of fault. The seed is empty where nothing was drawn. Where a run
+    is `incomplete`, for the reason that this says, what is `missing` are errors; if that is nothing that is known, the run itself
+    is one.
     """
     if incomplete:
         missing = missing or [NotJudged("adjointlab", "adjointlab check")]
@@ -45,19 +45,20 @@ def as_junit(results: Sequence[CheckResult], missing: Sequence[NotJudged] = (), 
             time=f"{result.seconds:.3f}",
         )
         properties = ElementTree.SubElement(case, "properties")
-        for name, value in (("seed", result.seed), ("cases", result.tried)):
-            ElementTree.SubElement(properties, "property", name=name, value=str(value))
+        for name, value in (("seed", entry.seed), ("cases", result.tried)):
+            ElementTree.SubElement(
+                properties, "property", name=name, value="" if value is None else str(value)
+            )
         if (kind := _element(entry)) is not None:
             total, tag = kind
             totals[total] += 1
-            message = "; ".join([headline(entry), *(hint.text for hint in hints_told(result.verdict))])
-            problem = ElementTree.SubElement(case, tag, message=printable(message))
+            problem = ElementTree.SubElement(case, tag, message=diagnosis(entry))
             problem.text = failure_text(entry)
     for each in missing:
         case = ElementTree.SubElement(
             suite, "testcase", classname=printable(each.reference), name=printable(each.name), time="0.000"
         )
-        ElementTree.SubElement(case, "error", message=f"not judged: {printable(incomplete)}")
+        ElementTree.SubElement(case, "error", message=f"not judged: {printable(incomplete, keep=chr(10))}")
     totals["errors"] += len(missing)
     for total, number in totals.items():
         suite.set(total, str(number))

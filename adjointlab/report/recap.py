@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from adjointlab.checks.told import hints_told
 from adjointlab.report.failure_text import failure_text, replay_command
 from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
 
-__all__ = ["grouped", "headline", "recap"]
+__all__ = ["diagnosis", "grouped", "headline", "recap"]
 
 
 def recap(results: Sequence[CheckResult]) -> Iterator[str]:
@@ -46,3 +47,8 @@ def headline(entry: CheckResult) -> str:
         name = printable(f"{entry.subject} {entry.result.check}: ")
         return failure_text(entry).removeprefix(name)
     return printable(entry.result.verdict.headline)
+
+
+def diagnosis(entry: CheckResult) -> str:
+    """The headline of a failure, and the hints on the kind of fault."""
+    return "; ".join([headline(entry), *(printable(hint.text) for hint in hints_told(entry.result.verdict))])

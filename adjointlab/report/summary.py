@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.counts import CaseCounts
@@ -17,6 +17,7 @@ from adjointlab.store.files import printable
 from adjointlab.worlds.interposition import asked_outside_runs
 
 __all__ = [
+    "Tally",
     "blind_spots",
     "count",
     "exit_code",
@@ -52,23 +53,54 @@ def outcome(results: Iterable[CheckResult]) -> ExitCode:
     return code
 
 
+@dataclass(frozen=True)
+class Tally:
+    """The results of checks, counted: how many have a verdict, how many there are of each kind, the cases judged, and the seconds."""
+
+    judged: int = 0
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    cases: int = 0
+    seconds: float = 0.0
+
+    @staticmethod
+    def of(results: Sequence[CheckResult]) -> Tally:
+        """Count results."""
+        kinds = {
+            status.value: sum(entry.status is status and not entry.known for entry in results)
+            for status in Status
+        }
+        kinds["failed as expected"] = sum(entry.is_expected for entry in results)
+        kinds["passed unexpectedly"] = sum(entry.unexpectedly_passes for entry in results)
+        return Tally(
+            sum(entry.status is not Status.UNJUDGED for entry in results),
+            kinds,
+            sum(entry.result.tried for entry in results),
+            sum(entry.result.seconds for entry in results),
+        )
+
+    def __add__(self, other: Tally) -> Tally:
+        kinds = {name: self.kinds.get(name, 0) + number for name, number in other.kinds.items()}
+        return Tally(
+            self.judged + other.judged,
+            {**self.kinds, **kinds},
+            self.cases + other.cases,
+            self.seconds + other.seconds,
+        )
+
+    def line(self, asked: int) -> str:
+        """The counts in one line; so many checks were `asked` for."""
+        verdicts = ", ".join(f"{number} {name}" for name, number in self.kinds.items() if number)
+        done = f"{self.judged} of {count(asked, 'check')} judged, {verdicts or 'nothing checked'}"
+        return f"{done}: {count(self.cases, 'case')} in {self.seconds:.1f} s"
+
+
 def summary(results: Sequence[CheckResult], asked: int, seconds: float | None = None) -> str:
     """One line: how many of the checks `asked` for have a verdict, the number of each kind, and of cases judged.
 
     `seconds` are those that it took, where that is not the sum over the checks.
     """
-    judged = sum(entry.status is not Status.UNJUDGED for entry in results)
-    counts = [
-        (status.value, sum(entry.status is status and not entry.known for entry in results))
-        for status in Status
-    ]
-    counts.append(("failed as expected", sum(entry.is_expected for entry in results)))
-    counts.append(("passed unexpectedly", sum(entry.unexpectedly_passes for entry in results)))
-    verdicts = ", ".join(f"{number} {name}" for name, number in counts if number)
-    cases = sum(entry.result.tried for entry in results)
-    if seconds is None:
-        seconds = sum(entry.result.seconds for entry in results)
-    return f"{judged} of {count(asked, 'check')} judged, {verdicts or 'nothing checked'}: {count(cases, 'case')} in {seconds:.1f} s"
+    tally = Tally.of(results)
+    return (tally if seconds is None else replace(tally, seconds=seconds)).line(asked)
 
 
 def proof_summary(results: Sequence[CheckResult]) -> str:

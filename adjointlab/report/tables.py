@@ -58,7 +58,7 @@ class VerdictRows:
             _verdict(entry),
             str(result.tried),
             str(result.counts.most_ranks) if result.counts else "",
-            str(result.seed),
+            "" if entry.seed is None else str(entry.seed),
             _cell(_reach(entry, like)),
         )
 

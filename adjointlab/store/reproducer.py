@@ -19,10 +19,11 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.store.files import encodable, in_folder, read_file, write_atomically
+from adjointlab.store.running_case import is_record
 from adjointlab.store.script import script
 from adjointlab.worlds.world import WorldName
 
-__all__ = ["BadReproducer", "Reproducer", "Written", "read", "stored", "write", "write_case"]
+__all__ = ["BadReproducer", "Reproducer", "Written", "damaged", "read", "stored", "write", "write_case"]
 
 
 class BadReproducer(ValueError):
@@ -122,19 +123,25 @@ def _read(path: Path, content_of: Callable[[Path], bytes]) -> Reproducer:
         raise BadReproducer(f"{path}: {error}") from None
 
 
-def stored(
-    folder: Path,
-    subject: Subject,
-    check: str,
-    damaged: Callable[[BadReproducer], None] = lambda problem: None,
-) -> list[tuple[Path, Case]]:
-    """The cases of `subject` and `check` in `folder`, by file name. A file that is no reproducer is passed over, and `damaged` told."""
+def damaged(folder: Path) -> list[BadReproducer]:
+    """The problem of each JSON file in `folder` that is neither a reproducer nor the record of a running case."""
+    problems = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            if not is_record(path):
+                _read(path, read_file)
+        except BadReproducer as problem:
+            problems.append(problem)
+    return problems
+
+
+def stored(folder: Path, subject: Subject, check: str) -> list[tuple[Path, Case]]:
+    """The cases of `subject` and `check` in `folder`, by file name. A file that is no reproducer is passed over: see :func:`damaged`."""
     found = []
     for path in sorted(folder.glob(f"{_stem(subject.name, check)}-*.json")):
         try:
             entry = _read(path, read_file)
-        except BadReproducer as problem:
-            damaged(problem)
+        except BadReproducer:
             continue
         # The pattern fits too much: a subject's name may begin with another's.
         is_of_subject = entry.subject == subject.name and _same_subject(entry.location, subject.location)

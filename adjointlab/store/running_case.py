@@ -36,6 +36,8 @@ __all__ = [
     "Progress",
     "Running",
     "RunningCaseFile",
+    "at_work",
+    "is_record",
     "left_behind",
     "read",
     "read_file",
@@ -124,6 +126,8 @@ class Running(Progress, frozen=True, forbid_unknown_fields=True, tag_field="sche
             WorldName.MPI: ["mpiexec", "-n", ranks],
             WorldName.TORCH: ["torchrun", "--nproc-per-node", ranks, "-m"],
         }
+        with suppress(OSError, ValueError):  # it lies elsewhere, or this folder is gone
+            path = path.relative_to(Path.cwd())
         words = [*start.get(self.world, []), "adjointlab", "replay", str(path), "--subject", self.reference]
         return printable(shlex.join(words))
 
@@ -188,6 +192,17 @@ def recording(folder: Path, progress: Progress, *, is_leader: bool) -> Iterator[
         if file is not None:
             with signals_held():
                 file.clear()
+
+
+def at_work(folder: Path) -> list[Running]:
+    """The records that processes keep in `folder` now."""
+    records = (read_file(path) for path in (folder / NAME, *sorted(folder.glob(_OTHERS))))
+    return [running for running in records if running is not None]
+
+
+def is_record(path: Path) -> bool:
+    """Return True for a file that has the name of a record."""
+    return path.name == NAME or path.match(_OTHERS)
 
 
 def left_behind(folder: Path, location: str, check: str) -> Running | None:

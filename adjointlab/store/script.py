@@ -15,6 +15,7 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import indent
 from types import ModuleType
 from typing import Final, NamedTuple
 
@@ -42,6 +43,7 @@ _HEAD = """#!/usr/bin/env python3
 {usage}
 
 import sys
+from pathlib import Path
 """
 
 _PATHS = """
@@ -49,6 +51,8 @@ _PATHS = """
 for folder in {folders}:
     if folder not in sys.path:
         sys.path.insert(0, folder)
+# On another machine: the current folder, and those that this script is in.
+sys.path += ["", *map(str, Path(__file__).resolve().parents)]
 """
 
 _REPLAY = (
@@ -70,7 +74,6 @@ _PRODUCTS = (
     + """import time
 import traceback
 from importlib import import_module
-from pathlib import Path
 """
     + _PATHS
     + """
@@ -85,12 +88,23 @@ COUNTED_Y = {counted_y}
 def main():
     from mpi4py import MPI
     import numpy as np
-{imports}
+
     comm = MPI.COMM_WORLD
     rank = comm.Get_rank()
     if comm.Get_size() != {ranks}:
         if rank == 0:
             print("this case needs: mpiexec -n {ranks} python " + ascii(__file__))
+        return 2
+    missing = []
+    try:
+{imports}        for name in {modules}:
+            import_module(name)
+    except ModuleNotFoundError as error:
+        missing = [str(error)]
+    missing = sorted({{text for texts in comm.allgather(missing) for text in texts}})
+    if missing:
+        if rank == 0:
+            print(*missing, "run this script where the project lies, or set PYTHONPATH", sep="; ", file=sys.stderr)
         return 2
 {setup}
     def tensors(ranks):
@@ -138,7 +152,7 @@ _EXPECTED = """        print("expected  =", {weight!r})
 """
 
 # The lab is imported first, as a whole: its own modules keep their constants.
-_TRANSLATION = """
+_TRANSLATION = """\
     # The operator talks to mpi4py here, so adjointlab.MPI has to mean mpi4py's constants.
     import adjointlab.worlds.mpi.world
     import adjointlab.worlds.simulated.world
@@ -334,7 +348,10 @@ def _products(
         usage=commented(usage),
         folders=_folders(functions),
         ranks=case.ranks,
-        imports=("    import torch\n" if library == "torch" else "") + (_TRANSLATION if needs_lab else ""),
+        imports=indent(
+            ("    import torch\n" if library == "torch" else "") + (_TRANSLATION if needs_lab else ""), "    "
+        ),
+        modules=literal(tuple(modules)),
         setup="".join(f"    {line}\n" for line in setup),
         x=_values(domain, case.ranks, entry.column),
         y=_values(codomain.dual, case.ranks, entry.row),

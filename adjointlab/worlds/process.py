@@ -32,6 +32,8 @@ __all__ = [
     "Terminated",
     "before_forced_end",
     "earn",
+    "ended_by",
+    "ended_by_user_code",
     "install_exit_guard",
     "install_handlers",
     "interrupt_by",
@@ -71,8 +73,11 @@ def earn(code: int, *, is_final: bool = False) -> None:
 
 
 @contextmanager
-def before_forced_end(action: Callable[[int], None]) -> Iterator[None]:
-    """Context in which `action` is called, with the exit code, before user code ends the process; it has some seconds."""
+def before_forced_end(action: Callable[[int, str], None]) -> Iterator[None]:
+    """Context in which `action` is called before user code ends the process, with the exit code and the call; it has some seconds.
+
+    The call is text such as ``os._exit(7) at file.py:8``.
+    """
     guard = _installed_guard()
     if guard is None:
         yield
@@ -101,7 +106,7 @@ class _ExitGuard:
     def __init__(self, stderr: int, leave: Callable[[int], NoReturn], is_active: bool) -> None:
         self.stderr, self.is_active, self.is_final = stderr, is_active, False
         self.earned: int = ExitCode.UNJUDGED
-        self.before_end: Callable[[int], None] | None = None
+        self.before_end: Callable[[int, str], None] | None = None
         self._leave = leave
         self._pid = os.getpid()
 
@@ -130,7 +135,7 @@ class _ExitGuard:
             self._say(f"user code ended the process by {call}{rest}; exit code {self.earned}")
             if self.before_end is not None:
                 # In a thread of its own: this one may hold a lock that it needs.
-                last = threading.Thread(target=self.before_end, args=(self.earned,), daemon=True)
+                last = threading.Thread(target=self.before_end, args=(self.earned, call), daemon=True)
                 last.start()
                 last.join(_SECONDS_TO_SAVE)
         finally:
@@ -173,6 +178,9 @@ _Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
 class Terminated(KeyboardInterrupt):
     """SIGTERM or SIGHUP, its argument: raised like Ctrl-C, so that it ends whatever that ends, in the same way."""
 
+    def __str__(self) -> str:
+        return f"ended by {signal.Signals(signal_of(self)).name}"
+
 
 def interrupt_by(number: int) -> KeyboardInterrupt:
     """The exception of a signal."""
@@ -182,6 +190,17 @@ def interrupt_by(number: int) -> KeyboardInterrupt:
 def signal_of(exception: BaseException | None) -> int:
     """The signal that an exception stands for."""
     return int(exception.args[0]) if isinstance(exception, Terminated) else signal.SIGINT
+
+
+def ended_by(number: int) -> str:
+    """A sentence on a run that a signal has ended."""
+    return f"the run was ended by {signal.Signals(number).name}, and is not complete"
+
+
+def ended_by_user_code(call: str, folder: Path) -> str:
+    """A sentence on a run that user code has ended by a call (see :func:`before_forced_end`), with its place as seen from `folder`."""
+    here = f" at {folder}{os.sep}"
+    return f"the run is not complete: user code ended the process by {call.replace(here, ' at ')}"
 
 
 def raise_interrupt(number: int, frame: FrameType | None) -> NoReturn:

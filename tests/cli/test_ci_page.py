@@ -148,6 +148,9 @@ def test_github_shows_a_failure_at_its_operator_and_sums_up(written: Ended):
     number = SAMPLES.read_text().splitlines().index("class WrongShift(RingShift):") + 1
     assert f"samples.py,line={number}," in wrong
     assert "%0A" in wrong
+    (hanging,) = (line for line in lines if "title=Hanging adjoint::" in line)
+    number = next(n for n, line in enumerate(SAMPLES.read_text().splitlines(), 1) if "comm.Recv(" in line)
+    assert f"samples.py,line={number}," in hanging
     table = Path("summary.md").read_text()
     assert "| WrongShift | adjoint | adjoint is not the transpose of forward | `adjointlab replay" in table
     assert "Raising" not in table
@@ -251,8 +254,22 @@ def test_a_run_that_is_ended_leaves_errors_for_what_was_not_judged(
     assert (data["complete"], data["asked"], len(data["reports"])) == (False, 2, 1)
     assert why in (tmp_path / "v.html").read_text()
     if code > 0:
-        assert why in next(line for line in result.stderr.splitlines() if line.startswith("::error "))
-        assert why in (tmp_path / "summary.md").read_text()
+        annotation = next(line for line in result.stderr.splitlines() if line.startswith("::error "))
+        for told in (
+            annotation,
+            (tmp_path / "summary.md").read_text(),
+            (tmp_path / "v.xml").read_text(),
+            str(data["notes"]),
+        ):
+            assert why in told
+            assert (
+                "Dying adjoint was at work (seed 4). To replay its case: adjointlab replay .adjointlab/Dying-"
+                in told
+            )
+        assert "in 0.0 s" not in (tmp_path / "summary.md").read_text()
+    if code == 3:
+        assert "::error file=dying.py,line=6," in annotation
+        assert "by os._exit(0) at dying.py:6" in str(data["notes"])
     if code == 143:
         assert "--subject dying.py:dying" in result.stderr
         assert "1 of 2 are done. Dying adjoint was at work (seed 4)." in result.stdout
@@ -265,6 +282,33 @@ def test_a_result_that_cannot_be_written_is_not_green(here: Callable[..., Ended]
     assert (result.returncode, "/dev/full: No space left on device" in result.stderr) == (3, True)
     here(*arguments, "--junit", "/dev/full", "--json", "v.json")
     assert json.loads(Path("v.json").read_text())["exit_code"] == 3
+
+
+def test_github_is_told_of_a_result_that_cannot_be_written(
+    here: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    result = here("check", f"{SAMPLES}:right", "--check", "adjoint", "--cases", "2", "--html", "/dev/full")
+    assert "::--html: the results cannot be written to /dev/full: No space left on device" in result.stderr
+    assert "--html: the results cannot be written to /dev/full" in Path("summary.md").read_text()
+
+
+@pytest.mark.parametrize("files", [("v.json", "./v.json"), ("-", "-")])
+def test_two_results_in_one_file_are_refused(here: Callable[..., Ended], files: tuple[str, str]):
+    result = here("check", f"{SAMPLES}:right", "--json", files[0], "--junit", files[1])
+    assert (result.returncode, "--json and --junit both name " in result.stderr) == (2, True)
+
+
+def test_a_stored_failure_has_no_seed(here: Callable[..., Ended]):
+    check = ("check", f"{SAMPLES}:wrong", "--check", "adjoint", "--cases", "20", "--seed", "1")
+    here(*check)
+    assert here(*check, "--json", "v.json", "--junit", "v.xml").returncode == 1
+    data = json.loads(Path("v.json").read_text())
+    jsonschema.validate(data, SCHEMA)
+    assert [entry["seed"] for entry in data["reports"]] == [None]
+    (seed,) = (each for each in ElementTree.parse("v.xml").iter("property") if each.get("name") == "seed")
+    assert seed.get("value") == ""
 
 
 def test_a_part_is_told_nothing_of_known_failures_in_another(here: Callable[..., Ended], tmp_path: Path):
@@ -280,12 +324,14 @@ def test_a_damaged_file_of_a_failure_is_named(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".adjointlab").mkdir()
-    (tmp_path / ".adjointlab" / "RingShift-adjoint-0000.json").write_text('{"schema": 1')
+    names = ("RingShift-adjoint-0000.json", "of-no-subject-1234.json", "l.json", "running.json")
+    for name in names:
+        (tmp_path / ".adjointlab" / name).write_text('{"schema": 1')
     with pytest.raises(SystemExit):
         main(["check", f"{SAMPLES}:right", "--check", "adjoint", "--cases", "2"])
     warning = capfd.readouterr().err
     assert "warning: this failure is not replayed: " in warning
-    assert "RingShift-adjoint-0000.json" in warning
+    assert [warning.count(name) for name in names] == [1, 1, 1, 0]
 
 
 def test_the_parts_of_a_plan_are_disjoint_and_together_the_whole(here: Callable[..., Ended]):

@@ -54,7 +54,10 @@ def test_what_is_not_legal_is_refused_by_both_front_ends(
     assert refused.returncode == 2
     assert problem in refused.stderr
     assert str(tmp_path / "pyproject.toml") in refused.stderr
-    assert problem in run("pytest", cwd=tmp_path).stderr
+    github = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
+    told = run("pytest", cwd=tmp_path, **github).stderr
+    assert problem in told.split("::error title=adjointlab::")[1]
+    assert problem in (tmp_path / "summary.md").read_text()
 
 
 @pytest.mark.parametrize("content", [b"[tool.adjointlab\ncases = 7\n", b"[tool.adjointlab]\n# \xff\n"])

@@ -22,6 +22,7 @@ CHECKS = {"cases": options.CASES, "schedules": options.SCHEDULES, "folder": opti
         (options.CASES, "0", "a whole number of at least 1"),
         (options.CASES, "2.5", "a whole number of at least 1"),
         (options.SEED, "-1", "a whole number of at least 0"),
+        (options.RANKS, "99999", "a whole number of at least 1 and at most 1024"),
         (options.WATCHDOG, "nan", "a number of at least 0.1"),
         (options.WATCHDOG, "inf", "a number of at least 0.1"),
         (options.STRICT, "maybe", "one of yes, no"),

@@ -145,12 +145,22 @@ def test_pytest_writes_a_page_also_with_workers(tmp_path: Path, workers: int) ->
     options = ["-p", "no:cacheprovider", "-p", "no:randomly", *(["-n", str(workers)] if workers else [])]
     github = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
     result = run(
-        "pytest", *options, "--adjointlab-cases=3", "--adjointlab-html=page.html", cwd=tmp_path, **github
+        "pytest",
+        *options,
+        "--adjointlab-cases=3",
+        "--adjointlab-html=page.html",
+        cwd=tmp_path,
+        CI="true",
+        **github,
     )
     assert result.returncode == 1, result.stdout
     (annotation,) = (line for line in result.stdout.splitlines() if line.startswith("::error file="))
     assert "title=WrongShift adjoint::" in annotation
-    assert "| WrongShift | adjoint | adjoint is not the" in (tmp_path / "summary.md").read_text()
+    summary = (tmp_path / "summary.md").read_text()
+    assert "| WrongShift | adjoint | adjoint is not the" in summary
+    assert summary.count("2 of 2 checks judged, 1 coherent, 1 incoherent: ") == 1
+    # In CI pytest cuts nothing from its short summary.
+    assert result.stdout.count("must be forward's") == 1
     assert "must be forward's ×1" in result.stdout
     kinds = re.findall(r'data-kind="(\w+)" data-text', (tmp_path / "page.html").read_text(encoding="utf-8"))
     assert kinds == ["incoherent", "coherent"]
@@ -163,9 +173,17 @@ def test_a_session_whose_page_cannot_be_written_is_not_green(tmp_path: Path) -> 
         encoding="utf-8",
     )
     options = ("-p", "no:cacheprovider", "--adjointlab-cases=2", "--adjointlab-html=/dev/full")
-    result = run("pytest", *options, cwd=tmp_path)
+    github = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
+    result = run("pytest", *options, cwd=tmp_path, **github)
     assert "1 passed" in result.stdout
     assert result.returncode == 3
+    assert (
+        "::error title=adjointlab::--adjointlab-html: the results cannot be written to /dev/full"
+        in result.stdout
+    )
+    summary = (tmp_path / "summary.md").read_text()
+    assert "--adjointlab-html: the results cannot be written" in summary
+    assert "1 of 1 check judged, 1 coherent: " in summary
 
 
 def test_the_environment_names_versions() -> None:

@@ -167,6 +167,24 @@ def test_a_script_that_cannot_import_its_subject_is_broken(project: Path, tmp_pa
     assert (result.returncode, "ZeroDivisionError" in result.stderr) == (2, True), result.stderr
 
 
+@needs_mpi
+def test_a_script_from_another_machine_looks_around_itself_and_says_what_it_lacks(
+    project: Path, tmp_path: Path
+):
+    script = script_of(project, SHOWN[1])
+    text = script.read_text().replace(repr(str(project)), "'/home/runner'")
+    assert str(project) not in text
+    for folder, code in ((tmp_path, 2), (project / "unpacked", 1)):
+        folder.mkdir(exist_ok=True)
+        copy = folder / script.name
+        copy.write_text(text)
+        result = ran(copy, tmp_path, ranks_of(script))
+        assert result.returncode == code, result.stderr
+        assert ("No module named 'siblings'; run this script where" in result.stderr) == (code == 2)
+        assert "Traceback" not in result.stderr
+        assert "MPI_Abort" not in result.stderr
+
+
 @pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
 def test_a_script_outlives_a_case_that_ends_its_process(tmp_path: Path, end: str):
     source = Path(__file__).with_name("scripted").joinpath("subjects.py").read_text()
