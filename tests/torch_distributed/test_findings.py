@@ -102,6 +102,57 @@ def test_a_rank_that_stays_away_is_named_in_a_deadlock(world: al.SimulatedWorld)
     assert line_of(program, 2) in text
 
 
+class SummedTwiceOnRank0(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        dist.all_reduce(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        total = gradients[0].clone()
+        if dist.get_rank() == 0:
+            dist.all_reduce(total)
+        return total
+
+
+def test_a_deadlock_names_the_first_collective_in_which_forward_met_backward(
+    world: al.SimulatedWorld,
+) -> None:
+    def program(context: RankContext) -> None:
+        if context.rank == 0:
+            dist.broadcast(torch.ones(1), 0)
+        else:
+            dist.broadcast(torch.empty(1), 0)  # another line, as is legal
+        x = torch.ones(3, requires_grad=True)
+        for _ in range(2):
+            SummedTwiceOnRank0.apply(x).sum().backward()
+
+    text = finding(run(world, program))
+    forward = line_of(SummedTwiceOnRank0.forward, 3)
+    backward = line_of(SummedTwiceOnRank0.backward, 4)
+    assert f"rank 0 in all_reduce(op=SUM, count=3, dtype=float32) at {forward}" in text
+    assert (
+        f"  collective 3 was called from different places: rank 0 at {backward} in backward; rank 1 at {forward}"
+        in text.splitlines()
+    )
+
+
+def test_a_deadlock_names_the_first_collective_that_different_lines_called(world: al.SimulatedWorld) -> None:
+    def program(context: RankContext) -> None:
+        dist.barrier()
+        if context.rank == 0:
+            dist.barrier()
+        dist.barrier()
+
+    text = finding(run(world, program, ranks=3))
+    second, third = line_of(program, 3), line_of(program, 4)
+    assert (
+        f"  collective 2 was called from different places: rank 0 at {second}; ranks 1, 2 at {third}" in text
+    )
+
+
 def test_a_ring_of_receives_is_a_deadlock(world: al.SimulatedWorld) -> None:
     def program(context: RankContext) -> None:
         dist.recv(torch.ones(1), 1 - context.rank)

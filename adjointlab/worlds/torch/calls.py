@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from adjointlab.worlds.backward import is_in_backward
 from adjointlab.worlds.call_labels import CallLabel
 from adjointlab.worlds.call_sites import CallSite, call_site
 
@@ -64,6 +65,7 @@ class LoggedCall(NamedTuple):
 
     label: CallLabel
     where: str
+    in_backward: bool = False
 
     def __str__(self) -> str:
         return f"{self.label} at {self.where}"
@@ -84,7 +86,7 @@ class _OfGroup:
     group: Any  # a ProcessGroup, of whose methods torch declares few
     members: tuple[int, ...]
     made_at: str = ""
-    collectives: list[tuple[CallLabel, CallSite]] = field(default_factory=list)
+    collectives: list[tuple[CallLabel, CallSite, bool]] = field(default_factory=list)
     messages: int = 0
     counted: int = 0  # operations that the group had counted after the last call
     is_complete: bool = True
@@ -107,7 +109,9 @@ class _OfGroup:
 
     def summary(self) -> GroupSummary:
         self.before_call()
-        calls = tuple(LoggedCall(label, str(site)) for label, site in self.collectives)
+        calls = tuple(
+            LoggedCall(label, str(site), in_backward) for label, site, in_backward in self.collectives
+        )
         operations = max(self.counted, self.count(), len(calls) + self.messages)
         return GroupSummary(self.members, self.made_at, operations, calls, self.is_complete)
 
@@ -171,7 +175,7 @@ class CallLog:
         if label.name in _MESSAGES:
             of_group.messages += 1
         else:
-            of_group.collectives.append((label, site))
+            of_group.collectives.append((label, site, is_in_backward()))
 
 
 def _label(name: str, members: tuple[int, ...], arguments: tuple[Any, ...]) -> CallLabel:
