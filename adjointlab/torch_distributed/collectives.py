@@ -12,7 +12,13 @@ import torch
 import torch.distributed as dist
 
 from adjointlab import MPI
-from adjointlab.torch_distributed.contiguity import check_contiguous, check_dense, check_row_major, layout_of
+from adjointlab.torch_distributed.contiguity import (
+    check_contiguous,
+    check_dense,
+    check_in_order_of,
+    check_laid_out_as,
+    layout_of,
+)
 from adjointlab.torch_distributed.memory import (
     Staged,
     blocks,
@@ -83,14 +89,13 @@ class Collectives(Operations):
 
     def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> dist.Work:
         (tensor,), root = outputs, opts.rootRank
-        check_contiguous("scatter", "output", [tensor])
+        parts = inputs[0] if self._rank == root else []
+        check_laid_out_as("scatter", "scatter_list", parts, tensor)
         into = received(tensor)
-        label = self._label("scatter", tensor, src=self.global_ranks[root])
+        label = self._label("scatter", tensor, src=self.global_ranks[root], **dict(layout_of(tensor)))
         sent: object = None
         if self._rank == root:
-            (parts,) = inputs
             self._check_parts("scatter", parts)
-            check_contiguous("scatter", "scatter_list", parts)
             sent = blocks(scattered(parts), _sizes(parts))
         return self._started(
             label, self._comm.Iscatterv, sent, into.array, root, into=(into,), tensors=[tensor]
@@ -155,8 +160,7 @@ class Collectives(Operations):
 
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> dist.Work:
         for output, parts in zip(outputs, inputs, strict=True):
-            check_row_major("reduce_scatter", "input_list", parts)
-            check_contiguous("reduce_scatter", "output", [output])
+            check_in_order_of("reduce_scatter", "input_list", parts, output)
         return _joined(
             [
                 self._reduce_scatter(
@@ -165,6 +169,7 @@ class Collectives(Operations):
                     torch.cat([elements_of(part) for part in parts]),
                     opts,
                     _sizes(parts),
+                    **dict(layout_of(output)),
                 )
                 for output, parts in zip(outputs, inputs, strict=True)
             ]
@@ -187,7 +192,13 @@ class Collectives(Operations):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def _reduce_scatter(
-        self, name: str, output: torch.Tensor, tensor: torch.Tensor, opts: Any, counts: list[int]
+        self,
+        name: str,
+        output: torch.Tensor,
+        tensor: torch.Tensor,
+        opts: Any,
+        counts: list[int],
+        **given: object,
     ) -> RequestWork:
         if (
             counts[self._rank] != output.numel()
@@ -199,7 +210,7 @@ class Collectives(Operations):
                 f"{self._rank} of the group has {output.numel()} of {output.dtype}"
             )
         reduction = self._reduction(opts.reduceOp, tensor)
-        label = self._reducing(name, reduction, tensor)
+        label = self._reducing(name, reduction, tensor, **given)
         sent, into = reduction.operand(tensor), reduction.result(output)
         if sent.size and into.array.size and _overlap(output, tensor):
             sent = sent.copy()  # the output may be this rank's part of the input
