@@ -8,7 +8,7 @@ from typing import Any
 
 from adjointlab.spelling import did_you_mean
 
-__all__ = ["SubjectError", "require_accepts"]
+__all__ = ["SubjectError", "require_accepts", "takes"]
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -40,7 +40,12 @@ def require_accepts(
         unknown = [name for name in arguments if name not in known]
         free = [name for name in known[len(positional) :] if name not in arguments]
         takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in signature.parameters.values())
-        if unknown and not takes_any:
+        if positional and positional[0] == "comm" and _binds(signature, positional[1:], arguments):
+            fault = (
+                "takes no communicator: say process_group=True in the subject if it communicates by torch.distributed, "
+                "else let its first argument be the communicator"
+            )
+        elif unknown and not takes_any:
             near = did_you_mean(unknown[0], (*free, *declarations))
             fault = f"takes no `{unknown[0]}`{near}"
         else:
@@ -50,6 +55,24 @@ def require_accepts(
         raise SubjectError(
             f"{role} is called as {name}({call}), but {name}{_names(signature)} {fault}"
         ) from None
+
+
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Return True if `function` can be called with an argument of this name, as far as it tells."""
+    try:
+        parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
+    except (TypeError, ValueError):  # of a builtin, say
+        return True
+    any_name = inspect.Parameter.VAR_KEYWORD
+    return any(each.kind is any_name or (each.name == name and each.kind in _NAMED) for each in parameters)
+
+
+def _binds(signature: inspect.Signature, positional: Sequence[str], arguments: Mapping[str, object]) -> bool:
+    try:
+        signature.bind(*positional, **arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def _names(signature: inspect.Signature) -> str:

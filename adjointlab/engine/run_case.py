@@ -20,7 +20,7 @@ from adjointlab.checks.hints import Hint, hint_beside_right_entries
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent, unjudged
 from adjointlab.core import arrays
-from adjointlab.core.declaration import SubjectError, require_accepts
+from adjointlab.core.declaration import SubjectError, require_accepts, takes
 from adjointlab.core.operator import NotInSpace, ParameterNotInSpace, WrongClaim
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import Parameters, UserFunction
@@ -381,6 +381,8 @@ def _wait(rank: int, outcome: Outcome) -> Wait:
 def _referred(reference: UserFunction, arguments: Mapping[str, object], *inputs: Array) -> Any:
     """Call the sequential twin. Raises :class:`SubjectError` for one that does not take its arguments."""
     names = [f"x{number or ''}" for number in range(len(inputs))]
+    if not takes(reference, "gain"):  # a declaration of the operator's, then
+        arguments = {name: value for name, value in arguments.items() if name != "gain"}
     require_accepts("the reference", reference, names, arguments)
     return reference(*inputs, **arguments)
 

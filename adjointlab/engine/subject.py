@@ -275,7 +275,9 @@ class _SubjectDecorators:
     def pair(self, forward: UserFunction, adjoint: UserFunction, **options: Unpack[Options]) -> Declare:
         """Check two functions, called as ``forward(comm, *x, **arguments)`` and ``adjoint(comm, *y, **arguments)``.
 
-        The dictionary of a case also has the spaces `domain` and `codomain`, which are not passed on.
+        The dictionary of a case also has the spaces `domain` and `codomain`, which are not passed on, and may have `gain`: a bound on the
+        largest absolute row sum of any intermediate, 1 for pure data movement, with which results must be exact. It is not passed on,
+        unless a function has a parameter of that name.
         """
         return _declare(Kind.PAIR, forward, partial(_make_pair, forward, adjoint, _ranks(options)), options)
 
@@ -284,7 +286,7 @@ class _SubjectDecorators:
 
         A subclass of `torch.autograd.Function` is applied to ``(*x, comm, *arguments.values())``; any other function is
         called as ``function(comm, *x, **arguments)``. The dictionary of a case also has the spaces `domain` and `codomain`,
-        which are not passed on. Code of torch.distributed gets no `comm`, but a default group::
+        which are not passed on, and may have `gain`, as in :meth:`pair`. Code of torch.distributed gets no `comm`, but a default group::
 
             @al.subject.autograd(GatherRows, process_group=True)
             def gathers(draw, ranks):
@@ -320,6 +322,7 @@ class _SubjectDecorators:
           on the twin; 0: exact on small integers), and `reach`, the least that this value counts for, where terms cancel
           (default 0);
         - `overwrites_inputs`, that it may write into its inputs (default `False`);
+        - `forward_mode`, that it can be differentiated in forward mode (default `True`);
         - `uniform_requires_grad`, that what requires a gradient is the same on all ranks (default `False`: other tensors on
           each rank, though replicated or invariant copies of a parameter alike);
         - ``training``, of the dictionary alone: the mode that both modules are put into. Draw it for a layer that does

@@ -38,11 +38,21 @@ def process_groups_of(run: CurrentRun, ranks: int | None) -> Iterator[None]:
                 if hasattr(module, function):
                     original = getattr(module, function)
                     stack.callback(setattr, module, function, original)
-                    setattr(module, function, _checked(original, run, ranks))
+                    takes_groups_only = function == "_rank_not_in_group"  # others take what names a group
+                    setattr(module, function, _checked(original, run, ranks, takes_groups_only))
         yield
 
 
-def _checked(original: Callable[..., Any], run: CurrentRun, ranks: int | None) -> Callable[..., Any]:
+def _is_no_group(value: object) -> bool:
+    c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
+    return not (
+        value is None or isinstance(value, c10d.ProcessGroup) or value is c10d.GroupMember.NON_GROUP_MEMBER
+    )
+
+
+def _checked(
+    original: Callable[..., Any], run: CurrentRun, ranks: int | None, takes_groups_only: bool
+) -> Callable[..., Any]:
     def checked(*arguments: Any, **keywords: Any) -> Any:
         default = sys.modules["torch.distributed.distributed_c10d"]._world.default_pg
         owners = [group.rank_of_run for group in (default, *arguments) if hasattr(group, "rank_of_run")]
@@ -56,6 +66,11 @@ def _checked(original: Callable[..., Any], run: CurrentRun, ranks: int | None) -
             run.refuse(
                 f"a process group of torch.distributed is used, whose default group has {default.size()} ranks, and they are not "
                 "those of the case: use the communicator that the operator is given"
+            )
+        if default is None and takes_groups_only and (others := list(filter(_is_no_group, arguments))):
+            # Else torch raises an error that says nothing of groups: the communicator moves arguments to the right, say.
+            raise ValueError(
+                f"no process group is open, and the group {others[0]!r} is none. {_WITHOUT_A_GROUP}"
             )
         try:
             return original(*arguments, **keywords)
