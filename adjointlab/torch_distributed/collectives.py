@@ -287,12 +287,12 @@ class Collectives(Operations):
         if not sizes:
             if rows % self._size:
                 raise ValueError(
-                    f"all_to_all_single: the {what} has {rows} rows, which {self._size} ranks cannot share evenly"
+                    f"all_to_all_single: the {what} has {_rows(rows)}, which {self._size} ranks cannot share evenly"
                 )
             sizes = [rows // self._size] * self._size
         if sum(sizes) != rows or len(sizes) != self._size:
             raise ValueError(
-                f"all_to_all_single: the {what} has {rows} rows for {self._size} ranks, and its split sizes are {list(sizes)}"
+                f"all_to_all_single: the {what} has {_rows(rows)} for {self._size} ranks, and its split sizes are {list(sizes)}"
             )
         row = tensor.numel() // rows if rows else 0
         return [size * row for size in sizes]
@@ -300,6 +300,10 @@ class Collectives(Operations):
 
 def _listed(tensors: Tensors | torch.Tensor) -> Tensors:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _rows(number: int) -> str:
+    return "1 row" if number == 1 else f"{number} rows"
 
 
 def _sizes(tensors: Tensors) -> list[int]:

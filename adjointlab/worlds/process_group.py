@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from adjointlab.worlds.interposition import CurrentRun
+from adjointlab.worlds.world import FindingKind
 
 __all__ = ["process_groups_of"]
 
@@ -59,7 +60,8 @@ def _checked(
         if len(owners) > 1 and len(set(owners)) > 1:
             run.refuse(
                 f"a process group of rank {owners[1]} is used: the simulated ranks are threads and share module-level state; keep "
-                "groups and meshes in the operator or module, make them in each call, or name the package in the subject's `rank_local`"
+                "groups and meshes in the operator or module, make them in each call, or name the package in the subject's `rank_local`",
+                FindingKind.GROUP_OF_ANOTHER_RANK,
             )
         # One of the lab is over a communicator of this run.
         if default is not None and not owners and default.size() != ranks:

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 import adjointlab as al
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.torch import requirements
-from adjointlab.worlds.world import FindingKind, Raised, RankContext, Run
+from adjointlab.worlds.world import FindingKind, PeerFailed, Raised, RankContext, Run
 
 Body = Callable[[RankContext], object]
 
@@ -302,7 +302,8 @@ def test_the_group_of_another_rank_is_refused_by_name(world: al.SimulatedWorld) 
         dist.barrier()
         dist.all_reduce(torch.ones(1), group=kept[0])
 
-    assert "rank 1: a process group of rank 0 is used" in finding(run(world, program))
+    found = finding(run(world, program))
+    assert "in module-level state that the ranks share: rank 1: a process group of rank 0 is used" in found
 
 
 def test_a_process_group_is_not_there_outside(world: al.SimulatedWorld) -> None:
@@ -404,3 +405,17 @@ def test_a_communicator_of_mpi4py_is_refused() -> None:
 
     with pytest.raises(TypeError, match="not mpi4py's own"), al.process_group(Comm()):
         raise AssertionError
+
+
+def test_a_rank_whose_own_part_does_not_fit_is_named_once(world: al.SimulatedWorld) -> None:
+    def program(context: RankContext) -> None:
+        sent = [1, 0] if context.rank == 0 else [0, 1]
+        dist.all_to_all_single(torch.empty(1), torch.ones(1), sent[::-1], sent)
+
+    lines = finding(run(world, program)).splitlines()
+    assert len(lines) == len(set(lines))
+
+
+def test_the_failed_peers_of_a_rank_are_named_once() -> None:
+    assert str(PeerFailed("barrier()", "train.py:1", (0, 0))).endswith("because rank 0 failed")
+    assert str(PeerFailed("barrier()", "train.py:1", (2, 0))).endswith("because ranks 0, 2 failed")

@@ -289,8 +289,7 @@ class SharedCommunicator:
         """Report that two calls do not match, and cancel both ranks."""
         lines = [
             f"in collective {number + 1}{self._of_ranks}, {reason}",
-            f"  {one}",
-            f"  {other}",
+            *dict.fromkeys((f"  {one}", f"  {other}")),  # a rank's own part may be what does not fit
             *self._divergences.lines(),
         ]
         self._findings.append(Finding(FindingKind.MISMATCHED_COLLECTIVE, "\n".join(lines)))

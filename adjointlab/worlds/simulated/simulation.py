@@ -145,11 +145,9 @@ class Simulation:
             )
         return self.communicators[self.scheduler.current.rank]
 
-    def refuse(self, reason: str) -> NoReturn:
+    def refuse(self, reason: str, kind: FindingKind = FindingKind.PAST_THE_RUN) -> NoReturn:
         """Raise, with a finding: user code that catches this goes on as if it were alone."""
-        self.findings.append(
-            Finding(FindingKind.PAST_THE_RUN, f"rank {self.scheduler.current.rank}: {reason}")
-        )
+        self.findings.append(Finding(kind, f"rank {self.scheduler.current.rank}: {reason}"))
         raise RuntimeError(reason)
 
     def finish(self, pending: Pending, status: Status | None = None) -> Any:
