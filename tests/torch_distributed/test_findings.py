@@ -76,7 +76,13 @@ def by_strides(rank: int, x: torch.Tensor) -> None:
         (by_root, ("src=0", "src=1")),
         (by_type, ("dtype=float16", "dtype=bfloat16")),
         (by_count, ("count=4", "count=3")),
-        (by_split_sizes, ("the first sends 1 elements to the second, which expects 2",)),
+        (
+            by_split_sizes,
+            (
+                "rank 1 sends 1 element to rank 0, which expects 2",
+                "sending [1, 3] and expecting [2, 2] elements",
+            ),
+        ),
     ],
 )
 def test_collectives_that_differ_are_named_with_both_lines(

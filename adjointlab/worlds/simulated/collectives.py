@@ -15,8 +15,9 @@ cancelled. Collectives on buffers are in :mod:`~adjointlab.worlds.simulated.buff
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from adjointlab import MPI
@@ -25,6 +26,7 @@ from adjointlab.worlds.arguments import Operator, c_int
 from adjointlab.worlds.arguments import op as as_op
 from adjointlab.worlds.call_sites import SimulatedCall, came_back
 from adjointlab.worlds.divergence import Divergence, Divergences, Place
+from adjointlab.worlds.parts import part_text
 from adjointlab.worlds.simulated.groups import Grid
 from adjointlab.worlds.simulated.matching import Mailbox, unpickle
 from adjointlab.worlds.simulated.reductions import fold_objects
@@ -40,6 +42,7 @@ __all__ = [
     "ObjectContribution",
     "SharedCommunicator",
     "Signature",
+    "UnequalParts",
     "op_name",
     "pickled",
     "valid_root",
@@ -52,6 +55,22 @@ class Disagreement(Exception):
     def __init__(self, one: int, other: int, reason: str) -> None:
         super().__init__(reason)
         self.ranks = one, other  # of the communicator
+
+    def text(self, members: Sequence[int]) -> str:
+        """The reason, on a communicator of these ranks of the run."""
+        return str(self)
+
+
+class UnequalParts(Disagreement):
+    """A rank sends another one something else than that expects."""
+
+    def __init__(self, sender: int, receiver: int, sent: str, expected: str) -> None:
+        super().__init__(sender, receiver, part_text(sender, receiver, sent, expected))
+        self._parts = sent, expected
+
+    def text(self, members: Sequence[int]) -> str:
+        sender, receiver = (members[rank] for rank in self.ranks)
+        return part_text(sender, receiver, *self._parts)
 
 
 class Signature(NamedTuple):
@@ -74,6 +93,10 @@ class Contribution:
         self.root = signature.root or 0
         self.signature = signature
         self.group: list[int] | None = None  # of the communicator to be made, where the call names one
+
+    def counts_text(self) -> str:
+        """Describe the counts of a call with a block for each rank, beside its arguments; empty for others."""
+        return ""
 
     # Of a non-blocking collective, whose buffers belong to the run until `finish`
 
@@ -265,7 +288,8 @@ class SharedCommunicator:
             calls[0].contribution.compute([call.contribution for call in calls])
         except Disagreement as disagreement:
             one, other = disagreement.ranks
-            self._mismatch(number, calls[one], calls[other], str(disagreement))
+            counts = {rank: calls[rank].contribution.counts_text() for rank in disagreement.ranks}
+            self._mismatch(number, calls[one], calls[other], disagreement.text(self.members), counts)
 
     def _note_divergence(self, number: int, calls: list[CollectiveCall]) -> None:
         is_of_passes = any(each.call.in_backward != calls[0].call.in_backward for each in calls)
@@ -285,11 +309,19 @@ class SharedCommunicator:
         is_of_all = len(self.members) == len(self._scheduler.tasks)
         return "" if is_of_all else f" of ranks {', '.join(map(str, self.members))}"
 
-    def _mismatch(self, number: int, one: CollectiveCall, other: CollectiveCall, reason: str) -> None:
-        """Report that two calls do not match, and cancel both ranks."""
+    def _mismatch(
+        self,
+        number: int,
+        one: CollectiveCall,
+        other: CollectiveCall,
+        reason: str,
+        counts: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
+        """Report that two calls do not match, perhaps with a text on the counts of each, and cancel both ranks."""
+        called = [f"  {each}{counts.get(self.ranks[each.task.rank], '')}" for each in (one, other)]
         lines = [
             f"in collective {number + 1}{self._of_ranks}, {reason}",
-            *dict.fromkeys((f"  {one}", f"  {other}")),  # a rank's own part may be what does not fit
+            *dict.fromkeys(called),  # a rank's own part may be what does not fit
             *self._divergences.lines(),
         ]
         self._findings.append(Finding(FindingKind.MISMATCHED_COLLECTIVE, "\n".join(lines)))

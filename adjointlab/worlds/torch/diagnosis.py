@@ -17,6 +17,7 @@ from adjointlab.worlds.call_sites import user_frame
 from adjointlab.worlds.diagnosis import heading
 from adjointlab.worlds.divergence import Place, divergence_lines
 from adjointlab.worlds.torch.calls import GroupSummary, LoggedCall
+from adjointlab.worlds.torch.splits import unequal_splits
 from adjointlab.worlds.world import (
     Blocked,
     Finding,
@@ -214,7 +215,7 @@ def _mismatches(outcomes: Sequence[Outcome], statistics: Sequence[RankStatistics
         # Where calls have passed the log by, nobody knows which ones of it belong together.
         if not all(log.is_complete for log in logs.values()):
             continue
-        mismatch = _different(logs) or _left_alone(logs, outcomes)
+        mismatch = _different(logs) or _other_splits(logs) or _left_alone(logs, outcomes)
         if mismatch is not None:
             lines = [
                 f"in collective {mismatch.position + 1}{_of_ranks(logs, len(outcomes))}, {mismatch.text}"
@@ -244,7 +245,11 @@ def _of_ranks(logs: Logs, ranks: int) -> str:
 def _divergence_lines(groups: Iterable[Logs], ranks: int, before: int | None = None) -> tuple[str, ...]:
     """Line on the first collective that ranks called from different places, among the first `before` of each group."""
     return divergence_lines(
-        (index, _of_ranks(logs, ranks), dict(zip(logs, (Place(*call[1:]) for call in calls), strict=True)))
+        (
+            index,
+            _of_ranks(logs, ranks),
+            dict(zip(logs, (Place(call.where, call.in_backward) for call in calls), strict=True)),
+        )
         for logs in groups
         for index, calls in enumerate(zip(*(log.collectives[:before] for log in logs.values()), strict=False))
     )
@@ -271,6 +276,21 @@ def _different(logs: Logs) -> _Mismatch | None:
                 other = log.collectives[index]
                 text = f"they call different collectives\n  rank {first} calls {call}\n  rank {rank} calls {other}"
                 return _Mismatch(index, text)
+    return None
+
+
+def _other_splits(logs: Logs) -> _Mismatch | None:
+    members = next(iter(logs.values())).members
+    for position in range(max(len(log.collectives) for log in logs.values())):
+        calls = {
+            rank: log.collectives[position] for rank, log in logs.items() if position < len(log.collectives)
+        }
+        splits = {rank: call.splits for rank, call in calls.items() if call.splits is not None}
+        if found := unequal_splits(members, splits):
+            lines = dict.fromkeys(
+                f"  rank {rank} calls {calls[rank]}" for rank in (found.sender, found.receiver)
+            )
+            return _Mismatch(position, "\n".join([str(found), *lines]))
     return None
 
 
