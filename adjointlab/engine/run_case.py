@@ -351,6 +351,12 @@ def _from_failure(run: Run) -> Verdict:
         lines.append(("traceback", outcome.traceback.rstrip()))
     if raised and not run.findings:
         raised_kind = f"raised {outcome.kind}"
+        told = str(outcome)  # by the headline
+        lines = [
+            (label, "raised the same" if text == told else text)
+            for label, text in lines
+            if (label, text) != (f"rank {rank}", told)
+        ]
         return unjudged(f"rank {rank} {raised_kind}: {outcome.message}", *lines, kind=raised_kind)
     if not run.findings:
         return unjudged("not every rank came back", *lines)

@@ -40,6 +40,7 @@ from adjointlab.engine.parallel import (
     Reduction,
 )
 from adjointlab.engine.pipeline import MakePipeline, PipelineRecipe
+from adjointlab.spelling import did_you_mean
 from adjointlab.torch_distributed.opening import process_group
 from adjointlab.typing import Communicator
 from adjointlab.worlds.forks import forks_ended
@@ -513,7 +514,14 @@ def _declare(
     twice_differentiable: bool = False,
     takes_steps: bool = False,
 ) -> Declare:
-    if options.get("process_group", False):
+    if unknown_options := [name for name in options if name not in Options.__annotations__]:
+        raise SubjectError(
+            f"@subject has no option `{unknown_options[0]}`{did_you_mean(unknown_options[0], Options.__annotations__)}; its options are "
+            f"{', '.join(Options.__annotations__)}"
+        )
+    if not isinstance(has_group := options.get("process_group", False), bool):
+        raise SubjectError(f"process_group: {has_group!r} is not True or False")
+    if has_group:
         library = "torch"
     orders = tuple(options.get("orders", ORDERS))
     if unknown := set(orders) - set(ORDERS):
@@ -539,7 +547,7 @@ def _declare(
             every=options.get("every"),
             twice_differentiable=twice_differentiable,
             takes_steps=takes_steps,
-            process_group=options.get("process_group", False),
+            process_group=has_group,
             rank_local=tuple(options.get("rank_local", ())),
             declared_in=_module_being_imported(),
         )

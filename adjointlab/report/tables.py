@@ -165,9 +165,9 @@ def _counted(counts: CaseCounts | None) -> list[str]:
 
 def _ranks(result: SearchResult) -> str:
     """The most ranks that communicated in a case that was judged; at least those of the failing case, which counts among none."""
-    if result.counts is None:
-        return ""
-    return str(max(result.counts.most_ranks, 0 if result.case is None else result.case.ranks))
+    of_judged = [] if result.counts is None else [result.counts.most_ranks]
+    of_failing = [] if result.case is None else [result.case.ranks]
+    return str(max([*of_judged, *of_failing], default=""))
 
 
 def _cases(number: int) -> str:

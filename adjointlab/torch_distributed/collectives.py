@@ -5,8 +5,10 @@ torch 2.13 calls some by new names, and older versions by the old ones: so these
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from operator import index
+from typing import Any, SupportsIndex
 
 import torch
 import torch.distributed as dist
@@ -284,15 +286,17 @@ class Collectives(Operations):
     def _split(self, what: str, tensor: torch.Tensor, sizes: Sequence[int]) -> list[int]:
         """Elements of each rank in `tensor`, whose rows are split as `sizes` say; evenly, where they say nothing."""
         rows = tensor.shape[0] if tensor.dim() else 1
+        sizes = _integers(sizes, f"all_to_all_single: the split sizes of the {what}")
         if not sizes:
             if rows % self._size:
                 raise ValueError(
-                    f"all_to_all_single: the {what} has {_rows(rows)}, which {self._size} ranks cannot share evenly"
+                    f"all_to_all_single: the {what} has {_counted(rows, 'row')}, which {self._size} ranks cannot share evenly"
                 )
             sizes = [rows // self._size] * self._size
         if sum(sizes) != rows or len(sizes) != self._size:
             raise ValueError(
-                f"all_to_all_single: the {what} has {_rows(rows)} for {self._size} ranks, and its split sizes are {list(sizes)}"
+                f"all_to_all_single: the {what} has {_counted(rows, 'row')} for {_counted(self._size, 'rank')}, and its split sizes "
+                f"are {list(sizes)}"
             )
         row = tensor.numel() // rows if rows else 0
         return [size * row for size in sizes]
@@ -302,8 +306,16 @@ def _listed(tensors: Tensors | torch.Tensor) -> Tensors:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
-def _rows(number: int) -> str:
-    return "1 row" if number == 1 else f"{number} rows"
+def _integers(given: Iterable[SupportsIndex] | torch.Tensor, what: str) -> list[int]:
+    """Those of a list or another sequence; not of a tensor, which torch's own backends refuse."""
+    with suppress(TypeError):
+        if not isinstance(given, torch.Tensor):
+            return [index(each) for each in given]
+    raise TypeError(f"{what} are {given!r}, and should be a list of integers")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _sizes(tensors: Tensors) -> list[int]:

@@ -230,7 +230,7 @@ class FindingKind(StrEnum):
     COMMUNICATOR_LEFT_OPEN = "communicator left open"
     BUFFER_MISUSED = "buffer misused"
     PAST_THE_RUN = "communication past the run"
-    GROUP_OF_ANOTHER_RANK = "a process group of another rank, in module-level state that the ranks share"
+    GROUP_OF_ANOTHER_RANK = "group in shared module state"
 
 
 @dataclass(frozen=True)

@@ -309,7 +309,7 @@ def test_the_group_of_another_rank_is_refused_by_name(world: al.SimulatedWorld) 
         dist.all_reduce(torch.ones(1), group=kept[0])
 
     found = finding(run(world, program))
-    assert "in module-level state that the ranks share: rank 1: a process group of rank 0 is used" in found
+    assert "group in shared module state: rank 1: a process group of rank 0 is used" in found
 
 
 def test_a_process_group_is_not_there_outside(world: al.SimulatedWorld) -> None:
@@ -334,6 +334,10 @@ def test_a_process_group_is_not_there_outside(world: al.SimulatedWorld) -> None:
         (
             lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3)),
             "3 rows, which 2 ranks cannot share evenly",
+        ),
+        (
+            lambda: dist.all_to_all_single(torch.ones(2), torch.ones(2), torch.tensor([1, 1]), [1, 1]),
+            "the split sizes of the output are tensor([1, 1]), and should be a list of integers",
         ),
         (lambda: dist.distributed_c10d._get_default_store().get("key"), "has no key-value store"),
     ],

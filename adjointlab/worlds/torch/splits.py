@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from operator import index
 from typing import Any, NamedTuple
 
 import torch
@@ -62,9 +63,10 @@ class SplitBoard:
 
 def splits_of(ranks: int, output: Any = None, tensor: Any = None, *sizes: Any) -> Splits | None:
     """Those of a call with these arguments on a group of so many ranks; None where it is left to torch to refuse them."""
-    expected_rows, sent_rows = [
-        list(each) if isinstance(each, list | tuple) else [] for each in (*sizes, (), ())
-    ][:2]
+    try:
+        expected_rows, sent_rows = ([index(size) for size in each] for each in (*sizes, (), ())[:2])
+    except TypeError:
+        return None
     sent, expected = _elements(ranks, tensor, sent_rows), _elements(ranks, output, expected_rows)
     return None if sent is None or expected is None else Splits(sent, expected)
 

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("torch.distributed")
 
+import numpy as np
 import torch
 
 from adjointlab.worlds.torch.splits import SplitBoard, SplitMismatch, Splits, splits_of, unequal_splits
@@ -76,8 +77,13 @@ def test_splits_count_elements_and_are_even_where_they_are_not_given() -> None:
     assert splits_of(2, torch.empty(0, 3), torch.empty(0)) == Splits((0, 0), (0, 0))
 
 
-@pytest.mark.parametrize("sizes", [([1, 2], [2, 2]), ([4], [2, 2]), ([2, 2], [])])
-def test_sizes_that_torch_refuses_are_left_to_it(sizes: tuple[list[int], list[int]]) -> None:
+def test_splits_are_any_sequence_of_integers_that_torch_takes() -> None:
+    given = (np.array([1, 3]), [torch.tensor(4), torch.tensor(0)])
+    assert splits_of(2, torch.empty(4), torch.empty(4), *given) == Splits((4, 0), (1, 3))
+
+
+@pytest.mark.parametrize("sizes", [([1, 2], [2, 2]), ([4], [2, 2]), ([2, 2], []), ([2.0, 2.0], [2, 2])])
+def test_sizes_that_torch_refuses_are_left_to_it(sizes: tuple[list[float], list[int]]) -> None:
     assert splits_of(2, torch.empty(4), torch.empty(4 if sizes[1] else 3), *sizes) is None
 
 
