@@ -1,4 +1,4 @@
-"""What a user waits for with a failing subject: the time of all its checks, until the smallest case is told.
+"""Time that a user waits for with a failing subject: that of all its checks, until the smallest case is told.
 
     python benchmarks/failing_runs.py                     simulated ranks
     mpiexec -n 4 python benchmarks/failing_runs.py        real ones

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 from adjointlab.spelling import did_you_mean
@@ -29,9 +31,12 @@ def require_accepts(
     `role` is the function's in the subject, such as "the adjoint"; `declarations` are further entries that a strategy's dictionary
     may have, which are not passed on. A function that does not tell its parameters is taken to accept all.
     """
+    with suppress(TypeError, ValueError):  # of a builtin, say, or one that has no hash
+        if _binds(function, len(positional), tuple(arguments)):
+            return
     try:
-        signature = inspect.signature(function, follow_wrapped=False)  # what a decorator takes
-    except (TypeError, ValueError):  # of a builtin, say
+        signature = _signature(function)
+    except (TypeError, ValueError):
         return
     try:
         signature.bind(*positional, **arguments)
@@ -40,7 +45,7 @@ def require_accepts(
         unknown = [name for name in arguments if name not in known]
         free = [name for name in known[len(positional) :] if name not in arguments]
         takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in signature.parameters.values())
-        if positional and positional[0] == "comm" and _binds(signature, positional[1:], arguments):
+        if positional and positional[0] == "comm" and _fits(signature, len(positional) - 1, arguments):
             fault = (
                 "takes no communicator: say process_group=True in the subject if it communicates by torch.distributed, "
                 "else let its first argument be the communicator"
@@ -60,16 +65,26 @@ def require_accepts(
 def takes(function: Callable[..., Any], name: str) -> bool:
     """Return True if `function` can be called with an argument of this name, as far as it tells."""
     try:
-        parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
+        parameters = _signature(function).parameters.values()
     except (TypeError, ValueError):  # of a builtin, say
         return True
     any_name = inspect.Parameter.VAR_KEYWORD
     return any(each.kind is any_name or (each.name == name and each.kind in _NAMED) for each in parameters)
 
 
-def _binds(signature: inspect.Signature, positional: Sequence[str], arguments: Mapping[str, object]) -> bool:
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(function, follow_wrapped=False)  # what a decorator takes
+
+
+@lru_cache(maxsize=64)  # every rank of every case asks
+def _binds(function: Callable[..., Any], positional: int, named: tuple[str, ...]) -> bool:
+    """Return True if a function can be called so. Raises what `inspect.signature` raises."""
+    return _fits(_signature(function), positional, named)
+
+
+def _fits(signature: inspect.Signature, positional: int, named: Iterable[str]) -> bool:
     try:
-        signature.bind(*positional, **arguments)
+        signature.bind(*range(positional), **dict.fromkeys(named))
     except TypeError:
         return False
     return True
