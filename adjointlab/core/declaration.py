@@ -10,7 +10,7 @@ from typing import Any
 
 from adjointlab.spelling import did_you_mean
 
-__all__ = ["SubjectError", "require_accepts"]
+__all__ = ["SubjectError", "require_accepts", "takes"]
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -45,7 +45,12 @@ def require_accepts(
         unknown = [name for name in arguments if name not in known]
         free = [name for name in known[len(positional) :] if name not in arguments]
         takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in signature.parameters.values())
-        if unknown and not takes_any:
+        if positional and positional[0] == "comm" and _fits(signature, len(positional) - 1, arguments):
+            fault = (
+                "takes no communicator: say process_group=True in the subject if it communicates by torch.distributed, "
+                "else let its first argument be the communicator"
+            )
+        elif unknown and not takes_any:
             near = did_you_mean(unknown[0], (*free, *declarations))
             fault = f"takes no `{unknown[0]}`{near}"
         else:
@@ -57,6 +62,16 @@ def require_accepts(
         ) from None
 
 
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Return True if `function` can be called with an argument of this name, as far as it tells."""
+    try:
+        parameters = _signature(function).parameters.values()
+    except (TypeError, ValueError):  # of a builtin, say
+        return True
+    any_name = inspect.Parameter.VAR_KEYWORD
+    return any(each.kind is any_name or (each.name == name and each.kind in _NAMED) for each in parameters)
+
+
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function, follow_wrapped=False)  # what a decorator takes
 
@@ -64,8 +79,12 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 @lru_cache(maxsize=64)  # every rank of every case asks
 def _binds(function: Callable[..., Any], positional: int, named: tuple[str, ...]) -> bool:
     """Return True if a function can be called so. Raises what `inspect.signature` raises."""
+    return _fits(_signature(function), positional, named)
+
+
+def _fits(signature: inspect.Signature, positional: int, named: Iterable[str]) -> bool:
     try:
-        _signature(function).bind(*range(positional), **dict.fromkeys(named))
+        signature.bind(*range(positional), **dict.fromkeys(named))
     except TypeError:
         return False
     return True

@@ -47,7 +47,7 @@ class Layer:
     `alternates` a backward pass follows every forward pass; unless it `accumulates`, gradients are not added to others.
 
     ``optimizer(parameters)`` makes an optimiser, which takes so many `steps`. `trained`, where it is known, names the parameters that
-    required a gradient when the module was made.
+    required a gradient when the module was made. Unless it `has_forward_mode`, its Jacobian is judged without one.
     """
 
     comm: Communicator
@@ -68,6 +68,7 @@ class Layer:
     optimizer: Callable[[list[Any]], Any] | None = None
     steps: int = 0
     trained: frozenset[str] | None = None
+    has_forward_mode: bool = True
 
 
 def trained(module: nn.Module) -> frozenset[str]:

@@ -8,9 +8,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from adjointlab.core.arrays import is_dtensor, local_part
-from adjointlab.core.declaration import SubjectError, require_accepts
+from adjointlab.core.declaration import SubjectError, require_accepts, takes
 from adjointlab.core.layer import Layer, Prepare, trained
-from adjointlab.core.operator import AdaptedOperator, Direction, as_tuple
+from adjointlab.core.operator import AdaptedOperator, Direction, NotInSpace, as_tuple
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, Communicator
 from adjointlab.worlds.backward import BackwardPass
@@ -64,6 +64,7 @@ _DECLARATIONS = frozenset(
         "buffer_space",
         "rounding",
         "reach",
+        "forward_mode",
         "overwrites_inputs",
         "uniform_requires_grad",
         "training",
@@ -71,8 +72,8 @@ _DECLARATIONS = frozenset(
 )
 """Entries of a layer's case that are declarations for the lab and no arguments of the layer."""
 
-_SPACES = ("domain", "codomain")
-"""Entries of the case of a function that are none of its arguments."""
+_SPACES = ("domain", "codomain", "gain")
+"""Entries of the case of a function that are none of its arguments; `gain` is one where the function has a parameter of that name."""
 
 
 class FunctionPair(AdaptedOperator):
@@ -92,6 +93,7 @@ class FunctionPair(AdaptedOperator):
         ranks: Ranks = Ranks.COMMUNICATOR,
     ) -> None:
         self.comm, self.domain, self.codomain = comm, domain, codomain
+        self.gain, arguments = _split_gain(arguments, forward, adjoint)
         self._forward, self._adjoint, self._arguments = forward, adjoint, arguments
         self._comm = ranks.arguments(comm)
         for role, function, space in (("forward", forward, domain), ("adjoint", adjoint, codomain)):
@@ -125,8 +127,18 @@ class Differentiable(AdaptedOperator):
         named: UserFunction | None = None,
     ) -> None:
         self.comm, self.domain, self.codomain = comm, domain, codomain
+        self.gain, arguments = _split_gain(
+            arguments, getattr(function, "forward", function) if inspect.isclass(function) else function
+        )
         self._function, self._arguments, self._named = function, arguments, named or function
         self._comm = ranks.arguments(comm)
+        for role, space in (("domain", domain), ("codomain", codomain)):
+            for tensor in space.tensors:
+                if tensor.element.is_integer:
+                    raise SubjectError(
+                        f"the {role} has a tensor of {tensor.dtype}, and torch differentiates floating-point and complex ones only: "
+                        "declare a space of another `dtype`, or the pair of functions with al.subject.pair"
+                    )
         if not inspect.isclass(function):  # the arguments of a class have no names
             require_accepts(
                 "the function", function, (*ranks.names, *_tensor_names(domain)), arguments, _SPACES
@@ -139,7 +151,22 @@ class Differentiable(AdaptedOperator):
             result = function.apply(*x, *self._comm, *self._arguments.values())
         else:
             result = self._function(*self._comm, *x, **self._arguments)
-        return tuple(map(local_part, as_tuple(result)))
+        return self._tensors(as_tuple(result))
+
+    def _tensors(self, results: tuple[object, ...]) -> tuple[torch.Tensor, ...]:
+        """The local parts of what the function returned. Raises :class:`NotInSpace` if that are no tensors of torch."""
+        import torch
+
+        for tensor, result in zip(self.codomain.tensors, results, strict=False):
+            if not isinstance(result, torch.Tensor):
+                shape = tensor.layout.local_shape(self.comm.Get_rank())
+                name = getattr(self._named, "__qualname__", repr(self._named))
+                forgotten = " (is a `return` missing?)" if result is None else ""
+                raise NotInSpace(
+                    f"{name} returned {_described(result)}{forgotten}, but the codomain wants a torch.Tensor of shape {shape} "
+                    f"and type {tensor.dtype} on this rank"
+                )
+        return tuple(map(local_part, results))
 
     def function(self, direction: Direction) -> UserFunction:
         if inspect.isclass(self._named):
@@ -177,9 +204,30 @@ class Differentiable(AdaptedOperator):
         return tuple(torch.zeros_like(entry) if entry.grad is None else entry.grad for entry in x)
 
 
+def _described(result: object) -> str:
+    return (
+        "None"
+        if result is None
+        else f"an object of the type {type(result).__module__}.{type(result).__qualname__}"
+    )
+
+
 def _in_shape_of(output: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
     """The cotangent of an output; an inactive rank may have returned any tensor without elements."""
     return cotangent if output.numel() or cotangent.numel() else cotangent.reshape(output.shape)
+
+
+def _split_gain(arguments: Parameters, *functions: UserFunction) -> tuple[int | None, Parameters]:
+    """The gain that a case declares for its operator, and the other arguments; none where a function takes `gain` itself."""
+    if "gain" not in arguments or any(takes(function, "gain") for function in functions):
+        return None, arguments
+    gain = arguments["gain"]
+    if type(gain) is not int or gain < 1:
+        raise SubjectError(
+            f"gain: {gain!r} is no integer from 1 on; it bounds the largest absolute row sum of any intermediate, and is 1 for pure "
+            "data movement"
+        )
+    return gain, {name: value for name, value in arguments.items() if name != "gain"}
 
 
 def _tensor_names(space: Space) -> tuple[str, ...]:
@@ -226,6 +274,7 @@ def make_layer(
         bool(declared("overwrites_inputs", False)),
         bool(declared("uniform_requires_grad", False)),
         trained=trained(module),
+        has_forward_mode=bool(declared("forward_mode", True)),
     )
 
 

@@ -60,18 +60,34 @@ _CLASSES: Final = (_is_operator, _is_torch_module, _is_autograd)
 
 
 def _declaration(value: object, name: str, module: ModuleType) -> str:
+    is_distributed = _uses_torch_distributed(module)
+    option = ", process_group=True" if is_distributed else ""
     if _is_torch_module(value):
         return _of_layer(value, name)
     if _is_autograd(value):
-        return _of_functions(f"autograd({name})", _names(getattr(value, "forward", None))[3:])
+        forward = _names(getattr(value, "forward", None))
+        return _of_functions(f"autograd({name}{option})", forward[3 - is_distributed :])
     if _is_function(value) and _names(value)[:1] != ["draw"]:
         adjoint = _adjoint_of(name, vars(module)) or f"{name}_adjoint"
-        return _of_functions(f"pair(forward={name}, adjoint={adjoint})", _names(value)[2:])
+        return _of_functions(
+            f"pair(forward={name}, adjoint={adjoint}{option})", _names(value)[2 - is_distributed :]
+        )
+    if is_distributed and not _is_operator(value):
+        return _of_functions(f"autograd(function{option})", [])
     return _text(
         f"    @adjointlab.subject.operator({name if _is_operator(value) else 'MyOperator'})",
         "    def cases(draw, ranks):",
         "        return dict(layout=draw(adjointlab.strategies.layouts(ranks)))  # the arguments of one case",
     )
+
+
+def _uses_torch_distributed(module: ModuleType) -> bool:
+    """Return True if `module` has imported torch.distributed, or something from it."""
+    homes = (
+        value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+        for value in vars(module).values()
+    )
+    return any(isinstance(home, str) and f"{home}.".startswith("torch.distributed.") for home in homes)
 
 
 def _of_functions(form: str, arguments: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from adjointlab.checks.hints import Hint, hint_beside_right_entries
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent, unjudged
 from adjointlab.core import arrays
-from adjointlab.core.declaration import SubjectError, require_accepts
+from adjointlab.core.declaration import SubjectError, require_accepts, takes
 from adjointlab.core.operator import NotInSpace, ParameterNotInSpace, WrongClaim
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import Parameters, UserFunction
@@ -351,6 +351,12 @@ def _from_failure(run: Run) -> Verdict:
         lines.append(("traceback", outcome.traceback.rstrip()))
     if raised and not run.findings:
         raised_kind = f"raised {outcome.kind}"
+        told = str(outcome)  # by the headline
+        lines = [
+            (label, "raised the same" if text == told else text)
+            for label, text in lines
+            if (label, text) != (f"rank {rank}", told)
+        ]
         return unjudged(f"rank {rank} {raised_kind}: {outcome.message}", *lines, kind=raised_kind)
     if not run.findings:
         return unjudged("not every rank came back", *lines)
@@ -381,6 +387,8 @@ def _wait(rank: int, outcome: Outcome) -> Wait:
 def _referred(reference: UserFunction, arguments: Mapping[str, object], *inputs: Array) -> Any:
     """Call the sequential twin. Raises :class:`SubjectError` for one that does not take its arguments."""
     names = [f"x{number or ''}" for number in range(len(inputs))]
+    if not takes(reference, "gain"):  # a declaration of the operator's, then
+        arguments = {name: value for name, value in arguments.items() if name != "gain"}
     require_accepts("the reference", reference, names, arguments)
     return reference(*inputs, **arguments)
 

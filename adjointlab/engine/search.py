@@ -478,6 +478,9 @@ class Search:
             self._counts.reject(reason or "what was observed tells nothing")
         elif judgement.verdict.is_coherent:
             self._counts.judge(case, self._last_run, judgement.spaces)
+            # Not of cases that were not judged: without elements, nothing could be wrong.
+            self._exact += judgement.verdict.is_exact
+            self._add_figures(judgement.verdict.figures)
         return judgement
 
     def _begin_shrinking(self, case: Case, judgement: Judgement) -> Judgement:
@@ -508,11 +511,7 @@ class Search:
         if self._is_simulated:
             assert self._simulator is not None
             return self._simulator.judged(case, "" if self._first is None else self._first.kind)
-        judgement = run_case(self._run, case)
-        if judgement is not None and judgement.verdict.is_coherent:
-            self._exact += judgement.verdict.is_exact
-            self._add_figures(judgement.verdict.figures)
-        return judgement
+        return run_case(self._run, case)
 
     def _add_figures(self, figures: Figures) -> None:
         """Keep the worst of each number; texts that differ from case to case become "various"."""

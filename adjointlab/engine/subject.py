@@ -40,6 +40,7 @@ from adjointlab.engine.parallel import (
     Reduction,
 )
 from adjointlab.engine.pipeline import MakePipeline, PipelineRecipe
+from adjointlab.spelling import did_you_mean
 from adjointlab.torch_distributed.opening import process_group
 from adjointlab.typing import Communicator
 from adjointlab.worlds.forks import forks_ended
@@ -275,7 +276,9 @@ class _SubjectDecorators:
     def pair(self, forward: UserFunction, adjoint: UserFunction, **options: Unpack[Options]) -> Declare:
         """Check two functions, called as ``forward(comm, *x, **arguments)`` and ``adjoint(comm, *y, **arguments)``.
 
-        The dictionary of a case also has the spaces `domain` and `codomain`, which are not passed on.
+        The dictionary of a case also has the spaces `domain` and `codomain`, which are not passed on, and may have `gain`: a bound on the
+        largest absolute row sum of any intermediate, 1 for pure data movement, with which results must be exact. It is not passed on,
+        unless a function has a parameter of that name.
         """
         return _declare(Kind.PAIR, forward, partial(_make_pair, forward, adjoint, _ranks(options)), options)
 
@@ -284,7 +287,7 @@ class _SubjectDecorators:
 
         A subclass of `torch.autograd.Function` is applied to ``(*x, comm, *arguments.values())``; any other function is
         called as ``function(comm, *x, **arguments)``. The dictionary of a case also has the spaces `domain` and `codomain`,
-        which are not passed on. Code of torch.distributed gets no `comm`, but a default group::
+        which are not passed on, and may have `gain`, as in :meth:`pair`. Code of torch.distributed gets no `comm`, but a default group::
 
             @al.subject.autograd(GatherRows, process_group=True)
             def gathers(draw, ranks):
@@ -320,6 +323,7 @@ class _SubjectDecorators:
           on the twin; 0: exact on small integers), and `reach`, the least that this value counts for, where terms cancel
           (default 0);
         - `overwrites_inputs`, that it may write into its inputs (default `False`);
+        - `forward_mode`, that it can be differentiated in forward mode (default `True`);
         - `uniform_requires_grad`, that what requires a gradient is the same on all ranks (default `False`: other tensors on
           each rank, though replicated or invariant copies of a parameter alike);
         - ``training``, of the dictionary alone: the mode that both modules are put into. Draw it for a layer that does
@@ -510,7 +514,14 @@ def _declare(
     twice_differentiable: bool = False,
     takes_steps: bool = False,
 ) -> Declare:
-    if options.get("process_group", False):
+    if unknown_options := [name for name in options if name not in Options.__annotations__]:
+        raise SubjectError(
+            f"@subject has no option `{unknown_options[0]}`{did_you_mean(unknown_options[0], Options.__annotations__)}; its options are "
+            f"{', '.join(Options.__annotations__)}"
+        )
+    if not isinstance(has_group := options.get("process_group", False), bool):
+        raise SubjectError(f"process_group: {has_group!r} is not True or False")
+    if has_group:
         library = "torch"
     orders = tuple(options.get("orders", ORDERS))
     if unknown := set(orders) - set(ORDERS):
@@ -536,7 +547,7 @@ def _declare(
             every=options.get("every"),
             twice_differentiable=twice_differentiable,
             takes_steps=takes_steps,
-            process_group=options.get("process_group", False),
+            process_group=has_group,
             rank_local=tuple(options.get("rank_local", ())),
             declared_in=_module_being_imported(),
         )

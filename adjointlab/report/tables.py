@@ -12,6 +12,7 @@ from rich.table import Table
 
 from adjointlab.checks.verdict import Figure, Status
 from adjointlab.engine.counts import CaseCounts
+from adjointlab.engine.search import SearchResult
 from adjointlab.report.failure_text import relative
 from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
@@ -57,7 +58,7 @@ class VerdictRows:
             result.check,
             _verdict(entry),
             str(result.tried),
-            str(result.counts.most_ranks) if result.counts else "",
+            _ranks(result),
             "" if entry.seed is None else str(entry.seed),
             _cell(_reach(entry, like)),
         )
@@ -157,10 +158,20 @@ def _counted(counts: CaseCounts | None) -> list[str]:
         needed = ", though the spaces need messages" if counts.lacking_messages else ""
         notes.append(f"no rank communicated with another{needed}")
     if counts.rejected:
-        notes.append(
-            f"{sum(counts.rejected.values())} more could not be judged: {next(iter(counts.rejected))}"
-        )
+        rejected = sum(counts.rejected.values())
+        notes.append(f"{_cases(rejected)} beside these not judged: {next(iter(counts.rejected))}")
     return notes
+
+
+def _ranks(result: SearchResult) -> str:
+    """The most ranks that communicated in a case that was judged; at least those of the failing case, which counts among none."""
+    of_judged = [] if result.counts is None else [result.counts.most_ranks]
+    of_failing = [] if result.case is None else [result.case.ranks]
+    return str(max([*of_judged, *of_failing], default=""))
+
+
+def _cases(number: int) -> str:
+    return "1 case" if number == 1 else f"{number} cases"
 
 
 def _rounded_up(probability: float) -> str:

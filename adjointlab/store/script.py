@@ -25,6 +25,7 @@ from adjointlab.checks.check import Spaces
 from adjointlab.checks.elements import ORDERS
 from adjointlab.checks.verdict import MatrixEntry, Status
 from adjointlab.core import arrays
+from adjointlab.core.declaration import takes
 from adjointlab.core.operator import basis_vector
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import Parameters, UserFunction
@@ -315,10 +316,10 @@ def _products(
 ) -> str:
     is_operator = subject.kind is Kind.OPERATOR
     # A pair does not get its spaces.
+    is_gain_passed = any(takes(function, "gain") for function in subject.pair)
+    not_passed = ("domain", "codomain", *(() if is_gain_passed else ("gain",)))
     arguments: Parameters = {
-        key: value
-        for key, value in case.parameters.items()
-        if is_operator or key not in ("domain", "codomain")
+        key: value for key, value in case.parameters.items() if is_operator or key not in not_passed
     }
     made = literal(arguments)
     needs_lab = is_operator or made is None or any(_uses_lab(sys.modules[f.__module__]) for f in subject.pair)
@@ -328,7 +329,7 @@ def _products(
     modules = dict.fromkeys(each.module for each in functions)
     setup = [f"arguments = {made or _STORED}"]
     if not (made or is_operator):
-        setup += ['arguments = {k: v for k, v in arguments.items() if k not in ("domain", "codomain")}']
+        setup += [f"arguments = {{k: v for k, v in arguments.items() if k not in {literal(not_passed)}}}"]
     loaded = [f"import_module({literal(each.module)}).{each.attribute}" for each in functions]
     if is_operator:
         setup += [f"operator = {loaded[0]}(comm, **arguments)"]

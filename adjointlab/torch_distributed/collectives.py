@@ -5,14 +5,22 @@ torch 2.13 calls some by new names, and older versions by the old ones: so these
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from operator import index
+from typing import Any, SupportsIndex
 
 import torch
 import torch.distributed as dist
 
 from adjointlab import MPI
-from adjointlab.torch_distributed.contiguity import check_contiguous, check_dense, check_row_major, layout_of
+from adjointlab.torch_distributed.contiguity import (
+    check_contiguous,
+    check_dense,
+    check_in_order_of,
+    check_laid_out_as,
+    layout_of,
+)
 from adjointlab.torch_distributed.memory import (
     Staged,
     blocks,
@@ -83,14 +91,13 @@ class Collectives(Operations):
 
     def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> dist.Work:
         (tensor,), root = outputs, opts.rootRank
-        check_contiguous("scatter", "output", [tensor])
+        parts = inputs[0] if self._rank == root else []
+        check_laid_out_as("scatter", "scatter_list", parts, tensor)
         into = received(tensor)
-        label = self._label("scatter", tensor, src=self.global_ranks[root])
+        label = self._label("scatter", tensor, src=self.global_ranks[root], **dict(layout_of(tensor)))
         sent: object = None
         if self._rank == root:
-            (parts,) = inputs
             self._check_parts("scatter", parts)
-            check_contiguous("scatter", "scatter_list", parts)
             sent = blocks(scattered(parts), _sizes(parts))
         return self._started(
             label, self._comm.Iscatterv, sent, into.array, root, into=(into,), tensors=[tensor]
@@ -155,8 +162,7 @@ class Collectives(Operations):
 
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> dist.Work:
         for output, parts in zip(outputs, inputs, strict=True):
-            check_row_major("reduce_scatter", "input_list", parts)
-            check_contiguous("reduce_scatter", "output", [output])
+            check_in_order_of("reduce_scatter", "input_list", parts, output)
         return _joined(
             [
                 self._reduce_scatter(
@@ -165,6 +171,7 @@ class Collectives(Operations):
                     torch.cat([elements_of(part) for part in parts]),
                     opts,
                     _sizes(parts),
+                    **dict(layout_of(output)),
                 )
                 for output, parts in zip(outputs, inputs, strict=True)
             ]
@@ -187,7 +194,13 @@ class Collectives(Operations):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def _reduce_scatter(
-        self, name: str, output: torch.Tensor, tensor: torch.Tensor, opts: Any, counts: list[int]
+        self,
+        name: str,
+        output: torch.Tensor,
+        tensor: torch.Tensor,
+        opts: Any,
+        counts: list[int],
+        **given: object,
     ) -> RequestWork:
         if (
             counts[self._rank] != output.numel()
@@ -199,7 +212,7 @@ class Collectives(Operations):
                 f"{self._rank} of the group has {output.numel()} of {output.dtype}"
             )
         reduction = self._reduction(opts.reduceOp, tensor)
-        label = self._reducing(name, reduction, tensor)
+        label = self._reducing(name, reduction, tensor, **given)
         sent, into = reduction.operand(tensor), reduction.result(output)
         if sent.size and into.array.size and _overlap(output, tensor):
             sent = sent.copy()  # the output may be this rank's part of the input
@@ -273,15 +286,17 @@ class Collectives(Operations):
     def _split(self, what: str, tensor: torch.Tensor, sizes: Sequence[int]) -> list[int]:
         """Elements of each rank in `tensor`, whose rows are split as `sizes` say; evenly, where they say nothing."""
         rows = tensor.shape[0] if tensor.dim() else 1
+        sizes = _integers(sizes, f"all_to_all_single: the split sizes of the {what}")
         if not sizes:
             if rows % self._size:
                 raise ValueError(
-                    f"all_to_all_single: the {what} has {rows} rows, which {self._size} ranks cannot share evenly"
+                    f"all_to_all_single: the {what} has {_counted(rows, 'row')}, which {self._size} ranks cannot share evenly"
                 )
             sizes = [rows // self._size] * self._size
         if sum(sizes) != rows or len(sizes) != self._size:
             raise ValueError(
-                f"all_to_all_single: the {what} has {rows} rows for {self._size} ranks, and its split sizes are {list(sizes)}"
+                f"all_to_all_single: the {what} has {_counted(rows, 'row')} for {_counted(self._size, 'rank')}, and its split sizes "
+                f"are {list(sizes)}"
             )
         row = tensor.numel() // rows if rows else 0
         return [size * row for size in sizes]
@@ -289,6 +304,18 @@ class Collectives(Operations):
 
 def _listed(tensors: Tensors | torch.Tensor) -> Tensors:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _integers(given: Iterable[SupportsIndex] | torch.Tensor, what: str) -> list[int]:
+    """Those of a list or another sequence; not of a tensor, which torch's own backends refuse."""
+    with suppress(TypeError):
+        if not isinstance(given, torch.Tensor):
+            return [index(each) for each in given]
+    raise TypeError(f"{what} are {given!r}, and should be a list of integers")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _sizes(tensors: Tensors) -> list[int]:

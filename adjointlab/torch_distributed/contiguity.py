@@ -13,7 +13,14 @@ from adjointlab.worlds.call_sites import call_site
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["NotContiguous", "check_contiguous", "check_dense", "check_row_major", "layout_of"]
+__all__ = [
+    "NotContiguous",
+    "check_contiguous",
+    "check_dense",
+    "check_in_order_of",
+    "check_laid_out_as",
+    "layout_of",
+]
 
 _REFUSED: Final = "gloo refuses it"
 _SILENT: Final = (
@@ -41,7 +48,56 @@ def check_contiguous(
             raise _problem(call, name, "is not contiguous", tensor, is_refused=is_refused)
 
 
-def check_row_major(call: str, argument: str, tensors: Sequence[torch.Tensor]) -> None:
+def check_in_order_of(call: str, argument: str, parts: Sequence[torch.Tensor], output: torch.Tensor) -> None:
+    """Raise :class:`NotContiguous` unless the elements of each part lie in memory in the order of those of `output`.
+
+    gloo copies parts to dense memory in their own order, and the result as it lies. So parts may have gaps, and `output` may not.
+    """
+    if any(part.shape != output.shape for part in parts):  # refused by gloo
+        _check_row_major(call, argument, parts)
+        check_contiguous(call, "output", [output])
+        return
+    check_dense(call, output, "output")
+    wanted = _strides_and_sizes(output)
+    for index, part in enumerate(parts):
+        if _is_strided(part) and part.numel() and _dense(part) != wanted:
+            name = argument if len(parts) == 1 else f"{argument}[{index}]"
+            raise _problem(call, name, _not_in_order(output), part, is_refused=False)
+
+
+def check_laid_out_as(call: str, argument: str, parts: Sequence[torch.Tensor], output: torch.Tensor) -> None:
+    """Raise :class:`NotContiguous` unless each part and `output` have equal strides, without gaps: gloo copies memory as it lies."""
+    if any(part.shape != output.shape for part in parts):  # refused by gloo
+        check_contiguous(call, argument, parts)
+        check_contiguous(call, "output", [output])
+        return
+    check_dense(call, output, "output")
+    for index, part in enumerate(parts):
+        if _is_strided(part) and part.numel() and _strides_and_sizes(part) != _strides_and_sizes(output):
+            name = argument if len(parts) == 1 else f"{argument}[{index}]"
+            raise _problem(call, name, _not_in_order(output), part, is_refused=False)
+
+
+def _not_in_order(output: torch.Tensor) -> str:
+    if output.is_contiguous():
+        return "is not contiguous"
+    return f"has not the layout of the output, whose strides are {output.stride()}"
+
+
+def _dense(tensor: torch.Tensor) -> list[tuple[int, int]] | None:
+    """As :func:`_strides_and_sizes`, of a tensor without gaps whose elements have the same order; None where elements share memory."""
+    entries = _strides_and_sizes(tensor)
+    strides, least, number = [0] * len(entries), 1, 1
+    for place in sorted(range(len(entries)), key=lambda place: entries[place][0]):
+        stride, size = entries[place]
+        if stride < least:
+            return None
+        strides[place] = number
+        least, number = stride * size, number * size
+    return [(stride, size) for stride, (_, size) in zip(strides, entries, strict=True)]
+
+
+def _check_row_major(call: str, argument: str, tensors: Sequence[torch.Tensor]) -> None:
     """Raise :class:`NotContiguous` unless the elements of every one of `tensors` lie in row-major order, with gaps or without."""
     for index, tensor in enumerate(tensors):
         if not _is_strided(tensor) or not tensor.numel():
@@ -54,7 +110,7 @@ def check_row_major(call: str, argument: str, tensors: Sequence[torch.Tensor]) -
             least = stride * size
 
 
-def check_dense(call: str, tensor: torch.Tensor) -> None:
+def check_dense(call: str, tensor: torch.Tensor, argument: str = "tensor") -> None:
     """Raise :class:`NotContiguous` unless the elements of `tensor` fill its memory in some order, each having its own."""
     if not _is_strided(tensor):
         return
@@ -62,7 +118,7 @@ def check_dense(call: str, tensor: torch.Tensor) -> None:
     for stride, size in sorted(_strides_and_sizes(tensor)):
         if stride != expected and tensor.numel():
             problem = "has gaps between its elements, or elements that share memory"
-            raise _problem(call, "tensor", problem, tensor, is_refused=False)
+            raise _problem(call, argument, problem, tensor, is_refused=False)
         expected *= size
 
 

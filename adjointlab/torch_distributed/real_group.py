@@ -50,7 +50,7 @@ def open_real_group(case: CaseGroup) -> Iterator[dist.ProcessGroup]:
         meshes.install()
         stack.callback(meshes.uninstall)
         stack.callback(_forget, world)
-        stack.enter_context(log.recording())
+        stack.enter_context(log.recording(case.store))
         store: Any = case.store
         try:
             dist.init_process_group(

@@ -36,7 +36,7 @@ def backward_lines(in_backward: Sequence[bool], latest: Sequence[BackwardPass | 
     """Lines on a hang in which some ranks were in a backward pass; none if no rank was. `latest` has each rank's, by rank."""
     if not any(in_backward):
         return
-    yield f"{_ranks(in_backward)} {'was' if sum(in_backward) == 1 else 'were'} in backward"
+    yield f"{_ranks(in_backward)} {'was' if sum(in_backward) == 1 or all(in_backward) else 'were'} in backward"
     for rank, each in enumerate(latest):
         if each is not None and not each.has_graph:
             yield f"rank {rank} had no backward pass, as nothing that it returned requires a gradient"

@@ -208,6 +208,14 @@ class SimulatedCall:
         """True if the lab itself calls there, which is of no interest to the user."""
         return is_lab(self._code.co_filename)
 
+    def is_beside(self, other: SimulatedCall) -> bool:
+        """Return True if `other` is made by the same instruction of user code, in the same kind of pass."""
+        return (
+            self._instruction == other._instruction
+            and self._code is other._code
+            and self.in_backward == other.in_backward
+        )
+
     def __str__(self) -> str:
         shown = ", ".join(f"{name}={_formatted(value)}" for name, value in self._arguments)
         return f"{self.name}({shown})"

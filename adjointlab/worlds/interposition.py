@@ -38,6 +38,7 @@ from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.call_sites import CallSite, call_site
 from adjointlab.worlds.exit_of_c import allow_exit_of_c
 from adjointlab.worlds.local_calls import LocalCalls
+from adjointlab.worlds.world import FindingKind
 
 __all__ = [
     "CurrentRun",
@@ -62,8 +63,8 @@ class CurrentRun(Protocol):
     def communicator(self) -> Any:
         """The communicator of the run, of the rank that the calling thread is; raises in a thread that is no rank's."""
 
-    def refuse(self, reason: str) -> NoReturn:
-        """Raise, and let the run not pass for a good one even if user code catches that."""
+    def refuse(self, reason: str, kind: FindingKind = FindingKind.PAST_THE_RUN) -> NoReturn:
+        """Raise, and let the run not pass for a good one even if user code catches that. The finding is of that `kind`."""
 
 
 class Interposition:

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from adjointlab.worlds.interposition import CurrentRun
+from adjointlab.worlds.world import FindingKind
 
 __all__ = ["process_groups_of"]
 
@@ -38,24 +39,40 @@ def process_groups_of(run: CurrentRun, ranks: int | None) -> Iterator[None]:
                 if hasattr(module, function):
                     original = getattr(module, function)
                     stack.callback(setattr, module, function, original)
-                    setattr(module, function, _checked(original, run, ranks))
+                    takes_groups_only = function == "_rank_not_in_group"  # others take what names a group
+                    setattr(module, function, _checked(original, run, ranks, takes_groups_only))
         yield
 
 
-def _checked(original: Callable[..., Any], run: CurrentRun, ranks: int | None) -> Callable[..., Any]:
+def _is_no_group(value: object) -> bool:
+    c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
+    return not (
+        value is None or isinstance(value, c10d.ProcessGroup) or value is c10d.GroupMember.NON_GROUP_MEMBER
+    )
+
+
+def _checked(
+    original: Callable[..., Any], run: CurrentRun, ranks: int | None, takes_groups_only: bool
+) -> Callable[..., Any]:
     def checked(*arguments: Any, **keywords: Any) -> Any:
         default = sys.modules["torch.distributed.distributed_c10d"]._world.default_pg
         owners = [group.rank_of_run for group in (default, *arguments) if hasattr(group, "rank_of_run")]
         if len(owners) > 1 and len(set(owners)) > 1:
             run.refuse(
                 f"a process group of rank {owners[1]} is used: the simulated ranks are threads and share module-level state; keep "
-                "groups and meshes in the operator or module, make them in each call, or name the package in the subject's `rank_local`"
+                "groups and meshes in the operator or module, make them in each call, or name the package in the subject's `rank_local`",
+                FindingKind.GROUP_OF_ANOTHER_RANK,
             )
         # One of the lab is over a communicator of this run.
         if default is not None and not owners and default.size() != ranks:
             run.refuse(
                 f"a process group of torch.distributed is used, whose default group has {default.size()} ranks, and they are not "
                 "those of the case: use the communicator that the operator is given"
+            )
+        if default is None and takes_groups_only and (others := list(filter(_is_no_group, arguments))):
+            # Else torch raises an error that says nothing of groups: the communicator moves arguments to the right, say.
+            raise ValueError(
+                f"no process group is open, and the group {others[0]!r} is none. {_WITHOUT_A_GROUP}"
             )
         try:
             return original(*arguments, **keywords)

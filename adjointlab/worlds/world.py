@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import index
@@ -197,6 +197,11 @@ def _ranks(ranks: tuple[int, ...]) -> str:
     return f"rank {', '.join(map(str, ranks))}" if ranks else "nobody in particular"
 
 
+def _named(ranks: Iterable[int]) -> str:
+    names = sorted(set(ranks))
+    return f"rank{'s' if len(names) > 1 else ''} {', '.join(map(str, names))}"
+
+
 @dataclass(frozen=True)
 class PeerFailed:
     """The rank was taken out of a wait, or of a call, because other ranks had failed."""
@@ -208,8 +213,8 @@ class PeerFailed:
 
     def __str__(self) -> str:
         if _is_own(self.where):
-            return f"had {self.came_back} when rank {', '.join(map(str, self.peers))} failed"
-        return f"left {self.call} at {self.where} because rank {', '.join(map(str, self.peers))} failed"
+            return f"had {self.came_back} when {_named(self.peers)} failed"
+        return f"left {self.call} at {self.where} because {_named(self.peers)} failed"
 
 
 @dataclass(frozen=True)
@@ -238,6 +243,7 @@ class FindingKind(StrEnum):
     COMMUNICATOR_LEFT_OPEN = "communicator left open"
     BUFFER_MISUSED = "buffer misused"
     PAST_THE_RUN = "communication past the run"
+    GROUP_OF_ANOTHER_RANK = "group in shared module state"
 
 
 @dataclass(frozen=True)

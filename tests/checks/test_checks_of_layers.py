@@ -278,6 +278,17 @@ def test_second_derivatives_are_asked_only_of_a_layer_that_says_that_it_has_them
     assert "once_differentiable" in verdict(declared, "double_backward").headline
 
 
+class SquaredInSilence(Scaled):
+    def forward(self, x: Any) -> Any:
+        return super().forward(Square.apply(x))
+
+
+def test_that_there_is_no_forward_mode_may_be_said_in_the_dictionary() -> None:
+    made = dict(kind=SquaredInSilence, twin=lambda: SquaredTwin(6))
+    assert verdict(scaled(**made, forward_mode=False), "jacobian").is_coherent
+    assert not verdict(scaled(**made), "jacobian").is_coherent
+
+
 # What a rank that holds nothing may have, and what requires a gradient.
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import adjointlab as al
+from adjointlab.checks.verdict import Figure, Status
 from adjointlab.engine.discovery import found_as
-from adjointlab.engine.search import Budget
+from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.session import run_check
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -53,6 +54,34 @@ def test_a_misspelled_entry_that_is_no_argument(tmp_path: Path) -> None:
 def test_an_argument_that_the_strategy_lacks(tmp_path: Path) -> None:
     told = sentence(al.subject.pair(kept, kept)(case()), "adjoint", tmp_path)
     assert told.endswith("cannot be called so: missing a required argument: 'width'")
+
+
+def test_functions_without_a_communicator_and_without_a_process_group(tmp_path: Path) -> None:
+    wrong = al.subject.pair(lambda x, width: x, lambda y, width: y)(case(width=1))
+    told = sentence(wrong, "adjoint", tmp_path)
+    assert "called as <lambda>(comm, x, width=…)" in told
+    assert "takes no communicator: say process_group=True in the subject" in told
+
+
+def test_a_gain_that_is_no_positive_integer(tmp_path: Path) -> None:
+    told = sentence(al.subject.pair(kept, kept)(case(width=1, gain=0.5)), "adjoint", tmp_path)
+    assert told.startswith("gain: 0.5 is no integer from 1 on")
+
+
+def test_a_gain_in_the_case_makes_a_verdict_exact_and_is_passed_on_where_a_function_takes_it() -> None:
+    def scaled(comm: Any, x: Any, gain: int) -> Any:
+        return gain * x
+
+    for subject, source in (
+        (al.subject.pair(kept, kept, reference=lambda x, width: x)(case(width=1, gain=1)), "declared"),
+        (al.subject.pair(scaled, scaled, reference=lambda x, gain: gain * x)(case(gain=3)), "probe"),
+    ):
+        for check in ("adjoint", "sequential"):
+            result = investigate(SimulatedWorld(ranks=1), subject, check, Budget(3, seed=1))
+            assert result.status is Status.COHERENT, result.verdict
+            if check == "adjoint":
+                assert result.figures[Figure.GAIN_SOURCE] == source
+                assert bool(result.exact) == (source == "declared")
 
 
 def test_an_argument_that_the_reference_does_not_take(tmp_path: Path) -> None:

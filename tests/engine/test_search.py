@@ -269,7 +269,21 @@ def test_an_exception_on_one_rank_is_told_with_what_became_of_the_others(world: 
     assert report.verdict.headline == "rank 1 raised RuntimeError: the second worker is unwell"
     assert report.case is not None
     assert report.case.ranks == 2
-    assert "Barrier" in dict(report.verdict.lines)["rank 0"]
+    lines_told = dict(report.verdict.lines)
+    assert "Barrier" in lines_told["rank 0"]
+    assert "rank 1" not in lines_told  # it stands in the headline
+
+
+def test_an_exception_on_every_rank_is_told_once(world: SimulatedWorld) -> None:
+    class RaisesEverywhere(Identity):
+        def forward(self, *x: Any) -> Any:
+            raise RuntimeError("unwell")
+
+    subject = al.subject(RaisesEverywhere, ranks=[2])(lines)
+    verdict = investigate(world, subject, "adjoint", Budget(5, seed=1)).verdict
+    assert verdict.headline == "rank 0 raised RuntimeError: unwell"
+    assert dict(verdict.lines)["rank 1"] == "raised the same"
+    assert str(verdict).count("unwell") == 3  # and twice in the traceback
 
 
 def test_a_deadlock_is_told_as_one_and_shrunk(world: SimulatedWorld) -> None:
@@ -342,6 +356,14 @@ class TestAHalfWrittenSubject:
     def test_decorating_without_parentheses(self) -> None:
         with pytest.raises(SubjectError, match="what to check"):
             al.subject(lines)
+
+    def test_with_an_option_that_there_is_not(self) -> None:
+        with pytest.raises(SubjectError, match=r"no option `process_groups`; did you mean process_group\?"):
+            al.subject.operator(Identity, process_groups=True)  # type: ignore[call-arg]
+
+    def test_with_a_process_group_of_a_name(self) -> None:
+        with pytest.raises(SubjectError, match="process_group: 'gloo' is not True or False"):
+            al.subject.operator(Identity, process_group="gloo")  # type: ignore[arg-type]
 
     def test_with_one_function_of_a_pair(self) -> None:
         with pytest.raises(SubjectError, match="lacks `adjoint`"):

@@ -193,7 +193,7 @@ def test_failures_of_two_subjects_that_read_alike_are_told_apart() -> None:
         (dict(check="matrix", counts=CaseCounts(20, 20)), "on one rank only"),
         (dict(check="matrix", counts=CaseCounts(20, 20, 15)), "no rank communicated with another"),
         (dict(check="matrix", counts=CaseCounts(20, 20, 15, lacking_messages=1)), "no rank communicated with another, though the spaces need messages"),
-        (dict(check="matrix", counts=CaseCounts(20, 20, 15, 14, 3, rejected={"too small": 4, "too large": 3})), "7 more could not be judged: too small"),
+        (dict(check="matrix", counts=CaseCounts(20, 20, 15, 14, 3, rejected={"too small": 4, "too large": 3})), "7 cases beside these not judged: too small"),
         (dict(verdict=WRONG, figures=EXACT), "adjoint is not the transpose of forward"),
     ],
 )  # fmt: skip
@@ -203,6 +203,13 @@ def test_the_reach_of_a_verdict(given: dict[str, Any], reach: str) -> None:
     assert row.endswith(reach)
     assert f" {given.get('counts', COUNTS).most_ranks} 77 " in row
     assert " 20 " in row
+
+
+def test_the_ranks_of_a_failure_are_at_least_those_of_its_case() -> None:
+    for counts, most in ((CaseCounts(20), "2"), (COUNTS, "3")):
+        entry = result(WRONG, tried=1, seed=77, counts=counts, case=CASE)
+        (row,) = printed(tables.VerdictRows.of([("Ring", "adjoint")], 20).row(1, entry))
+        assert f" {most} 77 " in row
 
 
 def test_a_probability_is_never_rounded_down() -> None:

@@ -8,9 +8,10 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from hypothesis import strategies as st
 
 import adjointlab as al
-from adjointlab.checks.verdict import Status
+from adjointlab.checks.verdict import Figure, Status
 from adjointlab.engine.search import Budget, investigate
 
 BUDGET = Budget(10, ranks=3, seed=1)
@@ -37,3 +38,76 @@ def test_results_of_functional_collectives_are_waited_for_and_differentiated(
 
     result = investigate(world, sums, "adjoint", BUDGET)
     assert result.status is Status.COHERENT, result.verdict
+
+
+def passed_on(comm: Any, x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+def without_return(comm: Any, x: torch.Tensor) -> Any:
+    x.clone()
+
+
+def in_numpy(comm: Any, x: torch.Tensor) -> Any:
+    return x.detach().numpy()
+
+
+def one_space(dtype: str = "float64") -> Any:
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        rows = draw(st.integers(0, 2)) if dtype == "float32" else 2
+        each = al.Space(al.Layout((rows * ranks,), al.Partition((ranks,))), dtype=dtype)
+        return dict(domain=each, codomain=each)
+
+    return cases
+
+
+@pytest.mark.parametrize(
+    ("function", "made"),
+    [(without_return, "None (is a `return` missing?)"), (in_numpy, "an object of the type numpy.ndarray")],
+)
+@pytest.mark.parametrize("check", ["adjoint", "reentrancy"])
+def test_what_is_no_tensor_is_named_with_its_function_and_the_codomain(
+    world: al.SimulatedWorld, function: Any, made: str, check: str
+) -> None:
+    verdict = investigate(world, al.subject.autograd(function)(one_space()), check, BUDGET).verdict
+    assert verdict.headline == "an output is not in its declared space"
+    assert dict(verdict.lines)["error"] == (
+        f"{function.__name__} returned {made}, but the codomain wants a torch.Tensor of shape (2,) and type float64 on this rank"
+    )
+
+
+def test_spaces_of_integers_have_no_gradients(world: al.SimulatedWorld) -> None:
+    verdict = investigate(
+        world, al.subject.autograd(passed_on)(one_space("int64")), "adjoint", BUDGET
+    ).verdict
+    assert verdict.headline.startswith("the domain has a tensor of int64")
+
+
+class WithAGroup(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any = None) -> torch.Tensor:
+        y = x.clone()
+        dist.all_reduce(y, group=group)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return gradients[0], None
+
+
+def test_a_communicator_in_the_place_of_a_group_names_the_option(world: al.SimulatedWorld) -> None:
+    verdict = investigate(world, al.subject.autograd(WithAGroup)(one_space()), "adjoint", BUDGET).verdict
+    assert "ValueError: no process group is open, and the group" in verdict.headline
+    assert "process_group=True" in verdict.headline
+
+
+def test_cases_without_elements_are_not_counted_as_exact(world: al.SimulatedWorld) -> None:
+    def doubled(comm: Any, x: torch.Tensor) -> torch.Tensor:
+        return x + x  # two terms: within rounding, wherever there are any
+
+    result = investigate(world, al.subject.autograd(doubled)(one_space("float32")), "adjoint", BUDGET)
+    assert result.status is Status.COHERENT
+    assert result.counts is not None
+    assert result.counts.rejected
+    assert result.exact == 0
+    assert Figure.MISS_PROBABILITY not in result.figures

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 import adjointlab as al
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.torch import requirements
-from adjointlab.worlds.world import FindingKind, Raised, RankContext, Run
+from adjointlab.worlds.world import FindingKind, PeerFailed, Raised, RankContext, Run
 
 Body = Callable[[RankContext], object]
 
@@ -76,7 +76,13 @@ def by_strides(rank: int, x: torch.Tensor) -> None:
         (by_root, ("src=0", "src=1")),
         (by_type, ("dtype=float16", "dtype=bfloat16")),
         (by_count, ("count=4", "count=3")),
-        (by_split_sizes, ("the first sends 1 elements to the second, which expects 2",)),
+        (
+            by_split_sizes,
+            (
+                "rank 1 sends 1 element to rank 0, which expects 2",
+                "sending [1, 3] and expecting [2, 2] elements",
+            ),
+        ),
     ],
 )
 def test_collectives_that_differ_are_named_with_both_lines(
@@ -100,6 +106,57 @@ def test_a_rank_that_stays_away_is_named_in_a_deadlock(world: al.SimulatedWorld)
     text = finding(run(world, program, 3))
     assert "rank 1 in all_reduce(op=SUM, count=1, dtype=float32)" in text
     assert line_of(program, 2) in text
+
+
+class SummedTwiceOnRank0(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        dist.all_reduce(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        total = gradients[0].clone()
+        if dist.get_rank() == 0:
+            dist.all_reduce(total)
+        return total
+
+
+def test_a_deadlock_names_the_first_collective_in_which_forward_met_backward(
+    world: al.SimulatedWorld,
+) -> None:
+    def program(context: RankContext) -> None:
+        if context.rank == 0:
+            dist.broadcast(torch.ones(1), 0)
+        else:
+            dist.broadcast(torch.empty(1), 0)  # another line, as is legal
+        x = torch.ones(3, requires_grad=True)
+        for _ in range(2):
+            SummedTwiceOnRank0.apply(x).sum().backward()
+
+    text = finding(run(world, program))
+    forward = line_of(SummedTwiceOnRank0.forward, 3)
+    backward = line_of(SummedTwiceOnRank0.backward, 4)
+    assert f"rank 0 in all_reduce(op=SUM, count=3, dtype=float32) at {forward}" in text
+    assert (
+        f"  collective 3 was called from different places: rank 0 at {backward} in backward; rank 1 at {forward}"
+        in text.splitlines()
+    )
+
+
+def test_a_deadlock_names_the_first_collective_that_different_lines_called(world: al.SimulatedWorld) -> None:
+    def program(context: RankContext) -> None:
+        dist.barrier()
+        if context.rank == 0:
+            dist.barrier()
+        dist.barrier()
+
+    text = finding(run(world, program, ranks=3))
+    second, third = line_of(program, 3), line_of(program, 4)
+    assert (
+        f"  collective 2 was called from different places: rank 0 at {second}; ranks 1, 2 at {third}" in text
+    )
 
 
 def test_a_ring_of_receives_is_a_deadlock(world: al.SimulatedWorld) -> None:
@@ -251,7 +308,8 @@ def test_the_group_of_another_rank_is_refused_by_name(world: al.SimulatedWorld) 
         dist.barrier()
         dist.all_reduce(torch.ones(1), group=kept[0])
 
-    assert "rank 1: a process group of rank 0 is used" in finding(run(world, program))
+    found = finding(run(world, program))
+    assert "group in shared module state: rank 1: a process group of rank 0 is used" in found
 
 
 def test_a_process_group_is_not_there_outside(world: al.SimulatedWorld) -> None:
@@ -276,6 +334,10 @@ def test_a_process_group_is_not_there_outside(world: al.SimulatedWorld) -> None:
         (
             lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3)),
             "3 rows, which 2 ranks cannot share evenly",
+        ),
+        (
+            lambda: dist.all_to_all_single(torch.ones(2), torch.ones(2), torch.tensor([1, 1]), [1, 1]),
+            "the split sizes of the output are tensor([1, 1]), and should be a list of integers",
         ),
         (lambda: dist.distributed_c10d._get_default_store().get("key"), "has no key-value store"),
     ],
@@ -353,3 +415,17 @@ def test_a_communicator_of_mpi4py_is_refused() -> None:
 
     with pytest.raises(TypeError, match="not mpi4py's own"), al.process_group(Comm()):
         raise AssertionError
+
+
+def test_a_rank_whose_own_part_does_not_fit_is_named_once(world: al.SimulatedWorld) -> None:
+    def program(context: RankContext) -> None:
+        sent = [1, 0] if context.rank == 0 else [0, 1]
+        dist.all_to_all_single(torch.empty(1), torch.ones(1), sent[::-1], sent)
+
+    lines = finding(run(world, program)).splitlines()
+    assert len(lines) == len(set(lines))
+
+
+def test_the_failed_peers_of_a_rank_are_named_once() -> None:
+    assert str(PeerFailed("barrier()", "train.py:1", (0, 0))).endswith("because rank 0 failed")
+    assert str(PeerFailed("barrier()", "train.py:1", (2, 0))).endswith("because ranks 0, 2 failed")

@@ -48,6 +48,10 @@ def transposed_and_cut(tensor: torch.Tensor) -> torch.Tensor:
     return cut(contiguous(tensor.t())).t()
 
 
+def transposed_on_the_first(tensor: torch.Tensor) -> torch.Tensor:
+    return transposed(tensor) if rank() == 0 else contiguous(tensor)
+
+
 LAYOUTS = {each.__name__: each for each in (transposed, cut, transposed_and_cut, expanded)}
 
 
@@ -160,10 +164,15 @@ REFUSED = [
     *((name, "contiguous", "cut") for name in ("all_to_all_single", "reduce_scatter", "scatter", "messages")),
     *((name, "cut", "contiguous") for name in ("all_to_all_single", "scatter", "messages")),
     ("reduce_scatter", "transposed_and_cut", "contiguous"),
+    *(("reduce_scatter", given, room) for given, room in (("transposed", "cut"), ("transposed", "transposed_and_cut"), ("cut", "transposed"))),
+    *(("scatter", given, room) for given, room in (("cut", "cut"), ("transposed_and_cut", "transposed"), ("transposed", "cut"))),
     *((name, "cut", "cut") for name in ELEMENTWISE),
 ]  # fmt: skip
 TAKEN = [
     ("reduce_scatter", "cut", "contiguous"),
+    ("reduce_scatter", "transposed", "transposed"),
+    ("reduce_scatter", "transposed_and_cut", "transposed"),
+    ("scatter", "transposed", "transposed"),
     *((name, given, "contiguous") for name in list(PROGRAMS)[4:9] for given in LAYOUTS),
     *((name, "contiguous", room) for name in list(PROGRAMS)[4:9] for room in ("transposed", "cut")),
     *((name, "transposed", "transposed") for name in ELEMENTWISE),
@@ -176,7 +185,7 @@ class Wrong(Exception):
 
 def body(context: RankContext, payload: tuple[str, str, str]) -> None:
     name, given, room = payload
-    layouts = LAYOUTS | {"contiguous": contiguous}
+    layouts = LAYOUTS | {each.__name__: each for each in (contiguous, transposed_on_the_first)}
     with al.process_group(context.comm):
         right, found = (
             PROGRAMS[name](*pair) for pair in ((contiguous, contiguous), (layouts[given], layouts[room]))
@@ -218,3 +227,12 @@ def test_a_layout_that_gloo_takes_has_the_right_result(
 ) -> None:
     run = adjointlab_world.run(body, (name, given, room), min(3, adjointlab_world.ranks))
     assert run.completed, run.outcomes
+
+
+@pytest.mark.parametrize("name", ["reduce_scatter", "scatter", *ELEMENTWISE])
+def test_a_layout_that_differs_between_ranks_is_found(adjointlab_world: World, name: str) -> None:
+    layout = transposed_on_the_first.__name__
+    run = adjointlab_world.run(body, (name, layout, layout), min(3, adjointlab_world.ranks))
+    assert not run.completed
+    if adjointlab_world.name is not WorldName.TORCH:  # there the numbers are wrong, without an error
+        assert "strides=(1, 2)" in "\n".join(finding.text for finding in run.findings)

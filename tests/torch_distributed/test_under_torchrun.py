@@ -59,6 +59,13 @@ def of_other_lengths(rank: int) -> None:
     dist.all_reduce(torch.ones(4 + rank))
 
 
+def other_splits(rank: int) -> None:
+    """Rank 1 expects from rank 0 what rank 0 sends to rank 2; without a comparison gloo ends a process."""
+    sent = [0, 0, 1] if rank == 0 else [0, 0, 0]
+    received = [1, 0, 0] if rank == 1 else [0, 0, 0]
+    dist.all_to_all_single(torch.empty(sum(received)), torch.ones(sum(sent)), received, sent)
+
+
 def staying_away(rank: int) -> None:
     if rank:
         dist.all_reduce(torch.ones(4))
@@ -89,6 +96,14 @@ def waiting_long(rank: int) -> None:
             ("mismatched collective: in collective 1, they call different collectives", "op=SUM", "op=MAX"),
         ),
         (of_other_lengths, ("mismatched collective", "count=4", "count=5")),
+        (
+            other_splits,
+            (
+                "mismatched collective: in collective 1, rank 0 sends 0 elements to rank 1, which expects 1",
+                "sending [0, 0, 1] and expecting [0, 0, 0] elements",
+                "SplitMismatch: rank",
+            ),
+        ),
         (staying_away, ("only some ranks take part", "all_reduce(op=SUM, count=4, dtype=float32)")),
         (waiting_long, ("only some ranks take part", "all_reduce(op=SUM, count=4, dtype=float32)")),
         (receiving_in_a_ring, ("deadlock: 3 of 3 ranks wait", "recv(dtype=float32)")),
@@ -129,6 +144,27 @@ def test_a_mismatch_is_not_claimed_where_functional_collectives_pass_the_log_by(
     found = run(world, both_ways)
     assert found.values == (6.0, 6.0, 6.0), found
     assert found.communicating == {0, 1, 2}
+
+
+def exchange(splits: tuple[list[int], list[int]], x: torch.Tensor | None = None) -> None:
+    sent, expected = splits
+    x = torch.ones(sum(sent)) if x is None else x
+    dist.all_to_all_single(torch.empty(sum(expected)), x, expected, sent)
+
+
+def diagonal(elements: int, rank: int) -> tuple[list[int], list[int]]:
+    return ([elements if each == rank else 0 for each in range(3)],) * 2
+
+
+def test_a_call_that_was_refused_and_tried_again_is_no_mismatch(world: World) -> None:
+    def trying_again(rank: int) -> None:
+        if rank == 0:
+            with pytest.raises(ValueError, match="contiguous"):
+                exchange(diagonal(2, rank), torch.ones(2, 2)[:, 0])
+        exchange(diagonal(2, rank))
+        exchange(diagonal(5, rank))
+
+    assert run(world, trying_again).completed
 
 
 def test_ranks_that_send_nothing_do_not_count_as_communicating(world: World) -> None:

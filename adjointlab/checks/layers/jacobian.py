@@ -136,8 +136,10 @@ class JacobianCheck(Check[JacobianProducts]):
         copies = next(filter(has_copies_of_their_own, tensors), None)
         has_twin = copies is None
         # DTensor has no forward mode.
-        has_forward = getattr(layer.module, "forward_mode", True) and not any(
-            map(arrays.is_dtensor, version.parameters())
+        has_forward = (
+            layer.has_forward_mode
+            and getattr(layer.module, "forward_mode", True)
+            and not any(map(arrays.is_dtensor, version.parameters()))
         )
         allowed = layer.rounding
         if allowed is None:
@@ -160,7 +162,8 @@ class JacobianCheck(Check[JacobianProducts]):
                 image = point.pushed_forward(along_inputs, along_parameters)
             except Exception as error:
                 error.add_note(
-                    "raised in forward mode: a module that has none says so by its attribute forward_mode = False"
+                    "raised in forward mode: a module that has none says so by its attribute forward_mode = False, or by "
+                    "forward_mode=False in the strategy's dictionary"
                 )
                 raise
         if not has_twin:

@@ -7,10 +7,11 @@ long is a deadlock only if nobody is left who could have ended it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from adjointlab.worlds.diagnosis import POLLING, UNBUFFERED_SENDS, cycle_line, heading, waits_for_text
-from adjointlab.worlds.mpi.call_log import CallLogSummary, RunStatistics, first_mismatch
+from adjointlab.worlds.divergence import Place, divergence_lines
+from adjointlab.worlds.mpi.call_log import CallLogSummary, CommKey, RunStatistics, first_mismatch
 from adjointlab.worlds.mpi.message_log import message_mismatches
 from adjointlab.worlds.world import Blocked, Finding, FindingKind, Outcome, PeerFailed, Returned
 
@@ -70,7 +71,9 @@ def _stuck(outcomes: Sequence[Outcome], statistics: Sequence[RunStatistics]) -> 
     if mismatches := tuple(_mismatches(statistics, has_returned)):
         # They explain why the ranks are stuck.
         yield from mismatches
-    elif nobody_could_help and all(statistics[rank].was_polling for rank in waiting):
+        return
+    lines += _divergence_lines(_communicators(statistics), statistics)
+    if nobody_could_help and all(statistics[rank].was_polling for rank in waiting):
         yield Finding(FindingKind.LIVELOCK, "\n".join([POLLING, *lines]))
     elif nobody_could_help:
         lines.insert(0, heading(len(blocked), len(outcomes)))
@@ -101,9 +104,9 @@ def _mismatches(
 
     `is_final` says of each rank whether it would have made no further call; by default none would have.
     """
-    for key in dict.fromkeys(key for of_rank in statistics for key in of_rank.logs):
+    for key in _communicators(statistics):
         members, _ = key
-        logs = {rank: statistics[rank].logs.get(key, CallLogSummary(0, 0, ())) for rank in members}
+        logs = _logs(key, statistics)
         if mismatch := first_mismatch(logs):
             index, reason = mismatch.position, mismatch.reason
             calls = [
@@ -123,9 +126,43 @@ def _mismatches(
                 f"rank {most} goes on" if further is None else further.by_rank(most),
                 f"rank {fewest} has ended after {index}",
             ]
-        of = "" if len(members) == len(statistics) else f" of ranks {', '.join(map(str, members))}"
-        text = f"in collective {index + 1}{of}, {reason}\n  " + "\n  ".join(calls)
-        yield Finding(FindingKind.MISMATCHED_COLLECTIVE, text)
+        heading_line = f"in collective {index + 1}{_of_ranks(key, statistics)}, {reason}"
+        lines = [heading_line, *(f"  {call}" for call in calls)]
+        lines += _divergence_lines([key], statistics, before=index)
+        yield Finding(FindingKind.MISMATCHED_COLLECTIVE, "\n".join(lines))
+
+
+def _communicators(statistics: Sequence[RunStatistics]) -> Iterable[CommKey]:
+    return dict.fromkeys(key for of_rank in statistics for key in of_rank.logs)
+
+
+def _logs(key: CommKey, statistics: Sequence[RunStatistics]) -> dict[int, CallLogSummary]:
+    return {rank: statistics[rank].logs.get(key, CallLogSummary(0, 0, ())) for rank in key[0]}
+
+
+def _of_ranks(key: CommKey, statistics: Sequence[RunStatistics]) -> str:
+    members, _ = key
+    return "" if len(members) == len(statistics) else f" of ranks {', '.join(map(str, members))}"
+
+
+def _divergence_lines(
+    keys: Iterable[CommKey], statistics: Sequence[RunStatistics], before: int | None = None
+) -> tuple[str, ...]:
+    """Line on the first collective that ranks called from different places, among the first `before` of each communicator."""
+    return divergence_lines(
+        (index, _of_ranks(key, statistics), places)
+        for key in keys
+        for index, places in _places(_logs(key, statistics), before)
+    )
+
+
+def _places(logs: dict[int, CallLogSummary], before: int | None) -> Iterator[tuple[int, dict[int, Place]]]:
+    """By rank, for each collective that all ranks have described and user code has called."""
+    completed = min(log.calls for log in logs.values())
+    for index in range(completed if before is None else min(before, completed)):
+        calls = {rank: call for rank, log in logs.items() if (call := log.call(index)) is not None}
+        if len(calls) == len(logs) and not any(call.is_lab for call in calls.values()):
+            yield index, {rank: Place(call.where) for rank, call in calls.items()}
 
 
 def _misuses(statistics: Sequence[RunStatistics]) -> Iterator[Finding]:

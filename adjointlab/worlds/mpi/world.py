@@ -29,7 +29,16 @@ from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.polling import keep_alive
 from adjointlab.worlds.process_world import Command, Conclusion, ProcessWorld, any_raised
 from adjointlab.worlds.watchdog import Overdue, Watchdog, Watched
-from adjointlab.worlds.world import Exhausted, Outcome, Raised, RankContext, Run, WorldName, causes
+from adjointlab.worlds.world import (
+    Exhausted,
+    FindingKind,
+    Outcome,
+    Raised,
+    RankContext,
+    Run,
+    WorldName,
+    causes,
+)
 
 __all__ = ["MPIWorld"]
 
@@ -57,7 +66,7 @@ class _CurrentRun:
     def communicator(self) -> GuardedComm:
         return self._comm
 
-    def refuse(self, reason: str) -> NoReturn:
+    def refuse(self, reason: str, kind: FindingKind = FindingKind.PAST_THE_RUN) -> NoReturn:
         self._refused.append(reason)
         raise RuntimeError(reason)
 

@@ -26,7 +26,15 @@ from adjointlab.worlds.arguments import (
     typed_blocks,
 )
 from adjointlab.worlds.arguments import op as as_op
-from adjointlab.worlds.simulated.collectives import Contribution, Disagreement, Signature, op_name, valid_root
+from adjointlab.worlds.parts import counts_text, elements_text
+from adjointlab.worlds.simulated.collectives import (
+    Contribution,
+    Disagreement,
+    Signature,
+    UnequalParts,
+    op_name,
+    valid_root,
+)
 from adjointlab.worlds.simulated.matching import poison
 from adjointlab.worlds.simulated.reductions import accumulate_into, check, fold
 
@@ -69,6 +77,12 @@ class BufferContribution(Contribution):
         self._sent: list[bytes] = []  # what it held at the call
         self._buffer: Flat | None = None  # the user's receive buffer, while results are written elsewhere
         self._poisoned: list[bytes] = []  # what it has held since
+
+    def counts_text(self) -> str:
+        sent, expected = (
+            each.counts if isinstance(each, Blocks) else None for each in (self.send, self.receive)
+        )
+        return counts_text(sent, expected)
 
     @property
     def contribution(self) -> Flat:
@@ -344,8 +358,7 @@ def _block(buffer: Elements | Blocks | None, rank: int, ranks: int) -> Flat:
 
 def _move(source: Flat, target: Flat, sender: int, receiver: int) -> None:
     if source.size != target.size:
-        reason = f"the first sends {source.size} elements to the second, which expects {target.size}"
-        raise Disagreement(sender, receiver, reason)
+        raise UnequalParts(sender, receiver, elements_text(source.size), str(target.size))
     target[:] = source
 
 
@@ -478,8 +491,7 @@ def _alltoallw(contributions: Contributions) -> None:
         for sender, other in enumerate(contributions):
             sent, expected = other.send_types[receiver], each.receive_types[sender]
             if sent != expected and _block(each.receive, sender, len(contributions)).size:
-                reason = f"the first sends {sent.name} to the second, which expects {expected.name}"
-                raise Disagreement(sender, receiver, reason)
+                raise UnequalParts(sender, receiver, sent.name, expected.name)
     _alltoall(contributions)
 
 

@@ -15,8 +15,9 @@ cancelled. Collectives on buffers are in :mod:`~adjointlab.worlds.simulated.buff
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from adjointlab import MPI
@@ -24,6 +25,8 @@ from adjointlab.typing import Communicator
 from adjointlab.worlds.arguments import Operator, c_int
 from adjointlab.worlds.arguments import op as as_op
 from adjointlab.worlds.call_sites import SimulatedCall, came_back
+from adjointlab.worlds.divergence import Divergence, Divergences, Place
+from adjointlab.worlds.parts import part_text
 from adjointlab.worlds.simulated.groups import Grid
 from adjointlab.worlds.simulated.matching import Mailbox, unpickle
 from adjointlab.worlds.simulated.reductions import fold_objects
@@ -39,6 +42,7 @@ __all__ = [
     "ObjectContribution",
     "SharedCommunicator",
     "Signature",
+    "UnequalParts",
     "op_name",
     "pickled",
     "valid_root",
@@ -51,6 +55,22 @@ class Disagreement(Exception):
     def __init__(self, one: int, other: int, reason: str) -> None:
         super().__init__(reason)
         self.ranks = one, other  # of the communicator
+
+    def text(self, members: Sequence[int]) -> str:
+        """The reason, on a communicator of these ranks of the run."""
+        return str(self)
+
+
+class UnequalParts(Disagreement):
+    """A rank sends another one something else than that expects."""
+
+    def __init__(self, sender: int, receiver: int, sent: str, expected: str) -> None:
+        super().__init__(sender, receiver, part_text(sender, receiver, sent, expected))
+        self._parts = sent, expected
+
+    def text(self, members: Sequence[int]) -> str:
+        sender, receiver = (members[rank] for rank in self.ranks)
+        return part_text(sender, receiver, *self._parts)
 
 
 class Signature(NamedTuple):
@@ -73,6 +93,10 @@ class Contribution:
         self.root = signature.root or 0
         self.signature = signature
         self.group: list[int] | None = None  # of the communicator to be made, where the call names one
+
+    def counts_text(self) -> str:
+        """Describe the counts of a call with a block for each rank, beside its arguments; empty for others."""
+        return ""
 
     # Of a non-blocking collective, whose buffers belong to the run until `finish`
 
@@ -139,13 +163,14 @@ class CollectiveCall(Pending):
 class PendingCollective:
     """A collective that some ranks have called, and others have not."""
 
-    __slots__ = ("_postponed", "agreed", "calls", "fits", "missing", "proposers", "shared")
+    __slots__ = ("_postponed", "agreed", "calls", "diverges", "fits", "missing", "proposers", "shared")
 
     def __init__(self, shared: SharedCommunicator, first: Contribution, rank: int) -> None:
         self.shared = shared
         self.calls: list[CollectiveCall | None] = [None] * len(shared.members)
         self.missing = len(shared.members)
         self.fits = True  # no two calls contradict each other
+        self.diverges = False  # the ranks call from different places of user code
         self.agreed = first.signature
         self.proposers = [rank] * len(first.signature)  # by field: the first rank that had a say
         self._postponed: Callable[[], None] | None = None
@@ -186,6 +211,7 @@ class SharedCommunicator:
         scheduler: Scheduler,
         strategy: Strategy,
         findings: list[Finding],
+        divergences: Divergences,
         grid: Grid | None = None,
     ) -> None:
         self.members = members  # their ranks in the run, by their ranks here
@@ -195,6 +221,7 @@ class SharedCommunicator:
         self.mailboxes = [Mailbox(scheduler, strategy, findings) for _ in members]
         self._scheduler = scheduler
         self._findings = findings
+        self._divergences = divergences
         self._strategy = strategy
         self._counts = [0] * len(members)  # of the collectives that each rank has called
         self.callers: set[int] = set()  # members of which user code has called a collective
@@ -233,6 +260,7 @@ class SharedCommunicator:
         own = CollectiveCall(task, call, contribution, collective)
         first = next((other for other in collective.calls if other is not None), own)
         disagreement = collective.join(rank, own)
+        collective.diverges = collective.diverges or not call.is_beside(first.call)
         fits = first.contribution.kind == contribution.kind and disagreement is None
         collective.fits = collective.fits and fits
         if first.contribution.kind != contribution.kind:
@@ -245,6 +273,8 @@ class SharedCommunicator:
         # One that does not fit is never completed: who joined it rightly waits until it is told that its peers have failed.
         if collective.missing == 0 and collective.fits:
             calls = [each for each in collective.calls if each is not None]
+            if collective.diverges:
+                self._note_divergence(number, calls)
             if may_be_postponed and self._strategy.deviates():
                 collective.postpone(lambda: self._compute(number, calls))
             else:
@@ -258,18 +288,43 @@ class SharedCommunicator:
             calls[0].contribution.compute([call.contribution for call in calls])
         except Disagreement as disagreement:
             one, other = disagreement.ranks
-            self._mismatch(number, calls[one], calls[other], str(disagreement))
+            counts = {rank: calls[rank].contribution.counts_text() for rank in disagreement.ranks}
+            self._mismatch(number, calls[one], calls[other], disagreement.text(self.members), counts)
 
-    def _mismatch(self, number: int, one: CollectiveCall, other: CollectiveCall, reason: str) -> None:
-        """Report that two calls do not match, and cancel both ranks."""
-        is_of_all = len(self.members) == len(self._scheduler.tasks)
-        where = "" if is_of_all else f" of ranks {', '.join(map(str, self.members))}"
-        self._findings.append(
-            Finding(
-                FindingKind.MISMATCHED_COLLECTIVE,
-                f"in collective {number + 1}{where}, {reason}\n  {one}\n  {other}",
+    def _note_divergence(self, number: int, calls: list[CollectiveCall]) -> None:
+        is_of_passes = any(each.call.in_backward != calls[0].call.in_backward for each in calls)
+        if self._divergences.wants(of_passes=is_of_passes) and not any(each.call.is_lab for each in calls):
+            made = {each.task.rank: each.call for each in calls}  # not the contributions, which have buffers
+            self._divergences.note(
+                Divergence(
+                    number,
+                    self._of_ranks,
+                    lambda: {rank: Place(call.where, call.in_backward) for rank, call in made.items()},
+                    is_of_passes,
+                )
             )
-        )
+
+    @property
+    def _of_ranks(self) -> str:
+        is_of_all = len(self.members) == len(self._scheduler.tasks)
+        return "" if is_of_all else f" of ranks {', '.join(map(str, self.members))}"
+
+    def _mismatch(
+        self,
+        number: int,
+        one: CollectiveCall,
+        other: CollectiveCall,
+        reason: str,
+        counts: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
+        """Report that two calls do not match, perhaps with a text on the counts of each, and cancel both ranks."""
+        called = [f"  {each}{counts.get(self.ranks[each.task.rank], '')}" for each in (one, other)]
+        lines = [
+            f"in collective {number + 1}{self._of_ranks}, {reason}",
+            *dict.fromkeys(called),  # a rank's own part may be what does not fit
+            *self._divergences.lines(),
+        ]
+        self._findings.append(Finding(FindingKind.MISMATCHED_COLLECTIVE, "\n".join(lines)))
         for call, peer in ((one, other), (other, one)):
             blocked = Blocked(
                 str(call.call),

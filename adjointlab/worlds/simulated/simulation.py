@@ -16,6 +16,7 @@ from adjointlab.typing import Status
 from adjointlab.worlds.arguments import fill_status, mark_cancelled
 from adjointlab.worlds.call_sites import call_site_of_thread, came_back
 from adjointlab.worlds.diagnosis import POLLING, UNBUFFERED_SENDS, cycle_line, heading, waits_for_text
+from adjointlab.worlds.divergence import Divergences
 from adjointlab.worlds.forks import forks_cut_off
 from adjointlab.worlds.interposition import Interposition
 from adjointlab.worlds.module_state import ModuleState
@@ -61,6 +62,7 @@ class Simulation:
         # Recorded only for callers that gave a schedule, since it costs time. Round-robin has nothing to record.
         self._recorder = None if schedule is None or strategy.orderly else DecisionRecorder(strategy)
         self.findings: list[Finding] = []
+        self.divergences = Divergences()
         self.strategy: Strategy = self._recorder or strategy
         self._diagnosis = Diagnosis(self)
         self.scheduler = Scheduler(
@@ -83,7 +85,9 @@ class Simulation:
 
     def new_shared(self, members: tuple[int, ...], grid: Grid | None = None) -> SharedCommunicator:
         """State for a new communicator of `members`, ranks of the run."""
-        shared = SharedCommunicator(members, self.scheduler, self.strategy, self.findings, grid)
+        shared = SharedCommunicator(
+            members, self.scheduler, self.strategy, self.findings, self.divergences, grid
+        )
         self._communicators.append(shared)
         return shared
 
@@ -141,11 +145,9 @@ class Simulation:
             )
         return self.communicators[self.scheduler.current.rank]
 
-    def refuse(self, reason: str) -> NoReturn:
+    def refuse(self, reason: str, kind: FindingKind = FindingKind.PAST_THE_RUN) -> NoReturn:
         """Raise, with a finding: user code that catches this goes on as if it were alone."""
-        self.findings.append(
-            Finding(FindingKind.PAST_THE_RUN, f"rank {self.scheduler.current.rank}: {reason}")
-        )
+        self.findings.append(Finding(kind, f"rank {self.scheduler.current.rank}: {reason}"))
         raise RuntimeError(reason)
 
     def finish(self, pending: Pending, status: Status | None = None) -> Any:
@@ -195,7 +197,7 @@ class Diagnosis(StuckHandler):
 
     def on_livelock(self, stuck: list[Task], seconds: float) -> None:
         if not self._cancelled_for_a_failure(stuck) and seconds >= LIVELOCK:
-            text = "\n".join([POLLING, *map(self._line, stuck)])
+            text = "\n".join([POLLING, *map(self._line, stuck), *self._run.divergences.lines()])
             self._run.findings.append(Finding(FindingKind.LIVELOCK, text))
             self._cancel(stuck, _blocked)
 
@@ -238,6 +240,7 @@ class Diagnosis(StuckHandler):
         yield from (f"  rank {rank} has not received {message}" for rank, message in self._run.unreceived())
         if any(isinstance(pending, Send) for task in blocked for pending in task.waiting):
             yield UNBUFFERED_SENDS
+        yield from self._run.divergences.lines()
 
     def _crossed_collectives(self, blocked: list[Task]) -> str | None:
         """Describe two ranks that call the collectives of two communicators in different orders, if there are two.

@@ -16,8 +16,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from adjointlab.worlds.backward import is_in_backward
 from adjointlab.worlds.call_labels import CallLabel
 from adjointlab.worlds.call_sites import CallSite, call_site
+from adjointlab.worlds.parts import counts_text
+from adjointlab.worlds.torch.splits import SplitBoard, Splits, splits_of
+from adjointlab.worlds.torch.store import Store, prefixed
 
 __all__ = ["CallLog", "GroupSummary", "LoggedCall"]
 
@@ -64,9 +68,13 @@ class LoggedCall(NamedTuple):
 
     label: CallLabel
     where: str
+    in_backward: bool = False
+    splits: Splits | None = None
 
     def __str__(self) -> str:
-        return f"{self.label} at {self.where}"
+        # Not in the label, which is the same on all ranks.
+        counts = "" if self.splits is None else counts_text(*self.splits)
+        return f"{self.label} at {self.where}{counts}"
 
 
 class GroupSummary(NamedTuple):
@@ -84,7 +92,7 @@ class _OfGroup:
     group: Any  # a ProcessGroup, of whose methods torch declares few
     members: tuple[int, ...]
     made_at: str = ""
-    collectives: list[tuple[CallLabel, CallSite]] = field(default_factory=list)
+    collectives: list[tuple[CallLabel, CallSite, bool, Splits | None]] = field(default_factory=list)
     messages: int = 0
     counted: int = 0  # operations that the group had counted after the last call
     is_complete: bool = True
@@ -101,13 +109,21 @@ class _OfGroup:
         """Find out whether other operations have been carried out since the last call."""
         self.is_complete = self.is_complete and self.count() == self.counted
 
+    def after_failed_collective(self) -> None:
+        """Forget it, if the group has refused it before it was begun: user code may try again."""
+        if self.count() == self.counted:
+            self.collectives.pop()
+
     def after_call(self) -> None:
         """Note how far the group has counted. One call may count as several operations."""
         self.counted = self.count()
 
     def summary(self) -> GroupSummary:
         self.before_call()
-        calls = tuple(LoggedCall(label, str(site)) for label, site in self.collectives)
+        calls = tuple(
+            LoggedCall(label, str(site), in_backward, splits)
+            for label, site, in_backward, splits in self.collectives
+        )
         operations = max(self.counted, self.count(), len(calls) + self.messages)
         return GroupSummary(self.members, self.made_at, operations, calls, self.is_complete)
 
@@ -120,10 +136,15 @@ class CallLog:
         self.last: LoggedCall | None = None
         self.last_at = time.monotonic()
         self._groups: dict[str, _OfGroup] = {}
+        self._openings = 0
+        self._board: SplitBoard | None = None
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
-        """Context in which calls are logged."""
+    def recording(self, store: Store) -> Iterator[None]:
+        """Context in which calls are logged, and split sizes compared by `store`, which is the case's own."""
+        self._openings += 1
+        # What an earlier default group of the case has left is another one's.
+        self._board = SplitBoard(prefixed(store, f"adjointlab/splits/{self._openings}"))
         kind: Any = dist.ProcessGroup
         with ExitStack() as stack:
             for method, name in _NAMES.items():
@@ -157,21 +178,36 @@ class CallLog:
             of_group = self._of(group)
             label = _label(name, of_group.members, (*arguments, *keywords.values()))
             of_group.before_call()
-            self._note(of_group, label, call_site())
+            splits = None
+            if name == "all_to_all_single":
+                splits = splits_of(len(of_group.members), *arguments[:4])
+            self._note(of_group, label, call_site(), splits)
+            self._compare(of_group, splits)
             try:
                 return original(group, *arguments, **keywords)
+            except BaseException:
+                if name not in _MESSAGES:
+                    of_group.after_failed_collective()
+                raise
             finally:
                 of_group.after_call()
 
         return call
 
-    def _note(self, of_group: _OfGroup, label: CallLabel, site: CallSite) -> None:
+    def _compare(self, of_group: _OfGroup, splits: Splits | None) -> None:
+        """Compare `splits`, of the last call, with those of other ranks. Raises :class:`SplitMismatch`."""
+        # Where calls have passed the log by, nobody knows which ones of it belong together.
+        if splits is not None and self._board is not None and of_group.is_complete:
+            call = f"{of_group.group.group_name}/{len(of_group.collectives)}"
+            self._board.publish(call, of_group.members, dist.get_rank(), splits)
+
+    def _note(self, of_group: _OfGroup, label: CallLabel, site: CallSite, splits: Splits | None) -> None:
         self.calls += 1
         self.last, self.last_at = LoggedCall(label, str(site)), time.monotonic()
         if label.name in _MESSAGES:
             of_group.messages += 1
         else:
-            of_group.collectives.append((label, site))
+            of_group.collectives.append((label, site, is_in_backward(), splits))
 
 
 def _label(name: str, members: tuple[int, ...], arguments: tuple[Any, ...]) -> CallLabel:

@@ -6,16 +6,18 @@ failed because of it, follows from all of them; what they should have done toget
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch.distributed as dist
 
 from adjointlab.worlds.call_sites import user_frame
 from adjointlab.worlds.diagnosis import heading
+from adjointlab.worlds.divergence import Place, divergence_lines
 from adjointlab.worlds.torch.calls import GroupSummary, LoggedCall
+from adjointlab.worlds.torch.splits import unequal_splits
 from adjointlab.worlds.world import (
     Blocked,
     Finding,
@@ -66,6 +68,15 @@ class GroupFailure:
 
     def blocked(self) -> Blocked:
         return Blocked(self.call, self.where, ())
+
+
+Logs: TypeAlias = Mapping[int, GroupSummary]
+"""Of one group, by rank."""
+
+
+class _Mismatch(NamedTuple):
+    position: int  # of the first collective that the ranks of a group did not call alike
+    text: str
 
 
 @dataclass(frozen=True)
@@ -169,15 +180,20 @@ def conclude(
     if any(isinstance(outcome, Blocked) for outcome in concluded) and not any(
         finding.kind is FindingKind.MISMATCHED_COLLECTIVE for finding in findings
     ):
-        findings.append(_stuck(concluded, failures))
+        findings.append(_stuck(concluded, failures, statistics))
     return tuple(concluded), tuple(findings)
 
 
-def _stuck(outcomes: Sequence[Outcome], failures: Sequence[GroupFailure | None]) -> Finding:
+def _stuck(
+    outcomes: Sequence[Outcome],
+    failures: Sequence[GroupFailure | None],
+    statistics: Sequence[RankStatistics],
+) -> Finding:
     lines = []
     for rank, outcome in enumerate(outcomes):
         place = f"in {outcome.call} at {outcome.where}" if isinstance(outcome, Blocked) else str(outcome)
         lines.append(f"  rank {rank} {place}")
+    lines += _divergence_lines(_complete_logs(statistics), len(outcomes))
     blocked = sum(isinstance(outcome, Blocked) for outcome in outcomes)
     # A rank whose connection was closed may have come late, to those who had given up.
     nobody_could_help = all(
@@ -192,24 +208,54 @@ def _stuck(outcomes: Sequence[Outcome], failures: Sequence[GroupFailure | None])
 
 def _mismatches(outcomes: Sequence[Outcome], statistics: Sequence[RankStatistics]) -> Iterator[Finding]:
     """Find the first collective of each group that its ranks did not call alike."""
-    for name in dict.fromkeys(name for of_rank in statistics for name in of_rank.groups):
-        logs = {
-            rank: of_rank.groups[name] for rank, of_rank in enumerate(statistics) if name in of_rank.groups
-        }
+    for logs in _logs_of_groups(statistics):
         if text := _other_members(logs):
             yield Finding(FindingKind.MISMATCHED_COLLECTIVE, text)
             continue
         # Where calls have passed the log by, nobody knows which ones of it belong together.
         if not all(log.is_complete for log in logs.values()):
             continue
-        text = _different(logs) or _left_alone(logs, outcomes)
-        if text:
-            members = next(iter(logs.values())).members
-            of = "" if len(members) == len(outcomes) else f" of ranks {', '.join(map(str, members))}"
-            yield Finding(FindingKind.MISMATCHED_COLLECTIVE, text.format(of=of))
+        mismatch = _different(logs) or _other_splits(logs) or _left_alone(logs, outcomes)
+        if mismatch is not None:
+            lines = [
+                f"in collective {mismatch.position + 1}{_of_ranks(logs, len(outcomes))}, {mismatch.text}"
+            ]
+            lines += _divergence_lines([logs], len(outcomes), before=mismatch.position)
+            yield Finding(FindingKind.MISMATCHED_COLLECTIVE, "\n".join(lines))
 
 
-def _other_members(logs: Mapping[int, GroupSummary]) -> str:
+def _logs_of_groups(statistics: Sequence[RankStatistics]) -> Iterator[Logs]:
+    for name in dict.fromkeys(name for of_rank in statistics for name in of_rank.groups):
+        yield {
+            rank: of_rank.groups[name] for rank, of_rank in enumerate(statistics) if name in of_rank.groups
+        }
+
+
+def _complete_logs(statistics: Sequence[RankStatistics]) -> Iterator[Logs]:
+    for logs in _logs_of_groups(statistics):
+        if all(log.is_complete for log in logs.values()) and not _other_members(logs):
+            yield logs
+
+
+def _of_ranks(logs: Logs, ranks: int) -> str:
+    members = next(iter(logs.values())).members
+    return "" if len(members) == ranks else f" of ranks {', '.join(map(str, members))}"
+
+
+def _divergence_lines(groups: Iterable[Logs], ranks: int, before: int | None = None) -> tuple[str, ...]:
+    """Line on the first collective that ranks called from different places, among the first `before` of each group."""
+    return divergence_lines(
+        (
+            index,
+            _of_ranks(logs, ranks),
+            dict(zip(logs, (Place(call.where, call.in_backward) for call in calls), strict=True)),
+        )
+        for logs in groups
+        for index, calls in enumerate(zip(*(log.collectives[:before] for log in logs.values()), strict=False))
+    )
+
+
+def _other_members(logs: Logs) -> str:
     """Groups meet by their number, in the order in which a rank makes them; gloo lets those of other members meet."""
     (first, reference), *others = logs.items()
     for rank, log in others:
@@ -222,20 +268,33 @@ def _other_members(logs: Mapping[int, GroupSummary]) -> str:
     return ""
 
 
-def _different(logs: Mapping[int, GroupSummary]) -> str:
+def _different(logs: Logs) -> _Mismatch | None:
     (first, reference), *others = logs.items()
     for index, call in enumerate(reference.collectives):
         for rank, log in others:
             if index < len(log.collectives) and log.collectives[index].label != call.label:
                 other = log.collectives[index]
-                return (
-                    f"in collective {index + 1}{{of}}, they call different collectives\n  "
-                    f"rank {first} calls {_escaped(call)}\n  rank {rank} calls {_escaped(other)}"
-                )
-    return ""
+                text = f"they call different collectives\n  rank {first} calls {call}\n  rank {rank} calls {other}"
+                return _Mismatch(index, text)
+    return None
 
 
-def _left_alone(logs: Mapping[int, GroupSummary], outcomes: Sequence[Outcome]) -> str:
+def _other_splits(logs: Logs) -> _Mismatch | None:
+    members = next(iter(logs.values())).members
+    for position in range(max(len(log.collectives) for log in logs.values())):
+        calls = {
+            rank: log.collectives[position] for rank, log in logs.items() if position < len(log.collectives)
+        }
+        splits = {rank: call.splits for rank, call in calls.items() if call.splits is not None}
+        if found := unequal_splits(members, splits):
+            lines = dict.fromkeys(
+                f"  rank {rank} calls {calls[rank]}" for rank in (found.sender, found.receiver)
+            )
+            return _Mismatch(position, "\n".join([str(found), *lines]))
+    return None
+
+
+def _left_alone(logs: Logs, outcomes: Sequence[Outcome]) -> _Mismatch | None:
     """A collective that a rank has called and another one, which has come back, has not."""
     fewest = min(
         logs, key=lambda rank: (len(logs[rank].collectives), not isinstance(outcomes[rank], Returned))
@@ -243,12 +302,6 @@ def _left_alone(logs: Mapping[int, GroupSummary], outcomes: Sequence[Outcome]) -
     most = max(logs, key=lambda rank: len(logs[rank].collectives))
     index = len(logs[fewest].collectives)
     if index == len(logs[most].collectives) or not isinstance(outcomes[fewest], Returned):
-        return ""
-    return (
-        f"in collective {index + 1}{{of}}, only some ranks take part\n  "
-        f"rank {most} calls {_escaped(logs[most].collectives[index])}\n  rank {fewest} has ended after {index}"
-    )
-
-
-def _escaped(call: LoggedCall) -> str:
-    return str(call).replace("{", "{{").replace("}", "}}")
+        return None
+    text = f"only some ranks take part\n  rank {most} calls {logs[most].collectives[index]}\n  "
+    return _Mismatch(index, f"{text}rank {fewest} has ended after {index}")

@@ -39,7 +39,7 @@ from adjointlab.worlds.torch.diagnosis import (
 from adjointlab.worlds.torch.store import connected_store, prefixed
 from adjointlab.worlds.torch.waits import CaseWaits
 from adjointlab.worlds.watchdog import Watchdog, Watched
-from adjointlab.worlds.world import Outcome, Raised, RankContext, Run, WorldName
+from adjointlab.worlds.world import FindingKind, Outcome, Raised, RankContext, Run, WorldName
 
 __all__ = ["TorchWorld"]
 
@@ -57,7 +57,7 @@ class _CurrentRun:
     def communicator(self) -> NoReturn:
         self.refuse(f"a communicator of MPI is used: {WITHOUT_COMMUNICATOR}")
 
-    def refuse(self, reason: str) -> NoReturn:
+    def refuse(self, reason: str, kind: FindingKind = FindingKind.PAST_THE_RUN) -> NoReturn:
         self._refused.append(reason)
         raise RuntimeError(reason)
 

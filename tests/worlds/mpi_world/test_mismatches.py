@@ -164,3 +164,16 @@ def test_groups_that_differ_are_reported_both(world):
     assert [finding.kind for finding in run.findings] == ["mismatched collective"], run
     assert "rank 0 calls Create(group=[0, 1]) at" in run.findings[0].text
     assert "rank 1 calls Create(group=[1]) at" in run.findings[0].text
+
+
+def test_the_first_collective_that_was_called_from_different_lines_is_named(world):
+    def one_too_many(context, _):
+        if context.rank == 0:
+            context.comm.Barrier()
+        context.comm.Barrier()
+
+    run = world.run(one_too_many)
+    (finding,) = run.findings
+    line = one_too_many.__code__.co_firstlineno + 2
+    assert "in collective 2, only some ranks take part" in finding.text
+    assert f"collective 1 was called from different places: rank 0 at {__file__}:{line}; " in finding.text

@@ -255,11 +255,11 @@ MISMATCHES = {
         lambda c: c.Reduce_scatter(np.ones(3), np.empty(2), [2, 1]),
         lambda c: c.Reduce_scatter(np.ones(3), np.empty(2), [1, 2]),
     ),
-    "the first sends DOUBLE to the second, which expects INT64_T": (
+    "rank 0 sends DOUBLE to rank 1, which expects INT64_T": (
         lambda c: c.Alltoallw([np.ones(2), ([1, 1], [0, 8]), [MPI.INT64_T, MPI.DOUBLE]], typed(MPI.INT64_T)),
         lambda c: c.Alltoallw(typed(MPI.INT64_T), typed(MPI.INT64_T)),
     ),
-    "the first sends 2 elements to the second, which expects 1": (
+    "rank 1 sends 2 elements to rank 0, which expects 1": (
         lambda c: c.Gatherv(np.ones(2), [np.ones(3), [2, 1]]),
         lambda c: c.Gatherv(np.ones(2), None),
     ),

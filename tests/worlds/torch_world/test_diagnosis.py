@@ -119,3 +119,22 @@ def test_ranks_communicate_whose_groups_have_others_and_count_operations() -> No
     alone, idle, busy = group(SUM, members=(0,)), group(), group(SUM)
     statistics = [RankStatistics(None, {"0": each}) for each in (alone, idle, busy)]
     assert communicating(statistics) == {2}
+
+
+def test_a_mismatch_names_the_first_collective_that_was_called_from_different_places() -> None:
+    backward = SUM._replace(where="train.py:99", in_backward=True)
+    _, findings = concluded(rank(None, COPY, backward, SUM, COPY), rank(None, COPY, SUM, SUM))
+    text = findings["mismatched collective"]
+    assert "in collective 4, only some ranks take part" in text
+    assert (
+        "  collective 2 was called from different places: rank 0 at train.py:99 in backward; rank 1 at train.py:10"
+        in text.splitlines()
+    )
+
+
+def test_a_deadlock_names_the_first_collective_that_was_called_from_different_places() -> None:
+    elsewhere = SUM._replace(where="train.py:99")
+    _, findings = concluded(
+        rank(RuntimeError(TIMEOUT), COPY, elsewhere), rank(RuntimeError(TIMEOUT), COPY, SUM)
+    )
+    assert "collective 2 was called from different places: rank 0 at train.py:99; rank 1" in str(findings)

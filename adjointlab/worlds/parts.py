@@ -1,0 +1,26 @@
+"""Wording of collectives in which a rank sends another one a part of a size, or a type, that this does not expect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["counts_text", "elements_text", "part_text"]
+
+
+def part_text(sender: int, receiver: int, sent: str, expected: str) -> str:
+    """Return "rank 0 sends 2 elements to rank 1, which expects 1"."""
+    if sender == receiver:
+        return f"rank {sender} sends {sent} to itself, and expects {expected}"
+    return f"rank {sender} sends {sent} to rank {receiver}, which expects {expected}"
+
+
+def elements_text(count: int) -> str:
+    """Return "1 element" or "2 elements"."""
+    return f"{count} element{'' if count == 1 else 's'}"
+
+
+def counts_text(sent: Sequence[int] | None, expected: Sequence[int] | None) -> str:
+    """End of a line on a call with a part for each rank: ", sending [0, 1] and expecting [2, 0] elements"; empty if it has none."""
+    counts = {"sending": sent, "expecting": expected}
+    listed = [f"{word} {list(each)}" for word, each in counts.items() if each is not None]
+    return f", {' and '.join(listed)} elements" if listed else ""
