@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from adjointlab.core.partition import integers
+from adjointlab.layers.torch_modules import parameters_of
 from adjointlab.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -41,14 +42,17 @@ def check_layer_arguments(
         )
     if isinstance(module, type) and issubclass(module, nn.Module):
         raise TypeError(f"module: the class {module.__name__}; pass a module, such as {module.__name__}(...)")
-    if isinstance(module, nn.Module) and (named or len(arguments) > 1):
-        known = inspect.signature(type(module)).parameters
-        if unknown := [name for name in named if name not in known]:
-            taken = ("dtype", *layer.options)
-            raise TypeError(
-                f"{unknown[0]}: no argument of {layer.__name__}, which takes {', '.join(taken)} beside a module"
-                f"{did_you_mean(unknown[0], taken)}"
-            )
+    is_given = isinstance(module, nn.Module)
+    known = [name for kind in layer.torch_classes for name in sorted(parameters_of(kind))] if named else []
+    if unknown := [name for name in named if name not in known]:
+        own = ("dtype", *layer.options)
+        of_torch = " or ".join(kind.__name__ for kind in layer.torch_classes)
+        beside = " beside a module" if is_given else f" beside the arguments of torch's {of_torch}"
+        raise TypeError(
+            f"{unknown[0]}: no argument of {layer.__name__}, which takes {', '.join(own)}{beside}"
+            f"{did_you_mean(unknown[0], own if is_given else [*own, *known])}"
+        )
+    if is_given and (named or len(arguments) > 1):
         beside = ", ".join(named) or repr(arguments[1])
         raise TypeError(f"{beside}: {layer.__name__} takes a module or the arguments of one, not both")
     flags = _flags(layer.lay_out) if options else ()
