@@ -303,7 +303,6 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
             "bias gradient not summed",
             "input gradient not reduced over P_co",
             "forward mode without the sum",
-            "slice in place of a reduce-scatter",
             "panel's gradient not summed",
             "local statistics",
             "identity as the statistics' backward",
@@ -312,7 +311,7 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
     ),
     (
         (Kind.SUM_DROPPED, Kind.OWN_PART, Kind.ZERO_RANK),
-        ("gathered input's gradient not summed",),
+        ("gathered input's gradient not summed", "slice in place of a reduce-scatter"),
     ),
     (
         (Kind.TIMES_RANKS, Kind.DOUBLED),
