@@ -21,7 +21,7 @@ __all__ = ["Failure", "error_commands", "failure_rows", "failures"]
 
 @dataclass(frozen=True)
 class Failure:
-    """What GitHub is told of a failure: texts, which one process can hand to another."""
+    """The texts of a failure for GitHub, which one process can hand to another."""
 
     fault: str
     """Equal where several checks see one fault of a subject."""
