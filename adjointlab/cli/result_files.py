@@ -182,17 +182,18 @@ def _save_html(target: str, run: RunResults) -> str:
 
 def tell_of_run(run: RunResults, problems: Sequence[str] = ()) -> None:
     """In a job of GitHub Actions, tell of a run; `problems` are sentences on what is wrong with it, beside its being incomplete."""
-    from adjointlab.report.github import error_commands, failure_rows
+    from adjointlab.report.github import error_commands, failure_rows, failures
     from adjointlab.report.summary import summary
 
     if is_github(os.environ):
+        failed = failures(run.results)
         tell_github(
             _say,
             run.heading,
             [(each,) for each in (run.incomplete, *problems) if each],
             summary(run.results, run.asked, run.seconds),
-            list(error_commands(run.results)),
-            list(failure_rows(run.results)),
+            list(error_commands(failed)),
+            list(failure_rows(failed)),
         )
 
 

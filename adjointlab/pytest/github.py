@@ -16,8 +16,10 @@ from adjointlab.report.github_job import Problem, is_github, tell_github
 from adjointlab.worlds.process import ended_by, signal_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
+    from adjointlab.report.github import Failure
+    from adjointlab.report.summary import Tally
     from adjointlab.session import CheckResult
 
 __all__ = ["GithubJob", "tell_wrong_call"]
@@ -39,17 +41,17 @@ def tell_wrong_call(message: str) -> None:
 
 
 class GithubJob:
-    """Collects the results of a session, and tells GitHub at its end. Its failures have been made text where they were found.
+    """Collects the results of a session, and tells GitHub at its end.
 
-    With pytest-xdist each worker hands its texts to the controller. `where` describes the ranks.
+    Texts and counts of a result are handed on with pytest's report of the test: to the controller of pytest-xdist's workers, and to
+    the session that goes on after a crash (:mod:`adjointlab.pytest.supervised`). `where` describes the ranks.
     """
 
     def __init__(self, config: pytest.Config, where: str, *, is_leader: bool) -> None:
         self._config, self._where, self._is_leader = config, where, is_leader
-        self._results: list[CheckResult] = []
-        self._commands: list[str] = []
-        self._rows: list[str] = []
-        self._tallies: list[dict[str, Any]] = []
+        self._told: dict[str, Any] | None = None  # of the test that runs
+        self._failures: list[Failure] = []
+        self._tallies: list[Tally] = []
         self._asked = 0
         self._problems: list[Problem] = []
         self._running = ""
@@ -57,8 +59,15 @@ class GithubJob:
         self._seconds: float | None = None  # of a session that was ended: its last test has none
 
     def add(self, result: CheckResult) -> None:
-        """Add the result of a test."""
-        self._results.append(result)
+        """Add the result of the test that runs."""
+        from adjointlab.report.github import failures
+        from adjointlab.report.summary import Tally
+        from adjointlab.store.files import working_directory
+
+        # Paths are relative to this folder, which the user's code may have left.
+        with working_directory(self._config.invocation_params.dir):
+            failed = [asdict(failure) for failure in failures([result])]
+        self._told = {"failures": failed, "tally": asdict(Tally.of([result]))}
 
     def add_problem(self, message: str, *evidence: str) -> None:
         """Add what is wrong with the session as a whole, and texts that name the place, if the message does not."""
@@ -78,7 +87,6 @@ class GithubJob:
         """Tell by `say` that user code ends the process now."""
         self.add_problem(message)
         self._seconds = time.monotonic() - self._begun
-        self._make_texts()
         self._tell(say)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -112,21 +120,34 @@ class GithubJob:
         self._asked = sum("_adjointlab" in getattr(item, "fixturenames", ()) for item in session.items)
         self._begun = time.monotonic()
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Hand on with the report what is told of the test."""
+        report = yield
+        if self._told is not None:
+            setattr(report, _KEY, self._told)
+            self._told = None
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take what is told of a test."""
+        if (told := getattr(report, _KEY, None)) is not None:
+            from adjointlab.report.github import Failure
+            from adjointlab.report.summary import Tally
+
+            self._failures += [Failure(**failure) for failure in told["failures"]]
+            self._tallies.append(Tally(**told["tally"]))
+
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: _Node, error: object) -> None:
-        """Take the texts of a worker that has ended; one that has crashed hands over none."""
-        commands, rows, tallies, asked = getattr(node, "workeroutput", {}).get(_KEY, ([], [], [], 0))
-        self._commands += commands
-        self._rows += rows
-        self._tallies += tallies
-        self._asked = max(self._asked, asked)
+        """Take the number of tests from a worker that has ended; one that has crashed hands over nothing."""
+        self._asked = max(self._asked, getattr(node, "workeroutput", {}).get(_KEY, 0))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Make texts of the failures, and hand them over if this is a worker."""
-        self._make_texts()
+        """Hand over the number of tests, if this is a worker: a controller collects none."""
         worker_output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
         if worker_output is not None:
-            worker_output[_KEY] = self._commands, self._rows, self._tallies, self._asked
+            worker_output[_KEY] = self._asked
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -135,25 +156,15 @@ class GithubJob:
         if self._is_leader and not is_worker and (self._tallies or self._problems):
             self._tell(terminalreporter.write_line)
 
-    def _make_texts(self) -> None:
-        if self._results:
-            from adjointlab.report.github import error_commands, failure_rows
-            from adjointlab.report.summary import Tally
-            from adjointlab.store.files import working_directory
-
-            # Paths are relative to this folder, which the user's code may have left.
-            with working_directory(self._config.invocation_params.dir):
-                self._commands += error_commands(self._results)
-                self._rows += failure_rows(self._results)
-            self._tallies.append(asdict(Tally.of(self._results)))
-
     def _tell(self, say: Callable[[str], None]) -> None:
+        from adjointlab.report.github import error_commands, failure_rows
         from adjointlab.report.summary import Tally
         from adjointlab.store.files import working_directory
 
-        tally = sum((Tally(**each) for each in self._tallies), Tally())
+        tally = sum(self._tallies, Tally())
         if self._seconds is not None:
             tally = replace(tally, seconds=self._seconds)
         counts = tally.line(max(self._asked, sum(tally.kinds.values())))
+        commands, rows = list(error_commands(self._failures)), list(failure_rows(self._failures))
         with working_directory(self._config.invocation_params.dir):
-            tell_github(say, f"pytest, {self._where}", self._problems, counts, self._commands, self._rows)
+            tell_github(say, f"pytest, {self._where}", self._problems, counts, commands, rows)

@@ -3,41 +3,79 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from adjointlab.checks.told import hints_told
 from adjointlab.report.failure_text import failure_text, replay_command
 from adjointlab.report.github_job import error_command
 from adjointlab.report.places import in_repository, place_in
-from adjointlab.report.recap import grouped, headline
+from adjointlab.report.recap import headline
 from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
 
-__all__ = ["error_commands", "failure_rows"]
+__all__ = ["Failure", "error_commands", "failure_rows", "failures"]
 
 
-def error_commands(results: Sequence[CheckResult]) -> Iterator[str]:
-    """The workflow commands, a line each, that have GitHub show each failure once, beside the user's code."""
-    for first, *others in _failures(results):
-        checks = ", ".join(entry.result.check for entry in (first, *others))
-        title = printable(f"{first.subject} {checks}")
-        yield error_command(_text(first), **_place(first), title=title)
+@dataclass(frozen=True)
+class Failure:
+    """The texts of a failure for GitHub, which one process can hand to another."""
+
+    fault: str
+    """Equal where several checks see one fault of a subject."""
+    subject: str
+    check: str
+    verdict: str
+    replay: str
+    """The command that runs the failing case again; empty where none is stored."""
+    hints: str
+    text: str
+    place: dict[str, str]
+    """File and line; empty where none is known."""
 
 
-def failure_rows(results: Sequence[CheckResult]) -> Iterator[str]:
+def failures(results: Iterable[CheckResult]) -> list[Failure]:
+    """Those of these results that GitHub is told of."""
+    return [_failure(entry) for entry in results if entry.is_reported and not entry.is_expected]
+
+
+def error_commands(failures: Sequence[Failure]) -> Iterator[str]:
+    """The workflow commands, a line each, that have GitHub show each fault once, beside the user's code."""
+    for first, checks in _faults(failures):
+        yield error_command(first.text, **first.place, title=printable(f"{first.subject} {checks}"))
+
+
+def failure_rows(failures: Sequence[Failure]) -> Iterator[str]:
     """Rows of a table in Markdown: subject, checks, verdict, the command that replays the failure, and hints on the kind of fault."""
-    for first, *others in _failures(results):
-        checks = ", ".join(entry.result.check for entry in (first, *others))
-        replay = "" if first.written is None else f"`{printable(replay_command(first))}`"
-        cells = (printable(first.subject), checks, headline(first))
-        hints = "; ".join(printable(hint.text) for hint in hints_told(first.result.verdict))
-        yield f"| {' | '.join(map(_cell, cells))} | {replay} | {_cell(hints)} |"
+    for first, checks in _faults(failures):
+        replay = first.replay and f"`{first.replay}`"
+        cells = (printable(first.subject), checks, first.verdict)
+        yield f"| {' | '.join(map(_cell, cells))} | {replay} | {_cell(first.hints)} |"
 
 
-def _failures(results: Sequence[CheckResult]) -> list[list[CheckResult]]:
-    return grouped([entry for entry in results if entry.is_reported and not entry.is_expected])
+def _faults(failures: Sequence[Failure]) -> Iterator[tuple[Failure, str]]:
+    """The first failure of each fault, with the checks that see it."""
+    groups: dict[str, list[Failure]] = {}
+    for each in failures:
+        groups.setdefault(each.fault, []).append(each)
+    for group in groups.values():
+        yield group[0], ", ".join(each.check for each in group)
+
+
+def _failure(entry: CheckResult) -> Failure:
+    verdict = entry.result.verdict
+    return Failure(
+        f"{entry.found.subject.location} {entry.status.value} {verdict.headline}",
+        entry.subject,
+        entry.result.check,
+        headline(entry),
+        "" if entry.written is None else printable(replay_command(entry)),
+        "; ".join(printable(hint.text) for hint in hints_told(verdict)),
+        _text(entry),
+        _place(entry),
+    )
 
 
 def _text(entry: CheckResult) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.supervisor.jobs import stored, supervised
 
 TESTS = """
@@ -38,7 +40,9 @@ TestIsRight = al.coherence_tests(operators.right, checks=["adjoint", "purity"])
 """
 
 
-def test_a_pytest_session_goes_on_after_each_test_that_ends_it(tmp_path: Path) -> None:
+def test_a_pytest_session_goes_on_after_each_test_that_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "test_all.py").write_text(TESTS)
     command = (
         "pytest",
@@ -50,6 +54,8 @@ def test_a_pytest_session_goes_on_after_each_test_that_ends_it(tmp_path: Path) -
         "--junitxml",
         "junit.xml",
     )
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     ended = supervised("--shrinking", "0", "--", *command, cwd=tmp_path)
 
     # Deaths alone: what could not be judged is not what is wrong.
@@ -60,4 +66,7 @@ def test_a_pytest_session_goes_on_after_each_test_that_ends_it(tmp_path: Path) -
     # A test that is done is reported again, and not run again.
     assert (tmp_path / "before").read_text() == "x"
     assert (tmp_path / "junit.xml").read_text().count("<testcase") == 8
+    summary = (tmp_path / "summary.md").read_text()
+    assert "2 of 3 checks judged, 2 coherent, 1 could not be judged: " in summary
+    assert "| IsKilled | adjoint | the process of the ranks was killed" in summary
     assert stored(tmp_path) == ["IsKilled.json", "IsKilled.py"]
