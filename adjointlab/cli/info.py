@@ -50,7 +50,8 @@ def info(
     if launched_rank() == 0:
         if json_to is None:
             Output().line("\n".join(machine_lines(overview)))
-        elif not write_json(json_to, overview.data()):
+        elif unwritten := write_json(json_to, overview.data()):
+            Output(to_stderr=True).line(f"adjointlab: --json: {unwritten}")
             code = ExitCode.UNJUDGED
     elif job is not None:
         job.leave(_SECONDS_FOR_OUTPUT)

@@ -48,3 +48,6 @@ def test_what_is_broken_has_a_line_and_the_exit_code_is_0(tmp_path: Path) -> Non
     assert "ImportError: libcudart.so.13: cannot open" in ended.stdout
     assert "cannot load MPI library" in ended.stdout
     assert "none: no rank has a device" in ended.stdout
+    ended = run("adjointlab", "info", "--json", "missing/info.json", cwd=tmp_path)
+    assert ended.returncode == 3
+    assert "--json: the results cannot be written to missing/info.json" in ended.stderr

