@@ -68,7 +68,7 @@ def run_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
 
     First they run without a mutant. Raises `RuntimeError` where they do not pass then: every mutant would count as found; and in
     a process that has imported the lab, which no child would read again. Of the tests that a mutant names, the one that has found
-    it runs without the mutant afterwards; where it does not pass then either, it is left out and the mutant runs again.
+    it runs without the mutant afterwards; where it (or its file) does not pass then either, it is left out and the mutant runs again.
     """
     if "adjointlab" in sys.modules:
         raise RuntimeError("this process has imported the lab: start a new one")
@@ -97,18 +97,20 @@ def run_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
                 ((tried,),) = mutant.stages
                 found = held.pop(tried)
                 if outcome.found:
-                    waiting += [_without(tried, each.mutant) for each in found]
+                    waiting += [_without(each.by, each.mutant) for each in found]
                 else:
-                    confirmed.add(tried)
+                    confirmed |= {each.by for each in found}
                     yield from found
             elif not outcome.found and mutant.stages[1:]:
                 waiting.append(replace(mutant, stages=mutant.stages[1:]))
-            elif not outcome.found or not mutant.stages or finder in confirmed or "::" not in finder:
+            elif not outcome.found or not mutant.stages or finder in confirmed or ".py" not in finder:
                 yield outcome
             else:
-                if finder not in held:
-                    waiting.append(_control(mutant.file, ((finder,),)))
-                held.setdefault(finder, []).append(outcome)
+                # A file that could not be collected is tried with its first test.
+                tried = next(each for each in mutant.stages[0] if each.startswith(finder))
+                if tried not in held:
+                    waiting.append(_control(mutant.file, ((tried,),)))
+                held.setdefault(tried, []).append(outcome)
 
 
 def _control(file: str, stages: tuple[tuple[str, ...], ...] = ()) -> Mutant:
@@ -116,7 +118,9 @@ def _control(file: str, stages: tuple[tuple[str, ...], ...] = ()) -> Mutant:
 
 
 def _without(test: str, mutant: Mutant) -> Mutant:
-    stages = (tuple(each for each in stage if each != test) for stage in mutant.stages)
+    stages = (
+        tuple(each for each in stage if test not in (each, each.split("::")[0])) for stage in mutant.stages
+    )
     return replace(mutant, stages=tuple(filter(None, stages)) or ((ALWAYS,),))
 
 

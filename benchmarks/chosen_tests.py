@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from benchmarks.altered_copies import LIMIT, ROOT, Mutant
-from benchmarks.closest_tests import closest_tests
+from benchmarks.closest_tests import ALWAYS, closest_tests
 
 if TYPE_CHECKING:
     from benchmarks.reaching_tests import Reached
@@ -41,6 +41,7 @@ def stages_of(file: str, text: str, reached: Reached, seconds: float) -> tuple[t
     closest = closest_tests(file)
     first, others, spent = list[str](), list[str](), 0.0
     tests = reached.tests(file, altered_lines(before, text)) & reached.seconds.keys()
+    tests |= {test for test in reached.seconds if test.startswith(ALWAYS)}
     for test in sorted(tests, key=lambda test: (test.split("::")[0] not in closest, reached.seconds[test])):
         spent += reached.seconds[test]
         if spent > seconds:

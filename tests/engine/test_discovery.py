@@ -112,6 +112,7 @@ def test_two_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
         file.write_text(PACKAGE.replace("class Copy", f"class {folder}").replace("(Copy)", f"({folder})"))
         names.append(find_subject(f"{file}:copies").name)
     assert names == ["first", "second"]
+    assert not hasattr(sys.modules["same_name"], "second")
 
 
 @pytest.mark.parametrize(
@@ -211,6 +212,9 @@ class Shift(torch.autograd.Function):
 class Column(torch.nn.Module):
     def __init__(self, comm, inputs, outputs, bias=True): super().__init__()
 
+class Late(torch.nn.Module):
+    def __init__(self, inputs, command): super().__init__()
+
 class Sharded(torch.nn.Module):
     def __init__(self, inputs): super().__init__()
 
@@ -228,6 +232,7 @@ def spaces(draw, ranks): return {}
         ("sum_over", "pair(forward=sum_over, adjoint=sum_over_adjoint)", "codomain=space)"),
         ("Shift", "autograd(Shift)", ", by=...)"),
         ("Column", "layer(Column, sequential=MySequential)", "parameter_space=..., inputs=..., outputs=...)"),
+        ("Late", "layer(Late, sequential=MySequential, process_group=True)", ", inputs=..., command=...)"),
         ("Sharded", "layer(Sharded, sequential=MySequential, process_group=True)", ", inputs=...)"),
         ("spaces", "operator(MyOperator)", "(layout="),
         ("", "layer(Sharded, sequential=MySequential, process_group=True)", ", inputs=...)"),

@@ -60,6 +60,21 @@ def test_a_death_comes_back_as_it_was(job_log: JobLog) -> None:
     assert job_log.deaths == [death]
 
 
+def test_a_death_without_a_case_is_one_of_its_own_check_and_one_with_a_case_is_another(
+    job_log: JobLog,
+) -> None:
+    def died(check_id: str, case: str) -> Death:
+        death = Death("a rank died", (), {}, case=case, check_id=check_id)
+        job_log.record_death(death)
+        return death
+
+    died("here:it adjoint", "abc"), died("here:other adjoint", "")
+    assert job_log.death_without_case("here:it adjoint") is None
+    assert job_log.deadly_cases("here:other adjoint").deaths == ()
+    death = died("here:it adjoint", "")
+    assert job_log.death_without_case("here:it adjoint") == death
+
+
 def test_the_check_that_the_leader_is_at_is_known_until_it_is_done(job_log: JobLog, tmp_path: Path) -> None:
     assert job_log.current == ("", None)
     with job_log.at("here:ring adjoint", tmp_path, is_leader=True):
