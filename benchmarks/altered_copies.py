@@ -107,7 +107,8 @@ def run_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
                 yield outcome
             else:
                 # A file that could not be collected is tried with its first test.
-                tried = next(each for each in mutant.stages[0] if each.startswith(finder))
+                of_file = (each for each in mutant.stages[0] if each.startswith(finder))
+                tried = finder if "::" in finder else next(of_file, mutant.stages[0][0])
                 if tried not in held:
                     waiting.append(_control(mutant.file, ((tried,),)))
                 held.setdefault(tried, []).append(outcome)
@@ -118,8 +119,12 @@ def _control(file: str, stages: tuple[tuple[str, ...], ...] = ()) -> Mutant:
 
 
 def _without(test: str, mutant: Mutant) -> Mutant:
+    """The mutant without a test, or without all of a file; a file that runs as a whole is left out for one of its tests."""
+    file = test.split("::")[0]
+    left_out = {test, file}
     stages = (
-        tuple(each for each in stage if test not in (each, each.split("::")[0])) for stage in mutant.stages
+        tuple(each for each in stage if each not in left_out and not (test == file == each.split("::")[0]))
+        for stage in mutant.stages
     )
     return replace(mutant, stages=tuple(filter(None, stages)) or ((ALWAYS,),))
 

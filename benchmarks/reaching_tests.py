@@ -3,12 +3,14 @@
     python benchmarks/reaching_tests.py --jobs 2      runs the suite once, measured line by line; writes build/reaching_tests
 
 Left out are tests that are marked as slow: most of them start processes, whose lines are not measured. The measurement is made by
-coverage.py, with a context for each test; the threads of simulated ranks are measured too.
+coverage.py, with a context for each test; the threads of simulated ranks are measured too. Of a file that has changed since, it is known
+which tests reach it, and no longer which reach a line of it.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import subprocess
@@ -30,6 +32,7 @@ __all__ = ["Reached", "has_been_measured"]
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "reaching_tests"
 _LINES = "lines.coverage"
+_FILES = "files.json"
 _LEFT_OUT = ("examples", "tests/documentation", "tests/benchmarks")
 
 
@@ -67,6 +70,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Measuring(worker))
 
 
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def has_been_measured() -> bool:
     """True where the table has been written."""
     return (FOLDER / _LINES).exists()
@@ -79,6 +86,7 @@ class Reached:
         self.seconds: dict[str, float] = {}
         for path in FOLDER.glob("seconds.*.json"):
             self.seconds |= json.loads(path.read_text(encoding="utf-8"))
+        self._measured: dict[str, str] = json.loads((FOLDER / _FILES).read_text(encoding="utf-8"))
         self._data = coverage.CoverageData(str(FOLDER / _LINES))
         self._data.read()
         self._of: dict[str, dict[int, list[str]]] = {}
@@ -89,7 +97,8 @@ class Reached:
             found: Any = self._data.contexts_by_lineno(str(ROOT / file))
             self._of[file] = found
         contexts = self._of[file]
-        chosen = contexts if lines is None else lines
+        is_known = self._measured.get(file) == _digest(ROOT / file)
+        chosen = contexts if lines is None or not is_known else lines
         return {test for line in chosen for test in contexts.get(line, ()) if test}
 
 
@@ -109,6 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.tests:
         for path in FOLDER.iterdir():
             path.unlink()
+        digests = {str(path.relative_to(ROOT)): _digest(path) for path in (ROOT / "adjointlab").rglob("*.py")}
+        (FOLDER / _FILES).write_text(json.dumps(digests), encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-n", str(options.jobs), "-m", "not slow"]
     command += ["-p", "benchmarks.reaching_tests", "-p", "no:cacheprovider"]
     command += ["--adjointlab-cases=10", "--adjointlab-seed=1", *options.tests]
