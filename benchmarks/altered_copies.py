@@ -110,12 +110,12 @@ def run_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
                 of_file = (each for each in mutant.stages[0] if each.startswith(finder))
                 tried = finder if "::" in finder else next(of_file, mutant.stages[0][0])
                 if tried not in held:
-                    waiting.append(_control(mutant.file, ((tried,),)))
+                    waiting.append(replace(_control(mutant.file), stages=((tried,),), limit=mutant.limit))
                 held.setdefault(tried, []).append(outcome)
 
 
-def _control(file: str, stages: tuple[tuple[str, ...], ...] = ()) -> Mutant:
-    return Mutant(_CONTROL, file, (ROOT / file).read_text(encoding="utf-8"), stages)
+def _control(file: str) -> Mutant:
+    return Mutant(_CONTROL, file, (ROOT / file).read_text(encoding="utf-8"))
 
 
 def _without(test: str, mutant: Mutant) -> Mutant:

@@ -40,6 +40,8 @@ def kind_of(got: object, want: NumpyArray = WANT) -> FaultKind | None:
         (2 * WANT, FaultKind.TIMES_RANKS),
         (WANT / 2, FaultKind.BY_RANKS),
         (-WANT, FaultKind.SIGN),
+        (-WANT * (1 - 1e-13), FaultKind.SIGN),
+        (-WANT * (1 - 1e-11), None),
         (WANT * (RANKS == 0), FaultKind.ZERO_RANK),
         (WANT * [1, 0, 1, 1, 0, 1], FaultKind.MISSING),
         (WANT[[1, 0, 2, 3, 4, 5]], FaultKind.MISPLACED),

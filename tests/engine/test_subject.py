@@ -105,6 +105,8 @@ def test_the_older_spelling_declares_the_same(new: Any, old: Any) -> None:
         other.target,
         other.arrays,
     )
+    assert not one.twice_differentiable
+    assert not other.twice_differentiable
 
 
 def test_what_is_missing_is_named() -> None:
@@ -133,7 +135,7 @@ def optimiser(parameters: Any) -> Any:
     ids=["parallel", "pipeline"],
 )
 def test_steps_and_an_optimiser_are_given_together_or_not_at_all(declare: Any) -> None:
-    assert callable(declare())
+    assert not declare()(equal_blocks).twice_differentiable
     assert callable(declare(optimizer=optimiser, steps=1))
     for wrong in ({"steps": 1}, {"optimizer": optimiser}, {"optimizer": optimiser, "steps": -1}):
         with pytest.raises(SubjectError, match="`steps` of at least 1 together with an `optimizer`"):
