@@ -7,6 +7,9 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.compared import compared
+from adjointlab.checks.drawing import _matrices
+from adjointlab.checks.evidence import ComparedMatrices, Element
+from adjointlab.pictures.model import Grid
 
 ROWS, COLUMNS = 20, 30
 DOMAIN, CODOMAIN = (
@@ -39,3 +42,30 @@ def test_twelve_rows_and_columns_around_the_first_difference_are_shown(
     assert not shown.is_whole
     for entries, matrix in zip(shown.entries, (first, second), strict=True):
         assert entries == tuple(tuple(f"{matrix[i, j]:g}" for j in columns) for i in rows)
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_entries_are_marked_that_differ_from_the_specification_where_there_is_one(is_whole: bool) -> None:
+    element = Element(Grid("", "", (), (), ()), "x", 0)
+    found = {
+        "forward": (("1", "2"), ("3", "4")),
+        "adjoint": (("1", "2"), ("3", "5")),
+        "specification": (("1", "0"), ("3", "4")),
+    }
+
+    def marked(*names: str) -> list[set[tuple[int, int]]]:
+        entries = tuple(found[name] for name in names)
+        labels = (("a", "b"), ("c", "d"))
+        matrices = ComparedMatrices(
+            names, (0, 1), (0, 1), entries, ((1, 1),), labels, (1, 1), element, element, is_whole=is_whole
+        )
+        drawn = _matrices(matrices)
+        assert (drawn.rows, drawn.columns) == labels
+        assert [(each.title, each.entries) for each in drawn.matrices] == list(
+            zip(names, entries, strict=True)
+        )
+        assert ("part of the matrix" in drawn.note) is not is_whole
+        return [set(each.wrong) for each in drawn.matrices]
+
+    assert marked("forward", "adjoint") == [{(1, 1)}, {(1, 1)}]
+    assert marked("forward", "adjoint", "specification") == [{(0, 1)}, {(0, 1), (1, 1)}, set()]

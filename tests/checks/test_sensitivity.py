@@ -125,6 +125,27 @@ def test_what_is_masked_is_as_certain_as_the_rest(function: Callable[[Any], Any]
     assert allowed(function, torch.tensor([-torch.inf, 0.1, 0.2], dtype=torch.float64)) < 1e-13
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.reshape(2, 2).t()[1:],
+        lambda x: x.flip(0),
+        lambda x: torch.cat([x, x]),
+        lambda x: torch.relu(x),
+        lambda x: x.max(),
+        lambda x: -x.clone(),
+    ],
+)
+def test_what_is_moved_or_selected_is_certain_but_for_the_least_difference(
+    function: Callable[[Any], Any],
+) -> None:
+    x = torch.tensor([0.1, -0.3, 0.7, 0.9], dtype=torch.float64)
+    _, allowances = measured(lambda: {"y": (function(x).numpy(),)})
+
+    assert allowances.most == allowances.least
+    assert allowances.least["y"][0] > 0
+
+
 def test_integers_at_a_kink_are_exact() -> None:
     def of_a_tie(x: Any) -> Any:
         return torch.relu(x.sum()) * 1e4 + (x.sum() > 0)
