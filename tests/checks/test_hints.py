@@ -74,6 +74,14 @@ def test_small_integers_agree_by_chance_and_have_no_hint() -> None:
     assert kind_of(2 * want, want) is None
 
 
+@pytest.mark.parametrize("want", [WANT / 7e6, WANT + 1 / 7])
+def test_numbers_of_many_digits_do_not_agree_by_chance_however_small(want: NumpyArray) -> None:
+    assert kind_of(2 * want, want) is FaultKind.TIMES_RANKS
+    assert kind_of(np.round(128 * want) / 64, np.round(128 * want) / 128) is (
+        None if np.abs(want).max() < 1000 else FaultKind.TIMES_RANKS
+    )
+
+
 @given(st.lists(st.integers(-(10**6), 10**6), min_size=6, max_size=6, unique=True))
 @settings(max_examples=50, deadline=None)
 def test_unrelated_values_have_no_hint(values: list[int]) -> None:

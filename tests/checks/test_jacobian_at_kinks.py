@@ -160,6 +160,22 @@ def test_and_by_differences_where_there_is_no_sequential_input(name: str, forwar
     assert "the copies of x have values of their own" in dict(report.verdict.lines)["perhaps"]
 
 
+@pytest.mark.parametrize("forward_mode", [False, True])
+def test_without_a_twin_some_points_are_integers_where_forward_mode_tells_of_kinks(
+    forward_mode: bool,
+) -> None:
+    are_whole: list[bool] = []
+
+    def noted(x: Any) -> Any:
+        are_whole.append(bool((x == x.round()).all()))
+        return 2 * x
+
+    report = judged(rows(noted, noted, "float64", 0.0, 0.0, forward_mode=forward_mode, copies=True), cases=8)
+    assert report.verdict.is_coherent
+    assert False in are_whole
+    assert (True in are_whole) is forward_mode
+
+
 def test_a_layer_with_a_kink_at_all_points_is_not_judged_by_differences() -> None:
     def prepare(x: Any) -> Any:
         return (0 * x,)
