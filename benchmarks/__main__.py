@@ -79,6 +79,8 @@ SCRIPTS = (
     Script("layers", ranks=BOTH, needs=("torch",)),
     Script("layers", ("--stationary",), ranks=BOTH, needs=("torch",)),
     Script("against_distdl", ranks=BOTH, needs=("torch", "distdl")),
+    Script("failing_runs", needs=("torch",)),
+    Script("failing_runs", ranks=(4,), needs=("torch",)),
     Script("files_of_a_check", smoke=("--cases", "1")),
     # Of these the figures are counts, which need no idle machine.
     Script("detection", smoke=("--part", "planted"), needs=("torch",)),

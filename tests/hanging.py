@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import threading
@@ -47,6 +48,26 @@ class Looping(Copy):
     def fault(self, rank: int, size: int) -> None:
         while rank == 1:
             pass
+
+
+def collected(phase: str, info: dict[str, int]) -> None:
+    """A callback of the garbage collector in which most of the time of :class:`Collecting` is spent."""
+    end = time.monotonic() + 0.01
+    while time.monotonic() < end:
+        pass
+
+
+class Collecting(Copy):
+    """An endless loop that makes garbage."""
+
+    def fault(self, rank: int, size: int) -> None:
+        gc.callbacks.append(collected)
+        try:
+            while rank == 1:
+                cycle: list[Any] = []
+                cycle.append(cycle)
+        finally:
+            gc.callbacks.remove(collected)
 
 
 class Stubborn(Copy):
@@ -237,6 +258,7 @@ def endless_twin(x: Any, **parameters: Any) -> Any:
 
 
 looping = al.subject(Looping)(cuts)
+collecting = al.subject(Collecting)(cuts)
 stubborn = al.subject(Stubborn)(cuts)
 sleeping = al.subject(Sleeping)(cuts)
 raw = al.subject(Raw)(cuts)

@@ -18,6 +18,7 @@ from adjointlab.typing import NumpyArray
 __all__ = [
     "FaultKind",
     "Hint",
+    "are_telling",
     "hint_beside_right_entries",
     "matrix_hint",
     "memory_order_hint",
@@ -52,6 +53,7 @@ class FaultKind(StrEnum):
     OWN_PART = "own part alone"
     UNEVEN = "uneven cuts"
     EMPTY = "empty parts"
+    REPEATED = "parameter counted again"
     DECLARATION = "declaration"
 
 
@@ -81,7 +83,7 @@ def value_hint(
     got, want = np.asarray(got, np.complex128), np.asarray(want, np.complex128)
     if not (np.abs(got) < _MOST_VALUE).all() or not (np.abs(want) < _MOST_VALUE).all():
         return None
-    if not _are_telling(want, 10 * allowed).any():
+    if not are_telling(want, 10 * allowed).any():
         return None
     hint = _relation(got, want, ranks, size, allowed)
     if hint is not None and hint.kind is not FaultKind.EXTRA:
@@ -90,7 +92,7 @@ def value_hint(
         return scaled
     wrong = np.abs(got - want) > allowed
     moved = got[wrong]
-    if _are_telling(moved, allowed).any() and _all_among(moved[moved != 0], want, allowed):
+    if are_telling(moved, allowed).any() and _all_among(moved[moved != 0], want, allowed):
         return Hint(
             FaultKind.MISPLACED,
             "the wrong elements hold values that are due at other elements",
@@ -98,7 +100,7 @@ def value_hint(
     return hint
 
 
-def _are_telling(values: NumpyArray, allowed: float) -> NumpyArray:
+def are_telling(values: NumpyArray, allowed: float) -> NumpyArray:
     """True for values that do not agree by chance: large integers, or fractions of many digits, well above the tolerance."""
     has_digits = np.asarray(256 * values != np.round(256 * values))
     return np.asarray((np.abs(values) > 10 * allowed) & ((np.abs(values) >= _LEAST_VALUE) | has_digits))

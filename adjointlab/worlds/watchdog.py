@@ -28,6 +28,7 @@ from types import FrameType
 from typing import Any, Final
 
 from adjointlab.worlds.call_sites import call_site_of_thread, frame_of_thread, is_lab, is_worlds
+from adjointlab.worlds.garbage import HeldCollections
 
 __all__ = [
     "DRAWING",
@@ -318,6 +319,7 @@ class RaisingWatchdog:
         self._is_over = threading.Event()
         self._main = threading.main_thread().ident or 0
         self._has_signal = False
+        self._collections = HeldCollections()
 
     @contextmanager
     def signal_handler(self) -> Iterator[None]:
@@ -359,6 +361,7 @@ class RaisingWatchdog:
         try:
             yield
         finally:
+            self._collections.release()
             # The outer one begins again: what it has done before was over when the inner one began.
             self._watched = None if outer is None else outer.restarted()
 
@@ -385,6 +388,7 @@ class RaisingWatchdog:
                 continue
             if watched.look():
                 if self._has_signal and watched.thread == self._main:
+                    self._collections.hold()
                     signal.pthread_kill(self._main, _SIGNAL)
             elif watched is self._watched and watched.has_used_its_grace():
                 self.watchdog.report_overdue(watched.who, watched.exceeded, watched.payload, watched.thread)

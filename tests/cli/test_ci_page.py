@@ -206,7 +206,7 @@ def test_a_refused_command_leaves_no_green_file_of_an_earlier_run_and_is_told_to
 
 
 DYING = """
-import os, signal
+import os, signal, time
 import adjointlab as al
 
 def forward(comm, x):
@@ -223,7 +223,11 @@ def dying(draw, ranks):
 @pytest.mark.parametrize(
     ("end", "code", "why"),
     [
-        ("os.kill(os.getpid(), signal.SIGTERM)", 143, "ended by SIGTERM"),
+        (
+            "os.kill(os.getpid(), signal.SIGTERM); [time.sleep(0.01) for _ in range(1000)]",
+            143,
+            "ended by SIGTERM",
+        ),
         ("os._exit(0)", 3, "user code ended the process"),
         ("os.kill(os.getpid(), signal.SIGKILL)", -9, "it goes on, or has died"),
     ],

@@ -51,6 +51,13 @@ def test_an_endless_loop_of_a_simulated_rank_is_ended_and_made_smaller():
     assert report.case.ranks == 2
 
 
+def test_an_exception_is_not_lost_in_a_callback_of_the_garbage_collector(tmp_path: Path):
+    ended = check("collecting", tmp_path, "--watchdog", "0.5", "--cases", "5")
+
+    assert re.search(r"rank 1 did not come back within 0\.5 s, at .*hanging\.py:\d+ +\(found", ended.stdout)
+    assert "Exception ignored" not in ended.stderr
+
+
 def test_a_good_operator_is_left_in_peace():
     assert investigated(hanging.right).status is Status.COHERENT
 
@@ -213,7 +220,7 @@ def _ended_by_the_watchdog(
 
 
 @needs_mpi
-@pytest.mark.parametrize("subject", ["looping", "sleeping"])
+@pytest.mark.parametrize("subject", ["collecting", "sleeping"])
 def test_a_process_that_does_not_come_back_is_interrupted_and_the_run_goes_on(tmp_path: Path, subject: str):
     ended = run(
         "adjointlab",

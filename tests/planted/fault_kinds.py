@@ -253,6 +253,15 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
         ),
     ),
     (
+        (Kind.REPEATED,),
+        (
+            "bias added on every worker along P_ci",
+            "bias added before a reduce-scatter",
+            "row-parallel bias added on every worker",
+            "output bias of every head's worker",
+        ),
+    ),
+    (
         (Kind.STRIDES,),
         (
             "sum of a contiguous copy discarded",
@@ -384,11 +393,9 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
             "padding forgotten on one rank",
             "communicators made in own order",
             "bias added on every rank",
-            "bias added on every worker along P_ci",
             "idle worker leaves the graph",
             "no backward where the input requires no gradient",
             "stationary output on the input's grid",
-            "bias added before a reduce-scatter",
             "running statistics updated in evaluation",
             "norm's weight gradient not reduced",
             "causal mask by local positions",
@@ -398,8 +405,6 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
             "input overwritten",
             "parameter not declared",
             "quotient on the root alone",
-            "row-parallel bias added on every worker",
-            "output bias of every head's worker",
             "scores scaled by embed_dim",
         ),
     ),

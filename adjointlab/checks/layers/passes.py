@@ -24,7 +24,16 @@ from adjointlab.core.space import Space, Tensor
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["OUTPUTS", "Pass", "PassPlan", "ResultKind", "gradients", "plainer_seeds", "run_passes"]
+__all__ = [
+    "OUTPUTS",
+    "PARAMETERS",
+    "Pass",
+    "PassPlan",
+    "ResultKind",
+    "gradients",
+    "plainer_seeds",
+    "run_passes",
+]
 
 _PASSES = 2
 

@@ -13,8 +13,10 @@ from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.context import INFINITE, INPUT_VALUES, SUBNORMAL, CheckContext
 from adjointlab.checks.elements import Difference, Local, Tolerance, WhereNotFinite, first_difference
 from adjointlab.checks.fresh_memory import controlled
+from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.layers.modules import LARGEST, LocalModule, SequentialTwin, held_by_all, values
-from adjointlab.checks.layers.passes import OUTPUTS, Pass, PassPlan, ResultKind, run_passes
+from adjointlab.checks.layers.passes import OUTPUTS, PARAMETERS, Pass, PassPlan, ResultKind, run_passes
+from adjointlab.checks.layers.repeated import repeated_hint
 from adjointlab.checks.layers.sensitivity import Allowances, measured
 from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent
 from adjointlab.core import arrays
@@ -332,7 +334,7 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
             if wrong.without is not None and ranks[0].accumulated:
                 lines.append(("accumulated", ".grad held other gradients before, which are taken off here"))
             verb = "are not the sequential ones" if what.endswith("s") else "is not the sequential one"
-            evidence = difference.evidence("distributed", "sequential")
+            evidence = difference.evidence("distributed", "sequential", _own_hint(ranks, *found))
             return incoherent(f"the layer's {what} {verb}", *lines, kind=what, evidence=evidence)
     return _frozen_alike(observations)
 
@@ -376,6 +378,26 @@ def _first_difference(ranks: Sequence[PassObservation]) -> tuple[Comparison, Dif
                     break
             if difference is not None:
                 return first, difference
+    return None
+
+
+def _own_hint(ranks: Sequence[PassObservation], wrong: Comparison, difference: Difference) -> Hint | None:
+    """The hint on outputs of which the values alone say nothing: beside the parameters that they were made with."""
+    of_values = difference.hint
+    if wrong.what != OUTPUTS.name or (of_values is not None and of_values.kind is not FaultKind.EXTRA):
+        return None
+    index = ranks[0].comparisons.index(wrong)
+    parameters = next(each for each in ranks[0].comparisons if each.what == PARAMETERS.name)
+    assert wrong.expected is not None
+    assert parameters.expected is not None
+    for position, tensor in enumerate(wrong.space.tensors):
+        actual = [seen.comparisons[index].actual[position] for seen in ranks]
+        expected = [local[position] for local in wrong.expected]
+        scale = max((float(np.abs(array).max(initial=0.0)) for array in expected), default=0.0)
+        allowed = max(each.allowed(scale) for each in _tolerances(wrong, position))
+        hint = repeated_hint(tensor, actual, expected, (parameters.space, parameters.expected), allowed)
+        if hint is not None:
+            return hint
     return None
 
 

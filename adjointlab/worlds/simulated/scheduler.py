@@ -34,6 +34,7 @@ from typing import Any, NoReturn, Protocol
 
 from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_sites import SimulatedCall
+from adjointlab.worlds.garbage import HeldCollections
 from adjointlab.worlds.randomness import RandomStreams
 from adjointlab.worlds.simulated.moment import Moment
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
@@ -216,6 +217,7 @@ class Scheduler:
         self._over = _thread.allocate_lock()  # held while the run lasts
         self._crash: BaseException | None = None
         self._interrupted = False
+        self._collections = HeldCollections()
 
     # Called by the world, on its own thread
 
@@ -237,6 +239,7 @@ class Scheduler:
             raise
         finally:
             self.streams.leave()
+            self._collections.release()
         if self._crash is not None:
             raise self._crash
         return tuple(task.outcome for task in self.tasks if task.outcome is not None)
@@ -254,6 +257,7 @@ class Scheduler:
                 task.cancelled_as = task.cancelled_as or outcome
             # It may come as late as in another run of this thread, so there is to be none.
             worker.is_spent = True
+            self._collections.hold()
             raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
             raise_in(ctypes.c_ulong(worker.thread.ident), ctypes.py_object(exception))
 

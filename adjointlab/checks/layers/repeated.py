@@ -1,0 +1,90 @@
+"""A parameter that is added to a result more often than once: a bias that each rank adds to its summand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from adjointlab.checks.elements import Local, summed
+from adjointlab.checks.hints import FaultKind, Hint, are_telling
+from adjointlab.core.layout import Layout
+from adjointlab.core.space import LocalType, Space, Tensor
+from adjointlab.typing import NumpyArray
+
+__all__ = ["repeated_hint"]
+
+
+def repeated_hint(
+    output: Tensor,
+    actual: Sequence[NumpyArray],
+    expected: Sequence[NumpyArray],
+    parameters: tuple[Space, Sequence[Local]],
+    allowed: float,
+) -> Hint | None:
+    """The hint on an output, by rank, whose wrong elements all differ by the same multiple of a parameter of one dimension.
+
+    The `parameters` are as all ranks should hold them. Differences up to `allowed` are none.
+    """
+    got, want = summed(output, actual), summed(output, expected)
+    for name, dim, values in _terms(output.layout, *parameters):
+        terms = {rank: _along(values, output.layout, rank, dim) for rank in got}
+        if (times := _multiple(got, want, terms, allowed)) is not None:
+            more = "" if times == 1 else f"{times} times "
+            text = f"what is due plus {more}{name}" if times > 0 else f"what is due less {name}"
+            done = "counted again" if times > 0 else "left out"
+            return Hint(FaultKind.REPEATED, f"{text}: the parameter {name} is {done}")
+    return None
+
+
+def _terms(output: Layout, space: Space, local: Sequence[Local]) -> Iterator[tuple[str, int, NumpyArray]]:
+    """Each parameter of one dimension as a whole, with its name, and each dimension of the output that is as long."""
+    for position, tensor in enumerate(space.tensors):
+        if len(tensor.layout.shape) != 1 or LocalType.PARTIAL in tensor.types:
+            continue
+        (side,) = tensor.layout.shape
+        whole = np.full(side, np.nan)
+        for rank in tensor.groups:
+            window = tensor.layout.window(rank)
+            assert window is not None
+            start, stop = window[0]
+            if 0 <= start <= stop <= side:
+                whole[start:stop] = local[rank][position]
+        for dim, length in enumerate(output.shape):
+            if length == side and np.isfinite(whole).all():
+                yield tensor.name, dim, whole
+
+
+def _along(values: NumpyArray, layout: Layout, rank: int, dim: int) -> NumpyArray:
+    """The part of the values that a rank's window has along a dimension, to be added to its local tensor; NaN beyond the tensor."""
+    window = layout.window(rank)
+    assert window is not None
+    start, stop = window[dim]
+    indices = np.arange(start, stop)
+    is_inside = (indices >= 0) & (indices < len(values))
+    part = np.where(is_inside, values[np.clip(indices, 0, len(values) - 1)], np.nan)
+    return part.reshape([-1 if each == dim else 1 for each in range(len(layout.shape))])
+
+
+def _multiple(
+    got: dict[int, NumpyArray], want: dict[int, NumpyArray], terms: dict[int, NumpyArray], allowed: float
+) -> int | None:
+    """The whole number of terms by which all elements that are wrong differ, at least one less; `None` if there is none."""
+    if any(got[rank].shape != want[rank].shape for rank in got):
+        return None
+    with np.errstate(invalid="ignore"):
+        errors = _joined([got[rank] - want[rank] for rank in got])
+    addends = _joined([np.broadcast_to(terms[rank], got[rank].shape) for rank in got])
+    wrong = ~(np.abs(errors) <= allowed)
+    errors, addends = errors[wrong], addends[wrong]
+    if not errors.size or not np.isfinite(errors).all() or not are_telling(addends, allowed).all():
+        return None
+    times = round(float(np.median(errors / addends)))
+    if times < -1 or times == 0:
+        return None
+    scale = float(np.abs(addends).max() * abs(times))
+    return times if bool((np.abs(errors - times * addends) <= 2 * allowed + 2.0**-40 * scale).all()) else None
+
+
+def _joined(arrays: Sequence[NumpyArray]) -> NumpyArray:
+    return np.concatenate([np.ravel(array) for array in arrays] or [np.zeros(0)])

@@ -1,0 +1,73 @@
+"""A bias that is counted again is told as such, and nothing else is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import adjointlab as al
+from adjointlab.checks.hints import FaultKind
+from adjointlab.checks.layers.repeated import repeated_hint
+from adjointlab.core.space import Tensor
+from adjointlab.typing import NumpyArray
+
+OUTPUT = Tensor(al.Layout.cut((3, 5), al.Partition((1, 2)), [(0, 3), (0, 2, 5)]), name="y")
+BIAS = np.array([0.1, -2.7, 3.3, 1.9, -0.7])
+SPACE = al.Space(al.Layout.cut((5,), al.Partition((2,)), [(0, 2, 5)]), name="bias")
+PARAMETERS = SPACE, [(BIAS[:2],), (BIAS[2:],)]
+DUE = np.random.default_rng(1).normal(size=(3, 5))
+
+
+def told(error: NumpyArray, allowed: float = 1e-12) -> str:
+    due, wrong = ([array[:, :2], array[:, 2:]] for array in (DUE, DUE + error))
+    hint = repeated_hint(OUTPUT, wrong, due, PARAMETERS, allowed)
+    if hint is None:
+        return ""
+    assert hint.kind is FaultKind.REPEATED
+    return hint.text
+
+
+ON_RANK_1 = BIAS * np.array([0, 0, 1, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (BIAS, "what is due plus bias: the parameter bias is counted again"),
+        (3 * BIAS, "what is due plus 3 times bias: the parameter bias is counted again"),
+        (-BIAS, "what is due less bias: the parameter bias is left out"),
+        (ON_RANK_1, "what is due plus bias: the parameter bias is counted again"),
+    ],
+)
+def test_a_multiple_of_a_parameter_is_told(error: NumpyArray, text: str):
+    assert told(error) == text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        0 * BIAS,
+        0.5 * BIAS,
+        -2 * BIAS,
+        BIAS + ON_RANK_1,  # another multiple on each rank
+        BIAS + np.array([0, 0, 0, 0, 1e-6]),
+        BIAS[::-1],
+        np.array([0, 0, 0, 0, np.nan]),
+        np.full(5, BIAS[0]),
+    ],
+)
+def test_nothing_is_told_of_any_other_error(error: NumpyArray):
+    assert told(error) == ""
+
+
+def test_small_integers_tell_nothing():
+    parameters = SPACE, [(np.array([1.0, 2.0]),), (np.array([3.0, 1.0, 2.0]),)]
+    due = [DUE[:, :2], DUE[:, 2:]]
+    wrong = [due[0] + parameters[1][0][0], due[1] + parameters[1][1][0]]
+    assert repeated_hint(OUTPUT, wrong, due, parameters, 1e-12) is None
+
+
+def test_a_parameter_as_long_as_no_dimension_is_no_term():
+    parameters = al.Space(al.Layout.cut((2,), al.Partition((1,)), [(0, 2)]), name="scale"), [(BIAS[:2],), ()]
+    due = [DUE[:, :2], DUE[:, 2:]]
+    assert repeated_hint(OUTPUT, [each + 1.5 for each in due], due, parameters, 1e-12) is None
