@@ -33,13 +33,22 @@ _CALLS = tuple(
 
 CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("checks/layers/sensitivity", ("tests/checks/test_sensitivity.py", *_LAYERS)),
-    ("checks/layers/differences", ("tests/checks/test_jacobian_at_kinks.py",)),
-    ("checks/layers/jacobian", (*_LAYERS, "tests/checks/test_jacobian_at_kinks.py")),
+    (
+        "checks/layers/differences",
+        ("tests/checks/test_differences.py", "tests/checks/test_jacobian_at_kinks.py"),
+    ),
+    ("checks/layers/own_part", ("tests/checks/test_own_part.py", "tests/checks/test_hints_of_retries.py")),
+    (
+        "checks/layers/jacobian",
+        ("tests/checks/test_jacobian_figures.py", *_LAYERS, "tests/checks/test_jacobian_at_kinks.py"),
+    ),
     ("checks/layers/training", (*_LAYERS, "tests/torch_distributed/test_check_parallel.py")),
     ("checks/layers/passes", (*_LAYERS, "tests/engine/test_drawn_cases.py")),
     ("checks/layers/sequential", (f"{_LOOKS}/test_sequential.py", *_LAYERS)),
     ("checks/layers/", (*_LAYERS, "tests/checks/test_values_of_inputs.py")),
     ("checks/basis_probe", ("tests/checks/test_basis_probe.py", _LOOKS)),
+    ("checks/compared", ("tests/checks/test_compared_matrices.py", _LOOKS, "tests/checks/test_hints.py")),
+    ("checks/drawing", ("tests/checks/test_compared_matrices.py", "tests/pictures/test_failures.py")),
     ("checks/hints", ("tests/checks/test_hints.py", "tests/pictures/test_failures.py")),
     ("checks/check.", ("tests/checks/test_registry.py", "tests/checks/test_figures.py", _LOOKS, *_SEARCH)),
     (
@@ -122,13 +131,23 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/store/test_mutated_files.py",
         ),
     ),
-    ("engine/interleavings", (*_SEARCH[:2], f"{_SIMULATED}/test_schedules.py")),
+    (
+        "engine/interleavings",
+        ("tests/engine/test_interleavings.py", *_SEARCH[:2], f"{_SIMULATED}/test_schedules.py"),
+    ),
     ("engine/counts", ("tests/report", *_SEARCH)),
     (
         "engine/",
         (*_SEARCH, "tests/report", "tests/engine/test_single_steps.py", f"{_SIMULATED}/test_schedules.py"),
     ),
-    ("store/script", ("tests/store/test_reproducer.py", "tests/store/test_scripts.py")),
+    (
+        "store/script",
+        (
+            "tests/store/test_arguments_of_scripts.py",
+            "tests/store/test_reproducer.py",
+            "tests/store/test_scripts.py",
+        ),
+    ),
     ("store/job_log", ("tests/store/test_job_log.py",)),
     ("store/known_failures", ("tests/store/test_known_failures.py",)),
     ("store/running_case", ("tests/store/test_running_case.py",)),
@@ -145,7 +164,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/cli/test_outputs.py",
         ),
     ),
-    ("worlds/simulated/schedules/", (f"{_SIMULATED}/test_schedules.py",)),
+    ("worlds/simulated/schedules/", (f"{_SIMULATED}/test_priorities.py", f"{_SIMULATED}/test_schedules.py")),
     ("worlds/simulated/world", (*_CALLS, f"{_SIMULATED}/test_isolation.py")),
     (
         "worlds/simulated/scheduler",

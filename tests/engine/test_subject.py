@@ -46,6 +46,14 @@ def coherent(subject: Subject, check: str) -> bool:
         world.close()
 
 
+DECLARED = al.subject(RingShift)(equal_blocks)
+
+
+def test_a_subject_knows_the_module_whose_import_declared_it() -> None:
+    assert isinstance(DECLARED, Subject)
+    assert DECLARED.declared_in == __name__
+
+
 def test_an_operator_with_options() -> None:
     subject = al.subject.operator(RingShift, name="Ring", ranks=(2,), orders=("row-major",))(equal_blocks)
 
