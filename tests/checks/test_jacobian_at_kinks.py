@@ -161,19 +161,20 @@ def test_and_by_differences_where_there_is_no_sequential_input(name: str, forwar
 
 
 @pytest.mark.parametrize("forward_mode", [False, True])
-def test_without_a_twin_some_points_are_integers_where_forward_mode_tells_of_kinks(
+def test_without_a_twin_half_of_the_points_are_integers_where_forward_mode_tells_of_kinks(
     forward_mode: bool,
 ) -> None:
-    are_whole: list[bool] = []
+    points: dict[bool, set[tuple[float, ...]]] = {False: set(), True: set()}
 
     def noted(x: Any) -> Any:
-        are_whole.append(bool((x == x.round()).all()))
+        points[bool((x == x.round()).all())].add(tuple(x.ravel().tolist()))
         return 2 * x
 
     report = judged(rows(noted, noted, "float64", 0.0, 0.0, forward_mode=forward_mode, copies=True), cases=8)
     assert report.verdict.is_coherent
-    assert False in are_whole
-    assert (True in are_whole) is forward_mode
+    assert points[False]
+    # Of eight cases one may be drawn twice; each has a point of its own on each of two or three ranks.
+    assert len(points[True]) >= 6 if forward_mode else not points[True]
 
 
 def test_a_layer_with_a_kink_at_all_points_is_not_judged_by_differences() -> None:

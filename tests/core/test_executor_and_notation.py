@@ -12,7 +12,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.notation import explain
 from adjointlab.core.partition import Partition
 from adjointlab.core.program import Add, Allocate, Buffer, Clear, Deallocate, Program, move
-from adjointlab.core.space import Space
+from adjointlab.core.space import Space, Tensor
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.sum_reduce import SumReduce
@@ -98,6 +98,22 @@ def test_a_program_that_does_not_fit_is_refused() -> None:
         ValueError, match=r"forward: the space needs the buffer y@0 .* but the program ends with"
     ):
         ProgramOperator(_Alone(2), X, other, SHIFT)
+
+
+def test_arguments_of_a_program_are_those_of_one_library_in_one_batch() -> None:
+    torch = pytest.importorskip("torch")
+    two = Space(*[Tensor(Layout([2], Partition([1])), name=name) for name in "xy"])
+    operator = ProgramOperator(_Alone(), two, two, Program([Buffer(0, name, (2,)) for name in "xy"], []))
+    x = np.zeros(2)
+
+    for y, why in (
+        (torch.zeros(2).double(), "y: a torch array .* but x is a numpy array"),
+        (np.zeros((2, 3)), "one batch"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            operator.forward(x, y)
+    with pytest.raises(ValueError, match="arguments: 1 on rank 0, but the operator takes 2: x, y"):
+        operator.adjoint(x)
 
 
 def test_a_broadcast_is_explained_as_the_paper_writes_it() -> None:

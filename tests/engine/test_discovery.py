@@ -142,10 +142,21 @@ def test_an_operator_without_a_subject_is_told_how_to_get_one(tmp_path: Path) ->
         find([f"{file}:Orphan"])
 
 
-def test_a_module_that_fails_to_import_says_why_and_where(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "math.no_such_function",
+        "(\n    lambda: math.no_such_function)()",
+        "(lambda: math.no_such_function\n)()",
+    ],
+)
+def test_a_module_that_fails_to_import_says_why_and_in_which_innermost_line(
+    tmp_path: Path, text: str
+) -> None:
     file = tmp_path / "breaks_on_import.py"
-    file.write_text("import math\nmath.no_such_function\n")
-    with pytest.raises(NotFound, match=r"cannot be imported: AttributeError.*breaks_on_import.py:2"):
+    file.write_text(f"import math\n{text}\n")
+    line = 2 + text.split("math")[0].count("\n")
+    with pytest.raises(NotFound, match=rf"cannot be imported: AttributeError.*breaks_on_import.py:{line}\)"):
         find([str(file)])
     assert "breaks_on_import" not in sys.modules
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import numpy as np
@@ -46,12 +48,12 @@ def coherent(subject: Subject, check: str) -> bool:
         world.close()
 
 
-DECLARED = al.subject(RingShift)(equal_blocks)
+def test_a_subject_knows_the_module_whose_import_declared_it(tmp_path: Path) -> None:
+    file = tmp_path / "of_the_user.py"
+    file.write_text("subject = (lambda: declare(lambda draw, ranks: {}))()")
+    imported = run_path(str(file), {"declare": al.subject(RingShift)}, run_name="of_the_user")
 
-
-def test_a_subject_knows_the_module_whose_import_declared_it() -> None:
-    assert isinstance(DECLARED, Subject)
-    assert DECLARED.declared_in == __name__
+    assert imported["subject"].declared_in == "of_the_user"
 
 
 def test_an_operator_with_options() -> None:
