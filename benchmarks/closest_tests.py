@@ -33,6 +33,7 @@ _CALLS = tuple(
 
 CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("checks/layers/sensitivity", ("tests/checks/test_sensitivity.py", *_LAYERS)),
+    ("checks/layers/repeated", ("tests/checks/test_repeated_parameters.py",)),
     (
         "checks/layers/differences",
         ("tests/checks/test_differences.py", "tests/checks/test_jacobian_at_kinks.py"),
@@ -43,6 +44,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("tests/checks/test_jacobian_figures.py", *_LAYERS, "tests/checks/test_jacobian_at_kinks.py"),
     ),
     ("checks/layers/training", (*_LAYERS, "tests/torch_distributed/test_check_parallel.py")),
+    ("checks/layers/modules", (*_LAYERS, "tests/torch_distributed/test_check_parallel.py")),
     ("checks/layers/passes", (*_LAYERS, "tests/engine/test_drawn_cases.py")),
     ("checks/layers/sequential", (f"{_LOOKS}/test_sequential.py", *_LAYERS)),
     ("checks/layers/", (*_LAYERS, "tests/checks/test_values_of_inputs.py")),
@@ -72,6 +74,11 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("core/agreement", ("tests/primitives/test_checked_operator.py", "tests/primitives/test_validation.py")),
     ("core/layer", ("tests/checks/test_checks_of_layers.py", f"{_LOOKS}/test_layers.py")),
+    ("core/splitmix", ("tests/core/test_splitmix.py", "tests/core/test_values.py")),
+    (
+        "core/transport",
+        ("tests/gpu/test_nccl.py", "tests/gpu/test_transports.py", "tests/devices/test_transport.py"),
+    ),
     (
         "core/",
         (
@@ -97,7 +104,10 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/primitives/test_compositions.py",
         ),
     ),
-    ("engine/parallel", ("tests/torch_distributed/test_check_parallel.py",)),
+    (
+        "engine/parallel",
+        ("tests/engine/test_freezing.py", "tests/torch_distributed/test_check_parallel.py"),
+    ),
     ("engine/pipeline", ("tests/torch_distributed/test_pipelines.py",)),
     ("engine/single_steps", ("tests/engine/test_looks_of_a_search.py", "tests/engine/test_single_steps.py")),
     ("engine/exhaust", ("tests/engine/test_exhaust.py",)),
@@ -120,7 +130,12 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "engine/adapters",
-        ("tests/engine/test_subject.py", "tests/engine/test_search.py", "tests/adapters/test_released.py"),
+        (
+            "tests/engine/test_subject.py",
+            "tests/engine/test_cotangents_of_adapters.py",
+            "tests/engine/test_search.py",
+            "tests/adapters/test_released.py",
+        ),
     ),
     ("engine/discovery", ("tests/engine/test_discovery.py", "tests/cli/test_cli.py")),
     (

@@ -82,14 +82,8 @@ def with_cuts(case: Case, spaces: Sequence[Space], cuts: Cuts) -> Case | None:
         return None
 
 
-def _lengths(layout: Layout, dim: int) -> list[int]:
-    if layout.axes[dim] is None or len(layout.windows[dim]) < 2:
-        return []
-    return [stop - start for start, stop in layout.windows[dim]]
-
-
 def _is_uneven(layout: Layout, dim: int) -> bool:
-    return len(set(_lengths(layout, dim))) > 1
+    return len({stop - start for start, stop in layout.windows[dim]}) > 1
 
 
 def _even_side(side: int, parts: Collection[int], *, longer: bool) -> int:

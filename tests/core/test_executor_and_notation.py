@@ -137,6 +137,15 @@ def test_a_composition_is_explained_by_its_factors_and_by_one_program() -> None:
     assert "(B R)* = D_c S_{c→a} S_{c→b} A_a A_b D_0 D_1 S_{0→c} S_{1→c} A_c" in text
 
 
+def test_each_factor_of_a_product_adds_one_prime_to_the_names_of_its_buffers() -> None:
+    comm, copies = _Alone(2), Layout([4], Partition([2]), axes=[None])
+    sums = SumReduce(comm, copies, Partition([1]))
+    spread = Broadcast(comm, Layout([4], Partition([1])), Partition([2]))
+    text = explain(spread @ sums @ spread @ sums)
+    assert "to    y′′′: [4] whole" in text
+    assert "c: y on rank 0\n  d: y′ on rank 0\n  e: y′ on rank 1\n  f: y′′ on rank 0\n" in text
+
+
 def test_operators_print_as_the_expressions_that_they_are() -> None:
     comm, copies = _Alone(2), Layout([4], Partition([2]), axes=[None])
     total = AllSumReduce(comm, copies, [0])

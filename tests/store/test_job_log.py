@@ -17,7 +17,17 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status, coherent
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import Budget, SearchResult, investigate
-from adjointlab.store.job_log import VARIABLE, DeadlyCases, Death, Done, JobLog, claimed, supervised
+from adjointlab.store.job_log import (
+    HOOKED,
+    VARIABLE,
+    DeadlyCases,
+    Death,
+    Done,
+    JobLog,
+    claimed,
+    stopped_by,
+    supervised,
+)
 from adjointlab.store.reproducer import Written
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Run, Runner
@@ -49,6 +59,24 @@ def test_what_is_done_comes_back_as_it_was(job_log: JobLog, monkeypatch: pytest.
     assert job_log.outcome("here:wrong adjoint") == done
     assert job_log.outcome("here:right adjoint") == other
     assert job_log.outcome("here:else adjoint") is None
+
+
+def test_the_signal_that_ends_a_job_is_known_to_its_supervised_process_alone(
+    job_log: JobLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(HOOKED, raising=False)
+    assert stopped_by() == 0
+
+    monkeypatch.setenv(VARIABLE, str(job_log.folder))
+    monkeypatch.setenv(HOOKED, str(os.getpid()))
+    assert stopped_by() == 0
+    job_log.record_stop(15)
+    job_log.record_stop(2)
+    assert stopped_by() == job_log.stop_signal == 15
+
+    monkeypatch.setenv(HOOKED, str(os.getpid() + 1))
+    assert stopped_by() == 0
 
 
 def test_a_death_comes_back_as_it_was(job_log: JobLog) -> None:
