@@ -69,6 +69,7 @@ def run_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
     First they run without a mutant. Raises `RuntimeError` where they do not pass then: every mutant would count as found; and in
     a process that has imported the lab, which no child would read again. Of the tests that a mutant names, the one that has found
     it runs without the mutant afterwards; where it (or its file) does not pass then either, it is left out and the mutant runs again.
+    Where their process has ended or hung, all run without the mutant; if they do so then too, the mutant is not found.
     """
     if "adjointlab" in sys.modules:
         raise RuntimeError("this process has imported the lab: start a new one")
@@ -83,7 +84,7 @@ def run_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
     for group in groups.values():
         file = group[0].file
         queue += [_control(file), *group]
-    waiting, confirmed, held = queue[::-1], set[str](), dict[str, list[Outcome]]()
+    waiting, confirmed, held = queue[::-1], set[str](), dict[tuple[str, ...], list[Outcome]]()
     with tempfile.TemporaryDirectory() as folder:
         copies = [_copy(Path(folder) / f"copy-{number}") for number in range(jobs)]
         for outcome in _outcomes(waiting, copies):
@@ -94,24 +95,37 @@ def run_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
                         f"the tests of {mutant.file} do not pass without a mutant: {finder}\n{outcome.output[-2000:]}"
                     )
             elif mutant.name == _CONTROL:
-                ((tried,),) = mutant.stages
-                found = held.pop(tried)
-                if outcome.found:
-                    waiting += [_without(each.by, each.mutant) for each in found]
-                else:
-                    confirmed |= {each.by for each in found}
-                    yield from found
+                (tried,) = mutant.stages
+                for each in held.pop(tried):
+                    if not outcome.found:
+                        confirmed |= {each.by} if ".py" in each.by else set()
+                        yield each
+                    elif ".py" in each.by:
+                        waiting.append(_without(each.by, each.mutant))
+                    else:
+                        yield each._replace(found=False, by=f"without the mutant too: {each.by}")
             elif not outcome.found and mutant.stages[1:]:
                 waiting.append(replace(mutant, stages=mutant.stages[1:]))
-            elif not outcome.found or not mutant.stages or finder in confirmed or ".py" not in finder:
+            elif not outcome.found or not mutant.stages or finder in confirmed:
                 yield outcome
             else:
-                # A file that could not be collected is tried with its first test.
-                of_file = (each for each in mutant.stages[0] if each.startswith(finder))
-                tried = finder if "::" in finder else next(of_file, mutant.stages[0][0])
+                tried = _to_try(mutant, finder)
                 if tried not in held:
-                    waiting.append(replace(_control(mutant.file), stages=((tried,),), limit=mutant.limit))
+                    waiting.append(replace(_control(mutant.file), stages=(tried,), limit=mutant.limit))
                 held.setdefault(tried, []).append(outcome)
+
+
+def _to_try(mutant: Mutant, finder: str) -> tuple[str, ...]:
+    """The tests that must pass without the mutant: the one that has found it, or all where their process has ended or hung.
+
+    A file that could not be collected is tried with its first test.
+    """
+    if "::" in finder:
+        return (finder,)
+    if ".py" not in finder:
+        return mutant.stages[0]
+    of_file = (each for each in mutant.stages[0] if each.startswith(finder))
+    return (next(of_file, mutant.stages[0][0]),)
 
 
 def _control(file: str) -> Mutant:

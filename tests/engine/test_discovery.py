@@ -161,6 +161,20 @@ def test_a_module_that_fails_to_import_says_why_and_in_which_innermost_line(
     assert "breaks_on_import" not in sys.modules
 
 
+@pytest.mark.parametrize("missing", ["a_missing_module", "zz_missing_module"])
+def test_a_module_that_imports_a_missing_one_is_not_missing_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    (tmp_path / "imports_a_missing_one.py").write_text(f"import {missing}\n")
+    monkeypatch.chdir(tmp_path)
+    why = rf"imports_a_missing_one cannot be imported: ModuleNotFoundError: No module named '{missing}'"
+    with pytest.raises(NotFound, match=why):
+        find(["imports_a_missing_one"])
+    for name in (missing, f"{missing}.inner"):
+        with pytest.raises(NotFound, match=f"there is no module or installed subject {name}"):
+            find([name])
+
+
 NAMELESS = """
 import adjointlab as al
 from tests.samples import RingShift, equal_blocks, right
