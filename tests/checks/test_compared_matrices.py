@@ -44,6 +44,14 @@ def test_twelve_rows_and_columns_around_the_first_difference_are_shown(
         assert entries == tuple(tuple(f"{matrix[i, j]:g}" for j in columns) for i in rows)
 
 
+@pytest.mark.parametrize(("side", "has_hint"), [(4, True), (256, True), (257, False), (300, False)])
+def test_the_relation_of_large_matrices_is_not_looked_for(side: int, has_hint: bool) -> None:
+    bases = ((al.Space(al.Layout((side,), al.Partition((2,)))), range(side)),) * 2
+    right = np.eye(side) + np.eye(side)[::-1]
+    shown = compared(("forward", "specification"), (2 * right, right), right != 0, bases)
+    assert (shown.hint is not None) is has_hint
+
+
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_entries_are_marked_that_differ_from_the_specification_where_there_is_one(is_whole: bool) -> None:
     element = Element(Grid("", "", (), (), ()), "x", 0)
