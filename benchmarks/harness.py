@@ -127,6 +127,7 @@ def rate(world: SimulatedWorld, subject: Subject, check: str, cases: int) -> flo
 
 
 OTHERS = (
+    ("Broadcast", "adjoint", 300),
     ("HaloExchange", "adjoint", 200),
     ("Convolution", "gradients", 60),
     ("MaxPooling", "gradients", 60),
@@ -134,7 +135,12 @@ OTHERS = (
     ("Softmax", "gradients", 60),
     ("GroupNorm", "gradients", 60),
     ("MultiheadAttention", "gradients", 40),
+    ("Upsample", "gradients", 60),
+    ("Convolution", "sequential", 60),
+    ("Linear", "sequential", 60),
+    ("Convolution", "jacobian", 60),
     ("Softmax", "jacobian", 60),
+    ("Linear", "double_backward", 30),
     ("MultiheadAttention", "double_backward", 30),
 )
 """Installed subjects, on up to 8 ranks: check and number of cases."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, Self
@@ -19,7 +18,7 @@ from adjointlab.core.space import Space, Tensor, check_argument
 from adjointlab.layers.differentiable import connected, of_nothing
 from adjointlab.layers.parameters import DistributedParameters
 from adjointlab.layers.representation import arguments_that_differ, sequential_arguments, shapes_of
-from adjointlab.layers.torch_modules import TorchClasses, dtype_name
+from adjointlab.layers.torch_modules import TorchClasses, dtype_name, parameters_of
 from adjointlab.layers.windows import local_window
 from adjointlab.primitives.validation import partition_of
 from adjointlab.typing import Communicator
@@ -235,7 +234,7 @@ class TorchLayer(DistributedModule):
         if len(cls.torch_classes) != 1:
             raise TypeError(f"module: {cls.__name__} is made from {cls._torch_names()}, but was given none")
         (torch_class,) = cls.torch_classes
-        if "dtype" in inspect.signature(torch_class).parameters:
+        if "dtype" in parameters_of(torch_class):
             named["dtype"] = dtype
         return torch_class(*arguments, **named)
 

@@ -38,7 +38,8 @@ class GroupNorm(Normalisation, torch_classes=(nn.GroupNorm,)):
         if shape[1] != module.num_channels:
             raise ValueError(f"input_shape: {shape} has not num_channels = {module.num_channels} channels")
         alike = nn.GroupNorm(module.num_groups, module.num_channels, affine=False)
-        result_of(alike, torch.empty(shape, device="meta"))  # which has a shape and no elements
+        # Torch refuses groups of one element, which are groups of one as well where no side is above 2.
+        result_of(alike, torch.empty([min(side, 2) if dim != 1 else side for dim, side in enumerate(shape)]))
         self.check_order(shape)
         self.num_groups, self.num_channels = module.num_groups, module.num_channels
         self.eps, self.affine = module.eps, module.affine

@@ -108,7 +108,7 @@ class Resampling(TorchLayer):
 
     def lay_out(self, module: torch.nn.Module) -> None:
         shape = self.input_shape
-        y_shape = tuple(result_of(module, torch.empty(shape, device="meta")).shape)
+        y_shape = self.output_shape(module)
         self.check_order(shape)
         functions = self.along_dims(module, len(shape))
         lead = len(shape) - len(functions)
@@ -137,6 +137,10 @@ class Resampling(TorchLayer):
         if window is not None and 0 not in self.local_output_shape:
             self.taps = [(lead + dim, each.part(window[lead + dim])) for dim, each in enumerate(taps)]
         self.domain, self.codomain = Space(x, dtype=name), Space(y, dtype=name, name="y")
+
+    def output_shape(self, module: torch.nn.Module) -> tuple[int, ...]:
+        """The shape of the result. Raises `ValueError`, in torch's words, where there is none."""
+        return tuple(result_of(module, torch.empty(self.input_shape, device="meta")).shape)
 
     def along_dims(self, module: torch.nn.Module, order: int) -> Sequence[AlongDim]:
         """The function of each spatial dimension, for an input of that order."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from operator import index
 from typing import SupportsIndex, TypeAlias
 
@@ -16,6 +18,7 @@ __all__ = [
     "TorchClasses",
     "device_of",
     "dtype_name",
+    "parameters_of",
     "per_dim",
     "result_of",
     "spatial_dims",
@@ -123,6 +126,16 @@ def uninitialised_copy(module: nn.Module, device: torch.device) -> nn.Module:
         empty = torch.empty_like(tensor, device=device, requires_grad=False)
         memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad)
     return copy.deepcopy(module, memo)
+
+
+def parameters_of(torch_class: Callable[..., nn.Module]) -> frozenset[str]:
+    """The names of the arguments that a class of torch's takes."""
+    return _parameters_of(torch_class)  # in two, for mypy takes a class for no argument of a cached function
+
+
+@cache  # every rank asks, for each layer
+def _parameters_of(torch_class: Callable[..., nn.Module]) -> frozenset[str]:
+    return frozenset(inspect.signature(torch_class).parameters)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

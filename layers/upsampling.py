@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from adjointlab.layers.resampling import AlongDim, Resampling
+from adjointlab.layers.torch_modules import result_of
 
 __all__ = ["Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d"]
 
@@ -30,6 +31,12 @@ class Upsample(Resampling, torch_classes=(nn.Upsample,)):
         super().lay_out(module)
         if str(module.mode).startswith("nearest"):
             self.rounding = 0.0  # values move
+
+    def output_shape(self, module: nn.Module) -> tuple[int, ...]:
+        # An empty batch, not the device "meta", for which torch interpolates by Python code that takes milliseconds.
+        lead = self.input_shape[:1]
+        y = result_of(module, torch.empty([0] * len(lead) + list(self.input_shape[1:])))
+        return (*lead, *y.shape[1:])
 
     def along_dims(self, module: nn.Module, order: int) -> Sequence[AlongDim]:
         module, dims = cast(nn.Upsample, module), order - 2

@@ -218,7 +218,7 @@ def first_difference(
                     _number(array[index]),
                     _number(want[rank][index]),
                     marked_grid(tensor, (rank, Role.WRONG), index),
-                    tensor_hint(tensor, got, want, tolerance.allowed(scale)),
+                    tensor_hint(tensor, got, want, tolerance.allowed(scale), len(actual)),
                 )
     return None
 

@@ -35,6 +35,8 @@ class FaultKind(StrEnum):
     BY_RANKS = "divided by the number of ranks"
     DOUBLED = "doubled"
     HALVED = "halved"
+    MULTIPLE = "times a number up to that of the ranks"
+    FRACTION = "divided by a number up to that of the ranks"
     TIMES_ROOT = "times the square root of the number of ranks"
     BY_ROOT = "divided by the square root of the number of ranks"
     SIGN = "wrong sign"
@@ -74,18 +76,25 @@ _MOST_VALUE: Final = 1e150
 
 
 def value_hint(
-    got: NumpyArray, want: NumpyArray, ranks: NumpyArray, size: int, allowed: float = 0.0
+    got: NumpyArray,
+    want: NumpyArray,
+    ranks: NumpyArray,
+    size: int,
+    allowed: float = 0.0,
+    *,
+    run_ranks: int = 0,
 ) -> Hint | None:
     """The hint on values of elements, which `ranks` hold, of `size` ranks in all; differences up to `allowed` are none.
 
-    The values are random, so that equal ones belong together.
+    The values are random, so that equal ones belong together. `run_ranks` is the number of all ranks, where others hold nothing
+    of the tensor.
     """
     got, want = np.asarray(got, np.complex128), np.asarray(want, np.complex128)
     if not (np.abs(got) < _MOST_VALUE).all() or not (np.abs(want) < _MOST_VALUE).all():
         return None
     if not are_telling(want, 10 * allowed).any():
         return None
-    hint = _relation(got, want, ranks, size, allowed)
+    hint = _relation(got, want, ranks, (size, max(size, run_ranks)), allowed)
     if hint is not None and hint.kind is not FaultKind.EXTRA:
         return hint
     if (scaled := _root_hint(((got, want),), size)) is not None:
@@ -110,8 +119,10 @@ def _all_among(values: NumpyArray, pool: NumpyArray, allowed: float) -> bool:
     return all(bool((np.abs(pool - value) <= allowed).any()) for value in values[:100])
 
 
-def _relation(got: NumpyArray, want: NumpyArray, ranks: NumpyArray, size: int, allowed: float) -> Hint | None:
-    """The relation that all numbers that differ have to those that are due."""
+def _relation(
+    got: NumpyArray, want: NumpyArray, ranks: NumpyArray, sizes: tuple[int, int], allowed: float
+) -> Hint | None:
+    """The relation that all numbers that differ have to those that are due; `sizes` are as :func:`_factors` takes them."""
     wrong = np.abs(got - want) > allowed
     if not wrong.any():
         return None
@@ -128,7 +139,7 @@ def _relation(got: NumpyArray, want: NumpyArray, ranks: NumpyArray, size: int, a
         if all_are(w.real.astype(np.complex128)):
             return Hint(FaultKind.REAL_PART, "the real part of what is due: the imaginary part is dropped")
     if (np.abs(w) > 10 * allowed).all():
-        for factor, kind, text in _factors(size):
+        for factor, kind, text in _factors(*sizes):
             if all_are(factor * w):
                 return Hint(kind, text)
     if not g.any():
@@ -138,13 +149,21 @@ def _relation(got: NumpyArray, want: NumpyArray, ranks: NumpyArray, size: int, a
     return None
 
 
-def _factors(size: int) -> Iterator[tuple[float, FaultKind, str]]:
+def _factors(size: int, run_ranks: int) -> Iterator[tuple[float, FaultKind, str]]:
+    """Factors with their kinds: of the ranks of the partition, of all ranks of the run, and of numbers between.
+
+    On two ranks, twice is not told from times the number of ranks: the kind is what holds in any case.
+    """
     yield -1.0, FaultKind.SIGN, "the negative of what is due"
-    if size > 1:
-        yield float(size), FaultKind.TIMES_RANKS, f"{size} times what is due, on {size} ranks"
-        yield 1 / size, FaultKind.BY_RANKS, f"1/{size} of what is due, on {size} ranks"
-    yield 2.0, FaultKind.DOUBLED, "twice what is due"
-    yield 0.5, FaultKind.HALVED, "half of what is due"
+    for ranks in sorted({size, run_ranks} - {0, 1, 2}):
+        yield float(ranks), FaultKind.TIMES_RANKS, f"{ranks} times what is due, on {ranks} ranks"
+        yield 1 / ranks, FaultKind.BY_RANKS, f"1/{ranks} of what is due, on {ranks} ranks"
+    on_two = ", on 2 ranks" if 2 in (size, run_ranks) else ""
+    yield 2.0, FaultKind.DOUBLED, f"twice what is due{on_two}"
+    yield 0.5, FaultKind.HALVED, f"half of what is due{on_two}"
+    for number in range(3, run_ranks):
+        yield float(number), FaultKind.MULTIPLE, f"{number} times what is due, on {run_ranks} ranks"
+        yield 1 / number, FaultKind.FRACTION, f"1/{number} of what is due, on {run_ranks} ranks"
 
 
 def _zero(want: NumpyArray, wrong: NumpyArray, ranks: NumpyArray) -> Hint:
@@ -165,7 +184,7 @@ def matrix_hint(
         return None
     size = len({*row_ranks, *column_ranks})
     columns = np.broadcast_to(np.asarray(column_ranks), got.shape)
-    hint = _relation(got, want, columns, size, 0.0)
+    hint = _relation(got, want, columns, (size, size), 0.0)
     if hint is None or hint.kind is FaultKind.EXTRA:
         if _is_permuted(got, want):
             return Hint(FaultKind.MISPLACED, "the same entries in other places")

@@ -22,15 +22,15 @@ _PIECES = 8
 
 
 def tensor_hint(
-    tensor: Tensor, got: dict[int, NumpyArray], want: dict[int, NumpyArray], allowed: float
+    tensor: Tensor, got: dict[int, NumpyArray], want: dict[int, NumpyArray], allowed: float, run_ranks: int
 ) -> Hint | None:
-    """The hint on the values of a tensor, by rank, in comparison with those that are due."""
+    """The hint on the values of a tensor, by rank, in comparison with those that are due, in a run of so many ranks."""
     ranks = [rank for rank in got if got[rank].shape == want[rank].shape]
     if len(ranks) < len(got) or sum(got[rank].size for rank in ranks) > _COMPARED:
         return None
     actual, expected = (np.concatenate([np.ravel(each[rank]) for rank in ranks]) for each in (got, want))
     owners = np.repeat(ranks, [got[rank].size for rank in ranks])
-    return value_hint(actual, expected, owners, tensor.layout.partition.size, allowed)
+    return value_hint(actual, expected, owners, tensor.layout.partition.size, allowed, run_ranks=run_ranks)
 
 
 def marked_grid(

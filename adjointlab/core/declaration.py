@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 from adjointlab.spelling import did_you_mean
@@ -29,9 +31,12 @@ def require_accepts(
     `role` is the function's in the subject, such as "the adjoint"; `declarations` are further entries that a strategy's dictionary
     may have, which are not passed on. A function that does not tell its parameters is taken to accept all.
     """
+    with suppress(TypeError, ValueError):  # of a builtin, say, or one that has no hash
+        if _binds(function, len(positional), tuple(arguments)):
+            return
     try:
-        signature = inspect.signature(function, follow_wrapped=False)  # what a decorator takes
-    except (TypeError, ValueError):  # of a builtin, say
+        signature = _signature(function)
+    except (TypeError, ValueError):
         return
     try:
         signature.bind(*positional, **arguments)
@@ -50,6 +55,20 @@ def require_accepts(
         raise SubjectError(
             f"{role} is called as {name}({call}), but {name}{_names(signature)} {fault}"
         ) from None
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(function, follow_wrapped=False)  # what a decorator takes
+
+
+@lru_cache(maxsize=64)  # every rank of every case asks
+def _binds(function: Callable[..., Any], positional: int, named: tuple[str, ...]) -> bool:
+    """Return True if a function can be called so. Raises what `inspect.signature` raises."""
+    try:
+        _signature(function).bind(*range(positional), **dict.fromkeys(named))
+    except TypeError:
+        return False
+    return True
 
 
 def _names(signature: inspect.Signature) -> str:

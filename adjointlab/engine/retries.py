@@ -162,19 +162,20 @@ class _Retries:
         return hint
 
     def _relation(self, case: Case) -> Hint | None:
-        first: Hint | None = None
+        """The relation of wrong values of any result: which one is wrong first depends on what requires a gradient under a key."""
+        told: Hint | None = None
         number = 0
         for each in _with_other_keys(case, _KEYS):
             judgement = self._judged(each)
-            if judgement is None or not judgement.verdict.fails_like(self.verdict):
+            if judgement is None or judgement.verdict.status is not Status.INCOHERENT:
                 continue
             evidence = judgement.verdict.evidence
             hint = None if evidence is None or evidence.place is None else evidence.place.hint
-            if hint is None or (first is not None and hint.kind is not first.kind):
+            if hint is None or (told is not None and hint.kind is not told.kind):
                 return None
-            first, number = first or hint, number + 1
+            told, number = told or hint, number + 1
             if number == _TELLING:
-                return first
+                return told
         return None
 
     def _in_both_directions(self, hint: Hint) -> Hint | None:

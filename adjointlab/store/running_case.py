@@ -229,7 +229,10 @@ def read_file(path: Path) -> Running | None:
     """Read the record in a file; `None` where there is none, or none that can be read."""
     for _ in range(3):
         try:
-            running = msgspec.json.decode(files.read_file(path), type=Running)
+            data = files.read_file(path)
+            if not data:
+                return None  # made, and nothing recorded yet: as each check finds its own
+            running = msgspec.json.decode(data, type=Running)
             return structs.replace(running, case=running.case and running.case.restored())
         except OSError:
             return None

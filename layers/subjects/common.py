@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
@@ -16,6 +15,7 @@ from adjointlab.core import strategies
 from adjointlab.core.partition import Partition
 from adjointlab.engine.subject import subject
 from adjointlab.layers.distributed import DistributedModule
+from adjointlab.layers.torch_modules import parameters_of
 from adjointlab.typing import Communicator
 
 __all__ = [
@@ -52,7 +52,7 @@ def twin_of(*classes: type[nn.Module]) -> Callable[..., nn.Module]:
 
     def make(*, dtype: str, dims: int = 1, **arguments: Any) -> nn.Module:
         torch_class = classes[dims - 1]
-        known = inspect.signature(torch_class).parameters
+        known = parameters_of(torch_class)
         given = {**arguments, "dtype": getattr(torch, dtype)}
         return torch_class(**{name: value for name, value in given.items() if name in known})
 

@@ -37,8 +37,8 @@ def kind_of(got: object, want: NumpyArray = WANT) -> FaultKind | None:
 @pytest.mark.parametrize(
     ("got", "kind"),
     [
-        (2 * WANT, FaultKind.TIMES_RANKS),
-        (WANT / 2, FaultKind.BY_RANKS),
+        (2 * WANT, FaultKind.DOUBLED),
+        (WANT / 2, FaultKind.HALVED),
         (-WANT, FaultKind.SIGN),
         (-WANT * (1 - 1e-13), FaultKind.SIGN),
         (-WANT * (1 - 1e-11), None),
@@ -55,6 +55,27 @@ def kind_of(got: object, want: NumpyArray = WANT) -> FaultKind | None:
 )
 def test_values_tell_the_relation_that_holds_of_all_that_differ(got: object, kind: FaultKind | None) -> None:
     assert kind_of(got) is kind
+
+
+@pytest.mark.parametrize(
+    ("factor", "kind"),
+    [
+        (2, FaultKind.DOUBLED),
+        (6, FaultKind.TIMES_RANKS),
+        (3, FaultKind.MULTIPLE),
+        (5, FaultKind.MULTIPLE),
+        (1 / 6, FaultKind.BY_RANKS),
+        (1 / 3, FaultKind.FRACTION),
+        (7, None),
+        (1 / 7, None),
+        (2 / 3, None),
+    ],
+)
+def test_factors_are_told_up_to_the_number_of_all_ranks(factor: float, kind: FaultKind | None) -> None:
+    hint = value_hint(factor * WANT, WANT, RANKS, 2, 1e-6, run_ranks=6)
+    assert (None if hint is None else hint.kind) is kind
+    alone = kind_of(factor * WANT)
+    assert alone is (kind if factor == 2 else None), "others than two need as many ranks"
 
 
 def test_zeros_on_the_only_rank_are_no_matter_of_the_rank() -> None:
@@ -100,7 +121,7 @@ def test_unrelated_values_have_no_hint(values: list[int]) -> None:
     [
         ([[1, 0], [0, 0]], FaultKind.ZERO_RANK),
         ([[0, 0], [0, 0]], FaultKind.MISSING),
-        ([[1, 0], [0, 2]], FaultKind.TIMES_RANKS),
+        ([[1, 0], [0, 2]], FaultKind.DOUBLED),
         ([[0, 1], [1, 0]], FaultKind.MISPLACED),
         ([[1, 1], [0, 1]], FaultKind.EXTRA),
         ([[1, 0], [0, 3]], None),
@@ -178,12 +199,12 @@ KINDS: dict[str, set[FaultKind]] = {
     "adjoint takes one of the copies": {FaultKind.SUM_DROPPED},
     "missing sum in a broadcast's adjoint": {FaultKind.SUM_DROPPED},
     "sum doubled": {FaultKind.DOUBLED, FaultKind.HALVED},
-    "scaled by the number of ranks": {FaultKind.TIMES_RANKS},
+    "scaled by the number of ranks": {FaultKind.TIMES_RANKS, FaultKind.DOUBLED},
     "conjugate missing": {FaultKind.CONJUGATE},
     "dtype narrowed": {FaultKind.NARROWED},
     "stale buffer reused": {FaultKind.KEPT},
     "adjoint of an all-gather is a slice": {FaultKind.SUM_DROPPED},
-    "gradients averaged over the sequence dimension too": {FaultKind.BY_RANKS},
+    "gradients averaged over the sequence dimension too": {FaultKind.BY_RANKS, FaultKind.HALVED},
     "gradients summed twice": {FaultKind.TIMES_RANKS, FaultKind.DOUBLED},
     "rank axis merged without moving it": {FaultKind.MISPLACED},
     "raw storage sent": {FaultKind.STRIDES},

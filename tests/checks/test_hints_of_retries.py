@@ -85,7 +85,7 @@ class ScaledByRanks(Scaled):
     [
         (Scaled, {FaultKind.BY_ROOT}),
         (ScaledForward, set()),
-        (ScaledByRanks, {FaultKind.BY_RANKS}),
+        (ScaledByRanks, {FaultKind.HALVED}),  # shrunk to two ranks
     ],
 )
 def test_a_root_is_told_where_both_directions_have_it(

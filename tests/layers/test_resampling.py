@@ -77,6 +77,7 @@ def test_the_layer_is_torchs_along_every_dimension(
             (1, 2, 5),
             "(got bicubic)",
         ),
+        (lambda *a: Upsample(*a, mode="linear", size=3), (1, 0, 5), "Non-empty 3D data tensor expected"),
         (lambda *a: Upsample(*a, scale_factor=0.1), (1, 2, 5), "should be greater than"),
     ],
 )

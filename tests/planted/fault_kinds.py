@@ -15,11 +15,11 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
         ("accumulated gradient lost",),
     ),
     (
-        (Kind.BY_RANKS,),
+        (Kind.BY_RANKS, Kind.HALVED),
         ("gradients averaged over the sequence dimension too",),
     ),
     (
-        (Kind.BY_RANKS, Kind.HALVED),
+        (Kind.BY_RANKS, Kind.HALVED, Kind.FRACTION),
         (
             "weight gradient averaged",
             "cotangent divided among the summands",
@@ -45,17 +45,11 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
     ),
     (
         (Kind.EXTRA, Kind.KEPT),
-        (
-            "adjoint does not clear the halo",
-            "halos at the border keep old values",
-        ),
+        ("adjoint does not clear the halo", "halos at the border keep old values"),
     ),
     (
         (Kind.EXTRA, Kind.MISPLACED),
-        (
-            "wraps round where it should not",
-            "groups counted from the worker's first channel",
-        ),
+        ("wraps round where it should not", "groups counted from the worker's first channel"),
     ),
     (
         (Kind.EXTRA, Kind.TIMES_RANKS, Kind.DOUBLED),
@@ -63,11 +57,7 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
     ),
     (
         (Kind.HALVED,),
-        (
-            "scale skipped on one rank",
-            "running variance biased",
-            "average counts padding",
-        ),
+        ("scale skipped on one rank", "running variance biased", "average counts padding"),
     ),
     (
         (Kind.IMAGINARY, Kind.REAL_PART),
@@ -90,7 +80,6 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
             "left and right width swapped in the adjoint",
             "blocks of a wide halo in the wrong order",
             "ranks of the grid sorted",
-            "periodic index clamped",
             "left and right confused where one rank is both",
             "sums in the order of a dictionary",
             "adjoint's stages in forward order",
@@ -124,7 +113,7 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
         ),
     ),
     (
-        (Kind.MISPLACED, Kind.OWN_PART, Kind.TIMES_RANKS),
+        (Kind.MISPLACED, Kind.OWN_PART, Kind.TIMES_RANKS, Kind.DOUBLED),
         ("block of the first ring step in every step",),
     ),
     (
@@ -155,6 +144,7 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
     (
         (Kind.MISSING, Kind.MISPLACED),
         (
+            "periodic index clamped",
             "one dimension's width used for all",
             "neighbours taken from rank ± 1",
             "left and right halo swapped",
@@ -166,7 +156,7 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
     ),
     (
         (Kind.MISSING, Kind.MISPLACED, Kind.OWN_PART),
-        ("unpooled by local index",),
+        ("unpooled by local index", "transposed convolution pads every part"),
     ),
     (
         (Kind.MISSING, Kind.MISPLACED, Kind.UNEVEN),
@@ -181,23 +171,15 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
     ),
     (
         (Kind.MISSING, Kind.MISPLACED, Kind.UNEVEN, Kind.OWN_PART),
-        ("unpooled elements' gradients stay",),
+        ("unpooled elements' gradients stay", "interpolation of the own part"),
     ),
     (
         (Kind.MISSING, Kind.OWN_PART),
-        (
-            "transposed convolution pads every part",
-            "interpolation of the own part",
-            "overlap starts before the exchange is complete",
-            "overlap's interior reads the halo",
-        ),
+        ("overlap starts before the exchange is complete", "overlap's interior reads the halo"),
     ),
     (
         (Kind.MISSING, Kind.ZERO_RANK),
-        (
-            "interior taken as x[n:-0]",
-            "padding row counted from the own vocabulary",
-        ),
+        ("interior taken as x[n:-0]", "padding row counted from the own vocabulary"),
     ),
     (
         (Kind.MISSING, Kind.ZERO_RANK, Kind.EXTRA, Kind.MISPLACED),
@@ -220,12 +202,8 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
         ("scattered input's gradient not gathered",),
     ),
     (
-        (Kind.MISSING, Kind.ZERO_RANK, Kind.UNEVEN),
-        ("last rows of an uneven cut not sent",),
-    ),
-    (
         (Kind.MISSING, Kind.ZERO_RANK, Kind.UNEVEN, Kind.EMPTY),
-        ("rank without rows skips the exchange",),
+        ("last rows of an uneven cut not sent", "rank without rows skips the exchange"),
     ),
     (
         (Kind.NARROWED,),
@@ -239,15 +217,15 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
             "adaptive average of the own part",
             "softmax divides by the own part's sum",
             "softmax subtracts the own part's largest",
-            "label smoothing over the own classes",
             "adaptive indices in the own part",
-            "probabilities smoothed over the own classes",
             "indices in the local tensor",
         ),
     ),
     (
-        (Kind.OWN_PART, Kind.TIMES_RANKS, Kind.DOUBLED),
+        (Kind.OWN_PART, Kind.DOUBLED, Kind.TIMES_RANKS, Kind.MULTIPLE),
         (
+            "label smoothing over the own classes",
+            "probabilities smoothed over the own classes",
             "mean over the own weights",
             "attention weights averaged over the own heads",
         ),
@@ -263,11 +241,7 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
     ),
     (
         (Kind.STRIDES,),
-        (
-            "sum of a contiguous copy discarded",
-            "raw storage sent",
-            "cotangent taken for contiguous",
-        ),
+        ("sum of a contiguous copy discarded", "raw storage sent", "cotangent taken for contiguous"),
     ),
     (
         (Kind.SUM_DROPPED,),
@@ -279,10 +253,7 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
     ),
     (
         (Kind.SUM_DROPPED, Kind.DECLARATION),
-        (
-            "missing sum in a broadcast's adjoint",
-            "adjoint of an all-gather is a slice",
-        ),
+        ("missing sum in a broadcast's adjoint", "adjoint of an all-gather is a slice"),
     ),
     (
         (Kind.SUM_DROPPED, Kind.EXTRA, Kind.MISPLACED),
@@ -294,10 +265,7 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
     ),
     (
         (Kind.SUM_DROPPED, Kind.MISPLACED, Kind.OWN_PART),
-        (
-            "transposed partition ignored",
-            "gradients of a ring's blocks stay",
-        ),
+        ("transposed partition ignored", "gradients of a ring's blocks stay"),
     ),
     (
         (Kind.SUM_DROPPED, Kind.MISPLACED, Kind.TIMES_RANKS, Kind.DOUBLED),
@@ -313,10 +281,7 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
     ),
     (
         (Kind.SUM_DROPPED, Kind.MISSING, Kind.OWN_PART),
-        (
-            "overlap's weight gradient of own cells",
-            "overlap sends the interior's data gradient",
-        ),
+        ("overlap's weight gradient of own cells", "overlap sends the interior's data gradient"),
     ),
     (
         (Kind.SUM_DROPPED, Kind.MISSING, Kind.ZERO_RANK, Kind.OWN_PART),
@@ -338,8 +303,6 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
             "bias gradient not summed",
             "input gradient not reduced over P_co",
             "forward mode without the sum",
-            "gathered input's gradient not summed",
-            "slice in place of a reduce-scatter",
             "panel's gradient not summed",
             "local statistics",
             "identity as the statistics' backward",
@@ -347,17 +310,20 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
         ),
     ),
     (
-        (Kind.TIMES_RANKS,),
-        ("scaled by the number of ranks",),
+        (Kind.SUM_DROPPED, Kind.OWN_PART, Kind.ZERO_RANK),
+        ("gathered input's gradient not summed", "slice in place of a reduce-scatter"),
+    ),
+    (
+        (Kind.TIMES_RANKS, Kind.DOUBLED),
+        ("scaled by the number of ranks", "adjoint sums by the local type of the primal"),
     ),
     (
         (Kind.TIMES_RANKS, Kind.BY_RANKS, Kind.DOUBLED, Kind.HALVED),
         ("dropout scaled by the own share",),
     ),
     (
-        (Kind.TIMES_RANKS, Kind.DOUBLED),
+        (Kind.TIMES_RANKS, Kind.DOUBLED, Kind.MULTIPLE),
         (
-            "adjoint sums by the local type of the primal",
             "gradients summed twice",
             "gathered output's gradient summed",
             "row-parallel gradient reduced twice",
@@ -369,7 +335,6 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
             "balanced cut assumed",
             "rank that is to hold nothing does not send",
             "rank that held nothing does not receive",
-            "same local shape taken for same layout",
             "a rank without data skips a sum",
             "own shape taken for every rank's",
             "variance averaged over uneven parts",
@@ -381,7 +346,19 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
         ("mean of local means under uneven cuts",),
     ),
     (
-        (Kind.UNEVEN, Kind.OWN_PART, Kind.TIMES_RANKS, Kind.BY_RANKS),
+        (Kind.UNEVEN, Kind.EMPTY, Kind.MISPLACED),
+        ("same local shape taken for same layout",),
+    ),
+    (
+        (
+            Kind.UNEVEN,
+            Kind.OWN_PART,
+            Kind.TIMES_RANKS,
+            Kind.BY_RANKS,
+            Kind.DOUBLED,
+            Kind.HALVED,
+            Kind.MULTIPLE,
+        ),
         ("batch mean of the own part",),
     ),
     (

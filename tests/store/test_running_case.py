@@ -89,6 +89,14 @@ def test_followers_keep_no_record(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_new_record_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # A record that is half written is: a check that begins has none.
+    monkeypatch.setattr(running_case.time, "sleep", lambda seconds: pytest.fail("it waits"))
+    with recording(tmp_path, PROGRESS, is_leader=True) as recorder:
+        assert recorder is not None
+        assert not recorder.previous
+
+
 def test_two_jobs_in_one_folder_do_not_mix(tmp_path: Path):
     first = RunningCaseFile(tmp_path, PROGRESS)
     first.record(case("first"), 0)

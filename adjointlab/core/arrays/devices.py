@@ -120,9 +120,14 @@ def installed(memory: str) -> bool:
     if "+" in memory:
         return all(map(installed, memory.split("+")))
     library = memory.removesuffix("-cuda")
-    if importlib.util.find_spec(library) is None:
+    if sys.modules.get(library) is None and not _is_found(library):
         return False
     return memory not in ("cupy", "torch-cuda") or _has_device(memory)
+
+
+@cache  # each case asks, and looking for what is not there takes longest
+def _is_found(library: str) -> bool:
+    return importlib.util.find_spec(library) is not None
 
 
 @cache

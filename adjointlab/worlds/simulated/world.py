@@ -20,6 +20,7 @@ from adjointlab.worlds.randomness import GlobalStreams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.shared_functions import BEFORE, DURING, FunctionsReplaced, refuse_replaced
 from adjointlab.worlds.simulated.communicator import Communicator
+from adjointlab.worlds.simulated.garbage import FewerCollections
 from adjointlab.worlds.simulated.scheduler import Task, WorkerPool
 from adjointlab.worlds.simulated.simulation import Simulation, SimulationWatchdog
 from adjointlab.worlds.watchdog import RaisingWatchdog, Watchdog
@@ -100,11 +101,13 @@ class SimulatedWorld:
 
         def run(payload: object, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
             RepeatedInterrupt.check()
-            return self.run(body, payload, ranks, seed=seed, schedule=schedule)
+            result = self.run(body, payload, ranks, seed=seed, schedule=schedule)
+            collections.begin()
+            return result
 
-        raising = RaisingWatchdog(self.watchdog, end=_end_process)
+        raising, collections = RaisingWatchdog(self.watchdog, end=_end_process), FewerCollections()
         try:
-            with RepeatedInterrupt(), raising.signal_handler(), self.watchdog.drawing(raising):
+            with RepeatedInterrupt(), collections, raising.signal_handler(), self.watchdog.drawing(raising):
                 return conduct(run)
         finally:
             raising.close()
