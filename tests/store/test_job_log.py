@@ -88,6 +88,17 @@ def test_a_death_comes_back_as_it_was(job_log: JobLog) -> None:
     assert job_log.deaths == [death]
 
 
+@pytest.mark.parametrize(("ago", "least", "most"), [(0.0, 20.0, 30.0), (1000.0, 0.0, 0.0)])
+def test_the_seconds_for_shrinking_count_from_the_first_death_on_and_are_not_below_none(
+    job_log: JobLog, ago: float, least: float, most: float
+) -> None:
+    assert job_log.shrinking("here:it adjoint") == 30.0
+    for at in (time.time() - ago, time.time()):
+        job_log.record_death(Death("died", (), {}, case="abc", check_id="here:it adjoint", at=at))
+    assert least <= job_log.shrinking("here:it adjoint") <= most
+    assert job_log.shrinking("here:else adjoint") == 30.0
+
+
 def test_a_death_without_a_case_is_one_of_its_own_check_and_one_with_a_case_is_another(
     job_log: JobLog,
 ) -> None:
