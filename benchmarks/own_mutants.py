@@ -1,13 +1,15 @@
-"""Random mutants of the lab's own code, and the number of them that the closest tests find.
+"""Random mutants of the lab's own code, and the number of them that the tests find.
 
+    python benchmarks/reaching_tests.py --jobs 2                        once: the tests that reach each line
     python benchmarks/own_mutants.py --seed 1 --count 300 --jobs 2      a random sample, by the size of each package
     python benchmarks/own_mutants.py --all --jobs 8                     every mutant; takes days of a processor
     python benchmarks/own_mutants.py --only 17,23                       some of a sample again
 
 The mutants are those of cosmic-ray's operators (``pip install cosmic-ray``): another comparison, another arithmetic operator, a number
 that is one more or less, ``not`` put before a condition, ``break`` for ``continue``, another exception, a decorator less, a loop that is
-not run. Annotations and docstrings have none, nor have ``strict=True`` of `zip` and the star before arguments by keyword: guards that never
-act. Survivors are printed as differences of the source, to be read: those that stand in
+not run. For each the tests run that reach the altered statement, the closest ones first, until one fails or --seconds of tests have
+been run; where it is not known which reach it, the closest. Annotations and docstrings have none, nor have ``strict=True`` of `zip` and the star before arguments by keyword: guards that never
+act; nor `if TYPE_CHECKING`, nor what keeps results that are computed again otherwise (`functools.cache`). Survivors are printed as differences of the source, to be read: those that stand in
 ``equivalent_mutants.toml`` change nothing that anybody could see, and do not count. The exit code is 1 if fewer than 90 % are found.
 """
 
@@ -18,6 +20,7 @@ import ast
 import difflib
 import math
 import random
+import re
 import sys
 import tomllib
 from collections import Counter
@@ -28,6 +31,8 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.altered_copies import ROOT, Mutant, Outcome, run_all
+from benchmarks.chosen_tests import with_reaching_tests
+from benchmarks.reaching_tests import Reached, has_been_measured
 from benchmarks.timing import is_smoke, least
 
 PACKAGES = ("core", "checks", "engine", "store", "worlds/simulated")
@@ -45,6 +50,9 @@ _LEFT_OUT = (
     "_Is_Eq",
     "_IsNot_NotEq",
 )
+
+
+_KEEPS = re.compile(r"(functools\.)?(lru_)?cache\b")
 
 
 class Spot(NamedTuple):
@@ -95,6 +103,8 @@ def made(spot: Spot) -> str | None:
     mutated = mutate_code(text, get_operator(spot.operator)(), spot.occurrence)
     if mutated is None or _leniently(mutated) == _leniently(text):
         return None
+    if "if not TYPE_CHECKING" in mutated:
+        return None
     try:
         return None if _behaviour(mutated) == _behaviour(text) else mutated
     except SyntaxError:
@@ -113,6 +123,7 @@ class _WithoutAnnotations(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         node.returns = None
+        node.decorator_list = [each for each in node.decorator_list if not _KEEPS.match(ast.unparse(each))]
         self.generic_visit(node)
         return node
 
@@ -188,6 +199,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=least(300))
     parser.add_argument("--all", action="store_true", help="every mutant, in a random order")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument(
+        "--seconds", type=float, default=120.0, help="of the tests of a mutant, as they were measured"
+    )
     parser.add_argument("--only", default="", help="numbers of mutants of the sample, separated by commas")
     options = parser.parse_args(arguments)
     only = {int(number) for number in options.only.split(",") if number}
@@ -199,6 +213,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if is_smoke():
         print("\n".join(map(difference, mutants)))
         return 0
+    if has_been_measured():
+        mutants = with_reaching_tests(mutants, Reached(), options.seconds)
     counted, survivors, equivalent = [], [], 0
     for outcome in run_all(mutants, options.jobs):
         if not outcome.found and is_equivalent(outcome.mutant):

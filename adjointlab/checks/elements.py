@@ -88,8 +88,7 @@ def place(values: NumpyArray, dtype: str, memory: str, order: str) -> Placed:
         transposed = order == "column-major" and values.ndim > 1
         view = buffer[: values.size].reshape(values.shape[::-1] if transposed else values.shape)
         if transposed:
-            dims = range(values.ndim - 1, -1, -1)
-            view = view.permute(*dims) if is_torch else view.transpose(*dims)
+            view = view.permute(*reversed(range(values.ndim))) if is_torch else view.transpose()
     else:
         step = 2 if order == "strided" else 1
         buffer = _guard(tuple(step * side + 2 if side else 1 for side in values.shape), dtype, memory)

@@ -25,7 +25,7 @@ from adjointlab.core.program import (
     Region,
     buffers,
 )
-from adjointlab.core.space import Space, Tensor, check_argument
+from adjointlab.core.space import Space, Tensor, check_arguments
 from adjointlab.typing import Array, Communicator, Request
 
 __all__ = ["LocalProgram", "ProgramOperator", "execute"]
@@ -150,8 +150,7 @@ class ProgramOperator(LinearOperator):
         self, program: LocalProgram, source: Space, target: Space, local: tuple[Array, ...]
     ) -> Array | tuple[Array, ...]:
         rank = program.rank
-        for tensor, array in zip(source.tensors, local, strict=True):
-            batch = check_argument(tensor, array, rank)
+        batch = check_arguments(source.tensors, local, rank)
         like = local[0]
         memory = {
             name: arrays.zeros((*buffer.shape, *batch), buffer.dtype, like)

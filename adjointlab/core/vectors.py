@@ -83,9 +83,8 @@ def local_values(space: Space, position: int, rank: int, draw: Draw) -> NumpyArr
         return np.zeros(layout.local_shape(rank), dtype=tensor.element.in_numpy)
     if draw.beyond is not None:
         holder, seed = draw.beyond
-        own, others = replace(draw, beyond=None), replace(draw, beyond=None, seed=seed)
-        held, elsewhere = (local_values(space, position, rank, each) for each in (own, others))
-        return np.where(_held_by(holder, tensor, rank), held, elsewhere)
+        seed = draw.seed if _is_held_by(holder, tensor, rank) else seed
+        return local_values(space, position, rank, replace(draw, beyond=None, seed=seed))
     key = 0
     for part in (draw.seed, draw.index, position, int(draw.role == "dual"), _copy_key(tensor, rank)):
         key = mixed(key ^ part)
@@ -101,19 +100,11 @@ def local_values(space: Space, position: int, rank: int, draw: Draw) -> NumpyArr
     return np.asarray(values, dtype=tensor.element.in_numpy).reshape([stop - start for start, stop in window])
 
 
-def _held_by(holder: int, tensor: Tensor, rank: int) -> NumpyArray:
-    """True for each element of the local tensor of `rank` of which `holder` has the value too."""
-    layout = tensor.layout
-    window, other = layout.window(rank), layout.window(holder)
-    assert window is not None
-    is_held: NumpyArray = np.zeros([stop - start for start, stop in window], dtype=bool)
-    if other is not None and _copy_key(tensor, rank) == _copy_key(tensor, holder):
-        common = [
-            slice(max(start, low) - start, max(max(start, low), min(stop, high)) - start)
-            for (start, stop), (low, high) in zip(window, other, strict=True)
-        ]
-        is_held[tuple(common)] = True
-    return is_held
+def _is_held_by(holder: int, tensor: Tensor, rank: int) -> bool:
+    """True if `holder` has the values of all elements of `rank` too; else it has those of none."""
+    # Windows of ranks with the same copies are equal or disjoint: where they overlap otherwise, each rank's copies are its own.
+    window = tensor.layout.window
+    return window(rank) == window(holder) and _copy_key(tensor, rank) == _copy_key(tensor, holder)
 
 
 def _bits(

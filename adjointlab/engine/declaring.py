@@ -102,7 +102,7 @@ def _of_functions(form: str, arguments: Sequence[str]) -> str:
 
 def _of_layer(module_class: object, name: str) -> str:
     arguments = _names(module_class)
-    takes_communicator = arguments[:1] != [] and "comm" in arguments[0]
+    takes_communicator = any("comm" in first for first in arguments[:1])
     given = "".join(f", {argument}=..." for argument in arguments[takes_communicator:])
     by_process_group = "" if takes_communicator else ", process_group=True"
     return _text(

@@ -82,14 +82,8 @@ def with_cuts(case: Case, spaces: Sequence[Space], cuts: Cuts) -> Case | None:
         return None
 
 
-def _lengths(layout: Layout, dim: int) -> list[int]:
-    if layout.axes[dim] is None or len(layout.windows[dim]) < 2:
-        return []
-    return [stop - start for start, stop in layout.windows[dim]]
-
-
 def _is_uneven(layout: Layout, dim: int) -> bool:
-    return len(set(_lengths(layout, dim))) > 1
+    return len({stop - start for start, stop in layout.windows[dim]}) > 1
 
 
 def _even_side(side: int, parts: Collection[int], *, longer: bool) -> int:
@@ -153,13 +147,13 @@ def _cut(layout: Layout, shape: tuple[int, ...], dim: int, cuts: Cuts) -> Layout
     """The layout of another shape with such a cut of one dimension, and its own windows in the others."""
     windows = list(layout.windows)
     ends = layout.ends(dim)
-    if ends is not None and len(ends) > 2:
+    if ends is not None:
         windows[dim] = tuple(pairwise(_ends(ends, shape[dim], cuts)))
     return Layout(shape, layout.partition, windows, layout.axes)
 
 
 def _ends(ends: Sequence[int], side: int, cuts: Cuts) -> tuple[int, ...]:
-    """The boundaries of as many parts of a longer side."""
+    """The boundaries of as many parts of a longer side; one part is all of it."""
     parts = len(ends) - 1
     if cuts is Cuts.WITH_EMPTY:
         filled = [stop > start for start, stop in pairwise(ends)]
@@ -170,7 +164,7 @@ def _ends(ends: Sequence[int], side: int, cuts: Cuts) -> tuple[int, ...]:
             result.append(at)
         return tuple(result)
     even = list(balanced_cut(side, parts))
-    if cuts is Cuts.MOVED:
+    if cuts is Cuts.MOVED and parts > 1:
         even[1] -= 1  # the first part gives its last element to the second
     return tuple(even)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 from typing import Final
 
 from msgspec import structs
@@ -152,12 +152,12 @@ def _without_index(shape: tuple[int, ...], dim: int, index: int) -> _Change:
 
 def _nearer_to_zero(number: int) -> _Change:
     """Move the integer that is leaf `number` of the parameters one towards zero."""
-    counted = iter(range(number + 1))
+    counted = count()
 
     def change(value: object) -> object:
         if isinstance(value, tuple | list):
             return value  # its entries are leaves of their own
-        if next(counted, None) == number and isinstance(value, int):
+        if next(counted) == number and isinstance(value, int):
             return value - 1 if value > 0 else value + 1
         return value
 

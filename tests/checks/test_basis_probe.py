@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -63,6 +66,29 @@ def test_other_entries_are_not(entry: float) -> None:
     matrix = np.random.default_rng(0).integers(-7, 8, (6, 20)).astype(float)
     matrix[3, 5] = entry
     assert packed(matrix)[0] is None
+
+
+@pytest.mark.parametrize(
+    ("batched", "domain", "codomain"),
+    [
+        (True, "float64", "float64"),
+        (False, "complex128", "float64"),
+        (False, "float64", "complex128"),
+        (True, "complex128", "complex128"),
+    ],
+)
+def test_batched_and_complex_operators_are_left_to_their_columns(
+    batched: bool, domain: str, codomain: str
+) -> None:
+    class NeverApplied:
+        comm = SimpleNamespace(Get_rank=lambda: 0)
+
+    operator: Any = NeverApplied()
+    operator.batched = batched
+    operator.domain, operator.codomain = (
+        al.Space(al.Layout((40,), al.Partition((1,))), dtype=dtype) for dtype in (domain, codomain)
+    )
+    assert packed_matrix(operator, "numpy", 53, seed=1) is None
 
 
 def test_half_precision_and_small_operators_are_left_to_their_columns() -> None:

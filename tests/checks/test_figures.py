@@ -214,6 +214,10 @@ def test_the_error_of_the_floating_form_is_relative_to_the_larger_product_of_nor
     sizes = draw(0, 0).magnitudes
     assert sizes is not None
     assert _normwise(sizes, 3.0) == 0.5
+    # |Fx| |y| = 1 · 4 and |x| |F*y| = 3 · 2
+    other = draw(0, 0, squares=(1.0, 16.0, 9.0, 4.0)).magnitudes
+    assert other is not None
+    assert _normwise(other, 3.0) == 0.5
     assert _normwise(Magnitudes((0.0, 0.0, 0.0, 0.0), (0.0, 0.0), (0.0, 0.0)), 3.0) == 3.0
 
 

@@ -40,6 +40,8 @@ def kind_of(got: object, want: NumpyArray = WANT) -> FaultKind | None:
         (2 * WANT, FaultKind.DOUBLED),
         (WANT / 2, FaultKind.HALVED),
         (-WANT, FaultKind.SIGN),
+        (-WANT * (1 - 1e-13), FaultKind.SIGN),
+        (-WANT * (1 - 1e-11), None),
         (WANT * (RANKS == 0), FaultKind.ZERO_RANK),
         (WANT * [1, 0, 1, 1, 0, 1], FaultKind.MISSING),
         (WANT[[1, 0, 2, 3, 4, 5]], FaultKind.MISPLACED),
@@ -91,6 +93,20 @@ def test_what_is_complex_tells_conjugates_and_real_parts() -> None:
 def test_small_integers_agree_by_chance_and_have_no_hint() -> None:
     want = np.array([1, -2, 3, 1, 0, 2])
     assert kind_of(2 * want, want) is None
+
+
+@pytest.mark.parametrize(("largest", "kind"), [(999, None), (1000, FaultKind.DOUBLED)])
+def test_integers_agree_by_chance_below_a_thousand(largest: int, kind: FaultKind | None) -> None:
+    want = np.array([1, -2, 3, 1, 0, -largest])
+    assert kind_of(2 * want, want) is kind
+
+
+@pytest.mark.parametrize("want", [WANT / 7e6, WANT + 1 / 7])
+def test_numbers_of_many_digits_do_not_agree_by_chance_however_small(want: NumpyArray) -> None:
+    assert kind_of(2 * want, want) is FaultKind.DOUBLED
+    assert kind_of(np.round(128 * want) / 64, np.round(128 * want) / 128) is (
+        None if np.abs(want).max() < 1000 else FaultKind.DOUBLED
+    )
 
 
 @given(st.lists(st.integers(-(10**6), 10**6), min_size=6, max_size=6, unique=True))

@@ -148,6 +148,18 @@ def test_cuts_in_parameters_become_even_or_uneven_ones(cuts: Cuts, ends: tuple[i
     assert has_uneven_cuts([al.Space(layout)]) is (cuts not in (Cuts.EVEN, Cuts.LONGER))
 
 
+@pytest.mark.parametrize(
+    ("cuts", "ends"), [(Cuts.EVEN, (0, 2, 4, 6)), (Cuts.MOVED, (0, 1, 4, 6)), (Cuts.WITH_EMPTY, (0, 3, 3, 6))]
+)
+def test_a_whole_tensor_of_the_shape_stays_whole(cuts: Cuts, ends: tuple[int, ...]) -> None:
+    spaces = [al.Space(cut((2,), (0, 1, 1, 2), "float64"))]
+    whole = al.Layout((2,), al.Partition((3,)), axes=(None,))
+    other = with_cuts(case_of({"layout": spaces[0].tensors[0].layout, "whole": whole}), spaces, cuts)
+    assert other is not None
+    assert other.parameters["layout"].ends(0) == ends
+    assert other.parameters["whole"] == al.Layout((6,), al.Partition((3,)), axes=(None,))
+
+
 def test_balanced_cuts_that_no_parameter_says_follow_from_the_side() -> None:
     spaces = [al.Space(al.Layout((3, 2), al.Partition((2, 1))))]
     case = case_of({"input_shape": (3, 2), "partition": al.Partition((2, 1))})

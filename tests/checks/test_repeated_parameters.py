@@ -71,3 +71,16 @@ def test_a_parameter_as_long_as_no_dimension_is_no_term():
     parameters = al.Space(al.Layout.cut((2,), al.Partition((1,)), [(0, 2)]), name="scale"), [(BIAS[:2],), ()]
     due = [DUE[:, :2], DUE[:, 2:]]
     assert repeated_hint(OUTPUT, [each + 1.5 for each in due], due, parameters, 1e-12) is None
+
+
+@pytest.mark.parametrize(
+    ("beyond", "is_told"), [((0.0, 0.0), True), ((BIAS[0], 0.0), False), ((0.0, BIAS[-1]), False)]
+)
+def test_a_halo_beyond_the_tensor_has_no_part_of_a_parameter(beyond: tuple[float, float], is_told: bool):
+    output = Tensor(al.Layout((5,), al.Partition((1,)), windows=[[(-1, 6)]]), name="y")
+    whole = al.Space(al.Layout((5,), al.Partition((1,))), name="bias")
+    error = np.array([beyond[0], *BIAS, beyond[1]])
+    due = DUE.ravel()[:7]
+
+    hint = repeated_hint(output, [due + error], [due], (whole, [(BIAS,)]), 1e-12)
+    assert (hint is not None) is is_told

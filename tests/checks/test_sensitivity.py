@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from adjointlab.checks.layers.sensitivity import measured
+from adjointlab.checks.layers.sensitivity import _GROWTH, _SAFETY, _attributed, _least_difference, measured
 
 
 def in_place(x: Any) -> Any:
@@ -123,6 +123,27 @@ def test_nothing_is_said_where_no_measurement_comes_to_its_end() -> None:
 @pytest.mark.parametrize("function", [lambda x: torch.softmax(x, 0), lambda x: torch.exp(x - x.max())])
 def test_what_is_masked_is_as_certain_as_the_rest(function: Callable[[Any], Any]) -> None:
     assert allowed(function, torch.tensor([-torch.inf, 0.1, 0.2], dtype=torch.float64)) < 1e-13
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.reshape(2, 2).t()[1:],
+        lambda x: x.flip(0),
+        lambda x: torch.cat([x, x]),
+        lambda x: torch.relu(x),
+        lambda x: x.max(),
+        lambda x: -x.clone(),
+    ],
+)
+def test_what_is_moved_or_selected_is_certain_but_for_the_least_difference(
+    function: Callable[[Any], Any],
+) -> None:
+    x = torch.tensor([0.1, -0.3, 0.7, 0.9], dtype=torch.float64)
+    _, allowances = measured(lambda: {"y": (function(x).numpy(),)})
+
+    assert allowances.most == allowances.least
+    assert allowances.least["y"][0] > 0
 
 
 def test_integers_at_a_kink_are_exact() -> None:
@@ -229,3 +250,38 @@ def test_a_measurement_takes_the_same_random_numbers_and_none_of_its_callers() -
     assert random.getstate() == before[0]
     assert np.random.get_state()[1].tobytes() == before[1]
     assert torch.equal(torch.get_rng_state(), before[2])
+
+
+ROOT_OF_EPSILON = 2.0**-26
+SOME = 2.0**-40
+
+
+@pytest.mark.parametrize(
+    ("value", "every", "growth", "counts"),
+    [
+        (2.0**-10, ROOT_OF_EPSILON, 1.0, True),
+        (2.0**-10, 2 * ROOT_OF_EPSILON, 1.0, False),
+        (8.0, 8 * ROOT_OF_EPSILON, 1.0, True),
+        (-8.0, 8 * ROOT_OF_EPSILON, 1.0, True),
+        (8.0, 16 * ROOT_OF_EPSILON, 1.0, False),
+        (8.0, 16 * ROOT_OF_EPSILON, _GROWTH, True),
+        (8.0, 16 * ROOT_OF_EPSILON, 1.01 * _GROWTH**0.5, True),
+        (8.0, 16 * ROOT_OF_EPSILON, 0.99 * _GROWTH**0.5, False),
+        (8.0, np.inf, 1.0, False),
+    ],
+)
+def test_a_large_difference_that_hardly_grows_with_the_errors_is_a_kink_and_no_rounding(
+    value: float, every: float, growth: float, counts: bool
+) -> None:
+    allowed = _attributed(every, growth * every, SOME, np.array([0.0, value]))
+
+    assert allowed == _SAFETY * (every if counts else SOME)
+
+
+def test_the_least_difference_is_of_units_in_the_last_place_of_the_largest_value() -> None:
+    one = _least_difference(np.array([1.0, -0.5]), False)
+    assert 2.0**-52 <= one <= 2.0**-48
+    assert _least_difference(np.array([1.0, -8.0]), False) == 8 * one
+    assert _least_difference(np.array([1.0], np.float32), False) == one * 2.0**29
+    assert _least_difference(np.array([0.0]), True) == np.finfo(float).tiny
+    assert _least_difference(np.array([0.0]), False) == 0.0

@@ -293,3 +293,33 @@ arrays.add_into(a, arrays.copy(a)); arrays.message(a); arrays.summable(a); array
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class OnDevice(torch.Tensor):
+    """Says that it lies on a device, as tensors of a machine that has one do."""
+
+    is_cuda = True
+
+
+def test_the_memory_of_an_array_is_that_of_its_library_and_of_its_device() -> None:
+    host = torch.zeros(2)
+    assert arrays.memory_of(host) == "torch"
+    assert arrays.memory_of(host.as_subclass(OnDevice)) == "torch-cuda"
+    assert arrays.memory_of(np.zeros(2)) == "numpy"
+    with pytest.raises(TypeError):
+        arrays.memory_of([0.0])
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_a_sum_is_rounded_once_to_the_type_of_its_result(library: str) -> None:
+    name = "float16" if library == "numpy" else "bfloat16"
+    like = arrays.empty((3,), name, library)
+    total = arrays.summing_memory((3,), name, like)
+    assert arrays.dtype_of(total).name == "float32"
+    # Halfway between two numbers of either type, and to either side of it.
+    step = 2.0**-10 if name == "float16" else 2.0**-7
+    total[...] = [1 + step / 2, 1 + step * 0.75, 1 + step * 1.5]
+    rounded = arrays.from_summable(total, name, like)
+    assert arrays.dtype_of(rounded).name == name
+    assert arrays.library_of(rounded) == library
+    assert arrays.to_numpy(rounded).tolist() == [1, 1 + step, 1 + 2 * step]

@@ -163,3 +163,16 @@ def test_every_schedule_of_a_pipeline_is_drawn_with_unequal_stages(schedule: str
     assert len({each["microbatches"] for each in drawn}) > 1
     on_each = {(len(each["cuts"]) - 1) // 2 for each in drawn}
     assert on_each == ({1} if schedule in strategies.SCHEDULES[:2] else {2} if "V" in schedule else {2, 3})
+
+
+@pytest.mark.parametrize(
+    ("schedule", "taken"),
+    [
+        ("ScheduleGPipe", {1, 2, 3, 4, 5}),
+        ("Schedule1F1B", {2, 3, 4, 5}),  # as many as stages, or more
+        ("ScheduleInterleavedZeroBubble", {1, 2, 3, 4, 6, 8, 10, 12}),  # rounds of equal length
+    ],
+)
+def test_numbers_of_microbatches_are_those_that_the_schedule_takes(schedule: str, taken: set[int]) -> None:
+    drawn = first_examples(strategies.pipelines(2, schedules=(schedule,)), 150)
+    assert {each["microbatches"] for each in drawn} == taken

@@ -12,7 +12,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.notation import explain
 from adjointlab.core.partition import Partition
 from adjointlab.core.program import Add, Allocate, Buffer, Clear, Deallocate, Program, move
-from adjointlab.core.space import Space
+from adjointlab.core.space import Space, Tensor
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.sum_reduce import SumReduce
@@ -100,6 +100,22 @@ def test_a_program_that_does_not_fit_is_refused() -> None:
         ProgramOperator(_Alone(2), X, other, SHIFT)
 
 
+def test_arguments_of_a_program_are_those_of_one_library_in_one_batch() -> None:
+    torch = pytest.importorskip("torch")
+    two = Space(*[Tensor(Layout([2], Partition([1])), name=name) for name in "xy"])
+    operator = ProgramOperator(_Alone(), two, two, Program([Buffer(0, name, (2,)) for name in "xy"], []))
+    x = np.zeros(2)
+
+    for y, why in (
+        (torch.zeros(2).double(), "y: a torch array .* but x is a numpy array"),
+        (np.zeros((2, 3)), "one batch"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            operator.forward(x, y)
+    with pytest.raises(ValueError, match="arguments: 1 on rank 0, but the operator takes 2: x, y"):
+        operator.adjoint(x)
+
+
 def test_a_broadcast_is_explained_as_the_paper_writes_it() -> None:
     text = explain(Broadcast(_Alone(3), Layout([5], Partition([1])), Partition([3])))
     assert "B = D_a S_{a→2} S_{a→1} S_{a→0} A_2 A_1 A_0" in text
@@ -119,6 +135,15 @@ def test_a_composition_is_explained_by_its_factors_and_by_one_program() -> None:
     assert "2. B, Broadcast: [4] cut at 0|4 float64 over 1 → [4] whole float64 over 2" in text
     assert "B R = D_c S_{c→1} S_{c→0} A_1 A_0 D_b D_a S_{b→c} S_{a→c} A_c" in text
     assert "(B R)* = D_c S_{c→a} S_{c→b} A_a A_b D_0 D_1 S_{0→c} S_{1→c} A_c" in text
+
+
+def test_each_factor_of_a_product_adds_one_prime_to_the_names_of_its_buffers() -> None:
+    comm, copies = _Alone(2), Layout([4], Partition([2]), axes=[None])
+    sums = SumReduce(comm, copies, Partition([1]))
+    spread = Broadcast(comm, Layout([4], Partition([1])), Partition([2]))
+    text = explain(spread @ sums @ spread @ sums)
+    assert "to    y′′′: [4] whole" in text
+    assert "c: y on rank 0\n  d: y′ on rank 0\n  e: y′ on rank 1\n  f: y′′ on rank 0\n" in text
 
 
 def test_operators_print_as_the_expressions_that_they_are() -> None:

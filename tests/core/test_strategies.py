@@ -38,10 +38,21 @@ def test_every_cut_with_a_least_part_is_drawn_and_the_balanced_one_is_the_simple
     assert find(strategies.cuts(6, 3, least=1), lambda _: True, settings=SHRINKS) == (0, 2, 4, 6)
 
 
+def test_the_simplest_ranks_are_the_first_in_their_order() -> None:
+    for size in range(5):
+        assert find(strategies.rank_orders(4, size), lambda _: True, settings=SHRINKS) == tuple(range(size))
+
+
 def test_parts_that_do_not_fit_are_refused() -> None:
     for strategy in (strategies.cuts(5, 3, least=2), strategies.layouts(3, shape=(5,), least=2)):
         with pytest.raises(ValueError, match="least"):
             find(strategy, lambda _: True, settings=FINDS)
+    for shape, balanced in (((5,), True), ((5,), False)):
+        strategy = strategies.layouts(3, shape=shape, least=2, partition=(3,), balanced=balanced)
+        with pytest.raises(ValueError, match="have not 2 for each worker"):
+            find(strategy, lambda _: True, settings=FINDS)
+    fits = strategies.layouts(3, shape=(6,), least=2, partition=(3,), balanced=True)
+    assert find(fits, lambda _: True, settings=FINDS) == al.Layout((6,), (3,))
     with pytest.raises(ValueError, match="does not divide"):
         find(strategies.layouts(3, shape=(5,), divisible=True), lambda _: True, settings=FINDS)
     with pytest.raises(ValueError, match="divisible_by"):

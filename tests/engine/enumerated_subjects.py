@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -113,6 +114,12 @@ def short_list(*, ranks: int = 2) -> Iterator[tuple[int, dict[str, Any]]]:
     raise RuntimeError("the list ends here")
 
 
+def list_that_ends_the_process(*, ranks: int = 2) -> Iterator[tuple[int, dict[str, Any]]]:
+    yield from equal_blocks(ranks=ranks)
+    if multiprocessing.parent_process() is not None:
+        os._exit(3)
+
+
 def stopped_list(*, ranks: int = 2) -> Iterator[tuple[int, dict[str, Any]]]:
     """The user has enough of it in the middle of the list."""
     yield from equal_blocks(ranks=ranks)
@@ -136,4 +143,5 @@ breaks_late = al.subject(Shift, every=short_list)(drawn)
 without_default = al.subject(Shift, every=lambda ranks: equal_blocks(ranks=ranks))(drawn)
 no_pairs = al.subject(Shift, every=lambda ranks=2: [{"layout": ranks}])(drawn)
 breaks_at_once = al.subject(Shift, every=lambda ranks=2: [][ranks])(drawn)
+ends = al.subject(Shift, every=list_that_ends_the_process)(drawn)
 interrupted = al.subject(Shift, every=stopped_list)(drawn)

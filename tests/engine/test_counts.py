@@ -22,6 +22,7 @@ from adjointlab.report.summary import notes
 from adjointlab.session import CheckResult
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.samples import right as example
+from tests.samples import wrong
 
 
 class Local(al.LinearOperator):
@@ -155,6 +156,14 @@ class Unsent(Local):
 
     def adjoint(self, y: Any) -> Any:
         return np.zeros(self.domain.tensors[0].layout.local_shape(self.comm.Get_rank()))
+
+
+def test_a_case_that_failed_is_counted_with_those_before_it() -> None:
+    result = investigate(SimulatedWorld(3), wrong, "adjoint", Budget(20, seed=1))
+    assert result.status is Status.INCOHERENT
+    assert result.counts is not None
+    assert result.counts.judged == result.tried > 1
+    assert result.counts.most_ranks == result.drawn_ranks == 2
 
 
 @pytest.mark.parametrize(("operator", "is_needed"), [(Local, False), (Unsent, True), (Meeting, None)])

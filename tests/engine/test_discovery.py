@@ -112,6 +112,7 @@ def test_two_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
         file.write_text(PACKAGE.replace("class Copy", f"class {folder}").replace("(Copy)", f"({folder})"))
         names.append(find_subject(f"{file}:copies").name)
     assert names == ["first", "second"]
+    assert not hasattr(sys.modules["same_name"], "second")
 
 
 @pytest.mark.parametrize(
@@ -141,12 +142,37 @@ def test_an_operator_without_a_subject_is_told_how_to_get_one(tmp_path: Path) ->
         find([f"{file}:Orphan"])
 
 
-def test_a_module_that_fails_to_import_says_why_and_where(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "math.no_such_function",
+        "(\n    lambda: math.no_such_function)()",
+        "(lambda: math.no_such_function\n)()",
+    ],
+)
+def test_a_module_that_fails_to_import_says_why_and_in_which_innermost_line(
+    tmp_path: Path, text: str
+) -> None:
     file = tmp_path / "breaks_on_import.py"
-    file.write_text("import math\nmath.no_such_function\n")
-    with pytest.raises(NotFound, match=r"cannot be imported: AttributeError.*breaks_on_import.py:2"):
+    file.write_text(f"import math\n{text}\n")
+    line = 2 + text.split("math")[0].count("\n")
+    with pytest.raises(NotFound, match=rf"cannot be imported: AttributeError.*breaks_on_import.py:{line}\)"):
         find([str(file)])
     assert "breaks_on_import" not in sys.modules
+
+
+@pytest.mark.parametrize("missing", ["a_missing_module", "zz_missing_module"])
+def test_a_module_that_imports_a_missing_one_is_not_missing_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    (tmp_path / "imports_a_missing_one.py").write_text(f"import {missing}\n")
+    monkeypatch.chdir(tmp_path)
+    why = rf"imports_a_missing_one cannot be imported: ModuleNotFoundError: No module named '{missing}'"
+    with pytest.raises(NotFound, match=why):
+        find(["imports_a_missing_one"])
+    for name in (missing, f"{missing}.inner"):
+        with pytest.raises(NotFound, match=f"there is no module or installed subject {name}"):
+            find([name])
 
 
 NAMELESS = """
@@ -211,6 +237,9 @@ class Shift(torch.autograd.Function):
 class Column(torch.nn.Module):
     def __init__(self, comm, inputs, outputs, bias=True): super().__init__()
 
+class Late(torch.nn.Module):
+    def __init__(self, inputs, command): super().__init__()
+
 class Sharded(torch.nn.Module):
     def __init__(self, inputs): super().__init__()
 
@@ -228,6 +257,7 @@ def spaces(draw, ranks): return {}
         ("sum_over", "pair(forward=sum_over, adjoint=sum_over_adjoint)", "codomain=space)"),
         ("Shift", "autograd(Shift)", ", by=...)"),
         ("Column", "layer(Column, sequential=MySequential)", "parameter_space=..., inputs=..., outputs=...)"),
+        ("Late", "layer(Late, sequential=MySequential, process_group=True)", ", inputs=..., command=...)"),
         ("Sharded", "layer(Sharded, sequential=MySequential, process_group=True)", ", inputs=...)"),
         ("spaces", "operator(MyOperator)", "(layout="),
         ("", "layer(Sharded, sequential=MySequential, process_group=True)", ", inputs=...)"),

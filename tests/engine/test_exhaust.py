@@ -161,6 +161,12 @@ def test_a_list_that_fails_is_no_proof(name: str) -> None:
     assert "the list ends here" in dict(report.verdict.lines)["because"]
 
 
+def test_a_process_that_ends_has_proved_nothing() -> None:
+    report = proved("ends")
+    assert report.status is Status.UNJUDGED
+    assert "it ended with exit code 3" in str(report.verdict.lines)
+
+
 def test_a_subject_that_lists_no_cases_is_told_how_to() -> None:
     with pytest.raises(SubjectError, match=r"lists no cases; give @subject\(\.\.\., every=function\)"):
         bound_of(enumerated_subjects.lists_nothing)

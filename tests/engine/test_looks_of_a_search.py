@@ -20,7 +20,7 @@ from adjointlab.engine.interleavings import DEPENDS, judge_all, narrowed
 from adjointlab.engine.search import Budget, SearchResult, _is_smaller, investigate
 from adjointlab.engine.single_steps import size
 from adjointlab.store.reproducer import read, stored, write_case
-from adjointlab.worlds.schedule import schedules_from
+from adjointlab.worlds.schedule import Schedule, schedules_from
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Raised, Run
 from tests.checks.looks.operators import on, ring
@@ -145,7 +145,10 @@ def test_a_failure_keeps_the_schedules_that_it_needs_and_no_others(needed: tuple
 
     kept = narrowed(run, CASE, lambda case: wanted <= set(case.schedules))
     assert set(kept.schedules) == wanted
-    assert narrowed(run, CASE, lambda case: False) is CASE
+    tried: list[tuple[Schedule, ...]] = []
+    assert narrowed(run, CASE, lambda case: tried.append(case.schedules) is not None) is CASE
+    a, b, c = CASE.schedules
+    assert tried == [(a,), (b,), (c,), (a, b), (a, c), (b, c)]
 
 
 def test_the_schedules_of_a_failure_stand_in_its_file(tmp_path: Path) -> None:

@@ -59,6 +59,11 @@ def test_a_side_of_two_becomes_one_and_integers_come_nearer_to_zero() -> None:
     for number, smaller in ((-2, -1), (-1, 0), (1, 0), (3, 2)):
         assert steps(1, root=number) == [(1, {"root": smaller})]
     assert steps(1, root=0, flag=True) == []
+    assert steps(1, a=2, flag=True, b=(-3, 0), c=1) == [
+        (1, {"a": 1, "flag": True, "b": (-3, 0), "c": 1}),
+        (1, {"a": 2, "flag": True, "b": (-2, 0), "c": 1}),
+        (1, {"a": 2, "flag": True, "b": (-3, 0), "c": 0}),
+    ]
 
 
 @settings(max_examples=60, deadline=None, database=None, derandomize=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,14 @@ def coherent(subject: Subject, check: str) -> bool:
         return investigate(world, subject, check, Budget(10, seed=1)).status is Status.COHERENT
     finally:
         world.close()
+
+
+def test_a_subject_knows_the_module_whose_import_declared_it(tmp_path: Path) -> None:
+    file = tmp_path / "of_the_user.py"
+    file.write_text("subject = (lambda: declare(lambda draw, ranks: {}))()")
+    imported = run_path(str(file), {"declare": al.subject(RingShift)}, run_name="of_the_user")
+
+    assert imported["subject"].declared_in == "of_the_user"
 
 
 def test_an_operator_with_options() -> None:
@@ -105,6 +115,8 @@ def test_the_older_spelling_declares_the_same(new: Any, old: Any) -> None:
         other.target,
         other.arrays,
     )
+    assert not one.twice_differentiable
+    assert not other.twice_differentiable
 
 
 def test_what_is_missing_is_named() -> None:
@@ -133,7 +145,7 @@ def optimiser(parameters: Any) -> Any:
     ids=["parallel", "pipeline"],
 )
 def test_steps_and_an_optimiser_are_given_together_or_not_at_all(declare: Any) -> None:
-    assert callable(declare())
+    assert not declare()(equal_blocks).twice_differentiable
     assert callable(declare(optimizer=optimiser, steps=1))
     for wrong in ({"steps": 1}, {"optimizer": optimiser}, {"optimizer": optimiser, "steps": -1}):
         with pytest.raises(SubjectError, match="`steps` of at least 1 together with an `optimizer`"):

@@ -17,7 +17,17 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status, coherent
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import Budget, SearchResult, investigate
-from adjointlab.store.job_log import VARIABLE, DeadlyCases, Death, Done, JobLog, claimed, supervised
+from adjointlab.store.job_log import (
+    HOOKED,
+    VARIABLE,
+    DeadlyCases,
+    Death,
+    Done,
+    JobLog,
+    claimed,
+    stopped_by,
+    supervised,
+)
 from adjointlab.store.reproducer import Written
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Run, Runner
@@ -51,6 +61,24 @@ def test_what_is_done_comes_back_as_it_was(job_log: JobLog, monkeypatch: pytest.
     assert job_log.outcome("here:else adjoint") is None
 
 
+def test_the_signal_that_ends_a_job_is_known_to_its_supervised_process_alone(
+    job_log: JobLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(HOOKED, raising=False)
+    assert stopped_by() == 0
+
+    monkeypatch.setenv(VARIABLE, str(job_log.folder))
+    monkeypatch.setenv(HOOKED, str(os.getpid()))
+    assert stopped_by() == 0
+    job_log.record_stop(15)
+    job_log.record_stop(2)
+    assert stopped_by() == job_log.stop_signal == 15
+
+    monkeypatch.setenv(HOOKED, str(os.getpid() + 1))
+    assert stopped_by() == 0
+
+
 def test_a_death_comes_back_as_it_was(job_log: JobLog) -> None:
     death = Death(
         "a rank died", (("why", "so"),), {1: "it died"}, case="abc", check_id="here:it adjoint", at=7.0
@@ -58,6 +86,32 @@ def test_a_death_comes_back_as_it_was(job_log: JobLog) -> None:
     job_log.record_death(death)
 
     assert job_log.deaths == [death]
+
+
+@pytest.mark.parametrize(("ago", "least", "most"), [(0.0, 20.0, 30.0), (1000.0, 0.0, 0.0)])
+def test_the_seconds_for_shrinking_count_from_the_first_death_on_and_are_not_below_none(
+    job_log: JobLog, ago: float, least: float, most: float
+) -> None:
+    assert job_log.shrinking("here:it adjoint") == 30.0
+    for at in (time.time() - ago, time.time()):
+        job_log.record_death(Death("died", (), {}, case="abc", check_id="here:it adjoint", at=at))
+    assert least <= job_log.shrinking("here:it adjoint") <= most
+    assert job_log.shrinking("here:else adjoint") == 30.0
+
+
+def test_a_death_without_a_case_is_one_of_its_own_check_and_one_with_a_case_is_another(
+    job_log: JobLog,
+) -> None:
+    def died(check_id: str, case: str) -> Death:
+        death = Death("a rank died", (), {}, case=case, check_id=check_id)
+        job_log.record_death(death)
+        return death
+
+    died("here:it adjoint", "abc"), died("here:other adjoint", "")
+    assert job_log.death_without_case("here:it adjoint") is None
+    assert job_log.deadly_cases("here:other adjoint").deaths == ()
+    death = died("here:it adjoint", "")
+    assert job_log.death_without_case("here:it adjoint") == death
 
 
 def test_the_check_that_the_leader_is_at_is_known_until_it_is_done(job_log: JobLog, tmp_path: Path) -> None:

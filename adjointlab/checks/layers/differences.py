@@ -80,7 +80,8 @@ def _derivative(
             finest = row + order
             if finest in jumps:
                 # A kink between coarse steps shows in their jump, and no longer in that of finer ones.
-                error = np.maximum(abs(value - column[row]), abs(value - column[row + 1])) + jumps[finest]
+                # An extrapolation lies nearer to the finer quotient than to the coarser one.
+                error = abs(value - column[row]) + jumps[finest]
                 best = _better(best, Estimate(value, _SAFETY * (error + rounding[finest])))
         column = following
     return best

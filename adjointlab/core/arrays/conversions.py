@@ -158,9 +158,8 @@ def from_summable(values: Array, name: str, like: Array) -> Array:
     if is_on_device(values):
         copy_into(result, values)
         return result
-    wide = "float32" if dtype(name).itemsize == 2 else name
     host: Any = values
-    copy_into(result, from_numpy(host, wide, library_of(like)))
+    copy_into(result, from_numpy(host, name, library_of(like)))
     return result
 
 

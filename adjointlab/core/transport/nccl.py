@@ -98,7 +98,7 @@ class NcclCommunicator(DeviceCommunicator):
         self.start()
         into = arrays.address_of(sendbuf if recvbuf is None else recvbuf)  # of the root alone
         count, kind, parts = _elements(sendbuf, self._nccl)
-        operation = self._operation(op)
+        operation = self._operation(op, sendbuf)
         source, stream = arrays.address_of(sendbuf), self._streams.pointer()
         self._ranks.reduce(source, into, count * parts, kind, operation, root, stream)
 
@@ -106,7 +106,7 @@ class NcclCommunicator(DeviceCommunicator):
         self.start()
         count, kind, parts = _elements(sendbuf, self._nccl)
         source, into = arrays.address_of(sendbuf), arrays.address_of(recvbuf)
-        operation, stream = self._operation(op), self._streams.pointer()
+        operation, stream = self._operation(op, sendbuf), self._streams.pointer()
         self._ranks.allReduce(source, into, count * parts, kind, operation, stream)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
@@ -130,7 +130,11 @@ class NcclCommunicator(DeviceCommunicator):
     def Reduce_scatter(self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int], op: Op = SUM) -> None:
         self.start()
         _, kind, parts = _elements(sendbuf, self._nccl)
-        size, stream, operation = arrays.itemsize_of(sendbuf), self._streams.pointer(), self._operation(op)
+        size, stream, operation = (
+            arrays.itemsize_of(sendbuf),
+            self._streams.pointer(),
+            self._operation(op, sendbuf),
+        )
         source, into = arrays.address_of(sendbuf), arrays.address_of(recvbuf)
         starts = list(accumulate(recvcounts, initial=0))
 
@@ -140,9 +144,12 @@ class NcclCommunicator(DeviceCommunicator):
 
         self._group([summed(root) for root in range(len(recvcounts)) if recvcounts[root]])
 
-    def _operation(self, op: Op) -> int:
+    def _operation(self, op: Op, buf: Any) -> int:
         if op not in _OPERATIONS:
             raise ValueError(f"op: NCCL has no {op!r}, but {', '.join(each.value for each in _OPERATIONS)}")
+        if op is not SUM and (name := arrays.dtype_name(buf)) in _COMPLEX:
+            # Real and imaginary parts would be combined apart.
+            raise ValueError(f"op: {op!r} of {name}: NCCL has sums of complex numbers alone")
         return int(getattr(self._nccl, f"NCCL_{_OPERATIONS[op]}"))
 
 

@@ -115,7 +115,7 @@ def test_a_grid_knows_its_neighbours_and_its_lines(seed):
         assert grid.Get_cart_rank([row, column + 3]) == grid.rank
         assert grid.Get_topo() == ([2, 3], [0, 1], [row, column])
         assert (grid.dims, grid.periods, grid.coords, grid.dim) == ([2, 3], [0, 1], [row, column], 2)
-        with pytest.raises(MPI.Exception, match="coordinate"):
+        with pytest.raises(MPI.Exception, match="coordinate 2 of dimension 0 must be between 0 and 1"):
             grid.Get_cart_rank([2, 0])
         below = grid.rank + 3 if row == 0 else MPI.PROC_NULL
         above = grid.rank - 3 if row == 1 else MPI.PROC_NULL

@@ -295,6 +295,16 @@ def test_collectives_that_do_not_match_are_reported_with_both_calls(why, seed):
     assert all(isinstance(outcome, Blocked) for outcome in result.outcomes)
 
 
+def test_counts_that_do_not_sum_to_what_is_sent_are_told_with_the_first_and_the_last_call():
+    def body(comm):
+        comm.Reduce_scatter(np.ones(7), np.empty(comm.rank + 1))
+
+    text = only("mismatched collective", run(body, 3))
+    assert "send count 7, but the receive counts [1, 2, 3] sum to 6" in text
+    assert "rank 0 calls Reduce_scatter(" in text
+    assert "rank 2 calls Reduce_scatter(" in text
+
+
 def test_operations_of_user_code_are_taken_to_agree_and_makers_are_shown_with_their_groups():
     assert run(lambda comm: comm.allreduce(comm.rank, lambda a, b: max(a, b))).values == (1, 1)
     made = only(

@@ -455,6 +455,19 @@ class DupsOnce(Identity):
         return np.array(x)
 
 
+class FreesOneInEachCall(Identity):
+    """Takes communicators when it is made, and needs fewer and fewer of them."""
+
+    def __init__(self, comm: Any, layout: al.Layout) -> None:
+        super().__init__(comm, layout)
+        self.kept = [comm.Dup() for _ in range(50)]
+
+    def forward(self, x: Any) -> Any:
+        if self.kept:
+            self.kept.pop().Free()
+        return np.array(x)
+
+
 class Untidy(Identity):
     """Right numbers, and something wrong beside them."""
 
@@ -625,7 +638,7 @@ def test_a_communicator_for_each_call_that_is_never_freed_is_reported_with_its_l
     assert line == f"each call leaves one more behind: the communicator of ranks 0, made at {place}"
 
 
-@pytest.mark.parametrize("operator", [DupsAndFrees, DupsOnce])
+@pytest.mark.parametrize("operator", [DupsAndFrees, DupsOnce, FreesOneInEachCall])
 @pytest.mark.parametrize("check", ["reentrancy", "linearity", "purity"])
 def test_communicators_that_are_freed_or_kept_are_no_leak(operator, check):
     assert report_of(operator, check, schedules=1, cases=5).status is Status.COHERENT

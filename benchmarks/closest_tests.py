@@ -1,0 +1,218 @@
+"""The tests that are closest to a file of the lab: those that state what it promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["ALWAYS", "CLOSEST", "ROOT", "closest_tests"]
+
+ROOT = Path(__file__).resolve().parent.parent
+
+_LOOKS = "tests/checks/looks"
+_LAYERS = (f"{_LOOKS}/test_layers.py", "tests/checks/test_checks_of_layers.py")
+_SEARCH = (
+    "tests/engine/test_looks_of_a_search.py",
+    "tests/engine/test_promises_of_a_search.py",
+    "tests/engine/test_counts.py",
+    "tests/engine/test_search.py",
+)
+_SIMULATED = "tests/worlds/simulated"
+_CALLS = tuple(
+    f"{_SIMULATED}/test_{name}.py"
+    for name in (
+        "collectives",
+        "messages",
+        "communicators",
+        "constants",
+        "buffers",
+        "nondeterminism",
+        "communicating",
+        "findings",
+    )
+)
+
+CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("checks/layers/sensitivity", ("tests/checks/test_sensitivity.py", *_LAYERS)),
+    ("checks/layers/repeated", ("tests/checks/test_repeated_parameters.py",)),
+    (
+        "checks/layers/differences",
+        ("tests/checks/test_differences.py", "tests/checks/test_jacobian_at_kinks.py"),
+    ),
+    ("checks/layers/own_part", ("tests/checks/test_own_part.py", "tests/checks/test_hints_of_retries.py")),
+    (
+        "checks/layers/jacobian",
+        ("tests/checks/test_jacobian_figures.py", *_LAYERS, "tests/checks/test_jacobian_at_kinks.py"),
+    ),
+    ("checks/layers/training", (*_LAYERS, "tests/torch_distributed/test_check_parallel.py")),
+    ("checks/layers/modules", (*_LAYERS, "tests/torch_distributed/test_check_parallel.py")),
+    ("checks/layers/passes", (*_LAYERS, "tests/engine/test_drawn_cases.py")),
+    ("checks/layers/sequential", (f"{_LOOKS}/test_sequential.py", *_LAYERS)),
+    ("checks/layers/", (*_LAYERS, "tests/checks/test_values_of_inputs.py")),
+    ("checks/basis_probe", ("tests/checks/test_basis_probe.py", _LOOKS)),
+    ("checks/compared", ("tests/checks/test_compared_matrices.py", _LOOKS, "tests/checks/test_hints.py")),
+    ("checks/drawing", ("tests/checks/test_compared_matrices.py", "tests/pictures/test_failures.py")),
+    ("checks/hints", ("tests/checks/test_hints.py", "tests/pictures/test_failures.py")),
+    ("checks/check.", ("tests/checks/test_registry.py", "tests/checks/test_figures.py", _LOOKS, *_SEARCH)),
+    (
+        "checks/",
+        (
+            "tests/checks/test_figures.py",
+            _LOOKS,
+            "tests/checks/test_outputs_that_are_not_finite.py",
+            "tests/engine/test_looks_of_a_search.py",
+            "tests/checks/test_each_check_catches_its_own.py",
+            "tests/checks/test_hints.py",
+            "tests/pictures/test_failures.py",
+            "tests/engine/test_search.py",
+        ),
+    ),
+    ("core/strategies", ("tests/core/test_drawn.py", "tests/core/test_strategies.py")),
+    ("core/kept_strategies", ("tests/core/test_drawn.py", "tests/core/test_strategies.py")),
+    (
+        "core/placements",
+        ("tests/torch_distributed/test_spaces.py", "tests/torch_distributed/test_parallel_modules.py"),
+    ),
+    ("core/agreement", ("tests/primitives/test_checked_operator.py", "tests/primitives/test_validation.py")),
+    ("core/layer", ("tests/checks/test_checks_of_layers.py", f"{_LOOKS}/test_layers.py")),
+    ("core/splitmix", ("tests/core/test_splitmix.py", "tests/core/test_values.py")),
+    (
+        "core/transport",
+        ("tests/gpu/test_nccl.py", "tests/gpu/test_transports.py", "tests/devices/test_transport.py"),
+    ),
+    (
+        "core/",
+        (
+            *(
+                f"tests/core/test_{name}.py"
+                for name in [
+                    "arguments",
+                    "arrays",
+                    "executor_and_notation",
+                    "layout",
+                    "operator",
+                    "pairing",
+                    "partition",
+                    "program",
+                    "program_equations",
+                    "space",
+                    "values",
+                    "local_types",
+                ]
+            ),
+            "tests/checks/test_figures.py",
+            _LOOKS,
+            "tests/primitives/test_compositions.py",
+        ),
+    ),
+    (
+        "engine/parallel",
+        ("tests/engine/test_freezing.py", "tests/torch_distributed/test_check_parallel.py"),
+    ),
+    ("engine/pipeline", ("tests/torch_distributed/test_pipelines.py",)),
+    ("engine/single_steps", ("tests/engine/test_looks_of_a_search.py", "tests/engine/test_single_steps.py")),
+    ("engine/exhaust", ("tests/engine/test_exhaust.py",)),
+    (
+        "engine/explain",
+        (
+            "tests/core/test_executor_and_notation.py",
+            "tests/primitives/test_compositions.py",
+            "tests/cli/test_cli.py",
+        ),
+    ),
+    (
+        "engine/subject",
+        (
+            "tests/engine/test_subject.py",
+            "tests/engine/test_drawn_cases.py",
+            "tests/engine/test_search.py",
+            "tests/engine/test_discovery.py",
+        ),
+    ),
+    (
+        "engine/adapters",
+        (
+            "tests/engine/test_subject.py",
+            "tests/engine/test_cotangents_of_adapters.py",
+            "tests/engine/test_search.py",
+            "tests/adapters/test_released.py",
+        ),
+    ),
+    ("engine/discovery", ("tests/engine/test_discovery.py", "tests/cli/test_cli.py")),
+    (
+        "engine/case",
+        (
+            "tests/engine/test_drawn_cases.py",
+            "tests/store/test_reproducer.py",
+            "tests/store/test_mutated_files.py",
+        ),
+    ),
+    (
+        "engine/interleavings",
+        ("tests/engine/test_interleavings.py", *_SEARCH[:2], f"{_SIMULATED}/test_schedules.py"),
+    ),
+    ("engine/counts", ("tests/report", *_SEARCH)),
+    (
+        "engine/",
+        (*_SEARCH, "tests/report", "tests/engine/test_single_steps.py", f"{_SIMULATED}/test_schedules.py"),
+    ),
+    (
+        "store/script",
+        (
+            "tests/store/test_arguments_of_scripts.py",
+            "tests/store/test_reproducer.py",
+            "tests/store/test_scripts.py",
+        ),
+    ),
+    ("store/job_log", ("tests/store/test_job_log.py",)),
+    ("store/known_failures", ("tests/store/test_known_failures.py",)),
+    ("store/running_case", ("tests/store/test_running_case.py",)),
+    ("store/json_lines", ("tests/store/test_job_log.py", "tests/report/test_printed_figures.py")),
+    (
+        "store/",
+        (
+            "tests/engine/test_looks_of_a_search.py",
+            "tests/store/test_reproducer.py",
+            "tests/store/test_mutated_files.py",
+            "tests/store/test_hostile_texts.py",
+            "tests/store/test_job_log.py",
+            "tests/store/test_running_case.py",
+            "tests/cli/test_outputs.py",
+        ),
+    ),
+    ("worlds/simulated/schedules/", (f"{_SIMULATED}/test_priorities.py", f"{_SIMULATED}/test_schedules.py")),
+    ("worlds/simulated/world", (*_CALLS, f"{_SIMULATED}/test_isolation.py")),
+    (
+        "worlds/simulated/scheduler",
+        (*_CALLS, f"{_SIMULATED}/test_isolation.py", f"{_SIMULATED}/test_schedules.py"),
+    ),
+    ("worlds/simulated/", (*_CALLS, f"{_SIMULATED}/test_isolation.py", "tests/worlds/test_conformance.py")),
+    ("report/", ("tests/report", "tests/engine/test_counts.py")),
+    (
+        "session",
+        (
+            "tests/report",
+            "tests/store/test_reproducer.py",
+            "tests/cli/test_outputs.py",
+            "tests/cli/test_cli.py",
+        ),
+    ),
+)
+"""The tests that are run for a mutant of a file, the closest first: of the first line with which the file's name begins."""
+
+ALWAYS = "tests/core/test_frozen.py"
+"""Quick, and of all packages."""
+
+
+def closest_tests(file: str) -> tuple[str, ...]:
+    """The files of tests to run for a mutant of `file`, those that are there; first those that have its name."""
+    tests = next((tests for prefix, tests in CLOSEST if file.startswith(f"adjointlab/{prefix}")), ("tests",))
+    files = dict.fromkeys(found for test in (ALWAYS, *tests) for found in _files_of_tests(test))
+    own = f"test_{Path(file).name}"
+    return tuple(sorted(files, key=lambda found: Path(found).name != own))
+
+
+def _files_of_tests(test: str) -> list[str]:
+    path = ROOT / test
+    if path.is_dir():
+        return [str(found.relative_to(ROOT)) for found in sorted(path.rglob("test_*.py"))]
+    return [test] if path.exists() else []
