@@ -140,7 +140,7 @@ class Attention(DistributedModule):
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from those of q, k and v."""
-        return self.attend(*self.check_inputs(q, k, v))
+        return self.attend(*self.check_inputs(q, k, v, flags={"is_causal": bool(self.is_causal)}))
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from those of q, k and v, which are known to lie in the domain."""

@@ -14,6 +14,7 @@ from adjointlab.core.arrays import place_name
 from adjointlab.core.communicators import size_of
 from adjointlab.core.partition import Partition, PartitionLike
 from adjointlab.core.space import Space, Tensor, check_argument
+from adjointlab.layers.additions import refuse_additions, refuse_tied
 from adjointlab.layers.arguments import check_layer_arguments, shape_of
 from adjointlab.layers.differentiable import connected, of_nothing
 from adjointlab.layers.equal_values import refuse_valueless
@@ -90,26 +91,30 @@ class DistributedModule(DistributedParameters):
             )
 
     def check_inputs(
-        self, *x: torch.Tensor, check_others: Callable[[], None] = lambda: None
+        self,
+        *x: torch.Tensor,
+        check_others: Callable[[], None] = lambda: None,
+        flags: Mapping[str, bool] = MappingProxyType({}),
     ) -> tuple[torch.Tensor, ...]:
         """Collective, the first thing of a forward pass: raise the same error on every rank unless each got what `domain` says.
 
         A rank that is idle in a tensor's layout may have any tensor of zero volume. Returns the tensors, those of idle ranks
-        in the shape and element type that operators take there, where the layer lies. `check_others` checks what else the call was given.
+        in the shape and element type that operators take there, where the layer lies. `check_others` checks what else the call was given;
+        `flags` are arguments of the call that every rank must give alike, by name, and the same names on all.
 
         Raises `ValueError` for a local tensor of another shape or element type, `TypeError` for what is no tensor; so for
         the parameters and buffers that the layer has now, as others may have been put in their place. Raises `ValueError` unless
-        parameters, buffers and inputs of a rank lie on one device, and for a mode, training or evaluation, that differs by rank.
+        parameters, buffers and inputs of a rank lie on one device, and for a mode, training or evaluation, or a flag that differs by rank.
         """
 
         def check() -> None:
             check_others()
             self._check_inputs(x)
 
-        in_training = raise_together(self.comm, check, self.training)
-        if in_training not in (0, self.comm.Get_size()):
+        counts = raise_together(self.comm, check, (self.training, *flags.values()))
+        if any(count not in (0, self.comm.Get_size()) for count in counts):
             mode = "training, as by train()," if self.training else "evaluation, as by eval(),"
-            check_alike(self.comm, {f"mode of {type(self).__name__}": mode})
+            check_alike(self.comm, {f"mode of {type(self).__name__}": mode, **flags})
         return tuple(
             local if tensor.layout.partition.is_active(self.rank) else self._idle(tensor, local, x)
             for tensor, local in zip(self.domain.tensors, x, strict=True)
@@ -190,7 +195,8 @@ class TorchLayer(DistributedModule):
     `partition` may be given by its sides, ``(1, 1, 1, 2, 2)``, over the ranks 0, 1, 2, ...
 
     Every layer also takes `dtype`, its element type, by default that of the module's tensors, and else torch's default.
-    Raises `ValueError` for a module of another class or element type, and `TypeError` for further arguments with a module.
+    Raises `ValueError` for a module of another class or element type, or with what the layer would not have, such as hooks, pruning
+    and a `forward` of its own, and `TypeError` for further arguments with a module.
     """
 
     torch_classes: ClassVar[TorchClasses] = ()
@@ -228,6 +234,8 @@ class TorchLayer(DistributedModule):
             dtype_name(dtype)
         module = self.torch_module(dtype, *arguments, **named)
         refuse_valueless("module", module)
+        refuse_additions("module", module)
+        refuse_tied("module", module)
         super().__init__(comm, partition, module)
         known = {tensor.dtype for tensor in module.parameters()}
         if dtype is not None and not known <= {dtype}:

@@ -1,37 +1,63 @@
-"""The check that a module has the same values on every rank: a forgotten seed would make a layer of parts of different modules."""
+"""The check that a module is the same on every rank: a forgotten seed would make a layer of parts of different modules."""
 
 from __future__ import annotations
 
+import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeAlias
 
 import torch
 from torch import nn
 
+from adjointlab.core.agreement import gather_together
 from adjointlab.core.communicators import size_of
+from adjointlab.layers.additions import refuse_tied
+from adjointlab.layers.representation import sequential_arguments
 from adjointlab.typing import Communicator
 
 __all__ = ["check_values_alike", "refuse_valueless"]
 
+_Facts: TypeAlias = Mapping[str, object]
+"""All that must be alike of a module or a tensor, by the words that say that it is not."""
+
+_VALUES: Final = "other values"
+
 
 def check_values_alike(comm: Communicator, module: nn.Module, name: str = "module") -> None:
-    """Collective: raise `ValueError`, the same on every rank, unless a module's parameters and buffers have the same bits on all.
+    """Collective: raise `ValueError`, the same on every rank, unless `module` is alike on all.
+
+    Compared are the classes, arguments and modes of the modules in it, and the shapes, element types and bits of parameters and buffers,
+    and which of them are frozen.
 
     `from_sequential` does so with its network. Making a single layer sends nothing, and a model composed by hand may be made before its
     values are known, to load a state: call this for the modules that such layers are made from.
 
-    Checksums (CRC-32) are compared, at the cost of an all-gather of one number for each tensor. On a device, tensors are copied to the host.
+    Raises `ValueError` too for a parameter that stands in `module` twice, as layers share none, or has no values, and `TypeError` for what is
+    no module, on every rank. Costs an all-gather of a checksum (CRC-32) of each tensor and the text of each module. On a device, tensors
+    are copied to the host.
     """
     size_of(comm)
-    every = comm.allgather({path: _checksum(tensor) for path, tensor in _tensors(module)})
-    for path in {path: None for given in every for path in given}:
-        checksums = [given.get(path) for given in every]
-        other = next((rank for rank, checksum in enumerate(checksums) if checksum != checksums[0]), None)
-        if other is not None:
-            raise ValueError(
-                f"{name}: {path} has other values on rank {other} than on rank 0; every rank gives the same module: call torch.manual_seed "
-                "with the same seed on every rank before it is made, or load one state into it on every rank"
-            )
+    first, *others = gather_together(comm, lambda: _facts_of_all(name, module))
+    for rank, other in enumerate(others, 1):
+        for path in {**first, **other}:
+            place = path or f"the {name} itself"
+            if path not in first or path not in other:
+                there, missing = (0, rank) if path in first else (rank, 0)
+                raise ValueError(
+                    f"{name}: {place} is in that of rank {there}, but not of rank {missing}; every rank gives the same module"
+                )
+            fact = next((fact for fact, value in first[path].items() if other[path].get(fact) != value), None)
+            if fact == _VALUES:
+                raise ValueError(
+                    f"{name}: {place} has {fact} on rank {rank} than on rank 0; every rank gives the same module: call torch.manual_seed "
+                    "with the same seed on every rank before it is made, or load one state into it on every rank"
+                )
+            if fact is not None:
+                raise ValueError(
+                    f"{name}: {place} has {fact} on rank {rank} than on rank 0: {other[path].get(fact)}, not {first[path][fact]}; every rank "
+                    "gives the same module"
+                )
 
 
 def refuse_valueless(name: str, module: nn.Module) -> None:
@@ -46,6 +72,37 @@ def refuse_valueless(name: str, module: nn.Module) -> None:
                 f"{name}: {path} lies on the device meta, which has no values; call to_empty(device='cpu') and reset_parameters() or "
                 "load_state_dict() first"
             )
+
+
+def _facts_of_all(name: str, module: object) -> dict[str, _Facts]:
+    """The facts of all modules, parameters and buffers in a module that this rank was given, by path."""
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"{name}: a {type(module).__name__} is no torch.nn.Module")
+    refuse_valueless(name, module)
+    refuse_tied(name, module)
+    facts = {path: _facts_of_module(each) for path, each in module.named_modules()}
+    return facts | {path: _facts_of_tensor(tensor) for path, tensor in _tensors(module)}
+
+
+def _facts_of_module(module: nn.Module) -> _Facts:
+    # Of the arguments of other classes, the attributes may be objects of any kind, whose texts differ.
+    is_torchs = type(module).__module__.startswith("torch.")
+    texts = sequential_arguments(module).values() if is_torchs else (module.extra_repr(),)
+    return {
+        "another class": type(module).__name__,
+        # The address of an object, as in that of a function, differs by process.
+        "other arguments": re.sub(r" at 0x[0-9a-fA-F]+", "", ", ".join(texts)) or "the default ones",
+        "another mode": "training" if module.training else "evaluation",
+    }
+
+
+def _facts_of_tensor(tensor: torch.Tensor) -> _Facts:
+    return {
+        "another shape": list(tensor.shape),
+        "another element type": str(tensor.dtype),
+        "another requires_grad": tensor.requires_grad,
+        _VALUES: _checksum(tensor),
+    }
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

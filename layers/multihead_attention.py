@@ -51,7 +51,7 @@ class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
     where P_s cuts the sequence; the weights, averaged, lie as the output does, and those of each head where the head does.
 
     Raises `ValueError` for an input that is not (queries, n, embed_dim), a partition of another order, `add_bias_kv` and `add_zero_attn`;
-    and in a call for `key_padding_mask`, `attn_mask`, weights over a cut sequence, and dropout in training.
+    and in a call for `key_padding_mask`, `attn_mask`, weights over a cut sequence, dropout in training, and arguments that differ by rank.
     """
 
     options = ("keys", "algorithm")
@@ -172,6 +172,12 @@ class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
             key,
             value,
             check_others=lambda: self._refuse(key_padding_mask, attn_mask, need_weights),
+            flags={
+                "need_weights": bool(need_weights),
+                # Without weights nobody looks at it.
+                "average_attn_weights": bool(need_weights and average_attn_weights),
+                "is_causal": bool(is_causal),
+            },
         )
         q, k, v = (self._projected(number, x) for number, x in enumerate(inputs))
         weights = None

@@ -32,19 +32,23 @@ def get_total_norm(
 ) -> torch.Tensor:
     """Collective: the norm of the gradients of all parameters of `model`, as `torch.nn.utils.get_total_norm` of the sequential one's.
 
-    The same number on every rank. A gradient that is `None` counts as one without elements. Raises `RuntimeError`, with
+    The same number on every rank. A gradient that is `None` counts as one without elements, and a parameter that several layers have
+    counts once. Raises `RuntimeError`, with
     `error_if_nonfinite`, on every rank for a norm that is infinite or NaN.
     """
     norm_type = float(norm_type)
     # Of a part without elements: the number that changes no norm.
     neutral = 0.0 if norm_type >= 0 else math.inf
     norms, dtype, device = [], torch.get_default_dtype(), torch.device("cpu")
+    seen: set[int] = set()
     for layer in distributed_layers(model).values():
         own = np.full(len(layer.parameter_space.tensors), neutral)
         for index, tensor in enumerate(layer.parameter_space.tensors):
             parameter = layer.get_parameter(tensor.name)
             gradient, dtype, device = parameter.grad, parameter.dtype, parameter.device
-            if gradient is not None and gradient.numel():
+            is_new = id(parameter) not in seen
+            seen.add(id(parameter))
+            if is_new and gradient is not None and gradient.numel():
                 own[index] = float(torch.linalg.vector_norm(gradient.detach(), norm_type))
         # Gathered, not reduced: every rank adds in the same order, and MPI leaves open what its maximum makes of NaN.
         every = np.empty((layer.comm.Get_size(), len(own)))
@@ -93,7 +97,10 @@ def sequential_gradients(model: nn.Module, root: int | None = None) -> dict[str,
 
 
 def parameters_to_vector(model: nn.Module) -> torch.Tensor:
-    """Collective: all parameters of the sequential model in one vector, on every rank; no gradient goes through it."""
+    """Collective: all parameters of the sequential model in one vector, on every rank; no gradient goes through it.
+
+    A parameter that several layers have stands there once, as in ``model.parameters()``.
+    """
     wholes = [layer.gathered(tensor).reshape(-1) for layer, tensor in _parameters(model)]
     return torch.cat(wholes) if wholes else torch.empty(0)
 
@@ -121,8 +128,11 @@ def _norm_of_parts(parts: torch.Tensor, norm_type: float) -> torch.Tensor:
 
 
 def _parameters(model: nn.Module) -> Iterator[tuple[DistributedParameters, Tensor]]:
-    return (
-        (layer, tensor)
-        for layer in distributed_layers(model).values()
-        for tensor in layer.parameter_space.tensors
-    )
+    """All parameters, with the first of the layers that have them."""
+    seen: set[int] = set()
+    for layer in distributed_layers(model).values():
+        for tensor in layer.parameter_space.tensors:
+            parameter = layer.get_parameter(tensor.name)
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield layer, tensor

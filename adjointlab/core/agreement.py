@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -11,12 +12,18 @@ from adjointlab.core.program import Program
 from adjointlab.core.space import Space, check_arguments
 from adjointlab.typing import Array, Communicator
 
-__all__ = ["CheckedOperator", "check_alike", "raise_first", "raise_together"]
+__all__ = ["CheckedOperator", "check_alike", "gather_together", "raise_first", "raise_together"]
 
 _WRONG = -1
 
-_FLAG = 2**32
-"""More than there are ranks: the sum of this for flags and 1 for errors has both counts."""
+_Value = TypeVar("_Value")
+
+
+class _Error(NamedTuple):
+    """An error of one rank, as the others are told of it."""
+
+    is_type: bool
+    text: str
 
 
 class CheckedOperator(CompositeOperator):
@@ -71,16 +78,14 @@ class CheckedOperator(CompositeOperator):
 
 def raise_first(comm: Communicator, error: TypeError | ValueError | None) -> None:
     """Collective: raise the error of the lowest rank that has one, on every rank."""
-    reported = comm.allgather(None if error is None else (isinstance(error, TypeError), str(error)))
-    is_type, text = next(report for report in reported if report is not None)
-    raise (TypeError if is_type else ValueError)(text) from None
+    _raise_lowest(comm.allgather(None if error is None else _error_of(error)))
 
 
-def raise_together(comm: Communicator, check: Callable[[], None], flag: bool = False) -> int:
+def raise_together(comm: Communicator, check: Callable[[], None], flags: Sequence[bool] = ()) -> list[int]:
     """Collective: run `check` on every rank, and where it raises `TypeError` or `ValueError` on some, raise that on all.
 
-    Of several errors, that of the lowest rank. Costs an all-reduction of one number. Returns on how many ranks `flag` is true, which
-    is in the same number.
+    Of several errors, that of the lowest rank. Costs an all-reduction of one number, and one for each of `flags`, which are as many on
+    every rank. Returns on how many ranks each flag is true.
     """
     error: TypeError | ValueError | None = None
     try:
@@ -89,12 +94,28 @@ def raise_together(comm: Communicator, check: Callable[[], None], flag: bool = F
         error = raised
     # The text has a length that other ranks do not know: only where there is one does a second collective follow, and
     # every rank knows from the first whether there is.
-    own, total = np.array([(error is not None) + _FLAG * flag], np.int64), np.zeros(1, np.int64)
+    own = np.array([error is not None, *flags], np.int64)
+    total = np.zeros_like(own)
     comm.Allreduce(own, total)
-    flags, failures = divmod(int(total[0]), _FLAG)
+    failures, *counts = map(int, total)
     if failures:
         raise_first(comm, error)
-    return flags
+    return counts
+
+
+def gather_together(comm: Communicator, make: Callable[[], _Value]) -> list[_Value]:
+    """Collective: return what `make` returns on each rank; where it raises `TypeError` or `ValueError` on some, raise that on all.
+
+    Of several errors, that of the lowest rank. Costs an all-gather of pickled values.
+    """
+    own: _Value | _Error
+    try:
+        own = make()
+    except (TypeError, ValueError) as error:
+        own = _error_of(error)
+    every: list[_Value | _Error] = comm.allgather(own)
+    _raise_lowest([each if isinstance(each, _Error) else None for each in every])
+    return [each for each in every if not isinstance(each, _Error)]
 
 
 def check_alike(comm: Communicator, arguments: Mapping[str, object]) -> None:
@@ -111,3 +132,14 @@ def check_alike(comm: Communicator, arguments: Mapping[str, object]) -> None:
             raise ValueError(
                 f"{name}: differs by rank: {texts[0]} on rank 0, {texts[other]} on rank {other}; every rank gives the same"
             )
+
+
+def _error_of(error: TypeError | ValueError) -> _Error:
+    return _Error(isinstance(error, TypeError), str(error))
+
+
+def _raise_lowest(errors: Sequence[_Error | None]) -> None:
+    """Raise the first of the errors, by rank, if there is one."""
+    error = next((each for each in errors if each is not None), None)
+    if error is not None:
+        raise (TypeError if error.is_type else ValueError)(error.text) from None

@@ -1,8 +1,4 @@
-"""The sequential networks that a distributed one is made from: what is computed there beside the modules' own `forward` is refused.
-
-A layer takes over the arguments, values and mode of its module. What users have added to one instance (hooks, a `forward`
-of its own, parameters shared with another module) would be lost, and the distributed network compute something else.
-"""
+"""The sequential networks that a distributed one is made from: what is computed there beside the modules' own `forward` is refused."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
+from adjointlab.layers.additions import refuse_additions, refuse_tied
 from adjointlab.layers.equal_values import refuse_valueless
 
 __all__ = ["check_source", "described", "is_chain", "leaves_of"]
@@ -36,14 +33,8 @@ def check_source(network: nn.Sequential) -> None:
     if not len(network._modules):
         raise ValueError("network: has no modules")
     refuse_valueless("network", network)
-    for path, module in network.named_modules(remove_duplicate=False):
-        if additions := list(_additions(module)):
-            name = f"{path} ({type(module).__name__})" if path else "the network itself"
-            raise ValueError(
-                f"network: {name} has {', '.join(additions)}, which the layers would not have; remove that first; "
-                "hooks may be registered on the layers, where they see local tensors"
-            )
-    _refuse_tied(network)
+    refuse_additions("network", network)
+    refuse_tied("network", network)
 
 
 def leaves_of(network: nn.Sequential) -> dict[str, nn.Module]:
@@ -71,33 +62,3 @@ def _leaves(chain: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
             yield from _leaves(module, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", module
-
-
-def _additions(module: nn.Module) -> Iterator[str]:
-    """Names of the additions to this instance that a layer of its class has not."""
-    attributes = vars(module)
-    if nn.utils.parametrize.is_parametrized(module):
-        yield "parametrizations (remove_parametrizations makes parameters of them)"
-        return
-    for method in ("forward", "__call__", "_conv_forward", "_output_padding"):
-        if method in attributes:
-            yield f"a {method} of its own"
-    # Torch (2.13) keeps hooks in dictionaries of the instance: forward, backward, and those of state_dicts.
-    for name in vars(nn.Module()):
-        if name.endswith("_hooks") and attributes.get(name):
-            yield name.strip("_").replace("_", " ")
-    for name, parameter in module.named_parameters(recurse=False):
-        if any(getattr(parameter, kind, None) for kind in ("_backward_hooks", "_post_accumulate_grad_hooks")):
-            yield f"hooks of its {name}"
-
-
-def _refuse_tied(network: nn.Sequential) -> None:
-    """Raise `ValueError` if a parameter or buffer has two names: layers have tensors of their own."""
-    first: dict[int, str] = {}
-    for tensors in (
-        network.named_parameters(remove_duplicate=False),
-        network.named_buffers(remove_duplicate=False),
-    ):
-        for name, tensor in tensors:
-            if (other := first.setdefault(id(tensor), name)) != name:
-                raise ValueError(f"network: {other} and {name} are one tensor, and layers share none")

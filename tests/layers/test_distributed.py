@@ -20,6 +20,7 @@ from adjointlab.layers.convolution import Conv1d, Conv2d, Convolution
 from adjointlab.layers.distributed import DistributedModule, local_window
 from adjointlab.layers.linear import Linear
 from adjointlab.layers.pooling import AveragePooling, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d, MaxPooling
+from adjointlab.layers.torch_modules import uninitialised_copy
 from adjointlab.worlds.world import Raised, World
 
 from .derivative_assertions import assert_second_derivatives_match, assert_tangent_matches
@@ -306,13 +307,16 @@ def test_a_module_with_further_arguments_or_none_where_torch_has_several_is_refu
     run_on_ranks(adjointlab_world, 1, body)
 
 
-def test_hooks_stay_with_the_sequential_module(adjointlab_world: World) -> None:
+def test_hooks_of_the_sequential_module_are_refused_and_in_no_copy_of_it(adjointlab_world: World) -> None:
     def body(comm: Any) -> None:
         twin, calls = nn.Conv1d(2, 3, 3, dtype=DOUBLE), []
-        twin.register_forward_hook(lambda *_: calls.append(comm))
         layer = Conv1d(comm, Partition((1, 1, 1, 2)), (1, 2, 8), twin)
+        twin.register_forward_hook(lambda *_: calls.append(comm))
+        with pytest.raises(ValueError, match="module: the module itself has forward hooks"):
+            Conv1d(comm, Partition((1, 1, 1, 2)), (1, 2, 8), twin)
         layer.to_sequential()(sines(1, 2, 8))
         layer(local(layer, sines(1, 2, 8)))
+        uninitialised_copy(twin, torch.device("cpu"))(sines(1, 2, 8))
         assert not calls
         assert len(twin._forward_hooks) == 1
 

@@ -178,3 +178,33 @@ def test_the_output_partition_is_what_a_layer_without_heads_is_made_over(
         assert all(after.window(r) == layer.codomain.tensors[0].layout.window(r) for r in range(4))
 
     run_on_ranks(adjointlab_world, 4, body)
+
+
+@pytest.mark.parametrize("name", ["is_causal", "need_weights", "average_attn_weights"])
+def test_an_argument_of_a_call_that_differs_by_rank_is_the_same_error_on_every_rank(
+    adjointlab_world: World, name: str
+) -> None:
+    ranks = min(adjointlab_world.ranks, 3)
+    if ranks < 2:
+        pytest.skip("needs 2 ranks")
+
+    def body(comm: Any) -> None:
+        # The last rank is idle: it too gives what the others give.
+        layer = MultiheadAttention(comm, Partition((1, ranks - 1, 1)), (4, 2, 4), 4, 2)
+        x = torch.ones(layer.domain.tensors[0].layout.local_shape(comm.Get_rank()))
+        layer(x, x, x, **{name: comm.Get_rank() == ranks - 1})
+
+    assert error_of_every_rank(adjointlab_world, ranks, body) == (
+        f"{name}: differs by rank: False on rank 0, True on rank {ranks - 1}; every rank gives the same"
+    )
+
+
+def test_an_argument_of_a_call_that_nobody_looks_at_may_differ_by_rank(adjointlab_world: World) -> None:
+    ranks = min(adjointlab_world.ranks, 2)
+
+    def body(comm: Any) -> None:
+        layer = MultiheadAttention(comm, Partition((1, ranks, 1)), (4, 2, 4), 4, 2)
+        x = torch.ones(layer.domain.tensors[0].layout.local_shape(comm.Get_rank()))
+        layer(x, x, x, need_weights=False, average_attn_weights=comm.Get_rank() == 0)
+
+    run_on_ranks(adjointlab_world, ranks, body)

@@ -196,6 +196,34 @@ def test_parameters_as_a_vector_are_those_of_the_sequential_model(adjointlab_wor
     on_ranks(adjointlab_world, body)
 
 
+@pytest.mark.parametrize("norm_type", [2.0, 0.0, math.inf, -1.0])
+def test_a_parameter_that_two_layers_have_counts_once(adjointlab_world: World, norm_type: float) -> None:
+    def body(comm: Any) -> None:
+        torch.manual_seed(4)
+        side, rows = 2 * comm.Get_size() + 1, Partition((1, 1, comm.Get_size()))
+        twin = nn.Sequential(nn.Linear(side, side, dtype=DOUBLE), nn.Linear(side, side, dtype=DOUBLE))
+        model = nn.Sequential(*(Linear(comm, rows, (3, side), each) for each in twin))
+        for each in (model, twin):
+            each[1].weight = each[0].weight
+        x = sines(3, side)
+        for layer, whole in zip(model, twin, strict=True):
+            local = local_window(x, layer.domain.tensors[0].layout, layer.rank)
+            cotangent = integer_cotangent(whole(x)).detach()
+            layer(local).backward(local_window(cotangent, layer.codomain.tensors[0].layout, layer.rank))
+            whole(x).backward(cotangent)
+        vector = utilities.parameters_to_vector(model)
+        assert torch.equal(vector, parameters_to_vector(twin.parameters()))
+        utilities.vector_to_parameters(vector**2, model)
+        vector_to_parameters(vector**2, twin.parameters())
+        total = utilities.clip_grad_norm_(model, 0.25, norm_type)
+        torch.testing.assert_close(total, clip_grad_norm_(twin.parameters(), 0.25, norm_type))
+        assert_equal_parts(model, twin)
+        assert_equal_parts(model, twin, gradients=True)
+        assert list(utilities.sequential_gradients(model)) == list(twin.state_dict())
+
+    on_ranks(adjointlab_world, body)
+
+
 def test_parameters_outside_of_distributed_layers_are_refused_by_name(adjointlab_world: World) -> None:
     def body(comm: Any) -> None:
         model = nn.Sequential(models(comm)[0], nn.PReLU())
