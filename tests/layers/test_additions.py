@@ -21,7 +21,7 @@ from adjointlab.layers import (
 )
 from adjointlab.worlds.world import World
 
-from .twin_assertions import error_of_every_rank
+from .twin_assertions import error_of_every_rank, run_on_ranks
 
 
 def _hooked(register: str) -> Callable[[nn.Linear], object]:
@@ -101,7 +101,11 @@ def test_each_kind_of_layer_refuses_a_hook_in_any_part_of_its_module(
     adjointlab_world: World, make_module: Callable[[], nn.Module], make: Callable[[Any, Any], object]
 ) -> None:
     module = make_module()
-    adjointlab_world.run(lambda context, _: make(context.comm, module), ranks=1)
+
+    def body(comm: Any) -> None:
+        make(comm, module)
+
+    run_on_ranks(adjointlab_world, 1, body)
     *_, part = module.modules()
     part.register_forward_hook(lambda *_: None)
     text = error_of_every_rank(adjointlab_world, 1, lambda comm: make(comm, module))
@@ -115,6 +119,8 @@ def test_what_is_removed_is_no_addition(adjointlab_world: World) -> None:
     prune.l1_unstructured(module, "weight", 0.5)
     prune.remove(module, "weight")
 
-    run = adjointlab_world.run(lambda context, _: Linear(context.comm, (1, 1, 1), (4, 3), module), ranks=1)
-    assert run.completed, run.outcomes
-    assert torch.equal(run.values[0].weight, module.weight)
+    def body(comm: Any) -> None:
+        layer = Linear(comm, (1, 1, 1), (4, 3), module)
+        assert torch.equal(layer.weight, module.weight)
+
+    run_on_ranks(adjointlab_world, 1, body)
