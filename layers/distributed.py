@@ -175,7 +175,8 @@ class DistributedModule(DistributedParameters):
             if local.dtype == wanted or not (local.is_floating_point() and wanted.is_floating_point):
                 raise
             raise ValueError(
-                f"{error}; or convert the module before by .to({local.dtype}), or make the layer or network with dtype={local.dtype}"
+                f"{error}; convert it by .to({wanted}), or make the layer, network or loss with dtype={local.dtype}, from a module of that "
+                "element type if it has parameters"
             ) from None
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:

@@ -104,7 +104,8 @@ def _caller_of_the_whole(frame: FrameType | None) -> tuple[str, str] | None:
         module = frame.f_globals.get("__name__", "")
         if not module.startswith("torch."):
             break
-        function = frame.f_code.co_name
+        code = frame.f_code
+        function = code.co_qualname.removesuffix(".__init__") if code.co_name == "__init__" else code.co_name
         if module in WHOLE and function.lstrip("_") in _ELEMENTWISE.get(module, ()):
             return None
         # The outermost public function is the one that was called; decorators and comprehensions have frames too.

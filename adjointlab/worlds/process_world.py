@@ -265,7 +265,9 @@ class ProcessWorld(ABC):
 
     def _command(self, body: Body, payload: object, ranks: int, seed: int) -> Run:
         if not 1 <= number_of_ranks(ranks) <= self.ranks:
-            raise ValueError(f"ranks is {ranks}; this world has processes for 1 to {self.ranks}")
+            raise ValueError(
+                f"ranks is {ranks}; this world has processes for 1 to {self.ranks}: start more of them, or ask for fewer"
+            )
         self._heed_followers()
         self._refuse_if_exhausted()
         # First of all what may raise: once a command is out, its reports have to come back.

@@ -104,7 +104,7 @@ class AbsentLoss(torch.Tensor):
             torch.autograd.backward([self, own], cotangents, retain_graph, create_graph, inputs=inputs)
 
     def item(self) -> float:
-        """Raises `RuntimeError`, as a tensor without elements does, which says where the number is."""
+        """Raises `RuntimeError`, as a tensor without elements does, which says where the number is: so do comparisons that are asked."""
         if self.numel():
             return super().item()
         raise RuntimeError(
@@ -113,6 +113,9 @@ class AbsentLoss(torch.Tensor):
         )
 
     __float__ = item
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
 
     def __format__(self, spec: str) -> str:
         """As that of a tensor; with a format for numbers, such as ".3f", raises the error of :meth:`item`."""

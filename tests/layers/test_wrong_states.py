@@ -120,7 +120,8 @@ def test_an_input_of_another_element_type_is_told_how_a_layer_is_made_for_it(adj
     )
     assert text.startswith("x: ")
     assert text.endswith(
-        "; or convert the module before by .to(torch.float64), or make the layer or network with dtype=torch.float64"
+        "; convert it by .to(torch.float32), or make the layer, network or loss with dtype=torch.float64, from a module of that element "
+        "type if it has parameters"
     )
 
 
