@@ -47,7 +47,9 @@ def refuse_tied(name: str, module: nn.Module) -> None:
     ):
         for path, tensor in tensors:
             if (other := first.setdefault(id(tensor), path)) != path:
-                raise ValueError(f"{name}: {other} and {path} are one tensor, and layers share none")
+                raise ValueError(
+                    f"{name}: {other} and {path} are one tensor, and layers share none; give each its own, and tie the layers once they are made"
+                )
 
 
 def _computed(module: nn.Module) -> Iterator[str]:
