@@ -87,3 +87,17 @@ def test_what_it_cannot_do_is_refused_on_every_rank(
         adjointlab_world, ranks, lambda comm: Attention(comm, partition, shape, **named)
     )
     assert message in told
+
+
+def test_a_mask_of_some_ranks_is_the_same_error_on_every_rank(adjointlab_world: World) -> None:
+    ranks = min(adjointlab_world.ranks, 2)
+    if ranks < 2:
+        pytest.skip("needs 2 ranks")
+
+    def body(comm: Any) -> None:
+        layer = Attention(comm, (1, 1, ranks), (1, 1, 4, 2), is_causal=comm.Get_rank() > 0)
+        x = torch.ones(layer.domain.tensors[0].layout.local_shape(comm.Get_rank()))
+        layer(x, x, x)
+
+    text = error_of_every_rank(adjointlab_world, ranks, body)
+    assert text == "is_causal: differs by rank: False on rank 0, True on rank 1; every rank gives the same"
