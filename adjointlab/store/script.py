@@ -329,7 +329,7 @@ def _products(
     modules = dict.fromkeys(each.module for each in functions)
     setup = [f"arguments = {made or _STORED}"]
     if not (made or is_operator):
-        setup += [f"arguments = {{k: v for k, v in arguments.items() if k not in {literal(not_passed)}}}"]
+        setup += [f"arguments = {{k: v for k, v in arguments.items() if k not in {not_passed}}}"]
     loaded = [f"import_module({literal(each.module)}).{each.attribute}" for each in functions]
     if is_operator:
         setup += [f"operator = {loaded[0]}(comm, **arguments)"]
