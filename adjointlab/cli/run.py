@@ -13,6 +13,7 @@ from adjointlab.cli.output import Output
 from adjointlab.cli.parameters import Shrinking
 from adjointlab.cli.startup import UsageError
 from adjointlab.options import FOLDER, SHRINKING
+from adjointlab.quantities import counted
 from adjointlab.worlds.launch import is_launched
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def run(
     chosen = None
     if ranks is not None:
         chosen = _launcher(launcher, ranks)
-        log(f"{ranks} {'rank' if ranks == 1 else 'ranks'} by {chosen}")
+        log(f"{counted(ranks, 'rank')} by {chosen}")
     return supervise(
         SupervisedCommand(
             command=(program, *command[1:]),

@@ -21,6 +21,7 @@ from typing import Final
 from adjointlab.core.operator import LinearOperator
 from adjointlab.engine.declaring import how_to_declare, how_to_declare_in
 from adjointlab.engine.subject import Subject, declarations
+from adjointlab.quantities import counted
 from adjointlab.spelling import did_you_mean
 from adjointlab.worlds.interposition import follow_imports
 from adjointlab.worlds.watchdog import Overdue
@@ -269,7 +270,7 @@ def _nameless(module: ModuleType, declared: Sequence[Subject]) -> str:
 
 def _counted(subjects: Sequence[Subject]) -> str:
     names = ", ".join(dict.fromkeys(each.name for each in subjects))
-    return f"{len(subjects)} subject{'s' if len(subjects) > 1 else ''} ({names})"
+    return f"{counted(len(subjects), 'subject')} ({names})"
 
 
 def _held(value: object, module: ModuleType, depth: int) -> Iterator[Subject]:

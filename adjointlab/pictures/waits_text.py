@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from adjointlab.pictures.lines import Block, Line, Style, line
 from adjointlab.pictures.model import Waiting, Waits
+from adjointlab.quantities import ranks_listed
 
 __all__ = ["waits_block"]
 
@@ -23,8 +24,7 @@ def _lines(waits: Waits, width: int) -> Iterator[Line]:
         if each.rank not in waits.cycle and each.is_blocked:
             yield _edges(each, blocked)
     for ranks, each in _by_place(waits):
-        noun = "rank" if len(ranks) == 1 else "ranks"
-        who = f"{noun} {', '.join(map(str, ranks))}"
+        who = ranks_listed(ranks)
         yield ((f"{who}  ", Style.BOLD), (each.call, Style.PLAIN), (f"  {each.where}", Style.DIM))
         if each.code:
             yield (("    │ ", Style.DIM), (each.code[: max(20, width - 6)], Style.PLAIN))

@@ -15,7 +15,7 @@ from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult
-from adjointlab.report.summary import count
+from adjointlab.quantities import counted
 from adjointlab.report.traceback_text import without_own_frames
 from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
@@ -80,12 +80,12 @@ def _history(check_result: CheckResult) -> str:
     result = check_result.result
     if result.case is None:
         return ""
-    ranks = count(result.case.ranks, "rank")
+    ranks = counted(result.case.ranks, "rank")
     if check_result.replayed is not None:
         return f"        (replayed on {ranks})"
     smallest = ", smallest in each single step" if result.is_smallest else ""
     shrunk = f"shrunk to {ranks}" if result.drawn_ranks > result.case.ranks else f"on {ranks}"
-    return f"        (found after {count(result.tried, 'case')}, {shrunk}{smallest})"
+    return f"        (found after {counted(result.tried, 'case')}, {shrunk}{smallest})"
 
 
 def _case_lines(result: SearchResult) -> Iterator[tuple[str, str]]:

@@ -19,6 +19,7 @@ from typing import Final
 
 from adjointlab.checks.verdict import Status
 from adjointlab.pictures.html import fragment
+from adjointlab.quantities import counted
 from adjointlab.report.failure_text import failure_text
 from adjointlab.report.html_page import page
 from adjointlab.report.summary import notes
@@ -155,7 +156,7 @@ def html_of_entries(
         if counts[kind]
     )
     body = [
-        f"<p>{len(entries)} checks of {len({entry.subject for entry in entries})} subjects, {cases:,} cases, "
+        f"<p>{counted(len(entries), 'check')} of {counted(len({entry.subject for entry in entries}), 'subject')}, {cases:,} cases, "
         f"{seconds:.1f} s of checking.</p>",
         f'<div class="find"><input id="search" type="search" placeholder="Search" '
         f'aria-label="Search subjects, checks and messages">{buttons}</div>',

@@ -12,6 +12,7 @@ from adjointlab.checks.verdict import Status
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.folded_warnings import FoldedWarning
 from adjointlab.exit_codes import ExitCode
+from adjointlab.quantities import counted
 from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
 from adjointlab.worlds.interposition import asked_outside_runs
@@ -19,7 +20,6 @@ from adjointlab.worlds.interposition import asked_outside_runs
 __all__ = [
     "Tally",
     "blind_spots",
-    "count",
     "exit_code",
     "notes",
     "outcome",
@@ -90,8 +90,8 @@ class Tally:
     def line(self, asked: int) -> str:
         """The counts in one line; so many checks were `asked` for."""
         verdicts = ", ".join(f"{number} {name}" for name, number in self.kinds.items() if number)
-        done = f"{self.judged} of {count(asked, 'check')} judged, {verdicts or 'nothing checked'}"
-        return f"{done}: {count(self.cases, 'case')} in {self.seconds:.1f} s"
+        done = f"{self.judged} of {counted(asked, 'check')} judged, {verdicts or 'nothing checked'}"
+        return f"{done}: {counted(self.cases, 'case')} in {self.seconds:.1f} s"
 
 
 def summary(results: Sequence[CheckResult], asked: int, seconds: float | None = None) -> str:
@@ -110,9 +110,9 @@ def proof_summary(results: Sequence[CheckResult]) -> str:
     seconds = sum(entry.result.seconds for entry in results)
     failed = len(results) - len(proved)
     return (
-        f"{cases:,} cases of {count(len(proved), 'subject')} proved in {seconds:.1f} s: forward has the matrix of the "
+        f"{cases:,} cases of {counted(len(proved), 'subject')} proved in {seconds:.1f} s: forward has the matrix of the "
         "specification (where there is one), adjoint its transpose, given linearity, which was sampled in every case"
-        + (f"; {count(failed, 'subject')} failed" if failed else "")
+        + (f"; {counted(failed, 'subject')} failed" if failed else "")
     )
 
 
@@ -192,8 +192,3 @@ def silence(coherent: Iterable[tuple[str, CaseCounts]]) -> str:
         f"{', '.join(names)}: no rank communicated with another in any case{needed}; if it should have, it talks past the "
         f"communicator that it is given, or takes itself for alone{asked}"
     )
-
-
-def count(number: int, noun: str) -> str:
-    """Return e.g. "1 rank" or "2 ranks"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"

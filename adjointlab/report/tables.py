@@ -13,6 +13,7 @@ from rich.table import Table
 from adjointlab.checks.verdict import Figure, Status
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.search import SearchResult
+from adjointlab.quantities import counted
 from adjointlab.report.failure_text import relative
 from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
@@ -159,7 +160,7 @@ def _counted(counts: CaseCounts | None) -> list[str]:
         notes.append(f"no rank communicated with another{needed}")
     if counts.rejected:
         rejected = sum(counts.rejected.values())
-        notes.append(f"{_cases(rejected)} beside these not judged: {next(iter(counts.rejected))}")
+        notes.append(f"{counted(rejected, 'case')} beside these not judged: {next(iter(counts.rejected))}")
     return notes
 
 
@@ -168,10 +169,6 @@ def _ranks(result: SearchResult) -> str:
     of_judged = [] if result.counts is None else [result.counts.most_ranks]
     of_failing = [] if result.case is None else [result.case.ranks]
     return str(max([*of_judged, *of_failing], default=""))
-
-
-def _cases(number: int) -> str:
-    return "1 case" if number == 1 else f"{number} cases"
 
 
 def _rounded_up(probability: float) -> str:

@@ -27,6 +27,7 @@ from typing import Final
 
 from adjointlab.checks.verdict import Status
 from adjointlab.exit_codes import ExitCode
+from adjointlab.quantities import counted
 from adjointlab.store import running_case
 from adjointlab.store.files import in_folder
 from adjointlab.store.job_log import Death, JobLog, check_id_of
@@ -259,15 +260,15 @@ class _Supervisor:
         """Log the crashes with what they were shrunk to; return `code`."""
         deaths = self._job_log.deaths
         early = f", {len(deaths)} of which ended before {'its' if len(deaths) == 1 else 'their'} time"
-        self._log(f"{_count(self._jobs, 'job')}{early if deaths else ''}; exit code {int(code)}")
+        self._log(f"{counted(self._jobs, 'job')}{early if deaths else ''}; exit code {int(code)}")
         for name in dict.fromkeys(map(_name, deaths)):
             crashes = [death for death in deaths if _name(death) == name]
             self._log(f"  {name}: {crashes[-1].kind}")
             done = self._job_log.outcome(name)
             if done is not None and done.result.case is not None:
-                smallest = _count(done.result.case.ranks, "rank")
+                smallest = counted(done.result.case.ranks, "rank")
                 where = f", {done.written.json}" if done.written else ""
-                self._log(f"    shrunk to {smallest} by {_count(len(crashes), 'crash', 'es')}{where}")
+                self._log(f"    shrunk to {smallest} by {counted(len(crashes), 'crash', 'crashes')}{where}")
         return code
 
     def _log_crash(self, death: Death) -> None:
@@ -299,10 +300,6 @@ class _Supervisor:
 def _name(death: Death) -> str:
     """Return the name under which a crash is reported: the check of a subject, or a test; empty if neither is known."""
     return death.check_id or death.test
-
-
-def _count(number: int, noun: str, plural: str = "s") -> str:
-    return f"{number} {noun}{'' if number == 1 else plural}"
 
 
 def _remove(folder: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from adjointlab import MPI
+from adjointlab.quantities import counted
 from adjointlab.torch_distributed.contiguity import (
     check_contiguous,
     check_dense,
@@ -290,12 +291,12 @@ class Collectives(Operations):
         if not sizes:
             if rows % self._size:
                 raise ValueError(
-                    f"all_to_all_single: the {what} has {_counted(rows, 'row')}, which {self._size} ranks cannot share evenly"
+                    f"all_to_all_single: the {what} has {counted(rows, 'row')}, which {self._size} ranks cannot share evenly"
                 )
             sizes = [rows // self._size] * self._size
         if sum(sizes) != rows or len(sizes) != self._size:
             raise ValueError(
-                f"all_to_all_single: the {what} has {_counted(rows, 'row')} for {_counted(self._size, 'rank')}, and its split sizes "
+                f"all_to_all_single: the {what} has {counted(rows, 'row')} for {counted(self._size, 'rank')}, and its split sizes "
                 f"are {list(sizes)}"
             )
         row = tensor.numel() // rows if rows else 0
@@ -312,10 +313,6 @@ def _integers(given: Iterable[SupportsIndex] | torch.Tensor, what: str) -> list[
         if not isinstance(given, torch.Tensor):
             return [index(each) for each in given]
     raise TypeError(f"{what} are {given!r}, and should be a list of integers")
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _sizes(tensors: Tensors) -> list[int]:

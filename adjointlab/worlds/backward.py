@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from adjointlab.quantities import ranks_listed
+
 __all__ = ["BackwardPass", "backward_lines", "is_in_backward"]
 
 
@@ -63,4 +65,4 @@ def _ranks(included: Sequence[bool]) -> str:
         return "every rank"
     if not ranks:
         return "no rank"
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    return ranks_listed(ranks)

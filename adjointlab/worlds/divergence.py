@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from adjointlab.quantities import ranks_listed
+
 __all__ = ["Divergence", "Divergences", "Place", "divergence_lines"]
 
 
@@ -32,12 +34,10 @@ class Divergence(NamedTuple):
     is_of_passes: bool  # some ranks were in a backward pass, and others were not
 
     def __str__(self) -> str:
-        ranks: dict[Place, list[str]] = {}
+        ranks: dict[Place, list[int]] = {}
         for rank, place in self.places().items():
-            ranks.setdefault(place, []).append(str(rank))
-        listed = (
-            f"rank{'s' if len(by) > 1 else ''} {', '.join(by)} at {place}" for place, by in ranks.items()
-        )
+            ranks.setdefault(place, []).append(rank)
+        listed = (f"{ranks_listed(by)} at {place}" for place, by in ranks.items())
         return f"collective {self.position + 1}{self.of_ranks} was called from different places: {'; '.join(listed)}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["counts_text", "elements_text", "part_text"]
+__all__ = ["counts_text", "part_text"]
 
 
 def part_text(sender: int, receiver: int, sent: str, expected: str) -> str:
@@ -12,11 +12,6 @@ def part_text(sender: int, receiver: int, sent: str, expected: str) -> str:
     if sender == receiver:
         return f"rank {sender} sends {sent} to itself, and expects {expected}"
     return f"rank {sender} sends {sent} to rank {receiver}, which expects {expected}"
-
-
-def elements_text(count: int) -> str:
-    """Return "1 element" or "2 elements"."""
-    return f"{count} element{'' if count == 1 else 's'}"
 
 
 def counts_text(sent: Sequence[int] | None, expected: Sequence[int] | None) -> str:

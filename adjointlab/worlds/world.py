@@ -14,6 +14,7 @@ from enum import StrEnum
 from operator import index
 from typing import Any, Final, Protocol, TypeVar
 
+from adjointlab.quantities import ranks_listed
 from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_sites import came_back, is_lab, is_worlds
 from adjointlab.worlds.schedule import Schedule
@@ -198,8 +199,7 @@ def _ranks(ranks: tuple[int, ...]) -> str:
 
 
 def _named(ranks: Iterable[int]) -> str:
-    names = sorted(set(ranks))
-    return f"rank{'s' if len(names) > 1 else ''} {', '.join(map(str, names))}"
+    return ranks_listed(sorted(set(ranks)))
 
 
 @dataclass(frozen=True)

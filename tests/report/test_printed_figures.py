@@ -21,6 +21,7 @@ from adjointlab.engine.run_case import CaseRunner
 from adjointlab.engine.search import Budget, Search, SearchResult
 from adjointlab.engine.subject import SubjectError
 from adjointlab.exit_codes import ExitCode
+from adjointlab.quantities import counted, ranks_listed
 from adjointlab.report import summary, tables
 from adjointlab.report.failure_text import failure_text, replay_command
 from adjointlab.report.json_report import as_data
@@ -220,7 +221,17 @@ def test_a_probability_is_never_rounded_down() -> None:
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 ranks"), (1, "1 rank"), (2, "2 ranks")])
 def test_a_number_of_things(number: int, text: str) -> None:
-    assert summary.count(number, "rank") == text
+    assert counted(number, "rank") == text
+
+
+def test_a_number_of_things_whose_plural_is_no_s_more() -> None:
+    assert counted(1, "crash", "crashes") == "1 crash"
+    assert counted(2, "crash", "crashes") == "2 crashes"
+
+
+@pytest.mark.parametrize(("ranks", "text"), [([3], "rank 3"), ([0, 2], "ranks 0, 2")])
+def test_listed_ranks(ranks: list[int], text: str) -> None:
+    assert ranks_listed(ranks) == text
 
 
 # Counts of cases.

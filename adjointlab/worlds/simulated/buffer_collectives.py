@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from adjointlab import MPI
+from adjointlab.quantities import counted
 from adjointlab.typing import Buffer, Communicator
 from adjointlab.worlds.arguments import (
     Blocks,
@@ -26,7 +27,7 @@ from adjointlab.worlds.arguments import (
     typed_blocks,
 )
 from adjointlab.worlds.arguments import op as as_op
-from adjointlab.worlds.parts import counts_text, elements_text
+from adjointlab.worlds.parts import counts_text
 from adjointlab.worlds.simulated.collectives import (
     Contribution,
     Disagreement,
@@ -358,7 +359,7 @@ def _block(buffer: Elements | Blocks | None, rank: int, ranks: int) -> Flat:
 
 def _move(source: Flat, target: Flat, sender: int, receiver: int) -> None:
     if source.size != target.size:
-        raise UnequalParts(sender, receiver, elements_text(source.size), str(target.size))
+        raise UnequalParts(sender, receiver, counted(source.size, "element"), str(target.size))
     target[:] = source
 
 

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from adjointlab.worlds.parts import elements_text, part_text
+from adjointlab.quantities import counted
+from adjointlab.worlds.parts import part_text
 from adjointlab.worlds.torch.store import Store
 
 __all__ = ["SplitBoard", "SplitMismatch", "Splits", "UnequalSplits", "splits_of", "unequal_splits"]
@@ -35,7 +36,7 @@ class UnequalSplits(NamedTuple):
     expected: int
 
     def __str__(self) -> str:
-        return part_text(self.sender, self.receiver, elements_text(self.sent), str(self.expected))
+        return part_text(self.sender, self.receiver, counted(self.sent, "element"), str(self.expected))
 
 
 class SplitMismatch(RuntimeError):

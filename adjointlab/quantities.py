@@ -1,0 +1,18 @@
+"""Numbers of things, and numbered ranks, in texts for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["counted", "ranks_listed"]
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return e.g. "1 rank", "2 ranks" or, with a plural, "2 processes"."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def ranks_listed(ranks: Iterable[int]) -> str:
+    """Return e.g. "rank 1" or "ranks 0, 2"."""
+    numbers = list(map(str, ranks))
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {', '.join(numbers)}"
