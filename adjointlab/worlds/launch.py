@@ -10,8 +10,6 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from adjointlab.quantities import counted
-
 # No more imports than these: the wrapper of a rank, which cannot import the lab, loads this file by its path.
 if TYPE_CHECKING:
     from adjointlab.worlds.polling import Channel
@@ -126,8 +124,8 @@ def check_partners(environment: Mapping[str, str] = os.environ) -> None:
         said = ", ".join(f"{name}={count}" for name, count in stated.items()) or f"{first.rank} is set"
         library = " ".join(MPI.Get_library_version().split()[:3]).rstrip(",")
         raise NoPartners(
-            f"the launcher ({first.launcher}) and MPI disagree: {said}, but MPI.COMM_WORLD has "
-            f"{counted(size, 'process', 'processes')}. Most likely mpiexec belongs to another MPI library than mpi4py's ({library}): "
+            f"the launcher ({first.launcher}) and MPI disagree: {said}, but MPI.COMM_WORLD has {size} "
+            f"process{'' if size == 1 else 'es'}. Most likely mpiexec belongs to another MPI library than mpi4py's ({library}): "
             "compare mpiexec --version with "
             'python -c "from mpi4py import MPI; print(MPI.Get_library_version())", and use the mpiexec of that library. '
             f"If no launcher has started this process, unset {first.rank} to run on simulated ranks"
