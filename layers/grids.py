@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
@@ -12,13 +12,9 @@ __all__ = ["grid_of", "with_index_zero", "without_dims"]
 
 def grid_of(layout: Layout) -> Partition:
     """The grid of the workers of a layout with a dimension for each of the tensor; of copies, the workers with the index 0."""
-    partition = layout.partition
-    along = [axis for axis in layout.axes if axis is not None]
-    copies = [axis for axis in range(partition.order) if axis not in along]
-    face = with_index_zero(partition, *copies)
-    ranks = np.reshape(face.ranks, face.shape).transpose([*along, *copies])
-    sides = [1 if axis is None else face.shape[axis] for axis in layout.axes]
-    return Partition(sides, ranks.reshape(-1).tolist())
+    sides = [1 if axis is None else layout.partition.shape[axis] for axis in layout.axes]
+    copies = layout.partition.size // math.prod(sides)
+    return Partition(sides, layout.workers_in_order[::copies])
 
 
 def with_index_zero(partition: Partition, *dims: int) -> Partition:

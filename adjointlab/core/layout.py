@@ -284,12 +284,12 @@ class Layout(Drawable):
                 held.append(" ".join(f"{start}:{stop}" for start, stop in windows))
         text = ", ".join(held)
         kind = "cut at " if "|" in text else "windows " if ":" in text else ""
-        workers = self._workers_in_order
+        workers = self.workers_in_order
         over = "" if workers == tuple(range(len(workers))) else f" over ranks {', '.join(map(str, workers))}"
         return f"[{', '.join(map(str, self.shape))}] {kind}{text}".rstrip() + over
 
     @property
-    def _workers_in_order(self) -> tuple[int, ...]:
+    def workers_in_order(self) -> tuple[int, ...]:
         """The ranks in row-major order of the tensor's dimensions, and last of those of copies: alike where windows are."""
         along = [axis for axis in self.axes if axis is not None]
         copies = [axis for axis in range(self.partition.order) if axis not in along]

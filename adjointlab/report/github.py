@@ -8,11 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from adjointlab.checks.told import hints_told
 from adjointlab.report.failure_text import failure_text, replay_command
 from adjointlab.report.github_job import error_command
 from adjointlab.report.places import in_repository, place_in
-from adjointlab.report.recap import headline
+from adjointlab.report.recap import headline, hint_texts
 from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
 
@@ -72,7 +71,7 @@ def _failure(entry: CheckResult) -> Failure:
         entry.result.check,
         headline(entry),
         "" if entry.written is None else printable(replay_command(entry)),
-        "; ".join(printable(hint.text) for hint in hints_told(verdict)),
+        "; ".join(hint_texts(entry)),
         _text(entry),
         _place(entry),
     )
@@ -81,9 +80,7 @@ def _failure(entry: CheckResult) -> Failure:
 def _text(entry: CheckResult) -> str:
     """The text of a failure, with the hints on the kind of fault in its second lines: GitHub folds long ones."""
     first, *rest = failure_text(entry).split("\n")
-    return "\n".join(
-        [first, *(f"  {printable(hint.text)}" for hint in hints_told(entry.result.verdict)), *rest]
-    )
+    return "\n".join([first, *(f"  {hint}" for hint in hint_texts(entry)), *rest])
 
 
 def _place(entry: CheckResult) -> dict[str, str]:

@@ -9,7 +9,7 @@ from adjointlab.report.failure_text import failure_text, replay_command
 from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
 
-__all__ = ["diagnosis", "grouped", "headline", "recap"]
+__all__ = ["diagnosis", "grouped", "headline", "hint_texts", "recap"]
 
 
 def recap(results: Sequence[CheckResult]) -> Iterator[str]:
@@ -51,4 +51,9 @@ def headline(entry: CheckResult) -> str:
 
 def diagnosis(entry: CheckResult) -> str:
     """The headline of a failure, and the hints on the kind of fault."""
-    return "; ".join([headline(entry), *(printable(hint.text) for hint in hints_told(entry.result.verdict))])
+    return "; ".join([headline(entry), *hint_texts(entry)])
+
+
+def hint_texts(entry: CheckResult) -> list[str]:
+    """The hints on the kind of fault of a failure."""
+    return [printable(hint.text) for hint in hints_told(entry.result.verdict)]

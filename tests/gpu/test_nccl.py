@@ -15,8 +15,8 @@ from adjointlab.core.transport import nccl as of_devices
 from adjointlab.core.transport.nccl import NcclCommunicator
 from adjointlab.MPI import Op
 from adjointlab.typing import Communicator
-from adjointlab.worlds.world import Raised
 from tests.gpu.stand_in.nccl import Nccl, Ranks
+from tests.outcomes import values_of
 
 RANKS = 3
 COUNTS, STARTS = [0, 1, 2], [0, 4, 6]
@@ -29,13 +29,8 @@ def nccl(monkeypatch: pytest.MonkeyPatch, cupy: Any) -> Nccl:
     return NCCL
 
 
-def values_of(world: al.SimulatedWorld, body: Callable[[Communicator], Any], ranks: int = RANKS) -> Any:
-    done = world.run(lambda context, _: body(context.comm), None, ranks)
-    for outcome in done.outcomes:
-        if isinstance(outcome, Raised) and outcome.exception is not None:
-            raise outcome.exception
-    assert done.completed, (done.outcomes, done.findings)
-    return done.values
+def on_ranks(world: al.SimulatedWorld, body: Callable[[Communicator], Any], ranks: int = RANKS) -> Any:
+    return values_of(world.run(lambda context, _: body(context.comm), None, ranks))
 
 
 def on_device(values: Any) -> Any:
@@ -90,7 +85,7 @@ def test_collectives_give_what_they_give_on_the_host(world: al.SimulatedWorld, d
                     op,
                 )
 
-    values_of(world, body)
+    on_ranks(world, body)
 
 
 @pytest.mark.parametrize("call", ["Reduce", "Allreduce", "Reduce_scatter"])
@@ -109,7 +104,7 @@ def test_an_operation_that_nccl_does_not_have_is_refused(
         with pytest.raises(ValueError, match=why):
             result_of(call, by_nccl(comm), on_device, drawn(comm, dtype), op)
 
-    values_of(world, body)
+    on_ranks(world, body)
 
 
 @pytest.mark.parametrize("is_tested", [False, True])
@@ -135,7 +130,7 @@ def test_messages_are_started_together_when_one_is_waited_for_or_tested(
         assert al.MPI.Request.waitall(requests) == [None] * 4
         assert not any(requests)
 
-    values_of(world, body)
+    on_ranks(world, body)
 
 
 @pytest.mark.parametrize("call", COLLECTIVES)
@@ -149,7 +144,7 @@ def test_messages_before_a_collective_are_started_before_it(world: al.SimulatedW
         expected = np.arange(1.0, 4) + 10 * ((comm.rank - 1) % RANKS)
         assert np.array_equal(arrays.to_numpy(received), expected)
 
-    values_of(world, body)
+    on_ranks(world, body)
 
 
 def test_a_receive_from_any_rank_is_refused(world: al.SimulatedWorld) -> None:
@@ -159,11 +154,11 @@ def test_a_receive_from_any_rank_is_refused(world: al.SimulatedWorld) -> None:
         ):
             by_nccl(comm).Irecv(on_device(np.zeros(1)))
 
-    values_of(world, body, ranks=1)
+    on_ranks(world, body, ranks=1)
 
 
 def test_ranks_meet_by_the_number_that_the_first_has_made(world: al.SimulatedWorld) -> None:
-    made = values_of(world, lambda comm: of_devices.ranks_of(comm))
+    made = on_ranks(world, lambda comm: of_devices.ranks_of(comm))
 
     assert [(size, rank) for size, _, rank in made] == [(RANKS, rank) for rank in range(RANKS)]
     assert len({unique for _, unique, _ in made}) == 1

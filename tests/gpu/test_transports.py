@@ -20,20 +20,13 @@ from adjointlab.typing import Communicator
 from adjointlab.worlds.world import Raised, Run
 from tests.gpu.stand_in.arrays import counts
 from tests.gpu.stand_in.streams import Stream
+from tests.outcomes import values_of
 
 SIZE = 5
 
 
 def run(world: al.SimulatedWorld, ranks: int, body: Callable[[Communicator], Any]) -> Run:
     return world.run(lambda context, _: body(context.comm), None, ranks)
-
-
-def values_of(done: Run) -> tuple[Any, ...]:
-    for outcome in done.outcomes:
-        if isinstance(outcome, Raised) and outcome.exception is not None:
-            raise outcome.exception
-    assert done.completed, (done.outcomes, done.findings)
-    return done.values
 
 
 def on_device(values: Any) -> Any:

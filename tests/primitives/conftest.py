@@ -16,7 +16,7 @@ from adjointlab.core.program import Program
 from adjointlab.core.space import LocalType, Space
 from adjointlab.core.vectors import ZERO, Draw, local_values, pair_local
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import Raised
+from tests.outcomes import values_of
 
 settings.register_profile(
     "primitives", deadline=None, suppress_health_check=list(HealthCheck), max_examples=50
@@ -31,12 +31,7 @@ def spmd() -> Callable[..., tuple[Any, ...]]:
     """``spmd(ranks, body)``: the values of ``body(comm)`` on all ranks, or the first exception raised."""
 
     def run(ranks: int, body: Callable[[Any], Any]) -> tuple[Any, ...]:
-        result = SimulatedWorld(ranks).run(lambda context, _: body(context.comm))
-        for outcome in result.outcomes:
-            if isinstance(outcome, Raised) and outcome.exception is not None:
-                raise outcome.exception
-        assert result.completed, (result.outcomes, result.findings)
-        return result.values
+        return values_of(SimulatedWorld(ranks).run(lambda context, _: body(context.comm)))
 
     return run
 
