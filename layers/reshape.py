@@ -30,9 +30,8 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import nn
 
-from adjointlab.core.layout import Layout, Window, balanced_cut
+from adjointlab.core.layout import Layout, Window, balanced_windows
 from adjointlab.core.partition import Partition
-from adjointlab.layers.channels import windows_of
 from adjointlab.layers.rearrangement import Rearrangement, Steps, in_units
 
 __all__ = ["Groups", "Reshape", "Reshaped", "Unflatten", "add_reshaping", "groups_of_one_split"]
@@ -151,7 +150,7 @@ def _cut_of_output(shape: tuple[int, ...], dims: range, given: _Cut) -> _Cut:
 
 def _balanced(shape: tuple[int, ...], dims: range, workers: int) -> _Cut:
     dim = _may_be_cut(shape, dims)[-1]
-    windows = windows_of(balanced_cut(shape[dim], workers))
+    windows = balanced_windows(shape[dim], workers)
     return _Cut(dim, windows, math.prod(shape[dim + 1 : dims.stop]))
 
 

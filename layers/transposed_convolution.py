@@ -23,8 +23,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from adjointlab.core.layout import Layout, Window, balanced_cut
-from adjointlab.layers.channels import ChannelModule, windows_of
+from adjointlab.core.layout import Layout, Window, balanced_windows
+from adjointlab.layers.channels import ChannelModule
 from adjointlab.layers.differentiable import connected, of_nothing
 from adjointlab.layers.distributed import dtype_name, with_index_zero
 from adjointlab.layers.torch_modules import device_of, per_dim, result_of, spatial_dims
@@ -78,9 +78,9 @@ class TransposedConvolution(
         self.rounding = 0.0 if self.dtype == torch.float64 else 2.0**-18
         channels = self.cut_channels(partition, transposed=True)
         spatial = tuple(range(3, dims + 3))
-        batch = windows_of(balanced_cut(shape[0], partition.shape[0]))
+        batch = balanced_windows(shape[0], partition.shape[0])
         bulk, outputs = (
-            [windows_of(balanced_cut(side, partition.shape[dim + 3])) for dim, side in enumerate(sides)]
+            [balanced_windows(side, partition.shape[dim + 3]) for dim, side in enumerate(sides)]
             for sides in (shape[2:], y_sides)
         )
         self.kernel_reach = tuple(d * (k - 1) for d, k in zip(self.dilation, kernel, strict=True))

@@ -23,6 +23,7 @@ from adjointlab.worlds.simulated.communicator import Communicator
 from adjointlab.worlds.simulated.garbage import FewerCollections
 from adjointlab.worlds.simulated.scheduler import Task, WorkerPool
 from adjointlab.worlds.simulated.simulation import Simulation, SimulationWatchdog
+from adjointlab.worlds.simulated.thresholds import thresholds_for
 from adjointlab.worlds.watchdog import RaisingWatchdog, Watchdog
 from adjointlab.worlds.world import (
     Body,
@@ -85,7 +86,7 @@ class SimulatedWorld:
         simulation.scheduler.while_waiting = SimulationWatchdog(
             self.watchdog, simulation.scheduler, payload
         ).look
-        with self.watchdog.during_run():
+        with self.watchdog.during_run(), thresholds_for(size):
             try:
                 refuse_replaced(BEFORE)
                 run = simulation.run()
