@@ -182,8 +182,14 @@ class Layout(Drawable):
 
     def ends(self, dim: int) -> tuple[int, ...] | None:
         """Return the boundaries 0 = c_0 <= ... <= c_parts of dimension `dim` if its windows, in their order, cut it."""
-        windows = self.windows[dim]
-        return (0, *(stop for _, stop in windows)) if _covers(windows, self.shape[dim]) else None
+        return self._ends[dim]
+
+    @shared_property
+    def _ends(self) -> tuple[tuple[int, ...] | None, ...]:
+        return tuple(
+            (0, *(stop for _, stop in windows)) if _covers(windows, side) else None
+            for windows, side in zip(self.windows, self.shape, strict=True)
+        )
 
     def window(self, rank: int) -> tuple[Window, ...] | None:
         """Return the window of `rank` in every dimension, or `None` for an inactive rank."""
