@@ -67,6 +67,7 @@ BOTH = (2, 4)
 SCRIPTS = (
     Script("harness"),
     Script("simulated_ranks", ("all",)),
+    Script("matrix_entries"),
     Script("hand_over"),
     Script("torch_distributed", needs=("torch",)),
     Script("agreement", needs=("mpi4py",)),
