@@ -7,7 +7,6 @@ import signal
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
@@ -52,9 +51,8 @@ from adjointlab.worlds.launch import is_launched, launched_rank
 from adjointlab.worlds.process import before_forced_end, earn, ended_by, ended_by_user_code, signal_of
 
 if TYPE_CHECKING:
-    from adjointlab.cli.parallel import Ended, Printed, Setup, Surroundings
+    from adjointlab.cli.parallel import CheckProcesses, Ended, Printed, Setup
     from adjointlab.engine.discovery import Found
-    from adjointlab.engine.search import Budget
     from adjointlab.report.junit import NotJudged
     from adjointlab.session import CheckResult
     from adjointlab.store.known_failures import KnownFailures
@@ -111,7 +109,7 @@ def check(
     ] = None,
 ) -> int:
     """Check subjects: draw cases, judge them, shrink what fails."""
-    from adjointlab.cli.parallel import Surroundings
+    from adjointlab.cli.parallel import CheckProcesses, Setup, Surroundings
     from adjointlab.engine.search import Budget
     from adjointlab.report.summary import outcome
     from adjointlab.session import SearchInterrupted, say_damaged
@@ -146,20 +144,18 @@ def check(
             if jobs is not None and jobs > 1:
                 _refuse_jobs()
             part = None if shard is None else _parsed_shard(shard)
+            budget = Budget(cases, ranks, seed, schedules=schedules, device=device)
+            names, only = tuple(subjects or ()), None if checks is None else tuple(checks)
+            setup = Setup(surroundings, names, only, budget, watchdog, folder)
+            processes = stack.enter_context(CheckProcesses(setup, jobs or cores(), cores()))
+            if _are_surely_several(jobs, cases, is_everything=not (names or only or part)):
+                processes.start_one()
             world, ((whole, nameless), known) = stack.enter_context(
                 opened_world(load, least, strict=strict, watchdog=watchdog)
             )
         say_damaged(world, folder)
         plan = whole if part is None else whole[part]
         out = Output(to_stderr=files.leave_stdout)
-        request = _Request(
-            tuple(subjects or ()),
-            None if checks is None else tuple(checks),
-            watchdog,
-            jobs,
-            part,
-            shard or "",
-        )
         report = CheckReport(
             out,
             [(found.subject.label, name) for found, name in plan],
@@ -170,7 +166,9 @@ def check(
         )
         listed = {(found.subject.label, name) for found, name in whole}
         unused = [str(each.position) for each in known.unused(listed)] if known else []
-        run = _CheckRun(world, plan, nameless, known, unused, report, files, surroundings, request, folder)
+        run = _CheckRun(
+            world, plan, nameless, known, unused, report, files, setup, processes, jobs, shard or ""
+        )
         if supervised() is None:  # else the job is started again, and the supervisor says what is known
             stack.enter_context(before_forced_end(run.end_by_user_code))
         run.save_so_far()
@@ -178,8 +176,7 @@ def check(
         with Deadline(run.end_early, _SECONDS_TO_HEED + (0.0 if world.is_leader else _SECONDS_TO_STOP)):
             try:
                 with progress_line(is_shown=world.is_leader and not quiet) as line:
-                    budget = Budget(cases, ranks, seed, schedules=schedules, device=device)
-                    run.run_all(budget, folder, line, max_time)
+                    run.run_all(line, max_time)
             except Exhausted as problem:
                 run.stop(ExitCode.RESTART, "the run is not complete", str(problem))
                 return ExitCode.RESTART
@@ -201,18 +198,6 @@ def check(
         return world.share(code)
 
 
-@dataclass(frozen=True)
-class _Request:
-    """The user's request, as processes of this command have to be told."""
-
-    subjects: tuple[str, ...]
-    checks: tuple[str, ...] | None
-    watchdog: float | None
-    jobs: int | None
-    part: slice | None
-    shard: str
-
-
 @dataclass
 class _CheckRun:
     """The checks that a command runs, with their results."""
@@ -224,9 +209,10 @@ class _CheckRun:
     unused: list[str]  # positions of its lines that no check fits, whatever part of the checks is run here
     report: CheckReport
     files: ResultFiles
-    surroundings: Surroundings
-    request: _Request
-    folder: Path  # of failures
+    setup: Setup
+    processes: CheckProcesses
+    jobs: int | None  # asked for
+    shard: str
     position: int = 0  # in the plan, of the next result
     misdeclared: set[int] = field(default_factory=set)  # id() of subjects that no other check is run of
     is_stopped: bool = False
@@ -239,12 +225,13 @@ class _CheckRun:
         """Those of the first checks of the plan."""
         return self.report.results
 
-    def run_all(self, budget: Budget, folder: Path, line: ProgressLine, seconds: float | None = None) -> None:
+    def run_all(self, line: ProgressLine, seconds: float | None = None) -> None:
         """Run every check of the plan, here or in several processes; in so many `seconds`, if that is given."""
         from adjointlab.checks.check import check_named
         from adjointlab.session import check_with_corpus, unsupported
         from adjointlab.store.files import printable
 
+        budget, folder = self.setup.budget, self.setup.folder
         refused = {
             id(found.subject): index
             for index, (found, _) in reversed(list(enumerate(self.plan)))
@@ -261,8 +248,9 @@ class _CheckRun:
         if seconds is not None:
             self.deadline = time.monotonic() + seconds
         if processes > 1:
-            self._run_in_processes(processes, budget, folder, line)
+            self._run_in_processes(processes, line)
             return
+        self.processes.close()
         for number, (found, name) in enumerate(self.plan):
             if id(found.subject) in self.misdeclared:
                 continue
@@ -285,38 +273,38 @@ class _CheckRun:
         # A supervised job is at one check at a time, and started again after its death.
         if not self.world.can_schedule or supervised() is not None:
             return 1
-        if self.request.jobs is None:
+        if self.jobs is None:
             return processes_for(len(self.plan), cases, cores())
-        return min(self.request.jobs, len(self.plan))
+        return min(self.jobs, len(self.plan))
 
-    def _run_in_processes(self, count: int, budget: Budget, folder: Path, line: ProgressLine) -> None:
+    def _run_in_processes(self, count: int, line: ProgressLine) -> None:
         """Run every check of the plan in other processes, and take the results in the order of the plan."""
-        from adjointlab.cli.parallel import CheckProcesses
+        from adjointlab.cli.parallel import PlannedCheck
 
         tick = line.track(f"{len(self.plan)} checks in {count} processes", len(self.plan))
         ended: dict[int, Ended] = {}
         self.begun = time.monotonic()
-        with CheckProcesses(self._setup(budget, folder), self.surroundings, count, cores()) as processes:
-            try:
-                for each in processes.run(lambda left: self._share(left, count)):
-                    ended[each.number] = each
-                    tick(len(ended), note=self.report.time_left)
-                    while (following := ended.get(self.position)) is not None:
-                        with line.paused():
-                            _print(following.printed)
-                        self._take(self._result_of(following, budget, folder), line)
-                for printed in processes.finish():
-                    _print(printed)
-            except KeyboardInterrupt as interrupt:
-                self.interrupted = self.at_work(signal_of(interrupt))
-                self._take_interrupted(
-                    [*ended.values(), *processes.interrupt(signal_of(interrupt))], budget, folder, interrupt
-                )
-                raise
+        plan = [PlannedCheck.of(found, name) for found, name in self.plan]
+        try:
+            for each in self.processes.run(plan, count, lambda left: self._share(left, count)):
+                ended[each.number] = each
+                tick(len(ended), note=self.report.time_left)
+                while (following := ended.get(self.position)) is not None:
+                    with line.paused():
+                        _print(following.printed)
+                    self._take(self._result_of(following), line)
+            for printed in self.processes.finish():
+                _print(printed)
+        except KeyboardInterrupt as interrupt:
+            self.interrupted = self.at_work(signal_of(interrupt))
+            self._take_interrupted(
+                [*ended.values(), *self.processes.interrupt(signal_of(interrupt))], interrupt
+            )
+            raise
+        finally:
+            self.processes.close()
 
-    def _take_interrupted(
-        self, ended: list[Ended], budget: Budget, folder: Path, interrupt: KeyboardInterrupt
-    ) -> None:
+    def _take_interrupted(self, ended: list[Ended], interrupt: KeyboardInterrupt) -> None:
         """Add what is known of the checks in other processes when a signal ends the command."""
         from adjointlab.store.running_case import left_behind
 
@@ -326,34 +314,18 @@ class _CheckRun:
                 continue
             if each.outcome is not None:
                 _print(each.printed)
-                self.add(self._result_of(each, budget, folder))
+                self.add(self._result_of(each))
             elif each.death and signal_of(interrupt) == signal.SIGINT:
                 # It had no time to remove its record, and after Ctrl-C nobody asks for the case.
                 found, name = self.plan[each.number]
-                left_behind(folder, found.subject.location, name)
+                left_behind(self.setup.folder, found.subject.location, name)
 
-    def _setup(self, budget: Budget, folder: Path) -> Setup:
-        """All that the processes have to be told."""
-        from adjointlab.cli.parallel import PlannedCheck, Setup
-
-        plan = (PlannedCheck(found.subject.location, found.reference, name) for found, name in self.plan)
-        return Setup(
-            self.surroundings.path,
-            self.surroundings.arguments,
-            self.request.subjects,
-            self.request.checks,
-            self.request.part,
-            tuple(plan),
-            budget,
-            self.request.watchdog,
-            folder,
-        )
-
-    def _result_of(self, ended: Ended, budget: Budget, folder: Path) -> CheckResult:
+    def _result_of(self, ended: Ended) -> CheckResult:
         """The result of a check in another process; of one that could not be had, by running the check here."""
         from adjointlab.session import CheckResult, check_with_corpus, lost
 
         found, name = self.plan[ended.number]
+        budget, folder = self.setup.budget, self.setup.folder
         if ended.outcome is not None:
             return CheckResult(found, *ended.outcome)
         if ended.death:
@@ -415,8 +387,8 @@ class _CheckRun:
         labels = {
             (found.subject.location, name): f"{found.subject.label} {name}" for found, name in self.plan
         }
-        with working_directory(self.surroundings.folder):
-            return checks_at_work(self.folder, labels, by, are_kept=number != signal.SIGINT)
+        with working_directory(self.setup.surroundings.folder):
+            return checks_at_work(self.setup.folder, labels, by, are_kept=number != signal.SIGINT)
 
     def end_early(self, number: int) -> None:
         """Do as :meth:`stop` does, in another thread, unless the main thread does it."""
@@ -429,7 +401,7 @@ class _CheckRun:
         """Do as :meth:`stop` does, once user code has ended the process with this exit code, by that call."""
         if self.is_stopped:
             return
-        why = ended_by_user_code(call, self.surroundings.folder)
+        why = ended_by_user_code(call, self.setup.surroundings.folder)
         if self.world.is_leader:
             self.stop(code, why, self.at_work())
         else:
@@ -456,7 +428,7 @@ class _CheckRun:
         from adjointlab.store.files import working_directory
 
         known = self._known(ExitCode.UNJUDGED, "the run is not complete: it goes on, or has died")
-        with working_directory(self.surroundings.folder):
+        with working_directory(self.setup.surroundings.folder):
             self.files.save_so_far(known)
 
     def save(self, code: int, incomplete: str = "") -> bool:
@@ -464,7 +436,7 @@ class _CheckRun:
         from adjointlab.store.files import working_directory
         from adjointlab.store.job_log import supervised
 
-        with working_directory(self.surroundings.folder):
+        with working_directory(self.setup.surroundings.folder):
             # A job that is started again will tell it.
             is_final = code != ExitCode.RESTART or supervised() is None
             return self.files.save(self._known(code, incomplete), is_final=is_final)
@@ -481,7 +453,7 @@ class _CheckRun:
             self.nameless,
             incomplete,
             self._seconds,
-            self.request.shard,
+            self.shard,
         )
 
     def _missing(self) -> list[NotJudged]:
@@ -507,6 +479,17 @@ def processes_for(checks: int, cases: int, cores: int) -> int:
     """The number of processes in which so many checks, of so many cases each, are done soonest."""
     worth = checks * min(1.0, cases / options.CASES.default)
     return max(1, min(cores, int(worth) // _CHECKS_FOR_A_PROCESS))
+
+
+def _are_surely_several(jobs: int | None, cases: int, *, is_everything: bool) -> bool:
+    """True where there will be several processes, whatever the checks are: everything that is installed is checked, or the user says so."""
+    from adjointlab.store.job_log import supervised
+
+    if is_launched() or supervised() is not None:
+        return False
+    return (
+        jobs > 1 if jobs is not None else is_everything and min(cores(), cases // options.CASES.default) > 1
+    )
 
 
 def _refuse_jobs() -> None:
