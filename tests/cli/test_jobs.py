@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from adjointlab.cli.check import processes_for
+from adjointlab.cli.check_run import processes_for
 from adjointlab.cli.main import main
 from tests.running import ROOT, begun, run
 
