@@ -18,6 +18,7 @@ import numpy as np
 from tests.gpu.stand_in.streams import Stream, current_device, enqueue, get_current_stream, on_device
 
 __all__ = [
+    "Borrowed",
     "Memory",
     "OutOfMemoryError",
     "array",
@@ -59,6 +60,15 @@ class Memory:
         enqueue(lambda: raw.fill(GARBAGE), getattr(self, "_stream", None))
 
 
+class Borrowed:
+    """Memory of the first device that another library owns."""
+
+    device = 0
+
+    def __init__(self, owner: object) -> None:
+        self.owner = owner
+
+
 class _Pointer:
     def __init__(self, ptr: int) -> None:
         self.ptr = ptr
@@ -69,7 +79,7 @@ class ndarray:
 
     __array_priority__ = 100
 
-    def __init__(self, memory: Memory, hidden: np.ndarray[Any, Any]) -> None:
+    def __init__(self, memory: Memory | Borrowed, hidden: np.ndarray[Any, Any]) -> None:
         self._memory = memory
         self._hidden = hidden
 
