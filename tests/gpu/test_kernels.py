@@ -1,7 +1,8 @@
-"""The kernels that copy and add lists of boxes: their source, compiled for the host, against NumPy; and compiled by nvcc."""
+"""The kernels that copy and add lists of boxes: their source, compiled for the host, against NumPy; and compiled by nvcc and NVRTC."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -15,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adjointlab.core.arrays import DTYPES, kernels
-from adjointlab.core.arrays.kernels import MAX_BOXES, MAX_DIMS, SOURCE, Strided, boxes_argument
+from adjointlab.core.arrays.kernels import MAX_BOXES, MAX_DIMS, OPTIONS, SOURCE, Strided, boxes_argument
 from adjointlab.worlds.launch import is_launched
+from tests.gpu import nvrtc
 from tests.gpu.stand_in import host_kernels
 
 pytestmark = pytest.mark.skipif(is_launched(), reason="what is tested needs no ranks")
@@ -24,6 +26,7 @@ pytestmark = pytest.mark.skipif(is_launched(), reason="what is tested needs no r
 compiled_for_the_host = pytest.mark.skipif(
     host_kernels.compiler() is None, reason="needs a C++ compiler on PATH (c++, g++ or clang++)"
 )
+KERNELS = {"copy", *(f"add_{name}" for name in DTYPES)}
 NUMPY_TYPES = [name for name in DTYPES if name != "bfloat16"]
 Array = np.ndarray[Any, Any]
 
@@ -193,26 +196,39 @@ def test_the_structures_of_the_source_are_those_that_are_passed(tmp_path: Path) 
     assert kernels._BOXES.itemsize <= 4096, "kernels take 4 KiB of arguments"
 
 
-@pytest.mark.parametrize("standard", ["c++17"])
-def test_nvcc_compiles_the_source(tmp_path: Path, standard: str) -> None:
+def test_there_is_a_kernel_for_every_element_type() -> None:
+    assert set(re.findall(r"^KERNEL\((\w+),", SOURCE, re.MULTILINE)) == KERNELS
+
+
+def test_nvcc_compiles_the_source(tmp_path: Path) -> None:
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         pytest.skip("needs nvcc on PATH")
-    source = tmp_path / "boxes.cu"
+    source, cubin = tmp_path / "boxes.cu", tmp_path / "boxes.cubin"
     source.write_text(SOURCE)
-    command = [
-        nvcc,
-        f"-std={standard}",
-        "-arch=sm_90",
-        "-cubin",
-        "-Werror",
-        "all-warnings",
-        "-o",
-        tmp_path / "boxes.cubin",
-        source,
-    ]
+    command = [nvcc, *OPTIONS, "-arch=sm_90", "-cubin", "-Werror", "all-warnings", "-o", cubin, source]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
+    assert functions_of(cubin.read_bytes()) == KERNELS
+
+
+def test_nvrtc_compiles_the_source_for_the_oldest_and_the_newest_devices() -> None:
+    """As CuPy compiles it at first use: with no file beside it, and with the options of the lab."""
+    path = nvrtc.found()
+    if path is None:
+        pytest.skip("needs NVRTC: CUDA's toolkit, or the wheel nvidia-cuda-nvrtc")
+    compiler = nvrtc.Compiler(path)
+    oldest, *_, newest = compiler.architectures()
+    for architecture in (oldest, newest):
+        cubin = compiler.compiled(SOURCE, (*OPTIONS, f"-arch=sm_{architecture}"))
+        assert functions_of(cubin) == KERNELS
+    with pytest.raises(AssertionError, match="error"):
+        compiler.compiled(SOURCE.replace("box.dims", "box.sides"), (*OPTIONS, f"-arch=sm_{newest}"))
+
+
+def functions_of(cubin: bytes) -> set[str]:
+    """The kernels in machine code: each has a section of its own."""
+    return {name.decode() for name in re.findall(rb"\.text\.(\w+)\0", cubin)}
 
 
 OFF_BY_ONE = SOURCE.replace("element < box.size; ++turn", "element < box.size - 1; ++turn")

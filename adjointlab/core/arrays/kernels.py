@@ -22,9 +22,12 @@ from adjointlab.core.arrays.libraries import dtype_name, is_torch
 from adjointlab.core.arrays.memory import add_into, copy_into
 from adjointlab.typing import Array
 
-__all__ = ["MAX_BOXES", "SOURCE", "Strided", "add_all", "copy_all"]
+__all__ = ["MAX_BOXES", "OPTIONS", "SOURCE", "Strided", "add_all", "copy_all"]
 
 SOURCE: Final = Path(__file__).with_name("boxes.cu").read_text(encoding="utf-8")
+
+OPTIONS: Final = ("-std=c++17",)
+"""Of the compiler, NVRTC."""
 
 MAX_DIMS: Final = 6
 MAX_BOXES: Final = 16
@@ -260,4 +263,4 @@ class _ForeignStream:
 def _module() -> Any:
     import cupy
 
-    return cupy.RawModule(code=SOURCE, options=("-std=c++17",))
+    return cupy.RawModule(code=SOURCE, options=OPTIONS)
