@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -26,12 +26,16 @@ __all__ = [
     "concatenate",
     "counts",
     "empty",
+    "kept",
     "may_share_memory",
     "ndarray",
 ]
 
 counts: Counter[str] = Counter()
 """Operations so far: ``to_host``, ``to_device``, ``on_device``, ``launches``."""
+
+kept: deque[np.ndarray[Any, Any]] = deque(maxlen=10_000)
+"""Memory that has been given back, and pinned memory: copies that nobody waits for write to its addresses later."""
 
 GARBAGE = 0x7F  # NaN in half precisions; in others, and in integers, a number that shows
 
@@ -53,6 +57,7 @@ class Memory:
         self.device = current_device()
         self._stream = get_current_stream()
         Memory.live.add(self)
+        kept.append(self.raw)
 
     def __del__(self) -> None:
         # Work of its own stream that is queued already may still use it; that of other streams must not.

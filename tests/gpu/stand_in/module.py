@@ -18,7 +18,7 @@ import numpy as np
 
 from adjointlab.core.arrays import device_buffer, devices, kernels, libraries, rank_streams, streams
 from tests.gpu.stand_in import arrays, host_kernels
-from tests.gpu.stand_in.arrays import OutOfMemoryError, counts, ndarray
+from tests.gpu.stand_in.arrays import OutOfMemoryError, counts, kept, ndarray
 from tests.gpu.stand_in.streams import Event, Stream, current_device, enqueue, get_current_stream, on_device
 
 __all__ = ["PINNED_GARBAGE", "cupy_stand_in"]
@@ -37,6 +37,7 @@ class _Pinned:
     @classmethod
     def allocate(cls, nbytes: int) -> np.ndarray[Any, Any]:
         memory = np.full(nbytes, PINNED_GARBAGE, np.uint8)
+        kept.append(memory)
         cls.ranges.append((memory.ctypes.data, memory.ctypes.data + nbytes))
         return memory
 
@@ -153,6 +154,8 @@ def cupy_stand_in(kernel_source: str | None = None) -> Iterator[ModuleType]:
     finally:
         arrays.Memory.limit = 2**40
         Stream.null.forget()
+        _Pinned.ranges.clear()
+        kept.clear()
         for cached in _CACHES:
             cached.cache_clear()
         del sys.modules["cupy"]
