@@ -101,6 +101,16 @@ def test_a_transfer_to_the_other_library_is_coherent(
     assert verdict.is_coherent, str(verdict)
 
 
+@pytest.mark.parametrize("memory", ["cupy", "torch-cuda"])
+@pytest.mark.parametrize("length", [0, 1])
+def test_the_bytes_of_a_message_of_one_element_whatever_its_stride(memory: str, length: int) -> None:
+    line = arrays.from_numpy(np.arange(6.0), "float64", memory)
+    view = line[2 : 2 + 3 * length : 3]
+    moved = arrays.octets(arrays.message(view))
+    assert arrays.to_numpy(moved).tobytes() == np.arange(2.0, 2 + length).tobytes()
+    assert arrays.address_of(moved) == arrays.address_of(view), "it is received there"
+
+
 # Kernels of CuPy on tensors of torch
 
 
