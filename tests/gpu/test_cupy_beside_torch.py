@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 import adjointlab as al
 from adjointlab.core import arrays
 from adjointlab.core.arrays import kernels
+from adjointlab.core.arrays.transfers import start_transfer
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.primitives.subjects import installed
@@ -99,6 +101,17 @@ def test_a_transfer_to_the_other_library_is_coherent(
     }
     verdict = judged_subject(world, installed.transfers, parameters, check, source, "strided")
     assert verdict.is_coherent, str(verdict)
+
+
+@pytest.mark.parametrize("memory", ["cupy", "torch-cuda"])
+@pytest.mark.parametrize("pinned", [True, False])
+def test_an_array_that_must_not_be_written_to_is_copied_to_the_device(memory: str, pinned: bool) -> None:
+    array = np.arange(4.0)
+    array.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        copy, _ = start_transfer(array, memory, pinned=pinned)
+    assert arrays.to_numpy(copy).tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("memory", ["cupy", "torch-cuda"])

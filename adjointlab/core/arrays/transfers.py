@@ -71,7 +71,8 @@ def _to_host(array: Array, memory: str, pinned: bool) -> tuple[Array, Mark]:
     nbytes = nbytes_of(contiguous)
     octets = streams.pinned(nbytes) if pinned else np.empty(nbytes, np.uint8)
     mark = streams.to_host(contiguous, octets[:nbytes], streams.mark() if pinned else None)
-    streams.keep_until(mark, contiguous)
+    # The copy too: a caller may drop it before it is complete, and pinned memory that is given back is given out again.
+    streams.keep_until(mark, (contiguous, octets))
     return _of_octets(octets[:nbytes], tuple(array.shape), dtype_of(array).name, memory), mark
 
 
@@ -85,7 +86,9 @@ def _to_device(array: Array, memory: str, pinned: bool) -> Array:
         streams.wait(mark)
         streams.keep_until(mark, staged)
     else:
-        streams.to_device(octets, result, None).synchronize()
+        # torch warns of memory that must not be written to, also where it only reads it.
+        source = octets if octets.flags.writeable else octets.copy()
+        streams.to_device(source, result, None).synchronize()
     return result
 
 
