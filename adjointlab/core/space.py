@@ -484,6 +484,7 @@ def _check_library(name: str, array: Array, other: Array, other_name: str, rank:
             raise ValueError(
                 f"{name}: a {library} array on rank {rank}, but {other_name} is a {expected} array"
             )
-    if arrays.device_of(array) != arrays.device_of(other):
+    on_device = arrays.is_on_device(array) or arrays.is_on_device(other)
+    if on_device and arrays.device_of(array) != arrays.device_of(other):
         place, expected_place = arrays.place_name(array), arrays.place_name(other)
         raise ValueError(f"{name}: lies on {place} on rank {rank}, but {other_name} lies on {expected_place}")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "elementwise", "empty_with_views", "from_numpy", "from_summable", "in_numpy", "message", "octets", "octets_of_values", "resolved", "summable", "summable_values",
+    "elementwise", "empty_with_views", "from_numpy", "from_summable", "in_numpy", "message", "octets", "octets_of_values", "of_library", "resolved", "summable", "summable_values",
     "summing_memory", "to_numpy",
 ]  # fmt: skip
 
@@ -139,6 +139,11 @@ def empty_with_views(shape: tuple[int, ...], name: str, like: Array) -> tuple[Ar
         return result, like, result
     filled = np.empty(shape, native("numpy", name))
     return module("torch").from_numpy(filled), held, filled
+
+
+def of_library(view: Array, like: Array) -> Array:
+    """Return memory that :func:`in_numpy` may have made of an array of `like`'s library as such an array again."""
+    return module("torch").from_numpy(view) if isinstance(view, np.ndarray) and is_torch(like) else view
 
 
 def summable(array: Array) -> Array:
