@@ -23,7 +23,7 @@ from adjointlab.typing import Array
 
 __all__ = ["CoalescedBroadcast", "coalesced"]
 
-_MOST_BYTES: Final = 2**16
+MOST_BYTES: Final = 2**16
 """The most that a worker gets in a message of several tensors: larger ones are not worth the copies into it."""
 
 
@@ -82,7 +82,7 @@ def coalesced(*broadcasts: Broadcast) -> CoalescedBroadcast | None:
     if first.is_identity or len(cut) > 1 or len({each.one.dtype for each in broadcasts}) > 1:
         return None
     sizes = [sum(each.one.layout.local_size(rank) for each in broadcasts) for rank in source.ranks]
-    if max(sizes) * first.one.element.itemsize > _MOST_BYTES:
+    if max(sizes) * first.one.element.itemsize > MOST_BYTES:
         return None
     ends = [0, *accumulate(sizes)]
     layout = Layout((ends[-1],), source, [list(pairwise(ends))], (cut[0] if cut else 0,))
