@@ -3,7 +3,7 @@
     forward    (a, b) → [a b], one behind the other      B [a b]      its parts â, b̂
     adjoint    (δâ, δb̂) → [δâ δb̂]                       B* [δâ δb̂]   its parts δa, δb
 
-The time of a small message hardly depends on its length, and that of an application not at all: so their number counts.
+The time of a small message hardly depends on its length, and the time of an application not at all: their number counts.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def coalesced(*broadcasts: Broadcast) -> CoalescedBroadcast | None:
         (each.one.layout.partition, each.many.layout.partition) != (source, target) for each in broadcasts
     ):
         return None
-    # What is joined has one dimension, which lies along the only one of the workers that is cut.
+    # What is joined has one dimension, which can lie along one of the partition's.
     cut = [dim for dim, side in enumerate(source.shape) if side > 1]
     if first.is_identity or len(cut) > 1 or len({each.one.dtype for each in broadcasts}) > 1:
         return None
