@@ -71,7 +71,7 @@ from adjointlab.core.arrays.torch_tensors import (
     move_module,
     warm_up_torch,
 )
-from adjointlab.core.arrays.transfers import start_transfer
+from adjointlab.core.arrays.transfers import start_transfer, view_in
 
 __all__ = [
     "DTYPES",
@@ -134,6 +134,7 @@ __all__ = [
     "summing_memory",
     "supports",
     "to_numpy",
+    "view_in",
     "warm_up_torch",
     "zeros",
 ]
