@@ -11,6 +11,7 @@ P_n cuts the batch, P_co and P_ci the output and input channels. The workers tha
     P_y    P_ci
     P_w    P_n and P_spatial
     P_b    P_n, P_spatial and P_ci
+Small ŵ and b̂ for the same workers come in one message (:mod:`adjointlab.layers.coalesced_broadcast`).
 A partition that cuts spatial dimensions only, or channels only, needs no algorithm of its own: the operators that have nothing
 to move fall away.
 

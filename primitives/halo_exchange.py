@@ -25,7 +25,7 @@ from adjointlab.core.partition import integers
 from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator, Program, buffers_by_rank
 from adjointlab.core.space import Space, check_argument
 from adjointlab.primitives.boxes import region_in
-from adjointlab.primitives.collectives import result_array
+from adjointlab.primitives.collectives import result_with_views
 from adjointlab.primitives.halo_geometry import halo_geometry
 from adjointlab.primitives.halo_phases import HaloPhases
 from adjointlab.primitives.halo_plan import halo_plan
@@ -123,8 +123,8 @@ class HaloExchange(LinearOperator):
         batch = check_argument(self.domain.tensors[0], x, self._rank)
         if self._phases is None:
             return arrays.copy(x)
-        y, plan = result_array(self.codomain.tensors[0], x, out, self._rank, batch), self._phases.plan
-        bulk, window = arrays.in_numpy(x, y)
+        y, bulk, window = result_with_views(self.codomain.tensors[0], x, out, self._rank, batch)
+        plan = self._phases.plan
 
         def keep_own() -> None:
             arrays.copy_into(window[plan.own_in_window], bulk[plan.own_in_bulk])
@@ -137,8 +137,8 @@ class HaloExchange(LinearOperator):
         batch = check_argument(self.codomain.tensors[0], y, self._rank)
         if self._phases is None:
             return arrays.copy(y)
-        x, plan = result_array(self.domain.tensors[0], y, out, self._rank, batch), self._phases.plan
-        bulk, window = arrays.in_numpy(x, y)
+        x, window, bulk = result_with_views(self.domain.tensors[0], y, out, self._rank, batch)
+        plan = self._phases.plan
 
         def keep_own() -> None:
             if plan.trims:  # cells that this worker does not need: others may add to them

@@ -23,7 +23,7 @@ from adjointlab.core.program import Program
 from adjointlab.core.space import LocalType, Space, Tensor, check_argument
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.assignment import Assignment, checked_assignment, layout_of, local_types, subscript
-from adjointlab.primitives.collectives import result_array
+from adjointlab.primitives.collectives import result_with_views
 from adjointlab.primitives.redistribution_plan import PlanStep, StepKind, cheapest
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.primitives.segmented_collectives import SegmentedCollectives
@@ -195,8 +195,7 @@ class Redistribute(LinearOperator):
         batch = check_argument(source.tensors[0], array, self._rank)
         if not self.grid.is_active(self._rank):
             return arrays.copy(array)
-        result = result_array(target.tensors[0], array, out, self._rank, batch)
-        array, filled = arrays.in_numpy(array, result)
+        result, array, filled = result_with_views(target.tensors[0], array, out, self._rank, batch)
         if not stages:
             self._copy(array, filled)
             return result

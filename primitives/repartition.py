@@ -41,7 +41,7 @@ from adjointlab.primitives.boxes import (
     relative_to,
     view_index,
 )
-from adjointlab.primitives.collectives import result_array
+from adjointlab.primitives.collectives import result_with_views
 from adjointlab.primitives.overlaps import Endpoint, Overlaps, gaps, overlaps
 from adjointlab.primitives.validation import arguments_renamed, check_layout
 from adjointlab.typing import Array, Communicator, Request
@@ -224,12 +224,9 @@ class _Exchange:
     def carry(self, array: Array, out: Array | None = None) -> Array:
         """Collective: the local tensor of the target, made of what all ranks hold of the source's."""
         batch = check_argument(self.source, array, self.rank)
-        if self._is_target:
-            result = result_array(self.target, array, out, self.rank, batch)
-        else:
-            shape = (*self.target.layout.local_shape(self.rank), *batch)
-            result = arrays.empty(shape, self.target.dtype, array)
-        filled, argument = arrays.in_numpy(result, array)
+        # An inactive rank has memory without elements, and none to give for it.
+        out = out if self._is_target else None
+        result, argument, filled = result_with_views(self.target, array, out, self.rank, batch)
         self._fill(filled, argument, batch)
         return result
 
