@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from adjointlab.core import arrays
-from adjointlab.core.operator import basis_batch, coordinates
+from adjointlab.core.operator import basis_batch
 from adjointlab.core.program import Program, buffers
 from adjointlab.core.space import Space
 from adjointlab.typing import NumpyArray
@@ -35,12 +35,10 @@ def program_matrix(program: Program, source: Space, target: Space) -> NumpyArray
             if tensor.layout.partition.is_active(rank):
                 memory[rank, tensor.name] = arrays.to_numpy(array)
     result = program.execute(memory, (len(columns),))
-    matrix = np.zeros((target.dual.dimension, len(columns)))
-    for rank in target.ranks:
-        nothing = [np.zeros((0, len(columns)))] * len(target.tensors)
-        local = [
-            result.get((rank, tensor.name), empty)
-            for tensor, empty in zip(target.tensors, nothing, strict=True)
-        ]
-        matrix = matrix + coordinates(target, local, rank, (len(columns),))
+    matrix = np.zeros(
+        (target.dual.dimension, len(columns)), np.complex128 if target.is_complex else np.float64
+    )
+    for (position, rank), rows in target.coordinate_rows.items():
+        images = result[rank, target.tensors[position].name]
+        matrix[rows] += images.reshape(rows.stop - rows.start, len(columns))
     return matrix
