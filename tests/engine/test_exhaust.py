@@ -66,6 +66,23 @@ def test_the_first_case_that_is_wrong_is_found_whatever_process_has_it(name: str
     assert report.tried == width + 1
 
 
+@pytest.mark.parametrize(
+    ("name", "headline", "width"),
+    [
+        ("loses", "adjoint is not what its specification says", 3),
+        ("waits_in_vain", "deadlock", 3),
+        ("sends_one_too_many", "message left over", 3),
+        ("replaces_a_comparison", "numpy.array_equal had been replaced in the run", 2),
+    ],
+)
+def test_a_failure_in_a_batch_is_that_of_its_case(name: str, headline: str, width: int) -> None:
+    subject: Subject = getattr(enumerated_subjects, name)
+    report = exhaust(subject, f"{SUBJECTS}:{name}", bound_of(subject, {"ranks": 1, "side": 63}), jobs=1)
+    assert report.verdict.headline.startswith(headline)
+    assert report.case.parameters["layout"].shape == (width,)
+    assert report.counts.judged == width  # those before it, in the same batch
+
+
 def test_a_form_in_place_that_does_nothing_is_found() -> None:
     report = proved("does_nothing_in_place")
     assert (
