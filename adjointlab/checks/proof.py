@@ -156,18 +156,26 @@ def _probed(
 ) -> ProbedDirection:
     (direction, source, target), rank, library = spaces, context.rank, context.library
     width = source.dimension
-    images = list(basis_images(source, target, range(width), apply, rank, library, context.operator.batched))
+    # Each image is copied before the next call: an operator may return memory that it uses again.
+    images = [
+        _as_columns(target, image, rank, batch)
+        for image, batch in basis_images(
+            source, target, range(width), apply, rank, library, context.operator.batched
+        )
+    ]
     vector = _random_vector(context.setting.seed, direction, bound, width)
     local = combination(source, vector, rank, library)
     plain = apply(local)
-    images.append((plain, ()))
+    images.append(_as_columns(target, plain, rank))
+    has_copies = any(rank != first for rank, first in _declared_equal(target))
+    copies = context.numpy(plain) if has_copies else None
     forms = other_forms(context.operator, direction, local, plain)
-    images += ((form.result, ()) for form in forms)
+    images += [_as_columns(target, form.result, rank) for form in forms]
     return ProbedDirection(
-        tuple(_side_by_side(images, position, rank, target) for position in range(len(target.tensors))),
+        tuple(np.concatenate(parts, axis=1) for parts in zip(*images, strict=True)),
         vector,
         ("", *(form.name for form in forms)),
-        context.numpy(plain) if any(rank != first for rank, first in _declared_equal(target)) else None,
+        copies,
     )
 
 
@@ -177,13 +185,16 @@ def _declared_equal(space: Space) -> Iterator[tuple[int, int]]:
         yield from tensor.groups.items()
 
 
-def _side_by_side(
-    images: Sequence[tuple[Sequence[Array], tuple[int, ...]]], position: int, rank: int, space: Space
-) -> NumpyArray:
-    """The local tensors number `position` of several images, single ones and batches, as columns of one array."""
-    size = space.tensors[position].layout.local_size(rank)
-    columns = [arrays.to_numpy(local[position]).reshape(size, *(batch or (1,))) for local, batch in images]
-    return np.concatenate(columns, axis=1, dtype=_element_type(space))
+def _as_columns(
+    space: Space, local: Sequence[Array], rank: int, batch: tuple[int, ...] = ()
+) -> tuple[NumpyArray, ...]:
+    """Copies of local tensors, or of a batch of them, each as an array of shape (elements, b)."""
+    return tuple(
+        np.array(arrays.to_numpy(array), _element_type(space)).reshape(
+            tensor.layout.local_size(rank), *(batch or (1,))
+        )
+        for tensor, array in zip(space.tensors, local, strict=True)
+    )
 
 
 def _element_type(space: Space) -> type[np.number[Any]]:

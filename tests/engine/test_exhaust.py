@@ -45,6 +45,10 @@ def test_every_case_within_the_bound_is_proved() -> None:
     assert report.figures["entries"] == sum((size * width) ** 2 for size in (1, 2, 3) for width in range(4))
 
 
+def test_results_in_memory_that_is_used_again_are_those_of_each_call() -> None:
+    assert proved("returns_its_own_memory").status is Status.COHERENT
+
+
 def test_a_proof_does_not_load_torch() -> None:
     assert proved("for_both_libraries", ranks=1).status is Status.COHERENT
 
