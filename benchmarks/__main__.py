@@ -66,6 +66,7 @@ class Script:
 BOTH = (2, 4)
 SCRIPTS = (
     Script("harness"),
+    Script("proofs"),
     Script("simulated_ranks", ("all",)),
     Script("matrix_entries"),
     Script("hand_over"),

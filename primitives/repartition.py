@@ -46,7 +46,7 @@ from adjointlab.primitives.overlaps import Endpoint, Overlaps, gaps, overlaps
 from adjointlab.primitives.validation import arguments_renamed, check_layout
 from adjointlab.typing import Array, Communicator, Request
 
-__all__ = ["Repartition"]
+__all__ = ["Repartition", "repartition_programs"]
 
 _TAG = 0
 """Of every message. Callers may send messages of their own on the same communicator with any other tag."""
@@ -109,11 +109,7 @@ class Repartition(LinearOperator):
 
     def specification(self) -> Program | tuple[Program, Program]:
         """T, and T* too where it is not mechanical, since invariant copies count once in the pairing."""
-        forward = _program(self.domain, self.codomain)
-        types = {entry for space in (self.domain, self.codomain) for entry in space.tensors[0].types}
-        if LocalType.INVARIANT in types:
-            return forward, _program(self.codomain.dual, self.domain.dual)
-        return forward
+        return repartition_programs(self.domain, self.codomain)
 
     def forward(self, x: Array, out: Array | None = None) -> Array:
         """The local tensor of y = T x, in `out` if given."""
@@ -122,6 +118,15 @@ class Repartition(LinearOperator):
     def adjoint(self, y: Array, out: Array | None = None) -> Array:
         """The local tensor of T* y, in `out` if given."""
         return self._adjoint.carry(y, out)
+
+
+def repartition_programs(domain: Space, codomain: Space) -> Program | tuple[Program, Program]:
+    """The specification of any repartition between two spaces of one tensor each; see :meth:`Repartition.specification`."""
+    forward = _program(domain, codomain)
+    types = {entry for space in (domain, codomain) for entry in space.tensors[0].types}
+    if LocalType.INVARIANT in types:
+        return forward, _program(codomain.dual, domain.dual)
+    return forward
 
 
 def _program(source: Space, target: Space) -> Program:

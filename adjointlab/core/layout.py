@@ -193,13 +193,24 @@ class Layout(Drawable):
 
     def window(self, rank: int) -> tuple[Window, ...] | None:
         """Return the window of `rank` in every dimension, or `None` for an inactive rank."""
-        if not self.partition.is_active(rank):
-            return None
-        index = self.partition.index(rank)
-        return tuple(
-            dim[0] if axis is None else dim[index[axis]]
-            for dim, axis in zip(self.windows, self.axes, strict=True)
-        )
+        try:
+            return self._known_windows[rank]
+        except KeyError:
+            pass
+        window = None
+        if self.partition.is_active(rank):
+            index = self.partition.index(rank)
+            window = tuple(
+                dim[0] if axis is None else dim[index[axis]]
+                for dim, axis in zip(self.windows, self.axes, strict=True)
+            )
+        self._known_windows[rank] = window
+        return window
+
+    @cached_property
+    def _known_windows(self) -> dict[int, tuple[Window, ...] | None]:
+        """Windows by rank, of those that were asked for."""
+        return {}
 
     def local_shape(self, rank: int) -> tuple[int, ...]:
         """Return the shape of the local tensor of *any* rank.

@@ -303,6 +303,21 @@ class Space(Drawable):
                 offsets[position, rank] = offsets[position, first]
         return offsets, end
 
+    @shared_property
+    def coordinate_rows(self) -> dict[tuple[int, int], slice]:
+        """By (position of the tensor, rank), the coordinates of an element to which that local tensor adds its entries.
+
+        Coordinates are the pairings with the basis of the dual. There is no entry for a local tensor that adds nothing: an empty
+        one, and an invariant copy other than the first.
+        """
+        rows = {}
+        for position, tensor in enumerate(self.tensors):
+            for rank in tensor.layout.partition.ranks:
+                start, size = self.dual.offset(position, rank), tensor.layout.local_size(rank)
+                if start is not None and size and tensor.is_counted(rank):
+                    rows[position, rank] = slice(start, start + size)
+        return rows
+
     def drawing(self) -> Drawing:
         """Return the tensors as a drawing."""
         from adjointlab.pictures.layouts import space_drawing
