@@ -171,9 +171,8 @@ class OverlappedHaloExchange(HaloExchange):
         return self._adjoint(y, None, meanwhile)
 
 
-@lru_cache(
-    maxsize=1024
-)  # the same pairs of intervals stand in many exchanges, and in several dimensions of one
+# The same pairs of intervals stand in many exchanges, and in several dimensions of one.
+@lru_cache(maxsize=1024)
 def images(owned: Window, needed: Window, period: int | None) -> tuple[tuple[Window, Window], ...]:
     """Intervals of the bulk `owned` that lie in the window `needed`, each with where they lie there.
 

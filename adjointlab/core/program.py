@@ -310,9 +310,8 @@ def buffers(space: Space) -> tuple[Buffer, ...]:
     return _buffers(tuple((tensor.name, tensor.layout, tensor.dtype) for tensor in space.tensors))
 
 
-@lru_cache(
-    maxsize=64
-)  # a space's are asked for by its specification, and by what holds the operator against that
+# A space's are asked for by its specification, and by what holds the operator against that.
+@lru_cache(maxsize=64)
 def _buffers(tensors: tuple[tuple[str, Layout, str], ...]) -> tuple[Buffer, ...]:
     # Sorted as a program sorts its inputs and outputs, so that the two can be compared as tuples.
     return tuple(
