@@ -28,6 +28,9 @@ _CALLS = tuple(
         "nondeterminism",
         "communicating",
         "findings",
+        "modes_of_messages",
+        "reductions",
+        "refused_arguments",
     )
 )
 
