@@ -91,7 +91,9 @@ def test_checks_that_see_early_draw_a_part_of_the_cases() -> None:
     for name, check in all_checks().items():
         part = 0.5 if name in halves else 0.3 if name == "reentrancy" else 1
         assert check.share == part, name
-        assert [check.cases_of(asked) for asked in (1, 10, 11)] == [math.ceil(part * asked) for asked in (1, 10, 11)]
+        assert [check.cases_of(asked) for asked in (1, 10, 11)] == [
+            math.ceil(part * asked) for asked in (1, 10, 11)
+        ]
 
 
 @pytest.mark.parametrize("name", [*checks_of(al.subject(RingShift)(equal_blocks)), "proof"])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 import adjointlab as al
-from adjointlab.checks.context import INPUT_VALUES, InputSetting
+from adjointlab.checks.context import FRACTIONS, INPUT_VALUES, InputSetting
+from adjointlab.checks.layers.modules import pass_keys
 from adjointlab.core.vectors import VALUES, Draw, local_values
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import body, run_case
@@ -334,3 +336,21 @@ def test_a_layer_that_takes_fresh_memory_for_zeros_is_found(check: str, wrong: A
         SimulatedWorld(ranks=2), rows(wrong, right), check, Budget(cases=10, seed=1, shrinking=0.1)
     )
     assert not report.verdict.is_coherent
+
+
+@pytest.mark.parametrize("values", [*INPUT_VALUES, FRACTIONS])
+def test_no_two_passes_and_no_two_roles_have_the_same_values(values: str) -> None:
+    context: Any = SimpleNamespace(setting=InputSetting(5), values=values, beyond=None)
+    passes = [pass_keys(context, number) for number in range(4)]
+    keys = [(draw.index, draw.role) for keys in passes for draw in keys.values()]
+    assert len(set(keys)) == len(keys) == 16
+    assert {draw.seed for keys in passes for draw in keys.values()} == {5}
+    assert {draw.index for draw in passes[0].values()} == {
+        0,
+        1,
+        2,
+    }  # the directions of derivatives are 7 and 8
+    kinds = {name: draw.values for name, draw in passes[0].items()}
+    drawn = values if values in VALUES else "integers"
+    others = FRACTIONS if values == FRACTIONS else "integers"
+    assert kinds == {"inputs": drawn, "parameters": others, "cotangents": others, "accumulated": "integers"}

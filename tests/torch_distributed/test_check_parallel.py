@@ -100,6 +100,17 @@ def test_torchs_parallel_modules_are_the_sequential_ones(
     assert {"sequential", "gradients", "jacobian"} <= set(verdicts)
 
 
+def test_cases_are_on_up_to_four_simulated_ranks() -> None:
+    ranks: set[int] = set()
+
+    def inputs(draw: Any, count: int) -> dict[str, Any]:
+        ranks.add(count)
+        return dict(inputs=(2, 3))
+
+    al.check_parallel(nn.Linear(3, 2), as_it_is, inputs, cases=6)
+    assert max(ranks) == 4
+
+
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 def test_a_mesh_of_two_dimensions_shares_batch_and_layers(world: al.SimulatedWorld) -> None:
     al.check_parallel(
