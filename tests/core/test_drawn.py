@@ -148,6 +148,12 @@ def test_what_is_ruled_out_is_not_drawn(promise: Promise) -> None:
     assert not any(map(promise.is_so, first_examples(promise.strategy, 200)))
 
 
+def test_a_source_has_a_dimension_at_least_and_may_have_any_number_up_to_that_of_its_target() -> None:
+    drawn = first_examples(strategies.broadcasting_partitions(1), 300)  # of one rank, all sides are 1
+    orders = {(each["source"].order, each["destination"].order) for each in drawn}
+    assert orders == {(1, 1), (1, 2), (2, 2), (1, 3), (2, 3), (3, 3)}
+
+
 def test_every_grid_of_a_size_is_listed_once() -> None:
     assert strategies.grids(4, 2) == ((1, 4), (2, 2), (4, 1))
     assert strategies.grids(6, 0) == ((),)

@@ -37,6 +37,20 @@ def searched(subject: Subject, check: str = "adjoint", **budget: Any) -> tuple[S
     return result, drawn
 
 
+@pytest.mark.parametrize(("seconds", "judged"), [(0.0, range(10, 30)), (60.0, range(40, 41))])
+def test_after_its_time_a_search_draws_no_more_than_the_least_number(seconds: float, judged: range) -> None:
+    result, _ = searched(right, cases=40, seconds=seconds)
+    assert result.verdict.is_coherent
+    assert result.counts is not None
+    assert result.counts.judged in judged
+    assert result.counts.on_several_ranks > 0
+    assert result.counts.is_cut_short == (seconds == 0.0)
+    assert result.counts.asked == result.counts.judged
+    few, _ = searched(right, cases=6, seconds=seconds)
+    assert few.counts is not None
+    assert (few.counts.judged, few.counts.is_cut_short) == (6, False)
+
+
 def test_every_batch_draws_other_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adjointlab.engine.search._BATCH", 6)
     _, drawn = searched(right, cases=18)
