@@ -83,7 +83,9 @@ def test_nothing_is_lost_where_an_exception_ends_the_check_or_another_rank_repor
         assert [str(each.message) for each in shown[1:]] == ["text 0"]
         with FoldedWarnings() as folded:
             twice()
-        assert folded.found == (FoldedWarning("UserWarning", "text 0", "a.py", 3, 2),)
+            assert folded.found == (FoldedWarning("UserWarning", "text 0", "a.py", 3, 2),)
+            warnings.warn_explicit("text 2", UserWarning, "a.py", 3)
+        assert folded.found == (FoldedWarning("UserWarning", "text 0", "a.py", 3, 3),)
         assert len(shown) == 2
         twice()
         assert len(shown) == 4
