@@ -95,8 +95,8 @@ def axis_of_cut(layout: Layout, dim: int) -> int:
     if axis is None or layout.ends(dim) is None:
         held = "along no dimension of the partition" if axis is None else f"in windows {layout.windows[dim]}"
         raise ValueError(
-            f"dim: dimension {dim} of {layout} over {layout.partition} lies {held}; it must be cut along a dimension of "
-            "the partition, in the order of the workers"
+            f"dim: dimension {dim} of {layout.without_workers} over {layout.partition} lies {held}; it must be cut along a "
+            "dimension of the partition, in the order of the workers"
         )
     return axis
 
@@ -131,8 +131,8 @@ def _narrow_layout(layout: Layout, dim: int, along: int, cut: tuple[int, ...] | 
         )
     if set(layout.windows[dim]) != {(0, side)}:
         raise ValueError(
-            f"dim: dimension {dim} of {layout} over {partition} lies in windows {layout.windows[dim]}; every worker must "
-            f"hold it whole, 0:{side}, to be left with a part of it"
+            f"dim: dimension {dim} of {layout.without_workers} over {partition} lies in windows {layout.windows[dim]}; every "
+            f"worker must hold it whole, 0:{side}, to be left with a part of it"
         )
     if not layout.copied[along]:
         raise ValueError(

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import math
-import signal
-import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from adjointlab import options
 from adjointlab.cli.check_report import CheckReport
+from adjointlab.cli.check_run import CHECKS_FOR_A_PROCESS, CheckRun
 from adjointlab.cli.device import usable_device
 from adjointlab.cli.loading import loading_shown
 from adjointlab.cli.output import (
     Output,
-    ProgressLine,
-    describe_ranks,
-    progress_line,
 )
 from adjointlab.cli.parameters import (
     Cases,
@@ -42,36 +35,20 @@ from adjointlab.cli.parameters import (
     Xfails,
     is_configured,
 )
-from adjointlab.cli.result_files import ResultFiles, RunResults, folder_of_failures, tell_of_run
+from adjointlab.cli.result_files import ResultFiles, folder_of_failures
 from adjointlab.cli.startup import UsageError, opened_world
 from adjointlab.configuration import XFAILS_KEY
 from adjointlab.cores import cores
-from adjointlab.exit_codes import ExitCode
-from adjointlab.worlds.deadline import Deadline
-from adjointlab.worlds.launch import is_launched, launched_rank
-from adjointlab.worlds.process import before_forced_end, earn, ended_by, ended_by_user_code, signal_of
+from adjointlab.worlds.launch import is_launched
+from adjointlab.worlds.process import before_forced_end
 
 if TYPE_CHECKING:
-    from adjointlab.cli.parallel import Ended, Printed, Setup, Surroundings
     from adjointlab.engine.discovery import Found
-    from adjointlab.engine.search import Budget
-    from adjointlab.report.junit import NotJudged
-    from adjointlab.session import CheckResult
     from adjointlab.store.known_failures import KnownFailures
-    from adjointlab.worlds.world import World
 
     _Plan: TypeAlias = tuple[list[tuple[Found, str]], list[str]]
 
-__all__ = ["check", "processes_for", "selected"]
-
-_CHECKS_FOR_A_PROCESS = 8
-"""Checks, of as many cases as is the default, by which another process gains more than it takes to start."""
-
-_SECONDS_TO_HEED = 3.0
-"""Seconds that a signal has to get through to the main thread; with those below, less than the 5 s after which SIGKILL may come."""
-
-_SECONDS_TO_STOP = 1.0
-"""Seconds that the main thread gets to print what is known, once it has begun."""
+__all__ = ["check", "selected"]
 
 
 def check(
@@ -105,19 +82,16 @@ def check(
         typer.Option(
             min=1,
             help="Processes, each of which runs one check after the other, with simulated ranks. Default: one for each core, if there "
-            f"are {_CHECKS_FOR_A_PROCESS} checks of {options.CASES.default} cases for each; one under `adjointlab run`.",
+            f"are {CHECKS_FOR_A_PROCESS} checks of {options.CASES.default} cases for each; one under `adjointlab run`.",
             show_default=False,
         ),
     ] = None,
 ) -> int:
     """Check subjects: draw cases, judge them, shrink what fails."""
-    from adjointlab.cli.parallel import Surroundings
+    from adjointlab.cli.parallel import CheckProcesses, Setup, Surroundings
     from adjointlab.engine.search import Budget
-    from adjointlab.report.summary import outcome
-    from adjointlab.session import SearchInterrupted, say_damaged
-    from adjointlab.store.job_log import stopped_by, supervised
-    from adjointlab.supervisor.exit_hooks import record_exit_code
-    from adjointlab.worlds.world import Exhausted
+    from adjointlab.session import say_damaged
+    from adjointlab.store.job_log import supervised
 
     # The user's code may change the directory.
     surroundings, folder = Surroundings.now(), folder_of_failures(folder)
@@ -146,22 +120,19 @@ def check(
             if jobs is not None and jobs > 1:
                 _refuse_jobs()
             part = None if shard is None else _parsed_shard(shard)
+            budget = Budget(cases, ranks, seed, schedules=schedules, device=device)
+            names, only = tuple(subjects or ()), None if checks is None else tuple(checks)
+            setup = Setup(surroundings, names, only, budget, watchdog, folder)
+            processes = stack.enter_context(CheckProcesses(setup, jobs or cores(), cores()))
+            if _are_surely_several(jobs, cases, is_everything=not (names or only or part)):
+                processes.start_one()
             world, ((whole, nameless), known) = stack.enter_context(
                 opened_world(load, least, strict=strict, watchdog=watchdog)
             )
         say_damaged(world, folder)
         plan = whole if part is None else whole[part]
-        out = Output(to_stderr=files.leave_stdout)
-        request = _Request(
-            tuple(subjects or ()),
-            None if checks is None else tuple(checks),
-            watchdog,
-            jobs,
-            part,
-            shard or "",
-        )
         report = CheckReport(
-            out,
+            Output(to_stderr=files.leave_stdout),
             [(found.subject.label, name) for found, name in plan],
             cases,
             surroundings.folder,
@@ -170,343 +141,23 @@ def check(
         )
         listed = {(found.subject.label, name) for found, name in whole}
         unused = [str(each.position) for each in known.unused(listed)] if known else []
-        run = _CheckRun(world, plan, nameless, known, unused, report, files, surroundings, request, folder)
+        run = CheckRun(
+            world, plan, nameless, known, unused, report, files, setup, processes, jobs, shard or ""
+        )
         if supervised() is None:  # else the job is started again, and the supervisor says what is known
             stack.enter_context(before_forced_end(run.end_by_user_code))
-        run.save_so_far()
-        # The other ranks wait a little longer: when the first of them is gone, the launcher kills the leader, which has the results.
-        with Deadline(run.end_early, _SECONDS_TO_HEED + (0.0 if world.is_leader else _SECONDS_TO_STOP)):
-            try:
-                with progress_line(is_shown=world.is_leader and not quiet) as line:
-                    budget = Budget(cases, ranks, seed, schedules=schedules, device=device)
-                    run.run_all(budget, folder, line, max_time)
-            except Exhausted as problem:
-                run.stop(ExitCode.RESTART, "the run is not complete", str(problem))
-                return ExitCode.RESTART
-            except KeyboardInterrupt as interrupt:
-                at_work = run.interrupted_at(interrupt)
-                if isinstance(interrupt, SearchInterrupted):
-                    run.add(interrupt.known)
-                number = stopped_by() or signal_of(interrupt)
-                run.stop(128 + number, ended_by(number), at_work)
-                # An exception rather than a code, so that the world is not closed: its ranks need not be in step.
-                raise
-        code = outcome(run.results)
-        run.print_results()
-        if not run.save(code):
-            code = code or ExitCode.UNJUDGED
-        if (job_log := supervised()) is not None:
-            record_exit_code(job_log.folder, code)
-        # The others wait for the leader: where one of them is gone before it has printed, the launcher kills it.
-        return world.share(code)
+        return run.to_end(max_time)
 
 
-@dataclass(frozen=True)
-class _Request:
-    """The user's request, as processes of this command have to be told."""
+def _are_surely_several(jobs: int | None, cases: int, *, is_everything: bool) -> bool:
+    """True where there will be several processes, whatever the checks are: everything that is installed is checked, or the user says so."""
+    from adjointlab.store.job_log import supervised
 
-    subjects: tuple[str, ...]
-    checks: tuple[str, ...] | None
-    watchdog: float | None
-    jobs: int | None
-    part: slice | None
-    shard: str
-
-
-@dataclass
-class _CheckRun:
-    """The checks that a command runs, with their results."""
-
-    world: World
-    plan: list[tuple[Found, str]]  # a subject and the name of a check
-    nameless: list[str]  # lines on subjects that are not checked, because they have no name
-    known: KnownFailures | None
-    unused: list[str]  # positions of its lines that no check fits, whatever part of the checks is run here
-    report: CheckReport
-    files: ResultFiles
-    surroundings: Surroundings
-    request: _Request
-    folder: Path  # of failures
-    position: int = 0  # in the plan, of the next result
-    misdeclared: set[int] = field(default_factory=set)  # id() of subjects that no other check is run of
-    is_stopped: bool = False
-    interrupted: str = ""  # on the checks in other processes that a signal has ended
-    begun: float | None = None  # when several processes began
-    deadline: float = math.inf  # of the drawing of cases
-
-    @property
-    def results(self) -> list[CheckResult]:
-        """Those of the first checks of the plan."""
-        return self.report.results
-
-    def run_all(self, budget: Budget, folder: Path, line: ProgressLine, seconds: float | None = None) -> None:
-        """Run every check of the plan, here or in several processes; in so many `seconds`, if that is given."""
-        from adjointlab.checks.check import check_named
-        from adjointlab.session import check_with_corpus, unsupported
-        from adjointlab.store.files import printable
-
-        refused = {
-            id(found.subject): index
-            for index, (found, _) in reversed(list(enumerate(self.plan)))
-            if unsupported(self.world, found.subject, budget.device) is not None
-        }
-        # Said once of each subject, not of each of its checks.
-        self.plan = [
-            entry
-            for index, entry in enumerate(self.plan)
-            if refused.get(id(entry[0].subject), index) == index
-        ]
-        self.report.plan = [(found.subject.label, name) for found, name in self.plan]
-        processes = self._processes(budget.cases)
-        if seconds is not None:
-            self.deadline = time.monotonic() + seconds
-        if processes > 1:
-            self._run_in_processes(processes, budget, folder, line)
-            return
-        for number, (found, name) in enumerate(self.plan):
-            if id(found.subject) in self.misdeclared:
-                continue
-            tick = line.track(
-                f"[{number + 1}/{len(self.plan)}] {printable(found.subject.label)} {name}",
-                check_named(name).cases_of(budget.cases),
-                self.report.time_left,
-            )
-            within = replace(budget, seconds=self._share(len(self.plan) - number))
-            self._take(check_with_corpus(self.world, found, name, within, folder, tick), line)
-
-    def _share(self, checks: int, processes: int = 1) -> float:
-        """The seconds that each of so many checks that are left has to draw cases in."""
-        return max(0.0, self.deadline - time.monotonic()) * processes / max(1, checks)
-
-    def _processes(self, cases: int) -> int:
-        """The number of processes to run the checks in, of so many cases each; 1 is this one."""
-        from adjointlab.store.job_log import supervised
-
-        # A supervised job is at one check at a time, and started again after its death.
-        if not self.world.can_schedule or supervised() is not None:
-            return 1
-        if self.request.jobs is None:
-            return processes_for(len(self.plan), cases, cores())
-        return min(self.request.jobs, len(self.plan))
-
-    def _run_in_processes(self, count: int, budget: Budget, folder: Path, line: ProgressLine) -> None:
-        """Run every check of the plan in other processes, and take the results in the order of the plan."""
-        from adjointlab.cli.parallel import CheckProcesses
-
-        tick = line.track(f"{len(self.plan)} checks in {count} processes", len(self.plan))
-        ended: dict[int, Ended] = {}
-        self.begun = time.monotonic()
-        with CheckProcesses(self._setup(budget, folder), self.surroundings, count, cores()) as processes:
-            try:
-                for each in processes.run(lambda left: self._share(left, count)):
-                    ended[each.number] = each
-                    tick(len(ended), note=self.report.time_left)
-                    while (following := ended.get(self.position)) is not None:
-                        with line.paused():
-                            _print(following.printed)
-                        self._take(self._result_of(following, budget, folder), line)
-                for printed in processes.finish():
-                    _print(printed)
-            except KeyboardInterrupt as interrupt:
-                self.interrupted = self.at_work(signal_of(interrupt))
-                self._take_interrupted(
-                    [*ended.values(), *processes.interrupt(signal_of(interrupt))], budget, folder, interrupt
-                )
-                raise
-
-    def _take_interrupted(
-        self, ended: list[Ended], budget: Budget, folder: Path, interrupt: KeyboardInterrupt
-    ) -> None:
-        """Add what is known of the checks in other processes when a signal ends the command."""
-        from adjointlab.store.running_case import left_behind
-
-        taken = self.position
-        for each in sorted(ended, key=lambda each: each.number):
-            if each.number < taken:
-                continue
-            if each.outcome is not None:
-                _print(each.printed)
-                self.add(self._result_of(each, budget, folder))
-            elif each.death and signal_of(interrupt) == signal.SIGINT:
-                # It had no time to remove its record, and after Ctrl-C nobody asks for the case.
-                found, name = self.plan[each.number]
-                left_behind(folder, found.subject.location, name)
-
-    def _setup(self, budget: Budget, folder: Path) -> Setup:
-        """All that the processes have to be told."""
-        from adjointlab.cli.parallel import PlannedCheck, Setup
-
-        plan = (PlannedCheck(found.subject.location, found.reference, name) for found, name in self.plan)
-        return Setup(
-            self.surroundings.path,
-            self.surroundings.arguments,
-            self.request.subjects,
-            self.request.checks,
-            self.request.part,
-            tuple(plan),
-            budget,
-            self.request.watchdog,
-            folder,
-        )
-
-    def _result_of(self, ended: Ended, budget: Budget, folder: Path) -> CheckResult:
-        """The result of a check in another process; of one that could not be had, by running the check here."""
-        from adjointlab.session import CheckResult, check_with_corpus, lost
-
-        found, name = self.plan[ended.number]
-        if ended.outcome is not None:
-            return CheckResult(found, *ended.outcome)
-        if ended.death:
-            return lost(self.world, found, name, budget, folder, ended.death)
-        return check_with_corpus(self.world, found, name, budget, folder)
-
-    def _take(self, result: CheckResult, line: ProgressLine) -> None:
-        """Add the result of the next check of the plan, and print and save it."""
-        from adjointlab.report.summary import outcome
-        from adjointlab.store.job_log import supervised
-
-        self.add(result)
-        # The process may end in the next case, with what is known by then; 0 is earned at the end alone.
-        earn(outcome(self.results) or ExitCode.UNJUDGED)
-        # Printed and saved at once, because the next case may end the process. A supervised job is started again
-        # then and knows its earlier results, so it prints each of them once, at its end.
-        if supervised() is None and self.world.is_leader:
-            with line.paused():
-                self.report.print_new()
-            self.save_so_far()
-
-    def add(self, result: CheckResult) -> None:
-        """Add the result of the next check of the plan; of a subject that is declared wrongly only the first."""
-        self.position += 1
-        subject = result.found.subject
-        if id(subject) in self.misdeclared:
-            return
-        if result.is_misdeclared:
-            self.misdeclared.add(id(subject))
-        if self.known and (listed := self.known.of_check(subject.label, result.result.check)):
-            result = replace(result, known=str(listed))
-        self.report.add(result)
-
-    def stop(self, code: int, why: str, details: str = "") -> None:
-        """Print and save what is known, before the plan is done; `details` are sentences on `why` that is, or on what to do."""
-        self.is_stopped = True
-        self.print_results()
-        self.save(code, f"{why}. {details}" if details else why)
-        self.report.out.line(f"{len(self.results)} of {len(self.plan)} are done. {details}".rstrip())
-
-    def interrupted_at(self, interrupt: KeyboardInterrupt) -> str:
-        """Sentences on the checks that were interrupted, with the seeds of their draws."""
-        from adjointlab.store.interrupted import interrupted_at
-
-        if self.begun is not None or not self.position < len(self.plan):
-            return self.interrupted
-        found, name = self.plan[self.position]
-        return interrupted_at(f"{found.subject.label} {name}", interrupt)
-
-    def at_work(self, number: int = 0) -> str:
-        """Sentences on the checks that are at work while a signal of that `number`, or user code, ends the run.
-
-        Their cases are stored, but after Ctrl-C nobody asks for them.
-        """
-        from adjointlab.store.files import working_directory
-        from adjointlab.store.interrupted import checks_at_work
-
-        by = signal.Signals(number).name if number else "user code"
-        labels = {
-            (found.subject.location, name): f"{found.subject.label} {name}" for found, name in self.plan
-        }
-        with working_directory(self.surroundings.folder):
-            return checks_at_work(self.folder, labels, by, are_kept=number != signal.SIGINT)
-
-    def end_early(self, number: int) -> None:
-        """Do as :meth:`stop` does, in another thread, unless the main thread does it."""
-        if self.is_stopped:
-            time.sleep(_SECONDS_TO_STOP)
-        else:
-            self.stop(128 + number, ended_by(number), self.at_work(number))
-
-    def end_by_user_code(self, code: int, call: str) -> None:
-        """Do as :meth:`stop` does, once user code has ended the process with this exit code, by that call."""
-        if self.is_stopped:
-            return
-        why = ended_by_user_code(call, self.surroundings.folder)
-        if self.world.is_leader:
-            self.stop(code, why, self.at_work())
-        else:
-            # The others end with this process, and may have no time to say so.
-            tell_of_run(self._known(code, f"{why}, on rank {launched_rank()}"))
-
-    def print_results(self) -> None:
-        """Print what has not been printed; unless it is to be quiet, also what the verdicts do not cover, and the counts."""
-        if not self.world.is_leader:
-            return
-        self.report.print_new()
-        if not self.report.quiet:
-            self.report.print_summary(self.world, self.unused, self.nameless, self._seconds)
-
-    @property
-    def _seconds(self) -> float | None:
-        """The seconds since the checks began; None where those of the checks say all."""
-        # Of a run that is stopped, the check at work has no seconds yet.
-        begun = self.report.begun if self.begun is None and self.is_stopped else self.begun
-        return None if begun is None else time.monotonic() - begun
-
-    def save_so_far(self) -> None:
-        """Write the files anew, which say that the run is not complete: nobody may get to say so later."""
-        from adjointlab.store.files import working_directory
-
-        known = self._known(ExitCode.UNJUDGED, "the run is not complete: it goes on, or has died")
-        with working_directory(self.surroundings.folder):
-            self.files.save_so_far(known)
-
-    def save(self, code: int, incomplete: str = "") -> bool:
-        """Write the files that were asked for, on the leader; return False if one could not be written."""
-        from adjointlab.store.files import working_directory
-        from adjointlab.store.job_log import supervised
-
-        with working_directory(self.surroundings.folder):
-            # A job that is started again will tell it.
-            is_final = code != ExitCode.RESTART or supervised() is None
-            return self.files.save(self._known(code, incomplete), is_final=is_final)
-
-    def _known(self, code: int, incomplete: str) -> RunResults:
-        return RunResults(
-            self.world.name,
-            self.world.ranks,
-            describe_ranks(self.world),
-            self.results,
-            code,
-            len(self.plan),
-            self._missing() if incomplete else (),
-            self.nameless,
-            incomplete,
-            self._seconds,
-            self.request.shard,
-        )
-
-    def _missing(self) -> list[NotJudged]:
-        from adjointlab.report.junit import NotJudged
-
-        judged = {(id(entry.found.subject), entry.result.check) for entry in self.results}
-        return [
-            NotJudged(found.reference, f"{found.subject.label} {name}")
-            for found, name in self.plan
-            if (id(found.subject), name) not in judged and id(found.subject) not in self.misdeclared
-        ]
-
-
-def _print(printed: Printed) -> None:
-    """Print the text that user code has printed in another process."""
-    for of_stderr in (False, True):
-        for text in printed.text(of_stderr=of_stderr):
-            if text:
-                Output(to_stderr=of_stderr).raw(text)
-
-
-def processes_for(checks: int, cases: int, cores: int) -> int:
-    """The number of processes in which so many checks, of so many cases each, are done soonest."""
-    worth = checks * min(1.0, cases / options.CASES.default)
-    return max(1, min(cores, int(worth) // _CHECKS_FOR_A_PROCESS))
+    if is_launched() or supervised() is not None:
+        return False
+    if jobs is not None:
+        return jobs > 1
+    return is_everything and cores() > 1 and cases >= options.CASES.default
 
 
 def _refuse_jobs() -> None:

@@ -32,6 +32,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
+    from adjointlab.engine.discovery import Found
     from adjointlab.engine.search import Budget, SearchResult
     from adjointlab.store.reproducer import Written
 
@@ -64,6 +65,7 @@ class Kind:
     """The first entry of a message of a process."""
 
     READY: Final = "ready"
+    """With the checks of the subjects that it has loaded."""
     RESULT: Final = "result"
     INTERRUPTED: Final = "interrupted"
     """With the result of a search that had found a failure when it was interrupted."""
@@ -77,6 +79,11 @@ class PlannedCheck(NamedTuple):
     location: str
     reference: str
     check: str
+
+    @classmethod
+    def of(cls, found: Found, check: str) -> PlannedCheck:
+        """That check of a subject that was found."""
+        return cls(found.subject.location, found.reference, check)
 
 
 @dataclass(frozen=True)
@@ -96,14 +103,11 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Setup:
-    """All that a process needs to know, once."""
+    """All that a process needs to know, once, and before this one has loaded any subject."""
 
-    path: tuple[str, ...]
-    arguments: tuple[str, ...]
+    surroundings: Surroundings
     subjects: tuple[str, ...]  # as the user named them
     checks: tuple[str, ...] | None
-    part: slice | None  # of all checks of the subjects
-    plan: tuple[PlannedCheck, ...]
     budget: Budget
     watchdog: float | None
     folder: Path  # of failures
@@ -159,18 +163,17 @@ class Ended(NamedTuple):
 class CheckProcesses:
     """Context with up to `count` processes; none is left at its end."""
 
-    def __init__(self, setup: Setup, surroundings: Surroundings, count: int, cores: int) -> None:
+    def __init__(self, setup: Setup, count: int, cores: int) -> None:
         from adjointlab.store.running_case import COMMAND
 
-        self._setup, self._surroundings, self._count = setup, surroundings, count
-        self._waiting = deque(range(len(setup.plan)))
+        self._setup, self._count = setup, count
+        self._plan: Sequence[PlannedCheck] = ()
+        self._waiting = deque[int]()
         self._processes: list[_Process] = []
         self._ended: list[_Process] = []  # whose files are still to be read
         self._can_start = True
         self._share: Callable[[int], float] = lambda left: math.inf
-        # Libraries with threads of their own take all cores each, unless the user has said how many.
-        self._environment = {"OMP_NUM_THREADS": str(max(1, cores // count)), **surroundings.environment}
-        self._environment[COMMAND] = f"{os.getpid()}-{time.monotonic_ns()}"
+        self._cores, self._command = cores, {COMMAND: f"{os.getpid()}-{time.monotonic_ns()}"}
 
     def __enter__(self) -> CheckProcesses:
         return self
@@ -178,18 +181,27 @@ class CheckProcesses:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all processes at once, those at work too."""
         for process in self._processes:
             process.connection.close()
             process.end(time.monotonic())
         for process in (*self._processes, *self._ended):
             process.close_files()
+        self._processes, self._ended = [], []
 
-    def run(self, share: Callable[[int], float]) -> Iterator[Ended]:
-        """Hand out all checks of the plan; yield them as they end.
+    def start_one(self) -> None:
+        """Start a process before there is a plan: it loads the subjects while this one does."""
+        self._start()
+
+    def run(self, plan: Sequence[PlannedCheck], count: int, share: Callable[[int], float]) -> Iterator[Ended]:
+        """Hand out all checks of the plan to `count` processes; yield them as they end.
 
         `share` says how many seconds a check has to draw cases in, of the number of checks that are left with it.
         """
-        self._share = share
+        self._plan, self._waiting, self._count, self._share = plan, deque(range(len(plan))), count, share
         while True:
             self._start_as_many_as_needed()
             if not self._processes or not (self._waiting or self._at_work):
@@ -228,10 +240,16 @@ class CheckProcesses:
             and len(self._processes) < self._count
             and len(self._processes) - self._at_work < len(self._waiting)
         ):
-            try:
-                self._processes.append(_Process(self._setup, self._surroundings.folder, self._environment))
-            except OSError:  # such as no memory
-                self._can_start = False
+            self._start()
+
+    def _start(self) -> None:
+        # Libraries with threads of their own take all cores each, unless the user has said how many.
+        threads = {"OMP_NUM_THREADS": str(max(1, self._cores // self._count))}
+        environment = {**threads, **self._setup.surroundings.environment, **self._command}
+        try:
+            self._processes.append(_Process(self._setup, environment))
+        except OSError:  # such as no memory
+            self._can_start = False
 
     @property
     def _at_work(self) -> int:
@@ -259,14 +277,18 @@ class CheckProcesses:
             process.ended_by = data.decode(errors="backslashreplace")
             return
         if kind == Kind.READY:
-            process.is_ready = True
+            process.is_ready = set(self._plan) <= set(pickle.loads(data))  # noqa: S301 - from our own processes
+            if not process.is_ready:  # the modules declare other subjects when they are imported once more
+                yield from self._gone(process)
+                return
         elif process.index is not None:
             outcome = _opened(data)
             yield Ended(process.index, outcome, "", process.printed())
             process.index = None
         if kind != Kind.INTERRUPTED and self._waiting:
             left = len(self._waiting)
-            process.begin(self._waiting.popleft(), self._share(left))
+            index = self._waiting.popleft()
+            process.begin(index, self._plan[index], self._share(left))
 
     def _gone(self, process: _Process) -> Iterator[Ended]:
         self._processes.remove(process)
@@ -285,7 +307,7 @@ class CheckProcesses:
 class _Process:
     """One process, with the check that it is at."""
 
-    def __init__(self, setup: Setup, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, setup: Setup, environment: Mapping[str, str]) -> None:
         self.index: int | None = None
         self.is_ready = False
         self.ended_by = ""  # the call of user code that has
@@ -296,7 +318,7 @@ class _Process:
         self.connection: Connection[Any, Any] = Connection(ours.detach())
         try:
             with theirs:
-                self.popen = _started(theirs.fileno(), self._files, folder, environment)
+                self.popen = _started(theirs.fileno(), self._files, setup.surroundings.folder, environment)
         except OSError:
             self.connection.close()
             self.close_files()
@@ -304,11 +326,11 @@ class _Process:
         with suppress(OSError):  # it has ended already
             self.connection.send(setup)
 
-    def begin(self, index: int, seconds: float) -> None:
-        """Have it run the check with that number of the plan, drawing cases for so many seconds at most."""
+    def begin(self, index: int, check: PlannedCheck, seconds: float) -> None:
+        """Have it run a check, which has that number in the plan, drawing cases for so many seconds at most."""
         self.index = index
         with suppress(OSError):  # it has ended, which is noticed next
-            self.connection.send((index, seconds))
+            self.connection.send((check, seconds))
 
     def printed(self) -> Printed:
         """The part that it has printed since this was called last."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pickle
 import sys
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from adjointlab.cli.check import selected
 from adjointlab.cli.parallel import Kind, Outcome, PlannedCheck, Setup
@@ -18,6 +19,9 @@ from adjointlab.session import CheckResult, SearchInterrupted, check_with_corpus
 from adjointlab.supervisor.processes import die_with_parent
 from adjointlab.worlds.process import RepeatedInterrupt, before_forced_end, earn, install_exit_guard
 from adjointlab.worlds.process_end import end_despite_leftovers
+
+if TYPE_CHECKING:
+    from adjointlab.engine.discovery import Found
 
 __all__ = ["main"]
 
@@ -52,22 +56,18 @@ def main(descriptor: int) -> NoReturn:
 
 
 def _serve(connection: Connection[Any, Any], setup: Setup) -> None:
-    sys.path[:], sys.argv[:] = setup.path, setup.arguments
+    sys.path[:], sys.argv[:] = setup.surroundings.path, setup.surroundings.arguments
     budget = setup.budget
 
-    def prepare() -> list[Any]:
-        only = None if setup.checks is None else list(setup.checks)
-        plan, _ = selected(list(setup.subjects), only)
-        return plan if setup.part is None else plan[setup.part]
+    def prepare() -> dict[PlannedCheck, Found]:
+        plan, _ = selected(list(setup.subjects), None if setup.checks is None else list(setup.checks))
+        return {PlannedCheck.of(found, name): found for found, name in plan}
 
     with opened_world(prepare, budget.ranks, watchdog=setup.watchdog) as (world, plan):
-        own = tuple(PlannedCheck(found.subject.location, found.reference, name) for found, name in plan)
-        if own != setup.plan:
-            raise RuntimeError("the modules declare other subjects when they are imported once more")
-        connection.send((Kind.READY, b""))
+        connection.send((Kind.READY, pickle.dumps(list(plan))))
         while True:
-            number, seconds = connection.recv()
-            found, name = plan[number]
+            check, seconds = connection.recv()
+            found, name = plan[check], check.check
             earn(ExitCode.UNJUDGED)
             result = check_with_corpus(world, found, name, replace(budget, seconds=seconds), setup.folder)
             for stream in (sys.stdout, sys.stderr):

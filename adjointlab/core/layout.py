@@ -273,6 +273,13 @@ class Layout(Drawable):
         return layout_drawing(self)
 
     def __str__(self) -> str:
+        workers = self.workers_in_order
+        over = "" if workers == tuple(range(len(workers))) else f" over ranks {', '.join(map(str, workers))}"
+        return self.without_workers + over
+
+    @property
+    def without_workers(self) -> str:
+        """The text of the layout, without the ranks that hold the windows."""
         held = []
         for dim, (side, axis) in enumerate(zip(self.shape, self.axes, strict=True)):
             windows = self.windows[dim]
@@ -284,9 +291,7 @@ class Layout(Drawable):
                 held.append(" ".join(f"{start}:{stop}" for start, stop in windows))
         text = ", ".join(held)
         kind = "cut at " if "|" in text else "windows " if ":" in text else ""
-        workers = self.workers_in_order
-        over = "" if workers == tuple(range(len(workers))) else f" over ranks {', '.join(map(str, workers))}"
-        return f"[{', '.join(map(str, self.shape))}] {kind}{text}".rstrip() + over
+        return f"[{', '.join(map(str, self.shape))}] {kind}{text}".rstrip()
 
     @property
     def workers_in_order(self) -> tuple[int, ...]:

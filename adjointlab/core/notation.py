@@ -89,7 +89,7 @@ class _Labels:
 def _factors_of(product: ProductOperator) -> Iterator[str]:
     for position, factor in enumerate(reversed(product.factors), start=1):
         source, target = (
-            ", ".join(f"{tensor} over {tensor.layout.partition}" for tensor in space.tensors)
+            ", ".join(f"{tensor.without_workers} over {tensor.layout.partition}" for tensor in space.tensors)
             for space in (factor.domain, factor.codomain)
         )
         name = "" if isinstance(factor, CompositeOperator) else f", {type(factor).__name__}"
@@ -138,7 +138,7 @@ def _term(step: Generator, labels: _Labels) -> tuple[str, str]:
 
 def _tensors(space: Space) -> Iterator[str]:
     for tensor in space.tensors:
-        yield f"{tensor.name}: {tensor} over {tensor.layout.partition}"
+        yield f"{tensor.name}: {tensor.without_workers} over {tensor.layout.partition}"
 
 
 def _buffers(programs: Iterable[Program]) -> Iterator[Buffer]:

@@ -501,4 +501,4 @@ def _require_fit(verb: str, left: tuple[str, Space], right: tuple[str, Space]) -
 
 
 def _located(space: Space) -> str:
-    return ", ".join(f"{tensor} over {tensor.layout.partition}" for tensor in space.tensors)
+    return ", ".join(f"{tensor.without_workers} over {tensor.layout.partition}" for tensor in space.tensors)

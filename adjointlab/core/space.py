@@ -166,9 +166,17 @@ class Tensor:
         )
 
     def __str__(self) -> str:
+        return f"{self.layout} {self._kind}"
+
+    @property
+    def without_workers(self) -> str:
+        """The text of the tensor, without the ranks that hold its windows."""
+        return f"{self.layout.without_workers} {self._kind}"
+
+    @property
+    def _kind(self) -> str:
         types = {entry.value for entry in self.types} - {"varying"}
-        kind = f" {'/'.join(entry.value for entry in self.types)}" if types else ""
-        return f"{self.layout} {self.dtype}{kind}"
+        return self.dtype + (f" {'/'.join(entry.value for entry in self.types)}" if types else "")
 
 
 @lru_cache(maxsize=64)  # it takes a step for each rank, and every rank asks when it composes operators
@@ -377,7 +385,7 @@ def mismatch(tensor: Tensor, value: object, rank: int, batch: tuple[int, ...] | 
         batch = batch_shape(tensor, value, rank)
     if shape != local + batch:
         return (
-            f"shape {shape} on rank {rank}, but the layout {layout} over {layout.partition} gives it {local}"
+            f"shape {shape} on rank {rank}, but the layout {layout.without_workers} over {layout.partition} gives it {local}"
             + (f" in a batch of {batch[0]}" if batch else "")
         )
     name = arrays.dtype_name(value)

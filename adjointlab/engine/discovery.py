@@ -107,7 +107,7 @@ def find_subject(reference: str) -> Subject:
 
 
 def installed() -> list[Found]:
-    """The subjects that installed packages declare by entry points. Raises :class:`NotFound` for a broken one."""
+    """The subjects that installed packages declare by entry points, operators before layers. Raises :class:`NotFound` for a broken one."""
     return _installed([])
 
 
@@ -127,7 +127,7 @@ def _installed(modules: list[ModuleType]) -> list[Found]:
                 f"the entry point {entry.name} = {entry.value} is a {type(target).__name__}, not a module with subjects "
                 "or a subject"
             )
-    return _distinct(found)
+    return sorted(_distinct(found), key=lambda entry: entry.subject.is_layer)
 
 
 def found_as(subject: Subject) -> Found:

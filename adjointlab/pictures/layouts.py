@@ -19,7 +19,9 @@ _MOST_PIECES = 64
 
 def layout_drawing(layout: Layout) -> Drawing:
     """The drawing of a layout."""
-    return Drawing("", (grid_of_layout(layout, "", f"{layout} over partition {layout.partition}"),))
+    return Drawing(
+        "", (grid_of_layout(layout, "", f"{layout.without_workers} over partition {layout.partition}"),)
+    )
 
 
 def space_drawing(space: Space) -> Drawing:
@@ -34,7 +36,7 @@ def grid_of_tensor(
     most_pieces: int = _MOST_PIECES,
 ) -> Grid:
     """The picture of a tensor; `title` is its name by default."""
-    note = f"{tensor} over partition {tensor.layout.partition}"
+    note = f"{tensor.without_workers} over partition {tensor.layout.partition}"
     return grid_of_layout(tensor.layout, tensor.name if title is None else title, note, marks, most_pieces)
 
 

@@ -114,8 +114,8 @@ def _case_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
 def _parameters(case: Case) -> Iterator[tuple[str, str]]:
     yield "ranks", str(case.ranks)
     for name, value in case.parameters.items():
-        partition = value.partition if isinstance(value, Layout) else None
-        yield name, f"{value}" + (f" over partition {partition}" if partition is not None else "")
+        is_layout = isinstance(value, Layout)
+        yield name, f"{value.without_workers} over partition {value.partition}" if is_layout else str(value)
 
 
 def _arguments_beside(case: Case, spaces: Spaces) -> Iterator[tuple[str, str]]:
@@ -147,10 +147,10 @@ def _forms(value: object) -> tuple[str, ...]:
 def _tensors(space: Space) -> list[str]:
     texts = []
     for tensor in space.tensors:
-        layout = tensor.layout
-        kind = str(tensor).removeprefix(str(layout)).strip()
+        layout = tensor.layout.without_workers
+        kind = tensor.without_workers.removeprefix(layout).strip()
         name = f"{tensor.name}: " if len(space.tensors) > 1 else ""
-        texts.append(f"{name}partition {layout.partition}   layout {layout}   {kind}")
+        texts.append(f"{name}partition {tensor.layout.partition}   layout {layout}   {kind}")
     return texts
 
 

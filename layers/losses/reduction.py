@@ -36,7 +36,7 @@ from adjointlab.layers.distributed import TorchLayer, dtype_name
 from adjointlab.layers.losses.absent import absent
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.sum_reduce import SumReduce
-from adjointlab.primitives.validation import check_layout
+from adjointlab.primitives.validation import as_integer, check_layout
 from adjointlab.typing import Array, Communicator
 
 __all__ = ["Loss", "SharedSum"]
@@ -60,7 +60,7 @@ class Loss(TorchLayer):
     `cuts` are the boundaries of the input in each dimension (default, and for `None` in one: balanced).
 
     Raises `ValueError`, in torch's words for what torch refuses, and for a `root` that is no rank, and a partition of
-    another order than the input. Unlike in torch, inputs and targets are not broadcast to each other.
+    another order than the input; `TypeError` for a `root` that is no integer. Unlike in torch, inputs and targets are not broadcast to each other.
     """
 
     reduction_names: ClassVar[tuple[str, ...]] = ("none", "mean", "sum")
@@ -77,7 +77,7 @@ class Loss(TorchLayer):
         cuts: Sequence[Sequence[int] | None] | None = None,
     ) -> None:
         comm, shape = self.comm, self.input_shape
-        if not 0 <= root < comm.Get_size():
+        if not 0 <= as_integer("root", root) < comm.Get_size():
             raise ValueError(f"root: {root} is none of the ranks 0 to {comm.Get_size() - 1}")
         self.partition = _without_trailing_ones(self.partition, len(shape))
         self.check_order(shape)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from adjointlab.cli.check import processes_for
+from adjointlab.cli.check_run import processes_for
 from adjointlab.cli.main import main
 from tests.running import ROOT, begun, run
 
@@ -115,6 +115,44 @@ def test_ctrl_c_ends_all_processes_and_tells_what_is_known(tmp_path: Path) -> No
     assert (verdicts["complete"], verdicts["exit_code"]) == (False, 130)
     # What a process was at has ended, so its record is gone.
     assert not list((tmp_path / ".adjointlab").glob("running*"))
+
+
+TOGETHER = """
+import os, time
+from pathlib import Path
+from tests.samples import right
+
+here = Path(__file__).parent
+(here / f"imported by {os.getpid()}").touch()
+limit = time.monotonic() + 30
+while len(list(here.glob("imported by *"))) < 2:
+    assert time.monotonic() < limit, "no other process is loading the subjects"
+    time.sleep(0.01)
+"""
+
+OTHERS = """
+import os
+from tests.samples import right
+
+globals()[f"right_{os.getpid()}"] = right
+del right
+"""
+
+
+def checked(folder: Path, text: str) -> str:
+    (folder / "subjects.py").write_text(text)
+    checks = ("--check", "adjoint", "--check", "matrix", "--cases", "5", "--ranks", "2")
+    ended = run("adjointlab", "check", "subjects.py", *checks, "--jobs", "2", cwd=folder)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_a_process_loads_the_subjects_while_they_are_loaded_here(tmp_path: Path) -> None:
+    assert "2 of 2 checks judged, 2 coherent" in checked(tmp_path, TOGETHER)
+
+
+def test_subjects_that_another_process_does_not_find_are_checked_here(tmp_path: Path) -> None:
+    assert "2 of 2 checks judged, 2 coherent" in checked(tmp_path, OTHERS)
 
 
 @pytest.fixture

@@ -268,4 +268,5 @@ def test_the_text_of_a_layout_has_ranks_where_they_are_not_in_order() -> None:
     assert str(Layout((4, 6), Partition((2, 2), (1, 0, 2, 3)))) == f"{cut} over ranks 1, 0, 2, 3"
     assert str(Layout((4, 6), (2, 2), axes=(1, 0))) == f"{cut} over ranks 0, 2, 1, 3"
     assert str(Layout((4, 6), Partition((2, 2), (0, 2, 1, 3)), axes=(1, 0))) == cut
+    assert Layout((4, 6), (2, 2), axes=(1, 0)).without_workers == cut
     assert str(Layout((4, 6), (2, 1, 2), axes=(2, 0))) == f"{cut} over ranks 0, 2, 1, 3"

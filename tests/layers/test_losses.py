@@ -213,8 +213,9 @@ def test_illegal_arguments_have_torchs_words(adjointlab_world: World) -> None:
 
     def error(kind: Any = CrossEntropyLoss, shape: tuple[int, ...] = (3, 5), **given: Any) -> str:
         partition = given.pop("partition", Partition((1,) * len(shape)))
+        raised = "TypeError" if isinstance(given.get("root"), str) else "ValueError"
         return error_of_every_rank(
-            adjointlab_world, ranks, lambda comm: kind(comm, partition, shape, **given)
+            adjointlab_world, ranks, lambda comm: kind(comm, partition, shape, **given), raised
         )
 
     assert error(reduction="avg") == "avg is not a valid value for reduction"
@@ -224,6 +225,7 @@ def test_illegal_arguments_have_torchs_words(adjointlab_world: World) -> None:
         functional.cross_entropy(drawn(3, 5), classes_of(5, 3), torch.ones(3, dtype=DOUBLE))
     assert error(weight=torch.ones(3)) == str(raised.value)
     assert error(root=ranks).startswith(f"root: {ranks} is none of the ranks")
+    assert error(root="0") == "root: '0' is no integer"
     assert error(partition=Partition((1,))).startswith("partition: of order 1")
     assert error(shape=(3, 0)).startswith("input_shape: ")
 

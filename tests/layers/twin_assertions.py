@@ -29,16 +29,16 @@ def run_on_ranks(world: World, ranks: int, body: Callable[[Any], Any]) -> tuple[
     return run.values
 
 
-def error_of_every_rank(world: World, ranks: int, body: Callable[[Any], Any]) -> str:
-    """Collective: the message of the `ValueError` that ``body(comm)`` raises on every rank alike."""
+def error_of_every_rank(
+    world: World, ranks: int, body: Callable[[Any], Any], kind: str = "ValueError"
+) -> str:
+    """Collective: the message of the error of that `kind` that ``body(comm)`` raises on every rank alike."""
     run = world.run(lambda context, _: body(context.comm), ranks=ranks)
     messages = {
-        str(outcome).removeprefix("raised ValueError: ") if isinstance(outcome, Raised) else str(outcome)
+        str(outcome).removeprefix(f"raised {kind}: ") if isinstance(outcome, Raised) else str(outcome)
         for outcome in run.outcomes
     }
-    assert all(isinstance(outcome, Raised) and outcome.kind == "ValueError" for outcome in run.outcomes), (
-        messages
-    )
+    assert all(isinstance(outcome, Raised) and outcome.kind == kind for outcome in run.outcomes), messages
     assert len(messages) == 1, messages
     return messages.pop()
 
