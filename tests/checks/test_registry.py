@@ -87,7 +87,7 @@ def test_follow_ups_and_the_proof_belong_to_no_subject() -> None:
 
 def test_checks_that_see_early_draw_a_part_of_the_cases() -> None:
     # As docs/power.md says, with the reasons.
-    halves = {"linearity", "declared", "purity", "double_backward"}
+    halves = {"linearity", "declared", "purity", "jacobian", "double_backward"}
     for name, check in all_checks().items():
         part = 0.5 if name in halves else 0.3 if name == "reentrancy" else 1
         assert check.share == part, name
