@@ -154,6 +154,13 @@ def test_a_source_has_a_dimension_at_least_and_may_have_any_number_up_to_that_of
     assert orders == {(1, 1), (1, 2), (2, 2), (1, 3), (2, 3), (3, 3)}
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_ranks_keep_their_order_more_often_than_by_chance(seed: int) -> None:
+    drawn = first_examples(strategies.rank_orders(6, 3), 300, seed)
+    in_order = sum(list(each) == sorted(each) for each in drawn)
+    assert 0.3 < in_order / len(drawn) < 0.6  # a permutation of three is in order once in six
+
+
 def test_every_grid_of_a_size_is_listed_once() -> None:
     assert strategies.grids(4, 2) == ((1, 4), (2, 2), (4, 1))
     assert strategies.grids(6, 0) == ((),)
