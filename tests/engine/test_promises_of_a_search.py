@@ -51,6 +51,21 @@ def test_after_its_time_a_search_draws_no_more_than_the_least_number(seconds: fl
     assert (few.counts.judged, few.counts.is_cut_short) == (6, False)
 
 
+def test_each_case_is_recorded_with_the_number_of_those_that_were_drawn_before() -> None:
+    recorded: list[tuple[Stage, int]] = []
+    result = investigate(
+        SimulatedWorld(2),
+        wrong,
+        "adjoint",
+        Budget(30, seed=1),
+        record=lambda case, done, stage: recorded.append((stage, done)),
+    )
+    drawing = [done for stage, done in recorded if stage is Stage.DRAWING]
+    assert drawing == list(range(result.tried))
+    later = {done for stage, done in recorded if stage is not Stage.DRAWING}
+    assert later == {result.tried}
+
+
 def test_every_batch_draws_other_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adjointlab.engine.search._BATCH", 6)
     _, drawn = searched(right, cases=18)
