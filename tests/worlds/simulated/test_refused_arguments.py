@@ -51,6 +51,18 @@ REFUSED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     (lambda comm: comm.Create_cart([-1, -1]), MPI.Exception, r"and the grid \(-1, -1\) 1"),
     (lambda comm: comm.group.Excl([1, 1]), MPI.Exception, r"Invalid ranks \[1, 1\]: one is there twice"),
     (lambda comm: comm.scatter([1, 2, 3]), ValueError, "expecting 2 items, got 3"),
+    (
+        lambda comm: comm.Bcast(np.ones(1), root=2),
+        MPI.Exception,
+        "Invalid root 2: must be nonnegative and less than 2",
+    ),
+    (
+        lambda comm: comm.bcast(1, root=-1),
+        MPI.Exception,
+        "Invalid root -1: must be nonnegative and less than 2",
+    ),
+    (lambda comm: comm.Bcast(np.ones(1), root="0"), TypeError, "an integer is required, not '0'"),
+    (lambda comm: comm.Bcast(np.ones(1), root=2**33), OverflowError, "too large for an int of C"),
     (lambda comm: comm.Free(), RuntimeError, "the run's own communicator belongs to the world"),
 ]
 
