@@ -154,6 +154,22 @@ def test_a_source_has_a_dimension_at_least_and_may_have_any_number_up_to_that_of
     assert orders == {(1, 1), (1, 2), (2, 2), (1, 3), (2, 3), (3, 3)}
 
 
+@pytest.mark.parametrize(
+    ("side", "may_be_strided"), [(0, True), (4, True), (8, True), (5, False), (6, False)]
+)
+def test_shards_are_strided_where_both_mesh_dimensions_divide_the_side(
+    side: int, may_be_strided: bool
+) -> None:
+    pytest.importorskip("torch")
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    drawn = set(first_examples(strategies.placements((2, 2), 2, strided=(side, 3)), 100))
+    strided = {each for each in drawn if any(isinstance(placement, _StridedShard) for placement in each)}
+    assert strided == ({(_StridedShard(0, split_factor=2), Shard(0))} if may_be_strided else set())
+    assert {(Shard(0), Shard(0)), (Shard(1), Shard(1))} < drawn
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_ranks_keep_their_order_more_often_than_by_chance(seed: int) -> None:
     drawn = first_examples(strategies.rank_orders(6, 3), 300, seed)
