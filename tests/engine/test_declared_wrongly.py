@@ -39,6 +39,22 @@ def sentence(subject: Subject, check: str, tmp_path: Path) -> str:
     return verdict.headline
 
 
+@pytest.mark.parametrize("role", ["domain", "codomain"])
+def test_a_tensor_on_a_rank_that_the_communicator_has_not(role: str) -> None:
+    here, beyond = (al.Space(al.Layout((4,), (size,)), name=name) for size, name in ((2, "x"), (3, "wide")))
+    spaces = {"domain": here, "codomain": here} | {role: beyond}
+
+    def zeros(name: str) -> Any:
+        return lambda comm, x: np.zeros(spaces[name].tensors[0].layout.local_shape(comm.Get_rank()))
+
+    functions = zeros("codomain"), zeros("domain")
+    subject = al.subject.pair(*functions, ranks=(2,))(lambda draw, ranks: spaces)
+    verdict = investigate(SimulatedWorld(2), subject, "purity", Budget(3, seed=1)).verdict
+    assert verdict.status is Status.UNJUDGED
+    assert verdict.headline == "the operator declares a tensor on rank 2, and its communicator has 2"
+    assert dict(verdict.lines)["tensor"] == str(beyond.tensors[0])
+
+
 def test_an_argument_that_a_function_of_a_pair_does_not_take(tmp_path: Path) -> None:
     wrong = al.subject.pair(kept, lambda comm, y, widths: y)(case(width=1))
     assert sentence(wrong, "adjoint", tmp_path) == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import narrowed
-from adjointlab.engine.run_case import Stage, judge
+from adjointlab.engine.run_case import CaseRunner, Stage, judge
 from adjointlab.engine.search import Budget, Search, SearchResult, investigate
 from adjointlab.engine.simulate_first import HangSimulator
 from adjointlab.engine.subject import Subject
@@ -64,6 +65,18 @@ def test_each_case_is_recorded_with_the_number_of_those_that_were_drawn_before()
     assert drawing == list(range(result.tried))
     later = {done for stage, done in recorded if stage is not Stage.DRAWING}
     assert later == {result.tried}
+
+
+@pytest.mark.parametrize(("ago", "least", "most"), [(100.0, 0.0, 0.0), (-100.0, 90.0, 100.0)])
+def test_a_search_that_is_repeated_has_the_seconds_that_are_left(
+    ago: float, least: float, most: float
+) -> None:
+    world = SimulatedWorld(2)
+    search = Search(world, CaseRunner(world.run), right, "adjoint", Budget(10, seed=1), lambda tried: None)
+    search._deadline = time.monotonic() - ago
+    search._repeat_without_simulation()
+    assert least <= search._seconds_left <= most
+    assert search.stage is Stage.DRAWING
 
 
 def test_every_batch_draws_other_cases(monkeypatch: pytest.MonkeyPatch) -> None:
