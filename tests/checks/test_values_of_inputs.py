@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.context import FRACTIONS, INPUT_VALUES, InputSetting
+from adjointlab.checks.hints import FaultKind
 from adjointlab.checks.layers.modules import pass_keys
+from adjointlab.checks.layers.passes import PassPlan, plainer_seeds
 from adjointlab.core.vectors import VALUES, Draw, local_values
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import body, run_case
@@ -354,3 +357,16 @@ def test_no_two_passes_and_no_two_roles_have_the_same_values(values: str) -> Non
     drawn = values if values in VALUES else "integers"
     others = FRACTIONS if values == FRACTIONS else "integers"
     assert kinds == {"inputs": drawn, "parameters": others, "cotangents": others, "accumulated": "integers"}
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_plainer_plan_differs_in_the_one_thing_that_its_hint_tells(seed: int) -> None:
+    plan = PassPlan.of(seed, backward=True)
+    plainer = {hint.kind: PassPlan.of(other, backward=True) for hint, other in plainer_seeds(seed)}
+    expected = {}
+    if plan.together:
+        expected[FaultKind.KEPT] = replace(plan, together=False)
+    if plan.accumulated:
+        expected[FaultKind.ACCUMULATED] = replace(plan, accumulated=False)
+    assert plainer == expected
+    assert all(other >= 0 for _, other in plainer_seeds(seed))
