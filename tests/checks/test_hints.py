@@ -132,6 +132,13 @@ def test_matrices_tell_the_relation_of_their_entries(got: object, kind: FaultKin
     assert (None if hint is None else hint.kind) is kind
 
 
+@pytest.mark.parametrize(
+    ("got", "want"), [((1, 2), (2, 2)), ((2, 2), (1, 2)), ((2, 1), (2, 2)), ((2, 2), (2, 1))]
+)
+def test_matrices_of_two_shapes_have_no_relation(got: tuple[int, int], want: tuple[int, int]) -> None:
+    assert matrix_hint(2 * np.ones(got), np.ones(want), [0] * got[0], [0] * got[1]) is None
+
+
 def test_a_sum_of_which_only_one_term_arrives_is_a_sum_dropped() -> None:
     hint = matrix_hint(np.array([[1, 0], [0, 0]]), np.array([[1, 0], [1, 0]]), [0, 1], [0, 1])
     assert hint is not None

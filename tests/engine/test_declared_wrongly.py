@@ -62,9 +62,23 @@ def test_an_argument_that_a_function_of_a_pair_does_not_take(tmp_path: Path) -> 
     )
 
 
+def test_an_argument_that_a_function_of_torch_does_not_take(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    wrong = al.subject.autograd(lambda comm, x, widths: x)(case(width=1))
+    assert sentence(wrong, "adjoint", tmp_path).endswith("takes no `width`; did you mean widths?")
+
+
 def test_a_misspelled_entry_that_is_no_argument(tmp_path: Path) -> None:
     wrong = al.subject.pair(kept, kept)(case(width=1, codomian=2))
     assert sentence(wrong, "adjoint", tmp_path).endswith("takes no `codomian`; did you mean codomain?")
+
+
+def test_a_function_that_takes_any_name_is_not_told_of_one(tmp_path: Path) -> None:
+    def any_name(comm: Any, x: Any, width: int, **more: Any) -> Any:
+        return x
+
+    told = sentence(al.subject.pair(any_name, any_name)(case(height=1)), "adjoint", tmp_path)
+    assert told.endswith("cannot be called so: missing a required argument: 'width'")
 
 
 def test_an_argument_that_the_strategy_lacks(tmp_path: Path) -> None:
