@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adjointlab.core.arrays.device_buffer import device_buffer
 from adjointlab.core.arrays.conversions import from_numpy
+from adjointlab.core.arrays.device_buffer import device_buffer
 
 
 @pytest.mark.parametrize(
