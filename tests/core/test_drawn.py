@@ -170,6 +170,13 @@ def test_shards_are_strided_where_both_mesh_dimensions_divide_the_side(
     assert {(Shard(0), Shard(0)), (Shard(1), Shard(1))} < drawn
 
 
+def test_every_mesh_of_all_ranks_is_drawn_that_of_one_dimension_first() -> None:
+    drawn = first_examples(strategies.meshes(4), 60)
+    assert drawn[0] == (4,)
+    assert set(drawn) == {(4,), (4, 1), (2, 2), (1, 4)}
+    assert set(first_examples(strategies.meshes(6), 60)) == {(6,), (6, 1), (3, 2), (2, 3), (1, 6)}
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_ranks_keep_their_order_more_often_than_by_chance(seed: int) -> None:
     drawn = first_examples(strategies.rank_orders(6, 3), 300, seed)
