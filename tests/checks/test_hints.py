@@ -12,6 +12,7 @@ from adjointlab.checks.declarations import declaration_hint
 from adjointlab.checks.evidence import ComparedMatrices, Element, Evidence, weight_text
 from adjointlab.checks.hints import (
     FaultKind,
+    Hint,
     hint_beside_right_entries,
     matrix_hint,
     narrowing_hint,
@@ -323,6 +324,14 @@ def test_hints_on_planted_bugs_name_their_kind_or_nothing(world: al.SimulatedWor
     silent = [name for name, kind in told.items() if kind is None]
     assert not wrong
     assert len(silent) <= 0.3 * len(told), silent
+
+
+def test_hints_of_retries_stand_behind_the_one_on_the_numbers() -> None:
+    first, other = Hint(FaultKind.DOUBLED, "twice"), Hint(FaultKind.UNEVEN, "uneven")
+    assert Evidence(hint=first, retried=(other,)).hints == (first, other)
+    assert Evidence(hint=first).hints == (first,)
+    assert Evidence(retried=(other,)).hints == (other,)
+    assert Evidence().hints == ()
 
 
 def test_a_right_operator_has_no_evidence(world: al.SimulatedWorld) -> None:
