@@ -11,6 +11,7 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.verdict import Figure, Status
+from adjointlab.core.declaration import require_accepts, takes
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
@@ -79,6 +80,15 @@ def test_a_function_that_takes_any_name_is_not_told_of_one(tmp_path: Path) -> No
 
     told = sentence(al.subject.pair(any_name, any_name)(case(height=1)), "adjoint", tmp_path)
     assert told.endswith("cannot be called so: missing a required argument: 'width'")
+
+
+def test_a_function_that_does_not_tell_its_arguments_is_taken_to_take_all() -> None:
+    for builtin in (dict.update, type):  # without a signature
+        assert takes(builtin, "gain")
+        require_accepts("the function", builtin, ("comm",), {"gain": 1})
+    assert takes(lambda *, gain: gain, "gain")
+    assert takes(lambda **more: more, "gain")
+    assert not takes(lambda gain, /, *gains: gain, "gain")
 
 
 def test_an_argument_that_the_strategy_lacks(tmp_path: Path) -> None:
