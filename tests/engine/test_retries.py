@@ -1,4 +1,4 @@
-"""What retries tell follows from how many keys show a fault, and on which ranks; scripted judgements stand for the runs."""
+"""Hints of retries follow from how many keys show a fault, and on which ranks; scripted judgements stand for the runs."""
 
 from __future__ import annotations
 

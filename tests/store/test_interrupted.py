@@ -1,4 +1,4 @@
-"""What was at work when something ended it is told with its seed and the command that replays its case."""
+"""A check that something has ended is told with its seed and the command that replays its case."""
 
 from __future__ import annotations
 
