@@ -387,6 +387,8 @@ class Request:
     @staticmethod
     def Waitall(requests: Requests, statuses: Statuses = None) -> bool:
         """Wait for all; true."""
+        if statuses is None and (of_library := _waitall_of_library(requests)) is not None:
+            return of_library(requests)
         _wait_all("Waitall", requests, statuses)
         return True
 
@@ -514,6 +516,14 @@ def _batch(requests: Requests) -> RequestBatch:
     if len(kinds) == 1:
         batch_type = getattr(kinds.pop(), "batch_type", RequestBatch)
     return batch_type(requests)
+
+
+def _waitall_of_library(requests: Requests) -> Callable[[Requests], bool] | None:
+    """mpi4py's own Waitall, one call for all requests, if they all are its own; `None` otherwise."""
+    kinds = set(map(type, requests))
+    if len(kinds) != 1 or hasattr(kind := kinds.pop(), "batch_type"):
+        return None
+    return getattr(kind, "Waitall", None)
 
 
 def _wait_all(name: str, requests: Requests, statuses: Statuses) -> list[Any]:

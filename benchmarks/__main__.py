@@ -66,7 +66,9 @@ class Script:
 BOTH = (2, 4)
 SCRIPTS = (
     Script("harness"),
+    Script("proofs"),
     Script("simulated_ranks", ("all",)),
+    Script("matrix_entries"),
     Script("hand_over"),
     Script("torch_distributed", needs=("torch",)),
     Script("agreement", needs=("mpi4py",)),

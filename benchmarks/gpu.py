@@ -32,6 +32,8 @@ Call = Callable[[], object]
 MIB = 1 << 20
 FACES = least((1 * MIB, 8 * MIB, 32 * MIB, 128 * MIB))
 WIDTH = 2
+SECTOR = 32
+"""Bytes that a device moves at least, however few of them are asked for."""
 SIDES = least((1024, 4096, 8192))
 
 
@@ -57,7 +59,7 @@ def main() -> None:
         return
     device: Device = Host() if options.host else CudaDevice(rank)
     if ranks == 1:
-        show(f"both faces of {WIDTH} cells, float32, {device.title}", FACE_COLUMNS, face_rows(device))
+        show(f"both faces, float32, {device.title}", FACE_COLUMNS, face_rows(device))
     else:
         title = f"forward + adjoint of device memory by {transport}, {ranks} ranks, {device.title}"
         show(title, ["exchange", "sent", "by hand µs", "adjointlab / by hand"], exchange_rows(comm, device))
@@ -79,9 +81,7 @@ def face_rows(device: Device) -> list[list[str]]:
     return [face_row(device, *each) for size in FACES for each in faces(size)]
 
 
-def face_row(
-    device: Device, name: str, shape: tuple[int, ...], both: Sequence[tuple[slice, ...]]
-) -> list[str]:
+def face_row(device: Device, name: str, shape: tuple[int, ...], both: Sequence[tuple[Any, ...]]) -> list[str]:
     """Both faces of a dimension, packed into one buffer and added back from it."""
     xp = device.xp
     tensor = xp.ones(shape, np.float32)
@@ -113,18 +113,17 @@ copy_all = getattr(arrays, "copy_all", one_by_one(arrays.copy_into))
 add_all = getattr(arrays, "add_all", one_by_one(arrays.add_into))
 
 
-def faces(size: int) -> list[tuple[str, tuple[int, ...], list[tuple[slice, ...]]]]:
+def faces(size: int) -> list[tuple[str, tuple[int, ...], list[tuple[Any, ...]]]]:
     """Tensors whose two faces along the outer and along the innermost dimension have `size` bytes each, and where they are."""
-    cells = size // 4 // WIDTH
-    low, high, every = slice(WIDTH), slice(-WIDTH, None), slice(None)
-    return [
-        ("outer dimension", (4 * WIDTH, cells // 1024, 1024), [(low,), (high,)]),
-        (
-            "innermost dimension",
-            (cells // 1024, 1024, 64),
-            [(every, every, low), (every, every, high)],
-        ),
-    ]
+    rows = size // 4 // WIDTH
+    outer = ("outer dimension", (4 * WIDTH, rows // 1024, 1024), [(slice(WIDTH),), (slice(-WIDTH, None),)])
+    return [outer, *(innermost_faces(size, width) for width in (WIDTH, SECTOR // 4))]
+
+
+def innermost_faces(size: int, width: int) -> tuple[str, tuple[int, ...], list[tuple[Any, ...]]]:
+    rows = size // 4 // width
+    ends = [(..., slice(width)), (..., slice(-width, None))]
+    return f"innermost dimension, {width} cells", (rows // 1024, 1024, 64), ends
 
 
 # Exchanges
@@ -144,7 +143,7 @@ def halo_row(comm: Any, device: Device, side: int) -> list[str]:
     from adjointlab.primitives.halo_geometry import HaloGeometry
 
     rank, ranks, last = comm.Get_rank(), comm.Get_size(), comm.Get_size() - 1
-    name = f"HaloExchange of {side}², {WIDTH} rows"
+    name = f"HaloExchangeInPlace of {side}², {WIDTH} rows"
     bulk = Layout((side, side), Partition((ranks, 1)))
     rows = [(WIDTH if worker else 0, WIDTH if worker < last else 0) for worker in range(ranks)]
     window = HaloGeometry.from_widths(bulk, [rows, [(0, 0)]]).window

@@ -1,4 +1,4 @@
-"""The cost of a simulated rank, as the number of ranks grows from 16 to 1,024.
+"""The cost of a simulated rank, as the number of ranks grows from 8 to 1,024.
 
     python benchmarks/simulated_ranks.py [all] [cpu]
 
@@ -29,7 +29,8 @@ from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Body, RankContext
 
-RANKS = least((16, 64, 256, 1024))
+RANKS = least((16, 8, 64, 256, 1024))
+"""The first is that which the others are compared with."""
 SIDE = 4
 """Elements that a worker holds in each dimension."""
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import torch
 
-from adjointlab.core.layout import Layout, Window, balanced_cut
+from adjointlab.core.layout import Layout, Window, balanced_windows
 from adjointlab.core.partition import Partition
 from adjointlab.layers.affine import AffineModule
 from adjointlab.layers.distributed import with_index_zero
@@ -67,8 +67,8 @@ class ChannelModule(AffineModule):
         self.local_groups = ((0, 1),)
         if groups == 1:
             of_outputs, of_inputs = (
-                windows_of(balanced_cut(outputs, co)),
-                windows_of(balanced_cut(inputs, ci)),
+                balanced_windows(outputs, co),
+                balanced_windows(inputs, ci),
             )
             if transposed:
                 return ChannelCuts(of_inputs, of_outputs, of_inputs, of_outputs, (2, 1))
@@ -78,7 +78,7 @@ class ChannelModule(AffineModule):
                 f"groups: {groups} groups over {co} workers for output channels and {ci} for input channels; one of "
                 "both must be 1"
             )
-        self.local_groups = windows_of(balanced_cut(groups, max(co, ci)))
+        self.local_groups = balanced_windows(groups, max(co, ci))
         of_inputs, of_outputs = (
             tuple((start * per_group, stop * per_group) for start, stop in self.local_groups)
             for per_group in (inputs // groups, outputs // groups)

@@ -11,6 +11,7 @@ P_n cuts the batch, P_co and P_ci the output and input channels. The workers tha
     P_y    P_ci
     P_w    P_n and P_spatial
     P_b    P_n, P_spatial and P_ci
+Small ŵ and b̂ for the same workers come in one message (:mod:`adjointlab.layers.coalesced_broadcast`).
 A partition that cuts spatial dimensions only, or channels only, needs no algorithm of its own: the operators that have nothing
 to move fall away.
 
@@ -30,8 +31,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from adjointlab.core.layout import Layout, balanced_cut
-from adjointlab.layers.channels import ChannelModule, windows_of
+from adjointlab.core.layout import Layout, balanced_windows
+from adjointlab.layers.channels import ChannelModule
 from adjointlab.layers.convolution_module import ConvolutionModule
 from adjointlab.layers.differentiable import carried, connected, of_nothing
 from adjointlab.layers.distributed import with_index_zero
@@ -76,8 +77,8 @@ class Convolution(ConvolutionModule, ChannelModule, torch_classes=(nn.Conv1d, nn
         channels = self.cut_channels(partition)
         # Dimensions of the partition: 0 the batch, 1 output channels, 2 input channels, from 3 on spatial ones.
         spatial = tuple(range(3, dims + 3))
-        batch = windows_of(balanced_cut(shape[0], partition.shape[0]))
-        bulk = [windows_of(balanced_cut(shape[dim + 2], partition.shape[dim + 3])) for dim in range(dims)]
+        batch = balanced_windows(shape[0], partition.shape[0])
+        bulk = [balanced_windows(shape[dim + 2], partition.shape[dim + 3]) for dim in range(dims)]
         x = Layout(shape, with_index_zero(partition, 1), [batch, channels.inputs, *bulk], (0, 2, *spatial))
         overlaps = overlap and partition.shape[1] == 1
         geometry = self.windows(x, padded=overlaps)

@@ -112,7 +112,7 @@ class DistributedModule(DistributedParameters):
             self._check_inputs(x)
 
         counts = raise_together(self.comm, check, (self.training, *flags.values()))
-        if any(count not in (0, self.comm.Get_size()) for count in counts):
+        if not {0, self.comm.Get_size()}.issuperset(counts):
             mode = "training, as by train()," if self.training else "evaluation, as by eval(),"
             check_alike(self.comm, {f"mode of {type(self).__name__}": mode, **flags})
         return tuple(
@@ -128,15 +128,10 @@ class DistributedModule(DistributedParameters):
 
     def _placed(self, x: tuple[torch.Tensor, ...]) -> list[tuple[str, torch.Tensor]]:
         """This rank's parameters, buffers and those of the inputs `x` that must lie beside them, by name."""
-        owned = ((tensor.name, self.held(tensor.name)) for tensor in self._tensors())
+        owned = [(tensor.name, local) for tensor, local in self.held() if local is not None]
         inputs = zip(self.domain.tensors, x, strict=True)
-        return [
-            *((name, local) for name, local in owned if local is not None),
-            *(
-                (tensor.name, local)
-                for tensor, local in inputs
-                if tensor.layout.partition.is_active(self.rank)
-            ),
+        return owned + [
+            (tensor.name, local) for tensor, local in inputs if tensor.layout.partition.is_active(self.rank)
         ]
 
     def _check_devices(self, x: tuple[torch.Tensor, ...]) -> None:

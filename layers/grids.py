@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
@@ -10,6 +11,7 @@ from adjointlab.core.partition import Partition
 __all__ = ["grid_of", "with_index_zero", "without_dims"]
 
 
+@lru_cache(maxsize=64)  # each takes a step for every worker, and every rank asks
 def grid_of(layout: Layout) -> Partition:
     """The grid of the workers of a layout with a dimension for each of the tensor; of copies, the workers with the index 0."""
     sides = [1 if axis is None else layout.partition.shape[axis] for axis in layout.axes]
@@ -17,6 +19,7 @@ def grid_of(layout: Layout) -> Partition:
     return Partition(sides, layout.workers_in_order[::copies])
 
 
+@lru_cache(maxsize=64)
 def with_index_zero(partition: Partition, *dims: int) -> Partition:
     """The workers of `partition` whose index along `dims` is 0: a partition of the same order with sides of 1 there."""
     shape = tuple(1 if dim in dims else side for dim, side in enumerate(partition.shape))
@@ -24,6 +27,7 @@ def with_index_zero(partition: Partition, *dims: int) -> Partition:
     return Partition(shape, first.ranks)
 
 
+@lru_cache(maxsize=64)
 def without_dims(layout: Layout, *dims: int) -> Layout:
     """The layout of one value for each index in the other dimensions: in their windows, copied along `dims`."""
     kept = [dim for dim in range(layout.order) if dim not in dims]

@@ -246,14 +246,14 @@ class DistributedParameters(nn.Module):
                 "module that was converted before, instead of converting it"
             )
 
-    def held(self, name: str) -> torch.Tensor | None:
-        """The tensor that stands for a parameter or buffer now: within ``functional_call`` a tensor that is no parameter."""
-        return (self._parameters if name in self._parameters else self._buffers).get(name)
+    def held(self) -> list[tuple[Tensor, torch.Tensor | None]]:
+        """Each parameter and buffer with what stands for it now: within ``functional_call`` a tensor that is no parameter."""
+        by_name = {**self._buffers, **self._parameters}
+        return [(tensor, by_name.get(tensor.name)) for tensor in self._tensors()]
 
     def check_owned(self) -> None:
         """Raise `ValueError` or `TypeError` unless this rank's parameters and buffers are what their spaces say."""
-        for tensor in self._tensors():
-            local = self.held(tensor.name)
+        for tensor, local in self.held():
             if not isinstance(local, torch.Tensor):
                 raise TypeError(
                     f"{tensor.name}: a {type(local).__name__} on rank {self.rank} is no torch.Tensor"

@@ -12,9 +12,8 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
-from adjointlab.core.layout import Layout, Window, balanced_cut
+from adjointlab.core.layout import Layout, Window, balanced_windows
 from adjointlab.core.space import Space
-from adjointlab.layers.channels import windows_of
 from adjointlab.layers.differentiable import differentiable
 from adjointlab.layers.distributed import TorchLayer, dtype_name
 from adjointlab.layers.torch_modules import result_of
@@ -123,4 +122,4 @@ def in_units(windows: Sequence[Window], unit: int, length: int) -> tuple[Window,
     """Windows of `length` blocks of `unit` elements each: those that hold the same elements, or else the balanced ones."""
     if unit and all(end % unit == 0 for window in windows for end in window):
         return tuple((start // unit, stop // unit) for start, stop in windows)
-    return windows_of(balanced_cut(length, len(windows)))
+    return balanced_windows(length, len(windows))

@@ -25,14 +25,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import nn
 
-from adjointlab.core.layout import Layout, Window, balanced_cut
+from adjointlab.core.layout import Layout, Window, balanced_windows
 from adjointlab.core.partition import Partition
-from adjointlab.layers.channels import windows_of
 from adjointlab.layers.rearrangement import Rearrangement, Steps, in_units
 
 __all__ = ["Groups", "Reshape", "Reshaped", "Unflatten", "add_reshaping", "groups_of_one_split"]
@@ -95,21 +95,32 @@ class _Cut(NamedTuple):
 
 def add_reshaping(steps: Steps, y_shape: tuple[int, ...], groups: Groups) -> None:
     """Collective: add the steps from a layout, each dimension of which lies along one of its partition, to one of `y_shape`."""
-    x = steps.layout
+    of_x, joined, cut_for_y, y = _layouts(steps.layout, y_shape, tuple(groups))
+    steps.move(of_x)
+    steps.reshape(joined)
+    steps.move(cut_for_y)
+    steps.reshape(y)
+
+
+@lru_cache(maxsize=64)  # each takes a step for every worker, and every rank asks
+def _layouts(
+    x: Layout, y_shape: tuple[int, ...], groups: tuple[tuple[range, range], ...]
+) -> tuple[Layout, Layout, Layout, Layout]:
+    """The layouts between the steps: x with one dimension of each group cut, the groups as vectors, these as y needs them, and y."""
     cuts = [_cut_of_input(x, dims) for dims, _ in groups]
     workers = Partition([len(cut.windows) for cut in cuts], x.partition.ranks)
     sizes = [math.prod(x.shape[dim] for dim in dims) for dims, _ in groups]
-    steps.move(_boxes(x.shape, workers, cuts))
-    steps.reshape(Layout(sizes, workers, [cut.intervals for cut in cuts]))
+    of_x = _boxes(x.shape, workers, cuts)
+    joined = Layout(sizes, workers, [cut.intervals for cut in cuts])
     if not y_shape:  # a single element, which has no dimension to be cut
         workers = Partition((1,) * len(groups), workers.ranks[:1])
         cuts = [_Cut(None, ((0, 1),), 1) for _ in groups]
     else:
         cuts = [_cut_of_output(y_shape, dims, cut) for (_, dims), cut in zip(groups, cuts, strict=True)]
-    steps.move(Layout(sizes, workers, [cut.intervals for cut in cuts]))
+    cut_for_y = Layout(sizes, workers, [cut.intervals for cut in cuts])
     boxes = _boxes(y_shape, workers, cuts)
     along = Partition([len(windows) for windows in boxes.windows], workers.ranks)
-    steps.reshape(Layout(y_shape, along, boxes.windows))
+    return of_x, joined, cut_for_y, Layout(y_shape, along, boxes.windows)
 
 
 def groups_of_one_split(order: int, dim: int, parts: int) -> Groups:
@@ -151,7 +162,7 @@ def _cut_of_output(shape: tuple[int, ...], dims: range, given: _Cut) -> _Cut:
 
 def _balanced(shape: tuple[int, ...], dims: range, workers: int) -> _Cut:
     dim = _may_be_cut(shape, dims)[-1]
-    windows = windows_of(balanced_cut(shape[dim], workers))
+    windows = balanced_windows(shape[dim], workers)
     return _Cut(dim, windows, math.prod(shape[dim + 1 : dims.stop]))
 
 

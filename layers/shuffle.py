@@ -19,9 +19,8 @@ from typing import cast
 import torch
 from torch import nn
 
-from adjointlab.core.layout import Layout, Window, balanced_cut
+from adjointlab.core.layout import Layout, Window, balanced_windows
 from adjointlab.core.partition import Partition
-from adjointlab.layers.channels import windows_of
 from adjointlab.layers.rearrangement import Rearrangement, in_units
 from adjointlab.layers.reshape import add_reshaping, groups_of_one_split
 from adjointlab.layers.torch_modules import result_of
@@ -93,7 +92,7 @@ class ChannelShuffle(Rearrangement, torch_classes=(nn.ChannelShuffle,)):
         matrix = (n, groups, per_group, *sides)
         add_reshaping(self.steps, matrix, groups_of_one_split(len(y_shape), 1, 2))
         of_batch, _, _, *of_sides = self.steps.layout.windows
-        columns = windows_of(balanced_cut(per_group, workers.shape[1]))
+        columns = balanced_windows(per_group, workers.shape[1])
         over = Partition((workers.shape[0], 1, *workers.shape[1:]), workers.ranks)
         self.steps.move(Layout(matrix, over, [of_batch, ((0, groups),), columns, *of_sides]))
         y = Layout(y_shape, workers, [of_batch, _times(columns, groups), *of_sides])

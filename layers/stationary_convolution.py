@@ -37,7 +37,7 @@ from typing import Final
 import torch
 from torch import nn
 
-from adjointlab.core.layout import Layout, balanced_cut
+from adjointlab.core.layout import Layout, balanced_cut, balanced_windows
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
 from adjointlab.layers.channel_grid import ChannelGrid, united
@@ -92,8 +92,8 @@ class StationaryConvolution(ConvolutionModule, torch_classes=(nn.Conv1d, nn.Conv
         n, c, f, *sides = grid.shape
         spatial = tuple(range(3, grid.order))
         x_channels, y_channels = self._channel_cuts(c * f)
-        batch = windows_of(balanced_cut(shape[0], n))
-        bulk = [windows_of(balanced_cut(side, parts)) for side, parts in zip(shape[2:], sides, strict=True)]
+        batch = balanced_windows(shape[0], n)
+        bulk = [balanced_windows(side, parts) for side, parts in zip(shape[2:], sides, strict=True)]
         x = Layout(shape, over.of_x, [batch, x_channels, *bulk])
         gathered = Layout(shape, grid, [batch, united(x_channels, f), *bulk], (0, 1, *spatial))
         geometry = self.windows(gathered)
@@ -205,7 +205,7 @@ class StationaryConvolution(ConvolutionModule, torch_classes=(nn.Conv1d, nn.Conv
         """The windows of the channels of x and of y: balanced, of groups so that each lies in one part whole."""
         cut = balanced_cut(self.groups if self.groups > 1 else self.in_channels, parts)
         if self.groups == 1:
-            return windows_of(cut), windows_of(balanced_cut(self.out_channels, parts))
+            return windows_of(cut), balanced_windows(self.out_channels, parts)
         inputs, outputs = self.in_channels // self.groups, self.out_channels // self.groups
         return windows_of([end * inputs for end in cut]), windows_of([end * outputs for end in cut])
 

@@ -17,14 +17,15 @@ partial outputs are summed. Output o takes input i with the weight k where o + p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TypeAlias, cast
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from adjointlab.core.layout import Layout, Window, balanced_cut
-from adjointlab.layers.channels import ChannelModule, windows_of
+from adjointlab.core.layout import Layout, Window, balanced_windows
+from adjointlab.layers.channels import ChannelModule
 from adjointlab.layers.differentiable import connected, of_nothing
 from adjointlab.layers.distributed import dtype_name, with_index_zero
 from adjointlab.layers.torch_modules import device_of, per_dim, result_of, spatial_dims
@@ -78,18 +79,15 @@ class TransposedConvolution(
         self.rounding = 0.0 if self.dtype == torch.float64 else 2.0**-18
         channels = self.cut_channels(partition, transposed=True)
         spatial = tuple(range(3, dims + 3))
-        batch = windows_of(balanced_cut(shape[0], partition.shape[0]))
+        batch = balanced_windows(shape[0], partition.shape[0])
         bulk, outputs = (
-            [windows_of(balanced_cut(side, partition.shape[dim + 3])) for dim, side in enumerate(sides)]
+            [balanced_windows(side, partition.shape[dim + 3]) for dim, side in enumerate(sides)]
             for sides in (shape[2:], y_sides)
         )
         self.kernel_reach = tuple(d * (k - 1) for d, k in zip(self.dilation, kernel, strict=True))
-        needed = [
-            [self._needed(dim, window, shape[dim + 2]) for window in outputs[dim]] for dim in range(dims)
-        ]
         on_x, on_y = with_index_zero(partition, 1), with_index_zero(partition, 2)
         x = Layout(shape, on_x, [batch, channels.inputs, *bulk], (0, 2, *spatial))
-        windows = Layout(shape, on_x, [batch, channels.inputs, *needed], (0, 2, *spatial))
+        windows = _needed(x, tuple(outputs), self.stride, self.padding, self.kernel_reach)
         y_shape = (shape[0], self.out_channels, *y_sides)
         y = Layout(y_shape, on_y, [batch, channels.outputs, *outputs], (0, 1, *spatial))
         weight, bias = self.learnt_layouts(
@@ -102,17 +100,10 @@ class TransposedConvolution(
             self.trims = tuple(
                 trim
                 for dim in reversed(range(dims))
-                for trim in self._trims(dim, needed[dim][index[dim]], outputs[dim][index[dim]])
+                for trim in self._trims(dim, windows.windows[dim + 2][index[dim]], outputs[dim][index[dim]])
             )
         self.exchange: HaloExchange = HaloExchange(self.comm, x, windows, dtype=dtype_name(self.dtype))
         self.compose(module, x, y, weight, bias, window=windows)
-
-    def _needed(self, dim: int, outputs: Window, side: int) -> Window:
-        """The inputs that contribute to a range of outputs in a spatial dimension."""
-        first, last = (position + self.padding[dim] for position in (outputs[0], outputs[1] - 1))
-        start = max(0, -(-(first - self.kernel_reach[dim]) // self.stride[dim]))
-        stop = min(side, last // self.stride[dim] + 1)
-        return (start, stop) if start < stop and outputs[0] < outputs[1] else (0, 0)
 
     def _trims(self, dim: int, inputs: Window, outputs: Window) -> tuple[int, int]:
         """By how much the full result of these inputs has to grow on the left and right to be these outputs."""
@@ -135,6 +126,33 @@ class TransposedConvolution(
         if bias is None or bias.numel() == 0:
             return y if bias is None else connected(y, bias)
         return y + bias.reshape(-1, *(1,) * len(self.stride))
+
+
+@lru_cache(maxsize=64)  # it takes a step for each worker, and every rank asks
+def _needed(
+    x: Layout,
+    outputs: tuple[tuple[Window, ...], ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    kernel_reach: tuple[int, ...],
+) -> Layout:
+    """The windows of x that contribute to the windows of outputs in the spatial dimensions."""
+    lead = x.order - len(outputs)
+    needed = [
+        [_contributing(window, side, s, p, reach) for window in along]
+        for along, side, s, p, reach in zip(
+            outputs, x.shape[lead:], stride, padding, kernel_reach, strict=True
+        )
+    ]
+    return Layout(x.shape, x.partition, [*x.windows[:lead], *needed], x.axes)
+
+
+def _contributing(outputs: Window, side: int, stride: int, padding: int, kernel_reach: int) -> Window:
+    """The inputs that contribute to a range of outputs in a spatial dimension."""
+    first, last = (position + padding for position in (outputs[0], outputs[1] - 1))
+    start = max(0, -(-(first - kernel_reach) // stride))
+    stop = min(side, last // stride + 1)
+    return (start, stop) if start < stop and outputs[0] < outputs[1] else (0, 0)
 
 
 class ConvTranspose1d(TransposedConvolution, torch_classes=(nn.ConvTranspose1d,)):

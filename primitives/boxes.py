@@ -61,7 +61,7 @@ def index_in(window: Box, box: Box) -> ViewIndex:
 
 def region_in(buffer: Buffer, window: Box, box: Box) -> Region:
     """A box of global indices as a region of the buffer that holds `window`."""
-    return buffer[tuple(slice(start, stop) for start, stop in relative_to(window, box))]
+    return Region(buffer.rank, buffer.name, relative_to(window, box))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from adjointlab.primitives.broadcast_rules import CopyGroup, broadcast_pattern, 
 from adjointlab.primitives.validation import check_layout, partition_of
 from adjointlab.typing import Array, Communicator
 
-__all__ = ["OneToManyOperator", "result_array", "sum_into"]
+__all__ = ["OneToManyOperator", "result_array", "result_with_views", "sum_into"]
 
 
 @dataclass(frozen=True)
@@ -126,15 +126,15 @@ class OneToManyOperator(LinearOperator):
         local tensor of `one`, or `out` not one of `many`.
         """
         batch = check_argument(self.one, array, self.rank)
-        if not self._has_many:
-            result = self._zero_volume(array, self._has_one, self.many, batch)
+        if self._has_many:
+            result, sent, filled = result_with_views(self.many, array, out, self.rank, batch)
         else:
-            result = result_array(self.many, array, out, self.rank, batch)
-        sent, filled = arrays.in_numpy(array, result)
+            result = self._zero_volume(array, self._has_one, self.many, batch)
+            sent, filled = arrays.in_numpy(array, result)
         for role in self._roles:
             if role.comm is not None:
                 # The root sends from its argument, so the collective costs it no copy.
-                transport.over(role.comm, array).Bcast(
+                transport.over(role.comm, sent).Bcast(
                     arrays.message(sent if role.is_one else filled), root=role.root
                 )
             if role.is_one and role.is_among_many:
@@ -148,11 +148,11 @@ class OneToManyOperator(LinearOperator):
         local tensor of `many`, or `out` not one of `one`.
         """
         batch = check_argument(self.many, array, self.rank)
-        if not self._has_one:
-            result = self._zero_volume(array, self._has_many, self.one, batch)
+        if self._has_one:
+            result, held, filled = result_with_views(self.one, array, out, self.rank, batch)
         else:
-            result = result_array(self.one, array, out, self.rank, batch)
-        held, filled = arrays.in_numpy(array, result)
+            result = self._zero_volume(array, self._has_many, self.one, batch)
+            held, filled = arrays.in_numpy(array, result)
         for role in self._roles:
             if role.comm is None:
                 if role.is_one and role.is_among_many:
@@ -162,7 +162,7 @@ class OneToManyOperator(LinearOperator):
             summand = arrays.summable(
                 held if role.is_among_many else arrays.zeros((*role.shape, *batch), self.one.dtype, held)
             )
-            comm = transport.over(role.comm, array)
+            comm = transport.over(role.comm, held)
             if role.is_one:
                 sum_into(filled, partial(comm.Reduce, summand, root=role.root))
             else:
@@ -196,6 +196,21 @@ def result_array(
     """
     if out is None:
         return arrays.empty((*tensor.layout.local_shape(rank), *batch), tensor.dtype, argument)
+    return _checked_out(tensor, argument, out, rank, batch)
+
+
+def result_with_views(
+    tensor: Tensor, argument: Array, out: Array | None, rank: int, batch: tuple[int, ...] = ()
+) -> tuple[Array, Array, Array]:
+    """:func:`result_array`, then views of the argument and of it: of NumPy if that can hold both, which are faster than torch's."""
+    if out is None:
+        return arrays.empty_with_views((*tensor.layout.local_shape(rank), *batch), tensor.dtype, argument)
+    result = _checked_out(tensor, argument, out, rank, batch)
+    held, filled = arrays.in_numpy(argument, result)
+    return result, held, filled
+
+
+def _checked_out(tensor: Tensor, argument: Array, out: Array, rank: int, batch: tuple[int, ...]) -> Array:
     check_out(tensor, out, (argument,), rank, batch)
     if not arrays.is_row_major(out):
         raise ValueError(
@@ -212,10 +227,10 @@ def sum_into(result: Array, reduce: Callable[[Array], object]) -> None:
     once at the end.
     """
     # Rounding after each addition would lose small summands: in float16 2048 + 1 is 2048.
-    element = arrays.dtype_of(result)
-    if element.itemsize == 2:
-        total = arrays.summing_memory(result.shape, element.name, result)
+    name = arrays.dtype_name(result)
+    if name in ("float16", "bfloat16"):
+        total = arrays.summing_memory(result.shape, name, result)
         reduce(total)
-        arrays.copy_into(result, arrays.from_summable(total, element.name, result))
+        arrays.copy_into(result, arrays.from_summable(total, name, result))
     else:
         reduce(arrays.message(result))

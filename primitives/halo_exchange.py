@@ -16,6 +16,7 @@ paper's, phase by phase. The implementation of both is the phases, in :mod:`adjo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from itertools import product
 
 from adjointlab.core import arrays
@@ -24,8 +25,8 @@ from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import integers
 from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator, Program, buffers_by_rank
 from adjointlab.core.space import Space, check_argument
-from adjointlab.primitives.boxes import region_in
-from adjointlab.primitives.collectives import result_array
+from adjointlab.primitives.boxes import Box, region_in
+from adjointlab.primitives.collectives import result_with_views
 from adjointlab.primitives.halo_geometry import halo_geometry
 from adjointlab.primitives.halo_phases import HaloPhases
 from adjointlab.primitives.halo_plan import halo_plan
@@ -86,25 +87,29 @@ class HaloExchange(LinearOperator):
         x = buffers_by_rank(self.domain)
         y = buffers_by_rank(self.codomain)
         steps: list[Generator] = [Allocate(buffer) for buffer in y.values()]
+        layout, windows = self.domain.tensors[0].layout, self.codomain.tensors[0].layout
         # Every pair of workers: slow, and right by inspection, with no table that the implementation uses too.
         for sender, receiver in product(x, y):
-            steps += self._adds(x[sender], y[receiver])
+            if self._hold_the_same_copy(sender, receiver):
+                bulk, window = layout.window(sender), windows.window(receiver)
+                assert bulk is not None
+                assert window is not None
+                steps += self._adds(x[sender], bulk, y[receiver], window)
         return Program(x.values(), [*steps, *map(Deallocate, x.values())])
 
-    def _adds(self, x: Buffer, y: Buffer) -> Iterator[Generator]:
-        """S_{s→r}, from the bulk x to the window y of a worker of the same copy."""
-        layout, window = self.domain.tensors[0].layout, self.codomain.tensors[0].layout.window(y.rank)
-        bulk, partition = layout.window(x.rank), layout.partition
-        assert bulk is not None
-        assert window is not None
-        # Along grid dimensions that no tensor dimension lies along each copy has its own exchange.
-        copied_dims = [grid_dim for grid_dim in range(partition.order) if grid_dim not in layout.axes]
-        sender_index, receiver_index = partition.index(x.rank), partition.index(y.rank)
-        if any(sender_index[grid_dim] != receiver_index[grid_dim] for grid_dim in copied_dims):
-            return
+    def _hold_the_same_copy(self, sender: int, receiver: int) -> bool:
+        """Return True if the ranks differ along no grid dimension that no tensor dimension lies along: each copy has its own exchange."""
+        layout = self.domain.tensors[0].layout
+        both = zip(layout.partition.index(sender), layout.partition.index(receiver), strict=True)
+        return all(i == j or grid_dim in layout.axes for grid_dim, (i, j) in enumerate(both))
+
+    def _adds(self, x: Buffer, bulk: Box, y: Buffer, window: Box) -> Iterator[Generator]:
+        """S_{s→r}, from x, which holds `bulk`, to y, which holds `window`."""
         images_of = [
             images(owned, needed, side if dim in self.geometry.periodic else None)
-            for dim, (owned, needed, side) in enumerate(zip(bulk, window, layout.shape, strict=True))
+            for dim, (owned, needed, side) in enumerate(
+                zip(bulk, window, self.geometry.bulk.shape, strict=True)
+            )
         ]
         for intervals in product(*images_of):  # in each dimension one of the images
             in_bulk = tuple(source for source, _ in intervals)
@@ -123,8 +128,8 @@ class HaloExchange(LinearOperator):
         batch = check_argument(self.domain.tensors[0], x, self._rank)
         if self._phases is None:
             return arrays.copy(x)
-        y, plan = result_array(self.codomain.tensors[0], x, out, self._rank, batch), self._phases.plan
-        bulk, window = arrays.in_numpy(x, y)
+        y, bulk, window = result_with_views(self.codomain.tensors[0], x, out, self._rank, batch)
+        plan = self._phases.plan
 
         def keep_own() -> None:
             arrays.copy_into(window[plan.own_in_window], bulk[plan.own_in_bulk])
@@ -137,8 +142,8 @@ class HaloExchange(LinearOperator):
         batch = check_argument(self.codomain.tensors[0], y, self._rank)
         if self._phases is None:
             return arrays.copy(y)
-        x, plan = result_array(self.domain.tensors[0], y, out, self._rank, batch), self._phases.plan
-        bulk, window = arrays.in_numpy(x, y)
+        x, window, bulk = result_with_views(self.domain.tensors[0], y, out, self._rank, batch)
+        plan = self._phases.plan
 
         def keep_own() -> None:
             if plan.trims:  # cells that this worker does not need: others may add to them
@@ -166,7 +171,10 @@ class OverlappedHaloExchange(HaloExchange):
         return self._adjoint(y, None, meanwhile)
 
 
-def images(owned: Window, needed: Window, period: int | None) -> list[tuple[Window, Window]]:
+@lru_cache(
+    maxsize=1024
+)  # the same pairs of intervals stand in many exchanges, and in several dimensions of one
+def images(owned: Window, needed: Window, period: int | None) -> tuple[tuple[Window, Window], ...]:
     """Intervals of the bulk `owned` that lie in the window `needed`, each with where they lie there.
 
     They differ for images, which lie at all multiples of `period`, if there is one. With period 8, the bulk 5:8 and the
@@ -178,4 +186,4 @@ def images(owned: Window, needed: Window, period: int | None) -> list[tuple[Wind
         reach = max(map(abs, needed)) // period + 1
         shifts = [shift * period for shift in range(-reach, reach + 1)]
     met = [(max(owned[0] + shift, needed[0]), min(owned[1] + shift, needed[1]), shift) for shift in shifts]
-    return [((start - shift, stop - shift), (start, stop)) for start, stop, shift in met if start < stop]
+    return tuple(((start - shift, stop - shift), (start, stop)) for start, stop, shift in met if start < stop)

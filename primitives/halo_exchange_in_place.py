@@ -30,7 +30,7 @@ from adjointlab.core.program import (
 )
 from adjointlab.core.space import Space, check_argument, check_writable
 from adjointlab.primitives.boxes import Box, region_in
-from adjointlab.primitives.collectives import result_array
+from adjointlab.primitives.collectives import result_with_views
 from adjointlab.primitives.halo_exchange import HaloExchange, images
 from adjointlab.primitives.halo_geometry import halo_geometry
 from adjointlab.primitives.validation import arguments_renamed, check_layout
@@ -161,8 +161,7 @@ class HaloExchangeInPlace(HaloExchange):
         batch = check_argument(self.domain.tensors[0], x, self._rank)
         if self._phases is None:
             return arrays.copy(x)
-        y = result_array(self.codomain.tensors[0], x, out, self._rank, batch)
-        before, after = arrays.in_numpy(x, y)
+        y, before, after = result_with_views(self.codomain.tensors[0], x, out, self._rank, batch)
         bulk = self._bulk(before)
         # The faces are sent from x, while its bulk is copied to y.
         self._phases.forward(bulk, after, batch, meanwhile=lambda: arrays.copy_into(self._bulk(after), bulk))
@@ -175,8 +174,7 @@ class HaloExchangeInPlace(HaloExchange):
         batch = check_argument(self.codomain.tensors[0], y, self._rank)
         if self._phases is None:
             return arrays.copy(y)
-        x = result_array(self.domain.tensors[0], y, out, self._rank, batch)
-        before, after = arrays.in_numpy(y, x)
+        x, before, after = result_with_views(self.domain.tensors[0], y, out, self._rank, batch)
         bulk = self._bulk(after)
 
         def keep_bulk() -> None:

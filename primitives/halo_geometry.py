@@ -136,8 +136,9 @@ class HaloGeometry:
                 raise ValueError(
                     f"periodic: {self.periodic} are not distinct dimensions of a tensor of order {self.bulk.order}"
                 )
-            needed = [window for window in self.window.windows[dim] if window[0] < window[1]]
-            if needed and self.bulk.shape[dim] == 0:
+            if self.bulk.shape[dim] > 0:
+                continue
+            if needed := [window for window in self.window.windows[dim] if window[0] < window[1]]:
                 raise ValueError(
                     f"window: {needed[0]} in dimension {dim}, which is periodic and has length 0; there are no data to "
                     "fill it, and only empty windows are legal"
@@ -194,7 +195,8 @@ class HaloGeometry:
             lengths.append((n + p + q - d * (k - 1) - 1) // s + 1)
         cuts: Sequence[Sequence[int] | None] = [None] * order if output_cuts is None else output_cuts
         with arguments_renamed(cuts="output_cuts"):
-            output = Layout.cut(lengths, bulk.partition, cuts, bulk.axes)
+            ends = tuple(each if each is None else integers("cuts", each) for each in cuts)
+            output = _outputs(bulk, tuple(lengths), ends)
         window = _window_of_kernel(bulk, output, sizes, strides, dilations, paddings)
         return cls(bulk, window, output, integers("periodic", periodic))
 
@@ -339,6 +341,12 @@ class HaloGeometry:
 def halo_geometry(bulk: Layout, window: Layout, periodic: tuple[int, ...] = ()) -> HaloGeometry:
     """The geometry of an exchange from `bulk` to `window`, made once for all simulated ranks."""
     return HaloGeometry(bulk, window, None, periodic)
+
+
+@lru_cache(maxsize=64)
+def _outputs(bulk: Layout, lengths: tuple[int, ...], cuts: tuple[tuple[int, ...] | None, ...]) -> Layout:
+    """The layout of the outputs over the partition of `bulk`, made once for all simulated ranks."""
+    return Layout.cut(lengths, bulk.partition, cuts, bulk.axes)
 
 
 @lru_cache(maxsize=64)

@@ -23,9 +23,9 @@ from adjointlab.core.program import Program
 from adjointlab.core.space import LocalType, Space, Tensor, check_argument
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.assignment import Assignment, checked_assignment, layout_of, local_types, subscript
-from adjointlab.primitives.collectives import result_array
+from adjointlab.primitives.collectives import result_with_views
 from adjointlab.primitives.redistribution_plan import PlanStep, StepKind, cheapest
-from adjointlab.primitives.repartition import Repartition
+from adjointlab.primitives.repartition import Repartition, repartition_programs
 from adjointlab.primitives.segmented_collectives import SegmentedCollectives
 from adjointlab.primitives.segments import Segment, local_type
 from adjointlab.primitives.validation import partition_of
@@ -102,7 +102,7 @@ class Redistribute(LinearOperator):
         """That of the repartition between the two layouts, whatever the plan: every summand goes straight to every worker
         that holds some of it in the target; of copies, the first one goes.
         """
-        return _repartition(self.comm, self.domain.tensors[0], self.codomain.tensors[0]).specification()
+        return repartition_programs(self.domain, self.codomain)
 
     def notation(self) -> list[str]:
         """The redistribution in [Dryden19]'s notation, and the steps of its plan."""
@@ -195,8 +195,7 @@ class Redistribute(LinearOperator):
         batch = check_argument(source.tensors[0], array, self._rank)
         if not self.grid.is_active(self._rank):
             return arrays.copy(array)
-        result = result_array(target.tensors[0], array, out, self._rank, batch)
-        array, filled = arrays.in_numpy(array, result)
+        result, array, filled = result_with_views(target.tensors[0], array, out, self._rank, batch)
         if not stages:
             self._copy(array, filled)
             return result

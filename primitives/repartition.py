@@ -41,12 +41,12 @@ from adjointlab.primitives.boxes import (
     relative_to,
     view_index,
 )
-from adjointlab.primitives.collectives import result_array
+from adjointlab.primitives.collectives import result_with_views
 from adjointlab.primitives.overlaps import Endpoint, Overlaps, gaps, overlaps
 from adjointlab.primitives.validation import arguments_renamed, check_layout
 from adjointlab.typing import Array, Communicator, Request
 
-__all__ = ["Repartition"]
+__all__ = ["Repartition", "repartition_programs"]
 
 _TAG = 0
 """Of every message. Callers may send messages of their own on the same communicator with any other tag."""
@@ -109,11 +109,7 @@ class Repartition(LinearOperator):
 
     def specification(self) -> Program | tuple[Program, Program]:
         """T, and T* too where it is not mechanical, since invariant copies count once in the pairing."""
-        forward = _program(self.domain, self.codomain)
-        types = {entry for space in (self.domain, self.codomain) for entry in space.tensors[0].types}
-        if LocalType.INVARIANT in types:
-            return forward, _program(self.codomain.dual, self.domain.dual)
-        return forward
+        return repartition_programs(self.domain, self.codomain)
 
     def forward(self, x: Array, out: Array | None = None) -> Array:
         """The local tensor of y = T x, in `out` if given."""
@@ -122,6 +118,15 @@ class Repartition(LinearOperator):
     def adjoint(self, y: Array, out: Array | None = None) -> Array:
         """The local tensor of T* y, in `out` if given."""
         return self._adjoint.carry(y, out)
+
+
+def repartition_programs(domain: Space, codomain: Space) -> Program | tuple[Program, Program]:
+    """The specification of any repartition between two spaces of one tensor each; see :meth:`Repartition.specification`."""
+    forward = _program(domain, codomain)
+    types = {entry for space in (domain, codomain) for entry in space.tensors[0].types}
+    if LocalType.INVARIANT in types:
+        return forward, _program(codomain.dual, domain.dual)
+    return forward
 
 
 def _program(source: Space, target: Space) -> Program:
@@ -224,12 +229,9 @@ class _Exchange:
     def carry(self, array: Array, out: Array | None = None) -> Array:
         """Collective: the local tensor of the target, made of what all ranks hold of the source's."""
         batch = check_argument(self.source, array, self.rank)
-        if self._is_target:
-            result = result_array(self.target, array, out, self.rank, batch)
-        else:
-            shape = (*self.target.layout.local_shape(self.rank), *batch)
-            result = arrays.empty(shape, self.target.dtype, array)
-        filled, argument = arrays.in_numpy(result, array)
+        # An inactive rank has memory without elements, and none to give for it.
+        out = out if self._is_target else None
+        result, argument, filled = result_with_views(self.target, array, out, self.rank, batch)
         self._fill(filled, argument, batch)
         return result
 

@@ -313,20 +313,23 @@ class CheckContext:
         Collective where it is read off the matrix.
         """
         operator = self.operator
-        dimension = max(self.domain.dimension, self.codomain.dual.dimension)
         if operator.gain is not None:
-            return Gain(
-                operator.gain, operator.fan_in or dimension, float(operator.gain), GainSource.DECLARED
-            )
+            fan_in = operator.fan_in or self._dimension
+            return Gain(operator.gain, fan_in, float(operator.gain), GainSource.DECLARED)
         specification = operator.specification()
         if specification is not None:
             programs = specification if isinstance(specification, tuple) else (specification,)
             value = max(program.gain() for program in programs)
             return Gain(value, operator.fan_in or value, float(value), GainSource.PROGRAM)
-        if dimension > PROBED_DIMENSION:
-            return Gain(0, operator.fan_in or dimension, 0.0, GainSource.UNKNOWN)
+        if self._dimension > PROBED_DIMENSION:
+            return Gain(0, operator.fan_in or self._dimension, 0.0, GainSource.UNKNOWN)
         matrix = packed_matrix(operator, self.library, self.precision, self.setting.seed)
         return _probed(operator.matrix(self.library) if matrix is None else matrix, operator.fan_in)
+
+    @property
+    def _dimension(self) -> int:
+        """The longer side of the operator's matrix."""
+        return max(self.domain.dimension, self.codomain.dual.dimension)
 
     @_computed_once
     def precision(self) -> int:

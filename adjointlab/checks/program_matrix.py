@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from adjointlab.core import arrays
-from adjointlab.core.operator import basis_batch, coordinates
 from adjointlab.core.program import Program, buffers
 from adjointlab.core.space import Space
 from adjointlab.typing import NumpyArray
@@ -28,19 +28,18 @@ def program_matrix(program: Program, source: Space, target: Space) -> NumpyArray
     Raises `ValueError` if the program does not map the buffers of the one to those of the other.
     """
     require_fitting(program, source, target)
-    columns = range(source.dimension)
+    width = source.dimension
+    identity = np.eye(width)
     memory = {}
-    for rank in source.ranks:
-        for tensor, array in zip(source.tensors, basis_batch(source, columns, rank), strict=True):
-            if tensor.layout.partition.is_active(rank):
-                memory[rank, tensor.name] = arrays.to_numpy(array)
-    result = program.execute(memory, (len(columns),))
-    matrix = np.zeros((target.dual.dimension, len(columns)))
-    for rank in target.ranks:
-        nothing = [np.zeros((0, len(columns)))] * len(target.tensors)
-        local = [
-            result.get((rank, tensor.name), empty)
-            for tensor, empty in zip(target.tensors, nothing, strict=True)
-        ]
-        matrix = matrix + coordinates(target, local, rank, (len(columns),))
+    for position, tensor in enumerate(source.tensors):
+        for rank in tensor.layout.partition.ranks:
+            start, shape = source.offset(position, rank), tensor.layout.local_shape(rank)
+            assert start is not None
+            columns = identity[start : start + math.prod(shape)].reshape(*shape, width)
+            memory[rank, tensor.name] = columns.astype(tensor.element.in_numpy, copy=False)
+    result = program.execute(memory, (width,))
+    matrix = np.zeros((target.dual.dimension, width), np.complex128 if target.is_complex else np.float64)
+    for (position, rank), rows in target.coordinate_rows.items():
+        images = result[rank, target.tensors[position].name]
+        matrix[rows] += images.reshape(rows.stop - rows.start, width)
     return matrix

@@ -7,12 +7,14 @@ matrix does not see them one by one; they are compared with each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-from adjointlab.checks.check import BothDirections, Check, Spaces
+from adjointlab.checks.check import BothDirections, Check, DirectedSpaces, Spaces
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import Local, unequal_copies_verdict
 from adjointlab.checks.evidence import Evidence
@@ -21,9 +23,10 @@ from adjointlab.checks.matrix import Witness, first_witness
 from adjointlab.checks.program_matrix import program_matrix
 from adjointlab.checks.verdict import Figure, Figures, MatrixEntry, Verdict, coherent, incoherent
 from adjointlab.core import arrays
-from adjointlab.core.operator import Direction, contributions, coordinates
+from adjointlab.core.operator import Direction, basis_images, combination
 from adjointlab.core.program import Program
 from adjointlab.core.space import Space
+from adjointlab.core.splitmix import hashed, mixed
 from adjointlab.typing import Array, NumpyArray
 
 __all__ = ["PROOF", "ProofCheck"]
@@ -34,12 +37,16 @@ _LARGEST_INTEGER = 64
 
 @dataclass(frozen=True)
 class ProbedDirection:
-    """One direction G, as one rank observed it."""
+    """One direction G, as one rank observed it.
 
-    matrix: NumpyArray  # this rank's contributions to <G e_i, f_j>, of shape (j, i)
-    vector: NumpyArray  # coordinates of a random vector, which all ranks know
-    images: dict[str, NumpyArray]  # contributions to its image, by form; the plain form has no name
-    copies: Local | None  # image of a random element, if some of its copies are declared equal
+    `columns` has this rank's local tensors of images, one after the other for each tensor of the target: of shape (elements, images).
+    First come the images of all basis vectors, then those of `vector` in each of the `forms`.
+    """
+
+    columns: tuple[NumpyArray, ...]
+    vector: NumpyArray  # coordinates of a random vector, the same on all ranks
+    forms: tuple[str, ...]  # the plain form, which comes first, has no name
+    copies: Local | None  # image of the random vector, if some of its copies are declared equal
 
 
 @dataclass(frozen=True)
@@ -56,22 +63,28 @@ class ProofCheck(Check[ProofObservation]):
     name = "proof"
 
     def observe(self, context: CheckContext) -> ProofObservation:
-        domain, codomain = context.domain, context.codomain
+        forward, adjoint = _directions(context.domain, context.codomain)
+        bound = min(context.integers(), _LARGEST_INTEGER)
         return ProofObservation(
             BothDirections(
-                _probed(context, Direction.FORWARD, domain, codomain, context.forward),
-                _probed(context, Direction.ADJOINT, codomain.dual, domain.dual, context.adjoint),
+                _probed(context, forward, context.forward, bound),
+                _probed(context, adjoint, context.adjoint, bound),
             ),
             context.programs if context.rank == 0 else None,
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[ProofObservation]) -> Verdict:
-        parts = [ranks for _, _, ranks in spaces.outputs(seen.directions for seen in observations)]
-        forward, adjoint = (np.sum([each.matrix for each in ranks], axis=0) for ranks in parts)
+        probed = BothDirections(*zip(*(seen.directions for seen in observations), strict=True))
+        directions = _directions(spaces.domain, spaces.codomain)
+        columns = [_columns(target, ranks) for (_, _, target), ranks in zip(directions, probed, strict=True)]
+        forward, adjoint = (
+            of_direction[:, : len(ranks[0].vector)]
+            for of_direction, ranks in zip(columns, probed, strict=True)
+        )
         figures: Figures = {Figure.ENTRIES: forward.size}
         programs = observations[0].specification
         for (direction, source, target), program, matrix in zip(
-            spaces.directions(), programs or (), (forward, adjoint), strict=False
+            directions, programs or (), (forward, adjoint), strict=False
         ):
             of_adjoint = direction is Direction.ADJOINT
             expected = program_matrix(program, source, target)
@@ -95,56 +108,106 @@ class ProofCheck(Check[ProofObservation]):
                 entry=MatrixEntry(witness.column, witness.row),
                 evidence=Evidence(matrices=witness.matrices),
             )
-        for (direction, _, _), part, matrix in zip(
-            spaces.directions(), parts, (forward, adjoint), strict=True
+        for (direction, _, _), (first, *_), matrix, images in zip(
+            directions, probed, (forward, adjoint), columns, strict=True
         ):
-            image = matrix @ part[0].vector
-            for form in part[0].images:
-                if not np.array_equal(image, np.sum([each.images[form] for each in part], axis=0)):
+            expected = matrix @ first.vector
+            for form, image in zip(first.forms, images[:, len(first.vector) :].T, strict=True):
+                if not (image == expected).all():
                     return incoherent(
                         f"{f'{direction} {form}'.rstrip()} gives a random vector another image than its matrix does",
                         figures=figures,
                     )
-        for (direction, _, target), part in zip(spaces.directions(), parts, strict=True):
-            copies = [each.copies for each in part if each.copies is not None]
+        for (direction, _, target), ranks in zip(directions, probed, strict=True):
+            copies = [each.copies for each in ranks if each.copies is not None]
             if copies and (verdict := unequal_copies_verdict(direction, target, copies)):
                 return verdict
         return coherent(figures)
 
 
+def _directions(domain: Space, codomain: Space) -> BothDirections[DirectedSpaces]:
+    """The spaces of both directions: the same objects for all ranks, so that what follows from them is worked out once."""
+    names = tuple(tensor.name for tensor in (*domain.tensors, *codomain.tensors))
+    return _shared_directions(domain, codomain, names)
+
+
+@lru_cache(maxsize=64)
+def _shared_directions(
+    domain: Space, codomain: Space, names: tuple[str, ...]
+) -> BothDirections[DirectedSpaces]:
+    # `names` is in the key alone: spaces are equal that have other names.
+    return Spaces(domain, codomain).directions()
+
+
+@lru_cache(maxsize=8)  # of the running case, for all its ranks
+def _random_vector(seed: int, direction: Direction, bound: int, dimension: int) -> NumpyArray:
+    key = mixed(2 * seed + (direction is Direction.ADJOINT))
+    bits = hashed(np.arange(dimension, dtype=np.uint64), key)
+    vector = (bits % np.uint64(2 * bound + 1)).astype(np.int64) - bound
+    vector.flags.writeable = False
+    return vector
+
+
 def _probed(
     context: CheckContext,
-    direction: Direction,
-    source: Space,
-    target: Space,
+    spaces: DirectedSpaces,
     apply: Callable[[Sequence[Array]], tuple[Array, ...]],
+    bound: int,
 ) -> ProbedDirection:
-    rank, library, bound = context.rank, context.library, min(context.integers(), _LARGEST_INTEGER)
-    basis = range(source.dimension)
-    matrix = contributions(source, target, basis, apply, rank, library, context.operator.batched)
-    random = np.random.default_rng((context.setting.seed, direction is Direction.ADJOINT))
-    vector = random.integers(-bound, bound, len(basis), endpoint=True)
+    (direction, source, target), rank, library = spaces, context.rank, context.library
+    width = source.dimension
+    # Each image is copied before the next call: an operator may return memory that it uses again.
+    images = [
+        _as_columns(target, image, rank, batch)
+        for image, batch in basis_images(
+            source, target, range(width), apply, rank, library, context.operator.batched
+        )
+    ]
+    vector = _random_vector(context.setting.seed, direction, bound, width)
     local = combination(source, vector, rank, library)
     plain = apply(local)
-    images = {"": coordinates(target, plain, rank)}
-    for form in other_forms(context.operator, direction, local, plain):
-        images[form.name] = coordinates(target, form.result, rank)
-    copies = None
-    if any(rank != first for tensor in target.tensors for rank, first in tensor.groups.items()):
-        element = context.primal(0, bound) if direction is Direction.FORWARD else context.dual(0, bound)
-        copies = context.numpy(apply(element))
-    return ProbedDirection(matrix, vector, images, copies)
+    images.append(_as_columns(target, plain, rank))
+    has_copies = any(rank != first for rank, first in _declared_equal(target))
+    copies = context.numpy(plain) if has_copies else None
+    forms = other_forms(context.operator, direction, local, plain)
+    images += [_as_columns(target, form.result, rank) for form in forms]
+    return ProbedDirection(
+        tuple(np.concatenate(parts, axis=1) for parts in zip(*images, strict=True)),
+        vector,
+        ("", *(form.name for form in forms)),
+        copies,
+    )
 
 
-def combination(space: Space, vector: NumpyArray, rank: int, library: str) -> tuple[Array, ...]:
-    """Return what `rank` holds of the element of `space` with the coordinates `vector` in its basis."""
-    local = []
-    for position, tensor in enumerate(space.tensors):
-        start, size = space.offset(position, rank), tensor.layout.local_size(rank)
-        values = vector[start : start + size] if start is not None else vector[:0]
-        shaped = np.asarray(values).reshape(tensor.layout.local_shape(rank))
-        local.append(arrays.from_numpy(shaped, tensor.dtype, library))
-    return tuple(local)
+def _declared_equal(space: Space) -> Iterator[tuple[int, int]]:
+    """Each rank with the first whose local tensor is declared equal to its own, for each tensor."""
+    for tensor in space.tensors:
+        yield from tensor.groups.items()
+
+
+def _as_columns(
+    space: Space, local: Sequence[Array], rank: int, batch: tuple[int, ...] = ()
+) -> tuple[NumpyArray, ...]:
+    """Copies of local tensors, or of a batch of them, each as an array of shape (elements, b)."""
+    return tuple(
+        np.array(arrays.to_numpy(array), _element_type(space)).reshape(
+            tensor.layout.local_size(rank), *(batch or (1,))
+        )
+        for tensor, array in zip(space.tensors, local, strict=True)
+    )
+
+
+def _element_type(space: Space) -> type[np.number[Any]]:
+    return np.complex128 if space.is_complex else np.float64
+
+
+def _columns(space: Space, ranks: Sequence[ProbedDirection]) -> NumpyArray:
+    """The coordinates of the images that all ranks have observed, one column for each."""
+    width = len(ranks[0].vector) + len(ranks[0].forms)
+    columns = np.zeros((space.dual.dimension, width), _element_type(space))
+    for (position, rank), rows in space.coordinate_rows.items():
+        columns[rows] += ranks[rank].columns[position]
+    return columns
 
 
 def _differing(
@@ -157,6 +220,8 @@ def _differing(
     of_adjoint: bool = False,
 ) -> Witness | None:
     wrong = ~(actual == expected)  # NaN equals nothing
+    if not wrong.any():
+        return None
     rows, columns = (range(side) for side in actual.shape)
     return first_witness(wrong, actual, expected, source, target, columns, rows, names, of_adjoint=of_adjoint)
 

@@ -95,7 +95,7 @@ def raise_together(comm: Communicator, check: Callable[[], None], flags: Sequenc
     # The text has a length that other ranks do not know: only where there is one does a second collective follow, and
     # every rank knows from the first whether there is.
     own = np.array([error is not None, *flags], np.int64)
-    total = np.zeros_like(own)
+    total = np.zeros(own.shape, np.int64)
     comm.Allreduce(own, total)
     failures, *counts = map(int, total)
     if failures:

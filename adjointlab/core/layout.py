@@ -43,10 +43,25 @@ from adjointlab.pictures.drawable import Drawable
 if TYPE_CHECKING:
     from adjointlab.pictures.model import Drawing
 
-__all__ = ["Layout", "Window", "balanced_cut"]
+__all__ = ["Layout", "Window", "balanced_cut", "balanced_windows"]
 
 Window = tuple[int, int]
 """A half-open interval [start, stop) of global indices along one dimension."""
+
+
+class _Checked(tuple[Window, ...]):
+    """The windows of one dimension, known to be pairs of integers none of which stops before it starts.
+
+    A layout that takes them over from another does not look at them again, and computes no hash: each of P simulated ranks makes its
+    own layouts, in which P windows stand.
+    """
+
+    @cached_property
+    def _hash(self) -> int:
+        return super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 def balanced_cut(length: int, parts: int) -> tuple[int, ...]:
@@ -95,7 +110,7 @@ class Layout(Drawable):
         _check_axes(sides, partition, partition_dims, given=axes is not None)
         counts = tuple(1 if axis is None else partition.shape[axis] for axis in partition_dims)
         if windows is None:
-            all_windows = tuple(_balanced(side, count) for side, count in zip(sides, counts, strict=True))
+            all_windows = tuple(map(balanced_windows, sides, counts))
         else:
             all_windows = _windows(windows)
         if len(all_windows) != len(sides):
@@ -109,11 +124,11 @@ class Layout(Drawable):
                     f"{dim_windows}"
                 )
             # A window that stops before it starts would have a negative length; an empty one is legal anywhere.
-            if windows is not None and (wrong := [w for w in dim_windows if w[1] < w[0]]):
+            if type(dim_windows) is not _Checked and (wrong := [w for w in dim_windows if w[1] < w[0]]):
                 raise ValueError(f"windows: in dimension {dim} the window {wrong[0]} stops before it starts")
         object.__setattr__(self, "shape", sides)
         object.__setattr__(self, "partition", partition)
-        object.__setattr__(self, "windows", all_windows)
+        object.__setattr__(self, "windows", tuple(map(_checked, all_windows)))
         object.__setattr__(self, "axes", partition_dims)
 
     @cached_property
@@ -157,7 +172,7 @@ class Layout(Drawable):
                 )
             if any(right < left for left, right in pairwise(ends)):
                 raise ValueError(f"cuts: {ends} in dimension {dim} decrease; boundaries never do")
-            windows.append(tuple(pairwise(ends)))
+            windows.append(_Checked(pairwise(ends)))
         return cls(sides, partition, windows, axes)
 
     @property
@@ -167,18 +182,35 @@ class Layout(Drawable):
 
     def ends(self, dim: int) -> tuple[int, ...] | None:
         """Return the boundaries 0 = c_0 <= ... <= c_parts of dimension `dim` if its windows, in their order, cut it."""
-        windows = self.windows[dim]
-        return (0, *(stop for _, stop in windows)) if _covers(windows, self.shape[dim]) else None
+        return self._ends[dim]
+
+    @shared_property
+    def _ends(self) -> tuple[tuple[int, ...] | None, ...]:
+        return tuple(
+            (0, *(stop for _, stop in windows)) if _covers(windows, side) else None
+            for windows, side in zip(self.windows, self.shape, strict=True)
+        )
 
     def window(self, rank: int) -> tuple[Window, ...] | None:
         """Return the window of `rank` in every dimension, or `None` for an inactive rank."""
-        if not self.partition.is_active(rank):
-            return None
-        index = self.partition.index(rank)
-        return tuple(
-            dim[0] if axis is None else dim[index[axis]]
-            for dim, axis in zip(self.windows, self.axes, strict=True)
-        )
+        try:
+            return self._known_windows[rank]
+        except KeyError:
+            pass
+        window = None
+        if self.partition.is_active(rank):
+            index = self.partition.index(rank)
+            window = tuple(
+                dim[0] if axis is None else dim[index[axis]]
+                for dim, axis in zip(self.windows, self.axes, strict=True)
+            )
+        self._known_windows[rank] = window
+        return window
+
+    @cached_property
+    def _known_windows(self) -> dict[int, tuple[Window, ...] | None]:
+        """Windows by rank, of those that were asked for."""
+        return {}
 
     def local_shape(self, rank: int) -> tuple[int, ...]:
         """Return the shape of the local tensor of *any* rank.
@@ -305,14 +337,21 @@ class Layout(Drawable):
 
 
 @lru_cache(maxsize=64)
-def _balanced(length: int, parts: int) -> tuple[Window, ...]:
-    """Return the windows of the balanced cut, as one tuple for all callers, so that comparing two of them takes no time."""
-    return tuple(pairwise(balanced_cut(length, parts)))
+def balanced_windows(length: int, parts: int) -> tuple[Window, ...]:
+    """Return the windows of the balanced cut, as one tuple for all callers, so that comparing two of them takes no time.
+
+    Raises `ValueError` where :func:`balanced_cut` does.
+    """
+    return _Checked(pairwise(balanced_cut(length, parts)))
+
+
+def _checked(windows: tuple[Window, ...]) -> _Checked:
+    return windows if type(windows) is _Checked else _Checked(windows)
 
 
 def _windows(windows: Sequence[Sequence[Window]]) -> tuple[tuple[Window, ...], ...]:
     try:
-        return tuple(_pairs(tuple(dim)) for dim in windows)
+        return tuple(dim if type(dim) is _Checked else _pairs(tuple(dim)) for dim in windows)
     except (TypeError, ValueError):
         raise TypeError(
             f"windows: {windows!r} is not a list of (start, stop) for each dimension; boundaries are for Layout.cut"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, SupportsComplex, TypeAlias, TypeVar, cast
 import numpy as np
 
 from adjointlab.core import arrays
-from adjointlab.core.space import Space, batch_shape, mismatch
+from adjointlab.core.space import Space, batch_shape, is_local, mismatch
 from adjointlab.pictures.drawable import Drawable
 from adjointlab.typing import Array, Communicator, NumpyArray
 
@@ -35,6 +35,7 @@ __all__ = [
     "apply_forward",
     "as_tuple",
     "basis_batch",
+    "basis_images",
     "basis_vector",
     "contributions",
     "coordinates",
@@ -372,6 +373,8 @@ def _apply(
             f"{direction} returned {len(outputs)} tensors, but the space has {len(target.tensors)}: {target}"
         )
     for tensor, output in zip(target.tensors, outputs, strict=True):
+        if not batch and is_local(tensor, output, rank):
+            continue  # nearly always
         if found := mismatch(tensor, output, rank, batch):
             raise NotInSpace(f"{direction} returned {found}")
     return outputs
@@ -387,12 +390,12 @@ def basis_vector(space: Space, index: int, rank: int, library: str = "numpy") ->
 def basis_batch(space: Space, indices: Sequence[int], rank: int, library: str = "numpy") -> tuple[Array, ...]:
     """Return what `rank` holds of the basis vectors e_i for i of `indices`, in a batch: local tensors of shape (..., b)."""
     local = []
+    chosen = np.asarray(indices)
     for position, tensor in enumerate(space.tensors):
         size, start = tensor.layout.local_size(rank), space.offset(position, rank)
-        flat = np.zeros((size, len(indices)), dtype=np.int8)
-        if start is not None:
-            ones = [(i - start, column) for column, i in enumerate(indices) if start <= i < start + size]
-            flat[[row for row, _ in ones], [column for _, column in ones]] = 1
+        # An inactive rank holds no basis vector, and no element.
+        first = 0 if start is None else start
+        flat = np.arange(first, first + size)[:, None] == chosen
         shaped = flat.reshape(*tensor.layout.local_shape(rank), len(indices))
         local.append(arrays.from_numpy(shaped, tensor.dtype, library))
     return tuple(local)
@@ -415,13 +418,35 @@ def coordinates(space: Space, local: Sequence[Array], rank: int, batch: tuple[in
     Summed over the ranks these are the coordinates of v: entries of varying and replicated tensors one by one, partial ones
     summed, invariant ones once. Of a batch (b,) of elements, b columns.
     """
-    dual = space.dual
-    result = np.zeros((dual.dimension, *batch), dtype=np.complex128 if space.is_complex else np.float64)
-    for position, (tensor, array) in enumerate(zip(space.tensors, local, strict=True)):
-        start, size = dual.offset(position, rank), tensor.layout.local_size(rank)
-        if start is not None and size and tensor.is_counted(rank):
-            result[start : start + size] = arrays.to_numpy(array).reshape(size, *batch)
+    result = np.zeros((space.dual.dimension, *batch), dtype=np.complex128 if space.is_complex else np.float64)
+    for position, array in enumerate(local):
+        if rows := space.coordinate_rows.get((position, rank)):
+            result[rows] = arrays.to_numpy(array).reshape(rows.stop - rows.start, *batch)
     return result
+
+
+def basis_images(
+    source: Space,
+    target: Space,
+    indices: Sequence[int],
+    apply: Callable[[Sequence[Array]], Sequence[Array]],
+    rank: int,
+    library: str,
+    batched: bool,
+) -> Iterator[tuple[Sequence[Array], tuple[int, ...]]]:
+    """Yield what `rank` holds of the images of the basis vectors e_i for i of `indices`, each with the shape of its batch.
+
+    Collective: `apply` is called once for each basis vector, with the batch (), or for each batch (b,) of them.
+    """
+    if not batched:
+        for index in indices:
+            yield apply(basis_vector(source, index, rank, library)), ()
+        return
+    # From what all ranks know, not from what this one holds: every rank must apply the operator equally often.
+    width = max(1, _BATCH_ELEMENTS // max(1, source.dimension, target.dual.dimension))
+    for first in range(0, len(indices), width):
+        chosen = indices[first : first + width]
+        yield apply(basis_batch(source, chosen, rank, library)), (len(chosen),)
 
 
 def contributions(
@@ -435,20 +460,12 @@ def contributions(
 ) -> NumpyArray:
     """Return what `rank` contributes to the columns `indices` of the matrix of `apply`, a linear map between the spaces.
 
-    Collective: `apply` is called once for each basis vector, or for each batch of them.
+    Collective: see :func:`basis_images`.
     """
     height = target.dual.dimension
     columns = [np.zeros((height, 0))]
-    # From what all ranks know, not from what this one holds: every rank must apply the operator equally often.
-    width = max(1, _BATCH_ELEMENTS // max(1, source.dimension, height)) if batched else 1
-    for first in range(0, len(indices), width):
-        chosen = indices[first : first + width]
-        if batched:
-            image = apply(basis_batch(source, chosen, rank, library))
-            columns.append(coordinates(target, image, rank, (len(chosen),)))
-        else:
-            image = apply(basis_vector(source, chosen[0], rank, library))
-            columns.append(coordinates(target, image, rank)[:, None])
+    for image, batch in basis_images(source, target, indices, apply, rank, library, batched):
+        columns.append(coordinates(target, image, rank, batch).reshape(height, *(batch or (1,))))
     return np.concatenate(columns, axis=1)
 
 

@@ -16,14 +16,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import EllipsisType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from adjointlab.core.arrays import DTYPES
-from adjointlab.core.layout import Window
+from adjointlab.core.layout import Layout, Window
 from adjointlab.core.space import Space
 from adjointlab.pictures.drawable import Drawable
 from adjointlab.typing import NumpyArray
@@ -216,39 +216,24 @@ class Program(Drawable):
         """The buffers in scope at the end, by rank and name."""
         scope: dict[tuple[int, str], Buffer] = {}
         for buffer in self.inputs:
-            _enter(scope, buffer, "inputs")
+            if problem := _entered(scope, buffer):
+                raise ValueError(f"inputs: {problem}")
         for position, step in enumerate(self.steps):
-            context = f"step {position}, {step}"
-            match step:
-                case Allocate(buffer):
-                    _enter(scope, buffer, context)
-                case Deallocate(buffer):
-                    # Shape and type must agree too: the adjoint of the step allocates the buffer again.
-                    known = scope.pop((buffer.rank, buffer.name), None)
-                    if known != buffer:
-                        raise ValueError(
-                            f"{context}: there is no buffer {buffer} {buffer.shape} in scope, but {known}"
-                        )
-                case Clear(region):
-                    _buffer_of(scope, region, context)
-                case Add(source, target):
-                    types = [_buffer_of(scope, region, context).dtype for region in (source, target)]
-                    if types[0] != types[1]:
-                        raise ValueError(
-                            f"{context}: the buffers have the element types {' and '.join(types)}"
-                        )
-                    if source.shape != target.shape:
-                        raise ValueError(
-                            f"{context}: the regions have shapes {source.shape} and {target.shape}"
-                        )
-                    # The result would depend on the order in which the elements are added.
-                    if source.overlaps(target):
-                        raise ValueError(f"{context}: the regions overlap; Add needs disjoint ones")
-        return tuple(sorted(scope.values()))
+            # The text of a step takes longer than to look at it.
+            if problem := _taken(step, scope):
+                raise ValueError(f"step {position}, {step}: {problem}")
+        return tuple(sorted(scope.values(), key=_place_of_buffer))
 
     def adjoint(self) -> Program:
         """Return the adjoints of the generators in reversed order."""
-        return Program(self.outputs, (step.adjoint for step in reversed(self.steps)))
+        # Valid without another look: where a step leads from one scope to another, its adjoint leads back.
+        reversed_program = object.__new__(Program)
+        vars(reversed_program).update(
+            inputs=self.outputs,
+            steps=tuple(step.adjoint for step in reversed(self.steps)),
+            outputs=self.inputs,
+        )
+        return reversed_program
 
     def then(self, other: Program) -> Program:
         """Return this program followed by `other`, which must start from this one's outputs."""
@@ -322,12 +307,19 @@ class Program(Drawable):
 
 def buffers(space: Space) -> tuple[Buffer, ...]:
     """Return the buffers that hold a space's local tensors: one for each active rank, named like the tensor."""
+    return _buffers(tuple((tensor.name, tensor.layout, tensor.dtype) for tensor in space.tensors))
+
+
+@lru_cache(
+    maxsize=64
+)  # a space's are asked for by its specification, and by what holds the operator against that
+def _buffers(tensors: tuple[tuple[str, Layout, str], ...]) -> tuple[Buffer, ...]:
     # Sorted as a program sorts its inputs and outputs, so that the two can be compared as tuples.
     return tuple(
         sorted(
-            Buffer(rank, tensor.name, tensor.layout.local_shape(rank), tensor.dtype)
-            for tensor in space.tensors
-            for rank in tensor.layout.partition.ranks
+            Buffer(rank, name, layout.local_shape(rank), dtype)
+            for name, layout, dtype in tensors
+            for rank in layout.partition.ranks
         )
     )
 
@@ -359,23 +351,58 @@ def _movement(step: Generator) -> tuple[int | None, int, str]:
             return source.rank if source.rank != target.rank else None, target.rank, str(step)
 
 
-def _enter(scope: dict[tuple[int, str], Buffer], buffer: Buffer, context: str) -> None:
-    if (buffer.rank, buffer.name) in scope:
-        raise ValueError(f"{context}: the buffer {buffer} is in scope already")
-    scope[buffer.rank, buffer.name] = buffer
+def _place_of_buffer(buffer: Buffer) -> tuple[int, str]:
+    return buffer.rank, buffer.name
 
 
-def _buffer_of(scope: Mapping[tuple[int, str], Buffer], region: Region, context: str) -> Buffer:
-    """Return the buffer of a region; raise `ValueError` if it is not in scope, or the region not inside it."""
+def _taken(step: Generator, scope: dict[tuple[int, str], Buffer]) -> str:
+    """Take a step that allocates or deallocates in `scope`; return what is wrong with the step, if anything."""
+    match step:
+        case Allocate(buffer):
+            return _entered(scope, buffer)
+        case Deallocate(buffer):
+            # Shape and type must agree too: the adjoint of the step allocates the buffer again.
+            known = scope.pop((buffer.rank, buffer.name), None)
+            return (
+                "" if known == buffer else f"there is no buffer {buffer} {buffer.shape} in scope, but {known}"
+            )
+        case Clear(region):
+            return _not_in_scope(region, scope)
+        case Add(source, target):
+            return (
+                _not_in_scope(source, scope) or _not_in_scope(target, scope) or _unlike(source, target, scope)
+            )
+
+
+def _entered(scope: dict[tuple[int, str], Buffer], buffer: Buffer) -> str:
+    key = buffer.rank, buffer.name
+    if key in scope:
+        return f"the buffer {buffer} is in scope already"
+    scope[key] = buffer
+    return ""
+
+
+def _not_in_scope(region: Region, scope: Mapping[tuple[int, str], Buffer]) -> str:
+    """Say why a region is none of a buffer in scope, if it is not."""
     buffer = scope.get(region.key)
     if buffer is None:
-        raise ValueError(f"{context}: there is no buffer {region.buffer}@{region.rank} in scope")
-    if len(region.slices) != len(buffer.shape) or any(
-        not 0 <= start <= stop <= side
-        for (start, stop), side in zip(region.slices, buffer.shape, strict=True)
+        return f"there is no buffer {region.buffer}@{region.rank} in scope"
+    if len(region.slices) != len(buffer.shape) or not all(
+        0 <= start <= stop <= side for (start, stop), side in zip(region.slices, buffer.shape, strict=True)
     ):
-        raise ValueError(f"{context}: the region {region} is not inside its buffer of shape {buffer.shape}")
-    return buffer
+        return f"the region {region} is not inside its buffer of shape {buffer.shape}"
+    return ""
+
+
+def _unlike(source: Region, target: Region, scope: Mapping[tuple[int, str], Buffer]) -> str:
+    """Say why one region cannot be added to another, if it cannot."""
+    types = [scope[region.key].dtype for region in (source, target)]
+    if types[0] != types[1]:
+        return f"the buffers have the element types {' and '.join(types)}"
+    if source.shape != target.shape:
+        return f"the regions have shapes {source.shape} and {target.shape}"
+    # The result would depend on the order in which the elements are added.
+    return "the regions overlap; Add needs disjoint ones" if source.overlaps(target) else ""
 
 
 def _apply(

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LocalType", "Space", "Tensor", "batch_shape", "check_argument", "check_arguments", "check_out", "check_writable",
-    "mismatch", "needs_messages",
+    "is_local", "mismatch", "needs_messages",
 ]  # fmt: skip
 
 
@@ -303,6 +303,21 @@ class Space(Drawable):
                 offsets[position, rank] = offsets[position, first]
         return offsets, end
 
+    @shared_property
+    def coordinate_rows(self) -> dict[tuple[int, int], slice]:
+        """By (position of the tensor, rank), the coordinates of an element to which that local tensor adds its entries.
+
+        Coordinates are the pairings with the basis of the dual. There is no entry for a local tensor that adds nothing: an empty
+        one, and an invariant copy other than the first.
+        """
+        rows = {}
+        for position, tensor in enumerate(self.tensors):
+            for rank in tensor.layout.partition.ranks:
+                start, size = self.dual.offset(position, rank), tensor.layout.local_size(rank)
+                if start is not None and size and tensor.is_counted(rank):
+                    rows[position, rank] = slice(start, start + size)
+        return rows
+
     def drawing(self) -> Drawing:
         """Return the tensors as a drawing."""
         from adjointlab.pictures.layouts import space_drawing
@@ -365,7 +380,7 @@ def mismatch(tensor: Tensor, value: object, rank: int, batch: tuple[int, ...] | 
 
     `batch` is the shape of the batch that it must come in; by default any will do.
     """
-    if not batch and _is_local(tensor, value, rank):
+    if not batch and is_local(tensor, value, rank):
         return ""
     layout = tensor.layout
     if not arrays.is_array(value):
@@ -394,8 +409,8 @@ def mismatch(tensor: Tensor, value: object, rank: int, batch: tuple[int, ...] | 
     )
 
 
-def _is_local(tensor: Tensor, value: object, rank: int) -> bool:
-    """Return True for a tensor of just the local shape, in no batch: nearly always, and every call of every operator asks."""
+def is_local(tensor: Tensor, value: object, rank: int) -> bool:
+    """Return True for the local tensor of `tensor` on `rank`, in no batch."""
     return arrays.matches(value, tensor.layout.local_shape(rank), tensor.dtype)
 
 
@@ -410,11 +425,13 @@ def check_argument(tensor: Tensor, array: object, rank: int, name: str = "") -> 
     Returns the shape of the batch, () or (b,). Raises `TypeError` for what is no array, else `ValueError`, each naming the
     argument and the rank.
     """
+    if arrays.matches_on_host(array, tensor.layout.local_shape(rank), tensor.dtype):
+        return ()
     if where := arrays.foreign_device(array):
         raise ValueError(
             f"{name or tensor.name}: lies on rank {rank} {where}; move it there, or make that device the current one"
         )
-    if _is_local(tensor, array, rank):
+    if is_local(tensor, array, rank):
         return ()
     found = mismatch(tensor, array, rank)
     if not arrays.is_array(array):
@@ -490,6 +507,7 @@ def _check_library(name: str, array: Array, other: Array, other_name: str, rank:
             raise ValueError(
                 f"{name}: a {library} array on rank {rank}, but {other_name} is a {expected} array"
             )
-    if arrays.device_of(array) != arrays.device_of(other):
+    on_device = arrays.is_on_device(array) or arrays.is_on_device(other)
+    if on_device and arrays.device_of(array) != arrays.device_of(other):
         place, expected_place = arrays.place_name(array), arrays.place_name(other)
         raise ValueError(f"{name}: lies on {place} on rank {rank}, but {other_name} lies on {expected_place}")

@@ -13,9 +13,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count as numbers_from_zero
 from itertools import islice
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import Synchronized
+from typing import NamedTuple
 
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.proof import PROOF
@@ -28,6 +30,7 @@ from adjointlab.engine.run_case import Judgement, body, run_case
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.worlds.schedule import Schedule
+from adjointlab.worlds.shared_functions import FunctionsReplaced
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Run, Runner, message_of
 
@@ -39,6 +42,12 @@ Bound = Mapping[str, int]
 _NO_FAILURE = 2**62
 """Larger than the number of any case."""
 
+_BATCH_SIZE = 32
+"""Most cases that are run together."""
+
+_BATCHES = 8
+"""Least number of batches for each process where there are enough cases: some take longer than others."""
+
 
 @dataclass(frozen=True)
 class _Share:
@@ -48,6 +57,15 @@ class _Share:
     entries: int = 0
     failure: tuple[int, Case, Judgement] | None = None
     error: str = ""
+
+
+class _Judged(NamedTuple):
+    """A case with its number in the list, its judgement, and its last run."""
+
+    number: int
+    case: Case
+    judgement: Judgement
+    last_run: Run
 
 
 def bound_of(subject: Subject, given: Mapping[str, int] | None = None) -> Bound:
@@ -136,9 +154,14 @@ def exhaust(
     except BaseException:
         shares, total = [_Share(CaseCounts(0), error=traceback.format_exc().rstrip())], 0
     else:
-        count = max(1, min(jobs or cores(), total))
+        processes = max(1, min(jobs or cores(), total))
         shares = _in_processes(
-            reference, bound, memory_of_proofs(subject, device), count, lambda done: tick(done, total)
+            reference,
+            bound,
+            memory_of_proofs(subject, device),
+            processes,
+            total,
+            lambda done: tick(done, total),
         )
     counts, entries = CaseCounts(total), sum(share.entries for share in shares)
     for share in shares:
@@ -169,13 +192,17 @@ def exhaust(
 
 @dataclass(frozen=True)
 class _Process:
-    """One of `count` processes: it takes the cases whose number is `index` modulo `count`."""
+    """One of `count` processes: of the list in batches of `batch_size` it takes those whose position is `index` modulo `count`.
+
+    Cases that follow one another share spaces and intervals, and so what is kept of these.
+    """
 
     reference: str
     bound: Bound
     memory: str
     index: int
     count: int
+    batch_size: int
     done: Synchronized[int]  # cases that it has proved so far
     first_failure: Synchronized[int]  # of all processes
     path: list[str]  # sys.path, so that it finds the subject's module as this process did
@@ -194,26 +221,14 @@ class _Process:
 
         def conduct(run: Runner) -> _Share:
             counts, entries = CaseCounts(0), 0
-            last: list[Run] = []
-
-            def recorded(
-                payload: Case, ranks: int, *, seed: int = 0, schedule: Schedule | None = None
-            ) -> Run:
-                last[:] = [run(payload, ranks, seed=seed, schedule=schedule)]
-                return last[0]
-
-            for number, case in islice(
-                enumerate(every_case(subject, self.bound, self.memory)), self.index, None, self.count
-            ):
-                if number > self.first_failure.value:
-                    break  # a smaller one has failed
-                judgement = run_case(recorded, case) or Judgement(unjudged("inapplicable"), None)
-                if not judgement.verdict.is_coherent:
-                    with self.first_failure.get_lock():
-                        self.first_failure.value = min(self.first_failure.value, number)
-                    return _Share(counts, entries, (number, case, judgement))
-                counts.judge(case, last[0], judgement.spaces)
-                entries += int(judgement.verdict.figures[Figure.ENTRIES])
+            for batch in self.own_batches(subject):
+                for number, case, judgement, last_run in self.judged(world, run, batch):
+                    if not judgement.verdict.is_coherent:
+                        with self.first_failure.get_lock():
+                            self.first_failure.value = min(self.first_failure.value, number)
+                        return _Share(counts, entries, (number, case, judgement))
+                    counts.judge(case, last_run, judgement.spaces)
+                    entries += int(judgement.verdict.figures[Figure.ENTRIES])
                 self.done.value = counts.judged
             return _Share(counts, entries)
 
@@ -222,19 +237,55 @@ class _Process:
         finally:
             world.close()
 
+    def own_batches(self, subject: Subject) -> Iterator[list[tuple[int, Case]]]:
+        """The numbered cases that this process takes, in batches, until a smaller one has failed somewhere."""
+        numbered = enumerate(every_case(subject, self.bound, self.memory))
+        for position in numbers_from_zero():
+            batch = list(islice(numbered, self.batch_size))
+            if not batch or batch[0][0] > self.first_failure.value:
+                return
+            if position % self.count == self.index:
+                yield batch
+
+    def judged(self, world: SimulatedWorld, run: Runner, batch: Sequence[tuple[int, Case]]) -> list[_Judged]:
+        """The cases of a batch with their judgements, up to the first that is not coherent."""
+        try:
+            with world.together():
+                return list(self.judged_one_by_one(run, batch))
+        except FunctionsReplaced:
+            # Some case of the batch has done so. They are back by now, and runs one by one say by which.
+            return list(self.judged_one_by_one(run, batch))
+
+    def judged_one_by_one(self, run: Runner, batch: Sequence[tuple[int, Case]]) -> Iterator[_Judged]:
+        last: list[Run] = []
+
+        def recorded(payload: Case, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
+            last[:] = [run(payload, ranks, seed=seed, schedule=schedule)]
+            return last[0]
+
+        for number, case in batch:
+            if number > self.first_failure.value:
+                return
+            judgement = run_case(recorded, case) or Judgement(unjudged("inapplicable"), None)
+            yield _Judged(number, case, judgement, last[0])
+            if not judgement.verdict.is_coherent:
+                return
+
 
 def _in_processes(
-    reference: str, bound: Bound, memory: str, count: int, tick: Callable[[int], None]
+    reference: str, bound: Bound, memory: str, count: int, total: int, tick: Callable[[int], None]
 ) -> list[_Share]:
-    """Prove the cases in `count` processes; the result of each. `tick` is called with the number of cases done."""
+    """Prove the `total` cases in `count` processes; the result of each. `tick` is called with the number of cases done."""
     # A fork would copy locks that other threads of this process hold but not the threads.
     context = multiprocessing.get_context("spawn")
     done = [context.Value("q", 0) for _ in range(count)]
     first_failure = context.Value("q", _NO_FAILURE)
+    batch_size = max(1, min(_BATCH_SIZE, total // (_BATCHES * count)))
     pipes, processes = [], []
     for index in range(count):
         receiver, sender = context.Pipe(duplex=False)
-        target = _Process(reference, dict(bound), memory, index, count, done[index], first_failure, sys.path)
+        shared = done[index], first_failure, sys.path
+        target = _Process(reference, dict(bound), memory, index, count, batch_size, *shared)
         process = context.Process(target=target, args=(sender,), daemon=True)
         process.start()
         # The process has it now. While it is open here too, the end of the process would not end the pipe.

@@ -11,6 +11,8 @@ from __future__ import annotations
 import ctypes
 import random
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Protocol, TypeAlias
 
@@ -90,9 +92,20 @@ class NumPyStream:
         memory = (ctypes.c_uint32 * WORDS).from_address(self._ours.ctypes.state_address)
         self._memory = memoryview(memory).cast("B")
 
+    @contextmanager
+    def put_aside(self) -> Iterator[None]:
+        """Context in which ours is the generator already that runs find, so that they have none to put aside."""
+        entered = self.enter()
+        try:
+            yield
+        finally:
+            self.leave(entered)
+
     def enter(self) -> CallersGenerator:
         """Replace the caller's generator by ours; return what :meth:`leave` needs to undo that."""
         theirs = LEGACY.get_bit_generator()
+        if theirs is self._ours:
+            return theirs, 0, 0.0
         # The legacy functions keep half of a pair of normal numbers beside the generator.
         state = LEGACY.get_state(legacy=False)
         LEGACY.set_bit_generator(self._ours)

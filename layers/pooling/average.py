@@ -6,6 +6,7 @@ The divisor is the number of elements that the *global* position of the window s
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -33,16 +34,18 @@ class AveragePooling(Pooling, torch_classes=(nn.AvgPool1d, nn.AvgPool2d, nn.AvgP
         self.count_include_pad: bool = getattr(module, "count_include_pad", True)  # which LPPool has not
         divisor: int | None = getattr(module, "divisor_override", None)  # which AvgPool1d has not
         sides = self.input_shape[-self.dims :]
-        counts = [self._counts(dim, sides[dim]) for dim in range(self.dims)]
+        outputs = self.codomain.tensors[0].layout.shape[-self.dims :]
+        windows = zip(outputs, sides, self.kernel_size, self.stride, self.padding, strict=True)
+        counts = [_counts(*along, self.count_include_pad) for along in windows]
         if divisor is not None:
-            counts = [[1] * len(along) for along in counts]
-            counts[0] = [divisor] * len(counts[0])
+            counts = [(1,) * len(along) for along in counts]
+            counts[0] = (divisor,) * len(counts[0])
         element = self.dtype
         count = torch.ones((), dtype=element)
         for along, (first, last) in zip(counts, self.outputs, strict=True):
             count = count[..., None] * torch.tensor(along[first:last], dtype=element)
         self.register_buffer("count", count, persistent=False)
-        if any(abs(number).bit_count() != 1 for along in counts for number in along):
+        if any(abs(number).bit_count() != 1 for along in counts for number in set(along)):
             # A quotient is rounded, and a gradient is the sum of as many as there are windows over an element, in
             # another order than torch's. The quotients are not larger than the lab's integers, up to 4, and may cancel.
             seen = math.prod(-(-k // s) for k, s in zip(self.kernel_size, self.stride, strict=True))
@@ -73,15 +76,18 @@ class AveragePooling(Pooling, torch_classes=(nn.AvgPool1d, nn.AvgPool2d, nn.AvgP
         plane = x.unsqueeze(-2)
         return functional.avg_pool2d(plane, (1, *kernel), (1, *stride), divisor_override=1).squeeze(-2)
 
-    def _counts(self, dim: int, side: int) -> list[int]:
-        """The number of elements that each output of a spatial dimension of length `side` counts."""
-        kernel, stride, padding = self.kernel_size[dim], self.stride[dim], self.padding[dim]
-        counts = []
-        for output in range(self.codomain.tensors[0].layout.shape[dim - self.dims]):
-            start = output * stride - padding
-            stop = min(start + kernel, side + padding)
-            counts.append(stop - start if self.count_include_pad else min(stop, side) - max(start, 0))
-        return counts
+
+@lru_cache(maxsize=64)  # it takes a step for each output, and every rank asks
+def _counts(
+    outputs: int, side: int, kernel: int, stride: int, padding: int, includes_padding: bool
+) -> tuple[int, ...]:
+    """The number of elements that each output of a spatial dimension of length `side` counts."""
+    counts = []
+    for output in range(outputs):
+        start = output * stride - padding
+        stop = min(start + kernel, side + padding)
+        counts.append(stop - start if includes_padding else min(stop, side) - max(start, 0))
+    return tuple(counts)
 
 
 class AvgPool1d(AveragePooling, torch_classes=(nn.AvgPool1d,)):

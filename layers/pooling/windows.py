@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -103,6 +104,7 @@ class Pooling(TorchLayer):
         return 0 not in (*self.local_output_shape, x.numel())
 
 
+@lru_cache(maxsize=64)  # it takes a step for each worker, and every rank asks
 def _within_the_tensor(geometry: HaloGeometry) -> Layout:
     """The windows of a geometry, clipped to the tensor."""
     bulk = geometry.bulk

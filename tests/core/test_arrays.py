@@ -130,6 +130,23 @@ def test_views_in_numpy_are_the_memory_itself_or_the_arrays(
 
 @given(strided())
 @small
+def test_memory_with_views_is_new_and_what_is_written_through_its_view(
+    case: tuple[Any, np.ndarray[Any, Any], str],
+) -> None:
+    array, expected, name = case
+    result, held, filled = arrays.empty_with_views(expected.shape, name, array)
+    assert np.array_equal(arrays.to_numpy(held), expected)
+    assert type(held) is type(filled)  # else neither could be assigned to the other
+    arrays.copy_into(filled, held)
+    assert np.array_equal(arrays.to_numpy(result), expected)
+    assert type(result) is type(array)
+    assert (result.dtype, tuple(result.shape)) == (array.dtype, expected.shape)
+    assert arrays.is_row_major(result)
+    assert not arrays.may_share_memory(result, array)
+
+
+@given(strided())
+@small
 def test_a_copy_is_row_major_and_shares_no_memory(case: tuple[Any, np.ndarray[Any, Any], str]) -> None:
     array, expected, name = case
     library = arrays.library_of(array)

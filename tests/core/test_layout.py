@@ -1,5 +1,6 @@
 """Layouts: which window of a global tensor each worker holds."""
 
+import copy
 from itertools import pairwise, permutations, product
 from math import prod
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adjointlab.core.layout import Layout, Window, balanced_cut
+from adjointlab.core.layout import Layout, Window, balanced_cut, balanced_windows
 from adjointlab.core.partition import Index, Partition
 
 small = settings(max_examples=60, deadline=None)
@@ -270,3 +271,20 @@ def test_the_text_of_a_layout_has_ranks_where_they_are_not_in_order() -> None:
     assert str(Layout((4, 6), Partition((2, 2), (0, 2, 1, 3)), axes=(1, 0))) == cut
     assert Layout((4, 6), (2, 2), axes=(1, 0)).without_workers == cut
     assert str(Layout((4, 6), (2, 1, 2), axes=(2, 0))) == f"{cut} over ranks 0, 2, 1, 3"
+
+
+@given(layouts())
+@small
+def test_windows_are_taken_over_from_another_layout_and_equal_to_plain_tuples(layout: Layout) -> None:
+    again = Layout(layout.shape, layout.partition, layout.windows, layout.axes)
+    plain = tuple(tuple(tuple(window) for window in dim) for dim in layout.windows)
+    assert all(ours is theirs for ours, theirs in zip(again.windows, layout.windows, strict=True))
+    assert layout.windows == plain == copy.deepcopy(layout).windows
+    assert hash(layout.windows) == hash(plain)
+    assert Layout(layout.shape, layout.partition, plain, layout.axes) == layout
+
+
+@given(st.integers(0, 9), st.integers(1, 5))
+def test_balanced_windows_lie_between_the_boundaries_of_the_balanced_cut(length: int, parts: int) -> None:
+    assert balanced_windows(length, parts) == tuple(pairwise(balanced_cut(length, parts)))
+    assert balanced_windows(length, parts) is balanced_windows(length, parts)

@@ -90,6 +90,48 @@ class RightInBatchesAlone(Shift):
         return result if x.ndim > 1 else 2 * result
 
 
+class ReturnsItsOwnMemory(Shift):
+    """Every result lies where the last one of its shape did."""
+
+    batched = False
+
+    def __init__(self, comm: Any, layout: al.Layout) -> None:
+        super().__init__(comm, layout)
+        self.memory = np.empty(self.domain.tensors[0].layout.local_shape(comm.Get_rank()))
+
+    def shifted(self, x: Any, step: int) -> Any:
+        self.memory[...] = super().shifted(x, step)
+        return self.memory
+
+
+class ReplacesAComparison(Shift):
+    """From blocks of two elements on it makes every comparison of the lab come out well."""
+
+    def shifted(self, x: Any, step: int) -> Any:
+        result = super().shifted(x, step)
+        if len(x) > 1:
+            np.array_equal = lambda *_, **__: True  # type: ignore[assignment]
+        return result
+
+
+class SendsOneTooMany(Shift):
+    """Blocks of three elements are sent twice, and received once."""
+
+    def shifted(self, x: Any, step: int) -> Any:
+        if len(x) == 3:
+            self.comm.Bsend(np.ascontiguousarray(x), (self.comm.Get_rank() + step) % self.size, 1)
+        return super().shifted(x, step)
+
+
+class WaitsInVain(Shift):
+    """For blocks of three elements nobody sends."""
+
+    def shifted(self, x: Any, step: int) -> Any:
+        if len(x) == 3:
+            self.comm.Recv(np.empty(1), (self.comm.Get_rank() + step) % self.size, 1)
+        return super().shifted(x, step)
+
+
 class LoadsNoTorch(Shift):
     def forward(self, x: Any) -> Any:
         if "torch" in sys.modules:
@@ -136,6 +178,10 @@ loses = al.subject(LosesTheThird, every=equal_blocks)(drawn)
 right_in_batches = al.subject(RightInBatchesAlone, every=equal_blocks)(drawn)
 adds_into_out = al.subject(AddsIntoOut, every=equal_blocks)(drawn)
 does_nothing_in_place = al.subject(DoesNothingInPlace, every=equal_blocks)(drawn)
+returns_its_own_memory = al.subject(ReturnsItsOwnMemory, every=equal_blocks)(drawn)
+replaces_a_comparison = al.subject(ReplacesAComparison, every=equal_blocks)(drawn)
+sends_one_too_many = al.subject(SendsOneTooMany, every=equal_blocks)(drawn)
+waits_in_vain = al.subject(WaitsInVain, every=equal_blocks)(drawn)
 for_both_libraries = al.subject(LoadsNoTorch, every=equal_blocks, arrays=("numpy", "torch"))(drawn)
 breaks = al.subject(Shift, every=broken_list)(drawn)
 lists_nothing = al.subject(Shift)(drawn)

@@ -45,6 +45,10 @@ def test_every_case_within_the_bound_is_proved() -> None:
     assert report.figures["entries"] == sum((size * width) ** 2 for size in (1, 2, 3) for width in range(4))
 
 
+def test_results_in_memory_that_is_used_again_are_those_of_each_call() -> None:
+    assert proved("returns_its_own_memory").status is Status.COHERENT
+
+
 def test_a_proof_does_not_load_torch() -> None:
     assert proved("for_both_libraries", ranks=1).status is Status.COHERENT
 
@@ -64,6 +68,23 @@ def test_the_first_case_that_is_wrong_is_found_whatever_process_has_it(name: str
     width = 3 if name.startswith("loses") else 1
     assert (report.case.ranks, report.case.parameters["layout"].shape) == (1, (width,))
     assert report.tried == width + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "headline", "width"),
+    [
+        ("loses", "adjoint is not what its specification says", 3),
+        ("waits_in_vain", "deadlock", 3),
+        ("sends_one_too_many", "message left over", 3),
+        ("replaces_a_comparison", "numpy.array_equal had been replaced in the run", 2),
+    ],
+)
+def test_a_failure_in_a_batch_is_that_of_its_case(name: str, headline: str, width: int) -> None:
+    subject: Subject = getattr(enumerated_subjects, name)
+    report = exhaust(subject, f"{SUBJECTS}:{name}", bound_of(subject, {"ranks": 1, "side": 63}), jobs=1)
+    assert report.verdict.headline.startswith(headline)
+    assert report.case.parameters["layout"].shape == (width,)
+    assert report.counts.judged == width  # those before it, in the same batch
 
 
 def test_a_form_in_place_that_does_nothing_is_found() -> None:

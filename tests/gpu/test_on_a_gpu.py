@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from adjointlab.checks.check import checks_of
 from adjointlab.checks.verdict import Status
 from adjointlab.core import arrays
 from adjointlab.core.arrays import kernels
-from adjointlab.core.arrays.streams import streams_of
+from adjointlab.core.arrays.streams import _CupyStreams, streams_of
 from adjointlab.core.transport.direct import DirectCommunicator
+from adjointlab.core.transport.staging import StagedCommunicator
 from adjointlab.devices.probes import found
 from adjointlab.devices.transport import OVERRIDE, Transport
 from adjointlab.engine.discovery import find
@@ -27,7 +29,8 @@ from adjointlab.layers.subjects import installed as layers
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.subjects import installed
 from adjointlab.worlds.launch import is_launched
-from tests.gpu.device_cases import judged_all
+from tests.gpu.device_cases import CASES, judged_all, judged_subject
+from tests.gpu.planted import BROADCAST, KERNEL_BUGS, OPERATORS, PLANTED
 from tests.running import needs_mpi, run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(is_launched(), reason="starts processes of MPI itself")]
@@ -158,35 +161,76 @@ def test_a_copy_to_pinned_memory_comes_after_the_work_before_it(cupy: Any) -> No
         assert (pinned.view(np.float64)[: array.size] == 200).all()
 
 
-def test_a_missing_synchronisation_before_a_send_is_found(
-    world: al.SimulatedWorld, cupy: Any, monkeypatch: pytest.MonkeyPatch
+# Planted bugs
+
+SPIN = 'extern "C" __global__ void spin(long long cycles) { long long start = clock64(); while (clock64() - start < cycles); }'
+
+
+def make_late(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work that takes about a millisecond comes before each message is packed, and before each copy: what waits for nothing is early."""
+    kernel = cupy.RawKernel(SPIN, "spin")
+    copy = _CupyStreams._copy
+
+    def spin() -> None:
+        kernel((1,), (1,), (np.int64(2_000_000),))
+
+    def later(method: Any) -> Any:
+        def called(*arguments: Any, **keywords: Any) -> Any:
+            spin()
+            return method(*arguments, **keywords)
+
+        return called
+
+    def copied_later(
+        self: Any, target: int, source: int, nbytes: int, kind: int, after: Any, beside: Any
+    ) -> Any:
+        with nullcontext() if after is None else beside:
+            spin()
+        return copy(self, target, source, nbytes, kind, after, beside)
+
+    # Operators post what they receive before they pack what they send.
+    for transport in (StagedCommunicator, DirectCommunicator):
+        monkeypatch.setattr(transport, "Irecv", later(transport.Irecv))
+        monkeypatch.setattr(transport, "Isend", later(transport.Isend))
+    monkeypatch.setattr(_CupyStreams, "_copy", copied_later)
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_bug_of_a_transport_is_found(
+    world: al.SimulatedWorld, cupy: Any, bug: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Work that takes a while is queued before each message, as a program's own would be."""
-    late = cupy.zeros(2**24)
-
-    def busy(self: DirectCommunicator) -> Any:
-        for _ in range(20):
-            late.__iadd__(1)
-        return self.comm
-
-    monkeypatch.setattr(DirectCommunicator, "_when_written", busy)
-    assert any(judged_all(world, "halo exchange") for _ in range(3))
+    planted = PLANTED[bug]
+    if planted.is_seen_late:
+        make_late(cupy, monkeypatch)
+    planted.plant(monkeypatch)
+    assert any(judged_all(world, planted.case) for _ in range(3))
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        ("element < box.size; ++turn", "element < box.size - 1; ++turn"),
-        ("index * box.source_strides[dim]", "index * sizeof(Element)"),
-    ],
-    ids=["off by one in the last block", "face packed as if contiguous"],
-)
+@pytest.mark.parametrize("transport", [Transport.CUDA_AWARE_MPI, Transport.STAGING])
+def test_nothing_is_found_without_a_bug(
+    world: al.SimulatedWorld, cupy: Any, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_late(cupy, monkeypatch)
+    monkeypatch.setenv(OVERRIDE, transport)
+    for name in CASES:
+        assert judged_all(world, name) == []
+
+
+@pytest.mark.parametrize("bug", KERNEL_BUGS)
 def test_a_bug_of_a_kernel_is_found(
-    world: al.SimulatedWorld, cupy: Any, right: str, wrong: str, monkeypatch: pytest.MonkeyPatch
+    world: al.SimulatedWorld, cupy: Any, bug: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = cupy.RawModule(code=kernels.SOURCE.replace(right, wrong), options=("-std=c++17",))
+    module = cupy.RawModule(code=kernels.SOURCE.replace(*KERNEL_BUGS[bug]), options=kernels.OPTIONS)
     monkeypatch.setattr(kernels, "_module", lambda: module)
     assert judged_all(world, "halo exchange") != []
+
+
+@pytest.mark.parametrize("place", OPERATORS)
+def test_a_result_in_another_memory_is_found(world: al.SimulatedWorld, cupy: Any, place: str) -> None:
+    if place == "on another device" and cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("needs two devices")
+    subject = replace(installed.broadcasts, build=OPERATORS[place])
+    assert "another device" in str(judged_subject(world, subject, BROADCAST, "declared"))
 
 
 def test_memory_of_the_device_is_given_back_after_a_failed_case(world: al.SimulatedWorld, cupy: Any) -> None:

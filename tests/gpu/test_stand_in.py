@@ -21,7 +21,7 @@ VALUES = np.arange(6.0).reshape(2, 3)
 
 # module, names
 USED = {
-    "cupy": "RawModule array asarray asnumpy concatenate empty get_default_memory_pool may_share_memory ndarray",
+    "cupy": "RawModule array asarray asnumpy concatenate empty from_dlpack get_default_memory_pool may_share_memory ndarray",
     "cupy.cuda": "Device Event Stream alloc_pinned_memory get_current_stream runtime",
     "cupy.cuda.Device": "id pci_bus_id __enter__ __exit__",
     "cupy.cuda.Event": "done record synchronize",

@@ -22,7 +22,7 @@ from tests.gpu.stand_in.torch_device import copies, on_device, torch_device_stan
 
 @pytest.fixture(autouse=True)
 def device() -> Iterator[None]:
-    if arrays.installed("cupy"):
+    if arrays.installed("cupy") or arrays.installed("torch-cuda"):
         pytest.skip("there is a device: tests/gpu/test_on_a_gpu.py has its tensors")
     with torch_device_stand_in():
         yield

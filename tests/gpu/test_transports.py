@@ -11,11 +11,15 @@ import pytest
 import adjointlab as al
 from adjointlab.core import arrays, transport
 from adjointlab.core.arrays.streams import streams_of
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
 from adjointlab.core.transport.direct import DirectCommunicator
 from adjointlab.core.transport.pinned import PinnedPool
 from adjointlab.core.transport.staging import StagedCommunicator
 from adjointlab.devices.transport import OVERRIDE, Transport
 from adjointlab.primitives import groups
+from adjointlab.primitives.halo_exchange import HaloExchange
+from adjointlab.primitives.repartition import Repartition
 from adjointlab.typing import Communicator
 from adjointlab.worlds.world import Raised, Run
 from tests.gpu.stand_in.arrays import counts
@@ -224,3 +228,59 @@ def test_collectives_give_what_they_give_on_the_host(
         return list(actual)
 
     values_of(run(world, 3, body))
+
+
+# Launches
+
+
+def launches(
+    world: al.SimulatedWorld, call: Callable[[Communicator], Callable[[], object]], ranks: int
+) -> int:
+    """The kernels that all ranks launch in a call, whose operator is made before."""
+
+    def body(comm: Communicator) -> None:
+        called = call(comm)
+        comm.Barrier()
+        if comm.rank == 0:
+            counts.clear()
+        comm.Barrier()
+        called()
+
+    values_of(run(world, ranks, body))
+    return counts["launches"]
+
+
+@pytest.mark.parametrize("side", [8, 7])
+@pytest.mark.parametrize("name", ["staging", "cuda-aware-mpi"])
+def test_the_faces_of_a_dimension_are_packed_by_one_launch_and_unpacked_by_one(
+    world: al.SimulatedWorld, cupy: Any, name: str, side: int
+) -> None:
+    """Two faces, which may be copied in words of different widths; with an odd side they begin at odd addresses."""
+    grid = Partition((1, 3))
+    bulk = Layout((4, 3 * side), grid)
+    windows = Layout(
+        bulk.shape, grid, (((0, 4),), tuple((side * i - 2, side * i + side + 1) for i in range(3)))
+    )
+
+    def called(comm: Communicator, is_forward: bool) -> Callable[[], object]:
+        transport.use(comm, name)
+        halos = HaloExchange(comm, bulk, windows, periodic=(1,))
+        layout, function = (bulk, halos.forward) if is_forward else (windows, halos.adjoint)
+        x = on_device(np.ones(layout.local_shape(comm.rank)))
+        return lambda: function(x)
+
+    for is_forward in (True, False):
+        assert launches(world, lambda comm, way=is_forward: called(comm, way), 3) == 2 * 3  # type: ignore[misc]
+
+
+def test_the_messages_of_a_repartition_are_packed_by_one_launch_and_unpacked_by_one(
+    world: al.SimulatedWorld, cupy: Any
+) -> None:
+    rows, columns = (Layout((9, 7, 5), Partition(grid)) for grid in ((3, 1, 1), (1, 1, 3)))
+
+    def called(comm: Communicator) -> Callable[[], object]:
+        operator = Repartition(comm, rows, columns)
+        x = on_device(np.ones(rows.local_shape(comm.rank)))
+        return lambda: operator.forward(x)
+
+    assert launches(world, called, 3) <= 2 * 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,13 @@ from adjointlab.core import arrays
 from adjointlab.core.agreement import CheckedOperator
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.engine.search import Budget, investigate
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.memory import Add
 from adjointlab.primitives.subjects import installed
 from adjointlab.primitives.transfer import Transfer
 from adjointlab.worlds.world import Raised
+from tests.gpu.device_cases import judged_subject
+from tests.gpu.planted import BROADCAST
 from tests.gpu.stand_in.arrays import Memory, counts
 
 LAYOUT = Layout((3,), Partition((1,)))
@@ -80,20 +82,50 @@ def test_an_mpi_library_that_does_not_take_device_memory_gets_none(cupy: Any) ->
     assert buffer_calls.native(7) == 7
 
 
-def test_memory_of_a_device_is_given_back_after_a_case_that_runs_out_of_it(
-    world: al.SimulatedWorld, cupy: Any
-) -> None:
-    from dataclasses import replace
+def _fill(x: Any) -> list[Any]:
+    return [arrays.empty((2**16,), "float64", x) for _ in range(64)]
 
+
+def _fill_and_explain(x: Any) -> list[Any]:
+    """An error of its own in the place of that of CuPy, which stays with it as its cause."""
+    try:
+        return _fill(x)
+    except MemoryError as problem:
+        raise RuntimeError("there is less memory than this needs") from problem
+
+
+@pytest.mark.parametrize("on", [(0, 1, 2, 3), (1,)])
+def test_a_case_that_runs_out_of_memory_ends_on_every_rank_and_holds_none(
+    world: al.SimulatedWorld, cupy: Any, on: tuple[int, ...]
+) -> None:
     class Greedy(Broadcast):
         def forward(self, x: Any, out: Any = None) -> Any:
-            kept = [arrays.empty((2**16,), "float64", x) for _ in range(64)]
+            kept = _fill(x) if self.comm.Get_rank() in on else [x]
             return super().forward(x, out) if kept else None
 
     Memory.limit = 2**22
-    subject = replace(installed.broadcasts, build=Greedy, arrays=("cupy",))
-    verdict = investigate(world, subject, "adjoint", Budget(cases=3, seed=1, shrinking=0)).verdict
-    assert "OutOfMemoryError" in str(verdict)
+    verdict = judged_subject(world, replace(installed.broadcasts, build=Greedy), BROADCAST, "adjoint")
+    assert f"rank {on[0]} raised OutOfMemoryError: Out of memory allocating" in str(verdict)
+    assert "blocked" not in str(verdict)
     assert counts["pools_freed"]
     gc.collect()
     assert sum(memory.raw.nbytes for memory in list(Memory.live)) < 2**19
+
+
+@pytest.mark.parametrize("fill", [_fill, _fill_and_explain])
+def test_an_error_holds_no_memory_of_a_device(cupy: Any, fill: Callable[[Any], list[Any]]) -> None:
+    Memory.limit = 2**22
+    with pytest.raises((MemoryError, RuntimeError)) as raised, arrays.rank_context("cupy", 0):
+        fill(cupy.empty(1))
+    assert sum(memory.raw.nbytes for memory in list(Memory.live)) < 2**19
+    assert raised.value
+
+
+def test_a_rank_has_a_stream_of_its_own_on_each_device(cupy: Any) -> None:
+    with arrays.rank_context("cupy", 0):
+        first = cupy.cuda.get_current_stream()
+    with cupy.cuda.Device(1), arrays.rank_context("cupy", 0):
+        other = cupy.cuda.get_current_stream()
+    assert (first.device_id, other.device_id) == (0, 1)
+    with arrays.rank_context("cupy", 0):
+        assert cupy.cuda.get_current_stream() is first

@@ -115,20 +115,41 @@ class WeightGradientNotSummed(Convolution):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self.spread_both = None
         self.spread_weight = not_reduced(self.spread_weight)
 
 
 class WeightGradientAveraged(Convolution):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self.spread_both = None
         self.spread_weight = averaged(self.spread_weight)
 
 
 class BiasGradientNotSummed(Convolution):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self.spread_both = None
         if self.spread_bias is not None:
             self.spread_bias = not_reduced(self.spread_bias)
+
+
+class JoinedGradientsSwapped(Convolution):
+    """Takes the bias's gradient from before the weight's in the message of both."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        both = self.spread_both
+        if both is not None:
+            self.spread_both = Altered(both, adjoint=lambda *y: self.in_the_wrong_order(both.adjoint(*y)))
+
+    def in_the_wrong_order(self, of_both: Any) -> tuple[torch.Tensor, ...]:
+        joined, start = torch.cat([each.reshape(-1) for each in reversed(of_both)]), 0
+        results = []
+        for each in of_both:
+            results.append(joined[start : start + each.numel()].reshape(each.shape))
+            start += each.numel()
+        return tuple(results)
 
 
 class InputGradientNotReduced(Convolution):
@@ -976,6 +997,7 @@ PLANTED = (
     planted("bias added on every worker along P_ci", BiasOnEveryChannelWorker, "sequential"),
     planted("weight gradient not summed over the spatial workers", WeightGradientNotSummed, "gradients"),
     planted("weight gradient averaged", WeightGradientAveraged, "gradients"),
+    planted("gradients of weight and bias in the wrong order", JoinedGradientsSwapped, "gradients"),
     planted("bias gradient not summed", BiasGradientNotSummed, "gradients"),
     planted("input gradient not reduced over P_co", InputGradientNotReduced, "gradients"),
     planted("left and right halo swapped", HaloOfTheWrongSide, "sequential", 1),

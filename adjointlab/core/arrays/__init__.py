@@ -5,12 +5,14 @@ This package is the one that knows the libraries: no other file asks which of th
 
 from adjointlab.core.arrays.conversions import (
     elementwise,
+    empty_with_views,
     from_numpy,
     from_summable,
     in_numpy,
     message,
     octets,
     octets_of_values,
+    of_library,
     summable,
     summable_values,
     summing_memory,
@@ -41,6 +43,7 @@ from adjointlab.core.arrays.libraries import (
     is_array,
     library_of,
     matches,
+    matches_on_host,
     supports,
 )
 from adjointlab.core.arrays.memory import (
@@ -68,7 +71,7 @@ from adjointlab.core.arrays.torch_tensors import (
     move_module,
     warm_up_torch,
 )
-from adjointlab.core.arrays.transfers import start_transfer
+from adjointlab.core.arrays.transfers import start_transfer, view_in
 
 __all__ = [
     "DTYPES",
@@ -92,6 +95,7 @@ __all__ = [
     "dtype_of",
     "elementwise",
     "empty",
+    "empty_with_views",
     "foreign_device",
     "from_numpy",
     "from_summable",
@@ -108,6 +112,7 @@ __all__ = [
     "local_gradient",
     "local_part",
     "matches",
+    "matches_on_host",
     "may_share_memory",
     "memory_and_place",
     "memory_kind",
@@ -119,6 +124,7 @@ __all__ = [
     "note_change",
     "octets",
     "octets_of_values",
+    "of_library",
     "place_name",
     "rank_context",
     "scale",
@@ -128,6 +134,7 @@ __all__ = [
     "summing_memory",
     "supports",
     "to_numpy",
+    "view_in",
     "warm_up_torch",
     "zeros",
 ]

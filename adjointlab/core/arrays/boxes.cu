@@ -5,7 +5,8 @@
 //
 //     blockIdx.x      0   1   2 | 3   4 | 5            boxes of 3, 2 and 1 blocks: first_block is 0, 3, 5
 //
-// Targets of one launch are disjoint, so no order of its threads matters. This file needs no header: NVRTC compiles it as it is, and
+// Targets of one launch are disjoint, so no order of its threads matters. Boxes of one launch are copied in words of different widths, as
+// their addresses and strides allow: all threads of a block work on one box, so none waits for another branch. This file needs no header: NVRTC compiles it as it is, and
 // the tests compile it for the host too.
 
 #define MAX_DIMS 6
@@ -21,6 +22,8 @@ struct Box {
     long long size;                      // number of elements
     int first_block;
     int dims;
+    int width;  // of a word in bytes, where boxes are copied; sums have that of their kernel
+    int padding;
 };
 
 struct Boxes {
@@ -144,10 +147,7 @@ __device__ inline void apply_to_element(const Box& box, Index element) {
 }
 
 template <typename Element, template <typename> class Operation>
-__device__ inline void apply_to_boxes(const Boxes& boxes) {
-    int number = 0;
-    while (number + 1 < boxes.count && (int)blockIdx.x >= boxes.box[number + 1].first_block) ++number;
-    const Box& box = boxes.box[number];
+__device__ inline void apply_to_box(const Box& box) {
     long long block = (long long)blockIdx.x - box.first_block;
     long long element = block * blockDim.x * PER_THREAD + threadIdx.x;
     for (int turn = 0; turn < PER_THREAD && element < box.size; ++turn, element += blockDim.x) {
@@ -159,20 +159,33 @@ __device__ inline void apply_to_boxes(const Boxes& boxes) {
     }
 }
 
-#define KERNEL(name, Element, Operation) \
-    extern "C" __global__ void name(const Boxes boxes) { apply_to_boxes<Element, Operation>(boxes); }
+__device__ inline const Box& box_of_block(const Boxes& boxes) {
+    int number = 0;
+    while (number + 1 < boxes.count && (int)blockIdx.x >= boxes.box[number + 1].first_block) ++number;
+    return boxes.box[number];
+}
 
 // A copy asks for the size of an element alone.
-KERNEL(copy_1, unsigned char, Copy)
-KERNEL(copy_2, unsigned short, Copy)
-KERNEL(copy_4, unsigned, Copy)
-KERNEL(copy_8, unsigned long long, Copy)
-KERNEL(copy_16, Sixteen, Copy)
-KERNEL(add_float64, double, Add)
-KERNEL(add_float32, float, Add)
-KERNEL(add_float16, float16, Add)
-KERNEL(add_bfloat16, bfloat16, Add)
-KERNEL(add_complex128, Complex<double>, Add)
-KERNEL(add_complex64, Complex<float>, Add)
-KERNEL(add_int64, long long, Add)
-KERNEL(add_int32, int, Add)
+__device__ inline void copy_box(const Box& box) {
+    switch (box.width) {
+        case 1: return apply_to_box<unsigned char, Copy>(box);
+        case 2: return apply_to_box<unsigned short, Copy>(box);
+        case 4: return apply_to_box<unsigned, Copy>(box);
+        case 8: return apply_to_box<unsigned long long, Copy>(box);
+        case 16: return apply_to_box<Sixteen, Copy>(box);
+    }
+}
+
+#define KERNEL(name, work) \
+    extern "C" __global__ void name(const Boxes boxes) { work(box_of_block(boxes)); }
+#define ADD(Element) apply_to_box<Element, Add>
+
+KERNEL(copy, copy_box)
+KERNEL(add_float64, ADD(double))
+KERNEL(add_float32, ADD(float))
+KERNEL(add_float16, ADD(float16))
+KERNEL(add_bfloat16, ADD(bfloat16))
+KERNEL(add_complex128, ADD(Complex<double>))
+KERNEL(add_complex64, ADD(Complex<float>))
+KERNEL(add_int64, ADD(long long))
+KERNEL(add_int32, ADD(int))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "elementwise", "from_numpy", "from_summable", "in_numpy", "message", "octets", "octets_of_values", "resolved", "summable", "summable_values",
+    "elementwise", "empty_with_views", "from_numpy", "from_summable", "in_numpy", "message", "octets", "octets_of_values", "of_library", "resolved", "summable", "summable_values",
     "summing_memory", "to_numpy",
 ]  # fmt: skip
 
@@ -104,6 +104,9 @@ def _device_message(array: Array, half: str) -> Array:
 
 def _viewed(array: Array, name: str) -> Array:
     flat: Any = array.reshape((-1,))
+    if is_torch(flat) and flat.stride(0) != 1:
+        # Of at most one element, whose stride says nothing, but torch asks for 1 before it changes the size of elements.
+        flat = flat.as_strided(flat.shape, (1,))
     viewed: Array = flat.view(getattr(module(library_of(flat)), name))
     return viewed
 
@@ -128,12 +131,32 @@ def in_numpy(*given: Array) -> tuple[Array, ...]:
     return tuple(views)
 
 
+def empty_with_views(shape: tuple[int, ...], name: str, like: Array) -> tuple[Array, Array, Array]:
+    """Return :func:`empty` memory, and the views of `like` and of it that :func:`in_numpy` returns.
+
+    A tensor of the host is made as NumPy's memory, so that the view of it, which takes torch longer, is there before it.
+    """
+    (held,) = in_numpy(like)
+    if held is like:
+        result = empty(shape, name, like)
+        return result, like, result
+    filled = np.empty(shape, native("numpy", name))
+    return module("torch").from_numpy(filled), held, filled
+
+
+def of_library(view: Array, like: Array) -> Array:
+    """Return memory that :func:`in_numpy` may have made of an array of `like`'s library as such an array again."""
+    return module("torch").from_numpy(view) if isinstance(view, np.ndarray) and is_torch(like) else view
+
+
 def summable(array: Array) -> Array:
     """Return the values as a row-major buffer of a type that MPI can sum: half precisions widen to float32.
 
     It is one of NumPy, or of the device that `array` lies on. May share memory with `array`, or may not: a result must not be
     received here.
     """
+    if type(array) is np.ndarray and array.dtype != np.float16 and array.flags.c_contiguous:
+        return array  # first: nearly every call
     if is_on_device(array):
         return message(_widened(array) if dtype_of(array).itemsize == 2 else array)
     values = to_numpy(array)

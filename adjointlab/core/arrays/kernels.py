@@ -22,9 +22,12 @@ from adjointlab.core.arrays.libraries import dtype_name, is_torch
 from adjointlab.core.arrays.memory import add_into, copy_into
 from adjointlab.typing import Array
 
-__all__ = ["MAX_BOXES", "SOURCE", "Strided", "add_all", "copy_all"]
+__all__ = ["MAX_BOXES", "OPTIONS", "SOURCE", "Strided", "add_all", "copy_all"]
 
 SOURCE: Final = Path(__file__).with_name("boxes.cu").read_text(encoding="utf-8")
+
+OPTIONS: Final = ("-std=c++17",)
+"""Of the compiler, NVRTC."""
 
 MAX_DIMS: Final = 6
 MAX_BOXES: Final = 16
@@ -41,6 +44,8 @@ _BOX: Final = np.dtype(
         ("size", np.int64),
         ("first_block", np.int32),
         ("dims", np.int32),
+        ("width", np.int32),
+        ("padding", np.int32),
     ]
 )
 _BOXES: Final = np.dtype([("count", np.int32), ("padding", np.int32), ("box", _BOX, MAX_BOXES)])
@@ -52,13 +57,17 @@ Pair = tuple[Array, Array]
 
 @dataclass(frozen=True)
 class Strided:
-    """A box of a launch: two addresses, the sides that both views have, and their strides in bytes, outermost first."""
+    """A box of a launch: two addresses, the sides that both views have, and their strides in bytes, outermost first.
+
+    `width` is the size in bytes of the elements, or of the words that they are copied in.
+    """
 
     target: int
     source: int
     shape: tuple[int, ...]
     target_strides: tuple[int, ...]
     source_strides: tuple[int, ...]
+    width: int
 
     @property
     def size(self) -> int:
@@ -79,13 +88,14 @@ class Strided:
             else:
                 dims.append((side, target, source))
         shape, targets, sources = zip(*dims, strict=True) if dims else ((1,), (0,), (0,))
-        return Strided(self.target, self.source, shape, targets, sources)
+        return replace(self, shape=shape, target_strides=targets, source_strides=sources)
 
-    def widened(self, itemsize: int) -> tuple[Strided, int]:
-        """The same bytes as fewer, wider elements of up to 16 bytes, where the last dimension is contiguous; and their size."""
+    def widened(self) -> Strided:
+        """The same bytes as fewer, wider words of up to 16 bytes, where the last dimension is contiguous."""
         *outer, side = self.shape
+        itemsize = self.width
         if self.target_strides[-1] != itemsize or self.source_strides[-1] != itemsize:
-            return self, itemsize
+            return self
         strides = (*self.target_strides[:-1], *self.source_strides[:-1])
         wide = 16
         while wide > itemsize and any(
@@ -93,10 +103,10 @@ class Strided:
         ):
             wide //= 2
         if wide <= itemsize:
-            return self, itemsize
+            return self
         shape = (*outer, side * itemsize // wide)
         targets, sources = (*self.target_strides[:-1], wide), (*self.source_strides[:-1], wide)
-        return replace(self, shape=shape, target_strides=targets, source_strides=sources), wide
+        return replace(self, shape=shape, target_strides=targets, source_strides=sources, width=wide)
 
 
 def copy_all(pairs: Sequence[Pair]) -> None:
@@ -173,17 +183,21 @@ def _launch(pairs: Iterable[Pair], operation: Literal["copy", "add"]) -> None:
         like, source = target, resolved(given)
         kept.append(source)
         box = Strided(
-            address_of(target), address_of(source), tuple(target.shape), _strides(target), _strides(source)
+            address_of(target),
+            address_of(source),
+            tuple(target.shape),
+            _strides(target),
+            _strides(source),
+            itemsize_of(target),
         ).merged()
         is_converted = dtype_name(source) != dtype_name(target)
         if is_converted or len(box.shape) > MAX_DIMS:
             rest.append((target, source))
             continue
-        name = dtype_name(target)
         if operation == "copy":
-            box, width = box.widened(itemsize_of(target))
-            name = str(width)
-        groups.setdefault(f"{operation}_{name}", []).append(box)
+            groups.setdefault("copy", []).append(box.widened())
+        else:
+            groups.setdefault(f"add_{dtype_name(target)}", []).append(box)
     for kernel, boxes in groups.items():
         for start in range(0, len(boxes), MAX_BOXES):
             _call(kernel, boxes[start : start + MAX_BOXES], like)
@@ -202,7 +216,7 @@ def boxes_argument(boxes: Sequence[Strided]) -> tuple[np.ndarray[Any, Any], int]
         entry["shape"][:dims] = box.shape
         entry["source_strides"][:dims] = box.source_strides
         entry["target_strides"][:dims] = box.target_strides
-        entry["first_block"], entry["dims"] = first_block, dims
+        entry["first_block"], entry["dims"], entry["width"] = first_block, dims, box.width
         first_block += -(-box.size // (_THREADS * _PER_THREAD))
     return argument, first_block
 
@@ -249,4 +263,4 @@ class _ForeignStream:
 def _module() -> Any:
     import cupy
 
-    return cupy.RawModule(code=SOURCE, options=("-std=c++17",))
+    return cupy.RawModule(code=SOURCE, options=OPTIONS)

@@ -14,14 +14,14 @@ import array_api_compat
 import numpy as np
 
 from adjointlab.core.arrays.element_types import Dtype, dtype
-from adjointlab.typing import Array
+from adjointlab.typing import Array, NumpyArray
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
     "LIBRARIES", "dtype_name", "dtype_of", "is_array", "is_scalar", "is_torch", "known_library", "library_of", "matches",
-    "module", "name_of", "native", "supports",
+    "matches_on_host", "module", "name_of", "native", "supports",
 ]  # fmt: skip
 
 LIBRARIES = ("numpy", "torch", "cupy")
@@ -103,6 +103,17 @@ def _library_of(array: object) -> str:
     raise TypeError(f"a {type(array).__name__} is no NumPy, torch or CuPy array")
 
 
+def matches_on_host(value: object, shape: tuple[int, ...], name: str) -> bool:
+    """Return :func:`matches` for an array of the host; False for one on a device.
+
+    In a single function, as every call of every operator asks and the answer is nearly always True.
+    """
+    library = _LIBRARY_OF.get(type(value)) or known_library(value)
+    array: Any = value
+    on_host = library == "numpy" or (library == "torch" and not array.is_cuda)
+    return on_host and bool(array.shape == shape) and name_of(array.dtype) == name
+
+
 @cache
 def name_of(native: object) -> str:
     """Return the name of a library's own element type."""
@@ -118,9 +129,10 @@ def native(library: str, name: str) -> Any:
 
 
 class _Namespace(Protocol):
-    """The functions that are called of a library's module by one name; `order` and `may_share_memory` are not torch's."""
+    """The functions that are called of a library's module by one name; `from_numpy` is torch's alone, `order` and `may_share_memory` are not."""
 
     def empty(self, shape: tuple[int, ...], *, dtype: object) -> Array: ...
+    def from_numpy(self, array: NumpyArray, /) -> Array: ...
     def array(self, values: object, *, dtype: object, order: str) -> Array: ...
     def may_share_memory(self, a: Array, b: Array, /) -> bool: ...
 

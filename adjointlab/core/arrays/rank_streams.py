@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
+from adjointlab.core.arrays.devices import current_device
 from adjointlab.core.arrays.libraries import module
 
 __all__ = ["rank_context"]
@@ -29,10 +30,11 @@ def rank_context(memory: str, rank: int) -> Iterator[None]:
         return
     with ExitStack() as surroundings:
         if memory == "cupy":
-            surroundings.enter_context(_cupy_stream(rank))
+            module("cupy")
+            surroundings.enter_context(_cupy_stream(rank, current_device("cupy")))
         else:
             torch: Any = module("torch")
-            surroundings.enter_context(torch.cuda.stream(_torch_stream(rank)))
+            surroundings.enter_context(torch.cuda.stream(_torch_stream(rank, current_device("torch"))))
             surroundings.enter_context(torch.autograd.set_multithreading_enabled(False))
         try:
             yield
@@ -43,8 +45,9 @@ def rank_context(memory: str, rank: int) -> Iterator[None]:
 
 def _give_back(error: BaseException) -> None:
     """Release the arrays that the calls of a failed case held, and what the libraries keep of released memory."""
-    # The traceback refers to every frame, and so to its arrays; a report needs the lines alone.
-    traceback.clear_frames(error.__traceback__)
+    # A traceback refers to every frame, and so to its arrays; a report needs the lines alone.
+    for each in _chain(error):
+        traceback.clear_frames(each.__traceback__)
     gc.collect()
     if "cupy" in sys.modules:
         sys.modules["cupy"].get_default_memory_pool().free_all_blocks()
@@ -52,12 +55,21 @@ def _give_back(error: BaseException) -> None:
         sys.modules["torch"].cuda.empty_cache()
 
 
-# One for each rank in a process, as a device has few: a case makes none.
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An exception, and those that it was raised from or in the handling of."""
+    chain: list[BaseException] = [error]
+    for each in chain:
+        yield each
+        further = (each.__cause__, each.__context__)
+        chain += [other for other in further if other is not None and other not in chain]
+
+
+# One for each rank in a process and each device, which has few: a case makes none.
 @cache
-def _cupy_stream(rank: int) -> Any:
+def _cupy_stream(rank: int, device: int) -> Any:
     return module("cupy").cuda.Stream(non_blocking=True)  # type: ignore[attr-defined]
 
 
 @cache
-def _torch_stream(rank: int) -> Any:
+def _torch_stream(rank: int, device: int) -> Any:
     return module("torch").cuda.Stream()  # type: ignore[attr-defined]

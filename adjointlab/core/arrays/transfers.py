@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from adjointlab.core.arrays.conversions import message, resolved
-from adjointlab.core.arrays.devices import is_on_device, itemsize_of, nbytes_of
-from adjointlab.core.arrays.libraries import dtype_of, is_torch, module, native
+from adjointlab.core.arrays.devices import is_on_device, itemsize_of, memory_of, nbytes_of
+from adjointlab.core.arrays.libraries import dtype_of, module, native
 from adjointlab.core.arrays.memory import copy, copy_into, empty, is_row_major
 from adjointlab.core.arrays.streams import Mark, streams_of
 from adjointlab.typing import Array, NumpyArray
 
-__all__ = ["start_transfer"]
+__all__ = ["start_transfer", "view_in"]
+
+_OF_DEVICE = ("cupy", "torch-cuda")
 
 
 def start_transfer(array: Array, memory: str, *, pinned: bool) -> tuple[Array, Mark | None]:
@@ -25,14 +27,34 @@ def start_transfer(array: Array, memory: str, *, pinned: bool) -> tuple[Array, M
     to the pageable memory itself. The argument may be written to as soon as the call returns, on a device in its current stream.
     """
     if is_on_device(array):
-        if memory in ("cupy", "torch-cuda"):
+        if memory in _OF_DEVICE:
             return _across_libraries(array, memory), None
         return _to_host(array, memory, pinned)
-    if memory in ("cupy", "torch-cuda"):
+    if memory in _OF_DEVICE:
         return _to_device(array, memory, pinned), None
     result = empty(array.shape, dtype_of(array).name, memory)
     _octets_of(result)[...] = _octets_of(array)
     return result, None
+
+
+def view_in(array: Array, memory: str) -> Array:
+    """Return the memory of an array on a device as an array of `memory`, "cupy" or "torch-cuda": no copy, by DLPack.
+
+    The current stream of that library waits for what is in the current stream of the array's own. A tensor of torch comes outside the
+    graph. Raises `ValueError` for another memory, for an array of the host, and for bfloat16 in CuPy, which has no such type.
+    """
+    name, held = dtype_of(array).name, memory_of(array)
+    if memory not in _OF_DEVICE or held not in _OF_DEVICE:
+        raise ValueError(
+            f"memory: a view goes from one of {', '.join(_OF_DEVICE)} to another, not from {held} to {memory}; "
+            "copy the array with adjointlab.primitives.transfer.Transfer"
+        )
+    if held == memory:
+        return array
+    native(library := memory.removesuffix("-cuda"), name)
+    exchange: Any = module(library)
+    view: Array = exchange.from_dlpack(resolved(array))
+    return view
 
 
 def _octets_of(array: Array) -> NumpyArray:
@@ -49,7 +71,8 @@ def _to_host(array: Array, memory: str, pinned: bool) -> tuple[Array, Mark]:
     nbytes = nbytes_of(contiguous)
     octets = streams.pinned(nbytes) if pinned else np.empty(nbytes, np.uint8)
     mark = streams.to_host(contiguous, octets[:nbytes], streams.mark() if pinned else None)
-    streams.keep_until(mark, contiguous)
+    # The copy too: a caller may drop it before it is complete, and pinned memory that is given back is given out again.
+    streams.keep_until(mark, (contiguous, octets))
     return _of_octets(octets[:nbytes], tuple(array.shape), dtype_of(array).name, memory), mark
 
 
@@ -63,20 +86,18 @@ def _to_device(array: Array, memory: str, pinned: bool) -> Array:
         streams.wait(mark)
         streams.keep_until(mark, staged)
     else:
-        streams.to_device(octets, result, None).synchronize()
+        # torch warns of memory that must not be written to, also where it only reads it.
+        source = octets if octets.flags.writeable else octets.copy()
+        streams.to_device(source, result, None).synchronize()
     return result
 
 
 def _across_libraries(array: Array, memory: str) -> Array:
-    """A copy on the device, of memory that both libraries see by DLPack."""
-    if memory == "torch-cuda":
-        torch: Any = module("torch")
-        seen = array if is_torch(array) else torch.from_dlpack(array)
-    else:
-        cupy: Any = module("cupy")
-        seen = cupy.from_dlpack(resolved(array)) if is_torch(array) else array
+    """A copy on the device, made in the current stream of the argument's library: in its order the argument may change again."""
     result = empty(tuple(array.shape), dtype_of(array).name, memory)
-    copy_into(result, seen)
+    there = view_in(result, memory_of(array))
+    copy_into(there, array)
+    view_in(there, memory)  # the current stream of the result's library waits for the copy
     return result
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextvars
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from adjointlab.exit_codes import ExitCode
@@ -23,6 +24,7 @@ from adjointlab.worlds.simulated.communicator import Communicator
 from adjointlab.worlds.simulated.garbage import FewerCollections
 from adjointlab.worlds.simulated.scheduler import Task, WorkerPool
 from adjointlab.worlds.simulated.simulation import Simulation, SimulationWatchdog
+from adjointlab.worlds.simulated.thresholds import thresholds_for
 from adjointlab.worlds.watchdog import RaisingWatchdog, Watchdog
 from adjointlab.worlds.world import (
     Body,
@@ -58,6 +60,7 @@ class SimulatedWorld:
         self.watchdog = watchdog or Watchdog()
         self._pool = WorkerPool()
         self._streams = GlobalStreams()
+        self._is_together = False
 
     def run(
         self,
@@ -85,15 +88,39 @@ class SimulatedWorld:
         simulation.scheduler.while_waiting = SimulationWatchdog(
             self.watchdog, simulation.scheduler, payload
         ).look
-        with self.watchdog.during_run():
+        with self.watchdog.during_run(), thresholds_for(size):
             try:
-                refuse_replaced(BEFORE)
-                run = simulation.run()
-                refuse_replaced(DURING)
+                with self._compared():
+                    run = simulation.run()
             except FunctionsReplaced as problem:
                 # Of all ranks, for they share the functions, and nobody knows which of them it was.
                 return Run((Raised.of(problem),) * size)
             return run
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Context for runs of one kind, one after the other, which share what surrounds them but no state of ranks.
+
+        Functions that user code replaces are looked for once, before the first run and after the last, and NumPy's generator of the
+        caller is put aside once. Raises :class:`~adjointlab.worlds.shared_functions.FunctionsReplaced` in the end if there are any: then
+        none of the runs says anything.
+        """
+        with self._compared(), self._streams.numpy.put_aside():
+            self._is_together = True
+            try:
+                yield
+            finally:
+                self._is_together = False
+
+    @contextmanager
+    def _compared(self) -> Iterator[None]:
+        """Context at whose ends the shared functions must be there, unless one around it sees to that."""
+        if self._is_together:
+            yield
+            return
+        refuse_replaced(BEFORE)
+        yield
+        refuse_replaced(DURING)
 
     def lead(self, body: Body, conduct: Callable[[Runner], R], about: str = "") -> R:
         """Return ``conduct(run)``: there are no followers."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ import numpy as np
 from tests.gpu.stand_in.streams import Stream, current_device, enqueue, get_current_stream, on_device
 
 __all__ = [
+    "Borrowed",
     "Memory",
     "OutOfMemoryError",
     "array",
@@ -25,12 +26,16 @@ __all__ = [
     "concatenate",
     "counts",
     "empty",
+    "kept",
     "may_share_memory",
     "ndarray",
 ]
 
 counts: Counter[str] = Counter()
 """Operations so far: ``to_host``, ``to_device``, ``on_device``, ``launches``."""
+
+kept: deque[np.ndarray[Any, Any]] = deque(maxlen=10_000)
+"""Memory that has been given back, and pinned memory: copies that nobody waits for write to its addresses later."""
 
 GARBAGE = 0x7F  # NaN in half precisions; in others, and in integers, a number that shows
 
@@ -52,11 +57,21 @@ class Memory:
         self.device = current_device()
         self._stream = get_current_stream()
         Memory.live.add(self)
+        kept.append(self.raw)
 
     def __del__(self) -> None:
         # Work of its own stream that is queued already may still use it; that of other streams must not.
         raw = getattr(self, "raw", np.empty(0, np.uint8))  # there is none where there was no memory left
         enqueue(lambda: raw.fill(GARBAGE), getattr(self, "_stream", None))
+
+
+class Borrowed:
+    """Memory of the first device that another library owns."""
+
+    device = 0
+
+    def __init__(self, owner: object) -> None:
+        self.owner = owner
 
 
 class _Pointer:
@@ -69,7 +84,7 @@ class ndarray:
 
     __array_priority__ = 100
 
-    def __init__(self, memory: Memory, hidden: np.ndarray[Any, Any]) -> None:
+    def __init__(self, memory: Memory | Borrowed, hidden: np.ndarray[Any, Any]) -> None:
         self._memory = memory
         self._hidden = hidden
 

@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from adjointlab.core.arrays import device_buffer, devices, kernels, libraries, rank_streams, streams
 from tests.gpu.stand_in import arrays, host_kernels
-from tests.gpu.stand_in.arrays import OutOfMemoryError, counts, ndarray
+from tests.gpu.stand_in.arrays import OutOfMemoryError, counts, kept, ndarray
 from tests.gpu.stand_in.streams import Event, Stream, current_device, enqueue, get_current_stream, on_device
 
 __all__ = ["PINNED_GARBAGE", "cupy_stand_in"]
@@ -37,6 +38,7 @@ class _Pinned:
     @classmethod
     def allocate(cls, nbytes: int) -> np.ndarray[Any, Any]:
         memory = np.full(nbytes, PINNED_GARBAGE, np.uint8)
+        kept.append(memory)
         cls.ranges.append((memory.ctypes.data, memory.ctypes.data + nbytes))
         return memory
 
@@ -149,10 +151,14 @@ def cupy_stand_in(kernel_source: str | None = None) -> Iterator[ModuleType]:
         cached.cache_clear()
     counts.clear()
     try:
-        yield module
+        # Nor is there a device of torch's: its memory would be given to kernels that are compiled for the host.
+        with patch.object(devices, "_has_device", lambda memory: memory == "cupy"):
+            yield module
     finally:
         arrays.Memory.limit = 2**40
         Stream.null.forget()
+        _Pinned.ranges.clear()
+        kept.clear()
         for cached in _CACHES:
             cached.cache_clear()
         del sys.modules["cupy"]

@@ -14,7 +14,16 @@ import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-__all__ = ["Event", "Stream", "current_device", "enqueue", "get_current_stream", "lock", "on_device"]
+__all__ = [
+    "AtOnce",
+    "Event",
+    "Stream",
+    "current_device",
+    "enqueue",
+    "get_current_stream",
+    "lock",
+    "on_device",
+]
 
 lock = threading.RLock()
 """Held while work is carried out: simulated ranks are threads."""
@@ -122,10 +131,20 @@ def get_current_stream(device_id: int | None = None) -> Stream:
     return _streams()[-1]
 
 
+class AtOnce(Stream):
+    """A stream of a library whose work is done at once."""
+
+    def __init__(self) -> None:
+        super().__init__(non_blocking=True)
+
+
 def enqueue(work: Callable[[], None], stream: Stream | None = None) -> None:
     """Put work into a stream, by default the current one of this thread."""
     with lock:
-        (get_current_stream() if stream is None else stream).queue.append(work)
+        chosen = get_current_stream() if stream is None else stream
+        chosen.queue.append(work)
+        if isinstance(chosen, AtOnce):
+            chosen.synchronize()
 
 
 def current_device() -> int:

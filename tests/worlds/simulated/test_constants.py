@@ -111,6 +111,26 @@ def test_requests_of_any_kind_complete_by_our_waitall():
     assert WORLD.run(body, ranks=2).values == (True, True)
 
 
+def test_requests_of_another_library_are_given_to_its_own_waitall():
+    waited = []
+
+    class Theirs:
+        def wait(self, status=None):
+            waited.append(self)
+
+        @staticmethod
+        def Waitall(requests):
+            waited.append(requests)
+            return True
+
+    two, status = [Theirs(), Theirs()], MPI.Status()
+    assert MPI.Request.Waitall(two)
+    assert MPI.Request.Waitall([])
+    assert waited == [two]
+    assert MPI.Request.Waitall(two, [status])  # which may be one of ours, that no other library fills
+    assert waited[1:] == two
+
+
 RECEIVING = {
     "Waitall": lambda request: theirs.Request.Waitall(request),
     "Waitany": lambda request: theirs.Request.Waitany(request) == 0,

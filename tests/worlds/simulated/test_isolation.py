@@ -83,6 +83,20 @@ def test_seeding_in_one_rank_does_not_reach_another():
     assert len(set(values(body))) == 1
 
 
+def test_runs_together_are_the_runs_alone_and_the_caller_gets_its_streams_back():
+    def run(seed):
+        return values(lambda comm: draws(), ranks=2, seed=seed)
+
+    alone = [run(seed) for seed in (1, 2)]
+    np.random.seed(5)
+    np.random.randn()  # leaves half a pair
+    expected = np.random.RandomState(5).randn(3).tolist()[1:]
+    with WORLD.together():
+        assert [run(seed) for seed in (1, 2)] == alone
+    assert [np.random.randn(), np.random.randn()] == expected
+    assert [run(seed) for seed in (1, 2)] == alone
+
+
 @pytest.mark.parametrize("odd", [False, True])
 def test_the_caller_gets_its_random_streams_back(odd):
     torch = pytest.importorskip("torch")

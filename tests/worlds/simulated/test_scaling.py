@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import math
 import statistics
-import sys
 from collections.abc import Callable
 from functools import cache
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 
+from adjointlab.checks.context import InputSetting
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import Partition
+from adjointlab.engine.case import Case
+from adjointlab.engine.run_case import body, run_case
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
+from adjointlab.primitives.subjects.reductions import broadcasts
 from adjointlab.primitives.sum_reduce import SumReduce
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import RankContext
+from adjointlab.worlds.world import RankContext, Runner
+from tests.instructions import instructions
 
 FEW, MANY = 16, 256
 
@@ -72,25 +75,6 @@ def halos_in_a_torus(comm: Any) -> LinearOperator:
     return HaloExchange(comm, *_bulk_and_windows(side, side), periodic=[0, 1])
 
 
-def instructions(work: Callable[[], object]) -> int:
-    """Number of byte codes that `work` executes in this thread, which unlike its time does not depend on the machine."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal count
-        frame.f_trace_opcodes = True
-        count += event == "opcode"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
-
-
 def both_passes(context: RankContext, make: Callable[[Any], LinearOperator]) -> int:
     def work() -> None:
         operator = make(context.comm)
@@ -128,3 +112,34 @@ def test_an_operator_and_its_passes_take_a_rank_as_many_steps_among_many_as_amon
     finally:
         world.close()
     assert many <= 1.1 * few
+
+
+@pytest.mark.parametrize("check", ["adjoint", "specification"])
+def test_a_check_of_a_case_takes_a_rank_as_many_steps_among_many_as_among_few(check: str) -> None:
+    observe = body(broadcasts)
+    counts: list[int] = []
+
+    def observe_counted(context: RankContext, case: Case) -> object:
+        observations = []
+        counts.append(instructions(lambda: observations.append(observe(context, case))))
+        return observations[0]
+
+    def per_rank(ranks: int) -> tuple[float, float]:
+        """On a rank, and on the leader for each rank."""
+        parameters = {"layout": Layout([4], Partition([1])), "partition": Partition([ranks])}
+        case = Case("Broadcast", check, ranks, parameters, InputSetting(1), 0)
+        counts.clear()
+
+        def conduct(run: Runner) -> float:
+            return instructions(lambda: run_case(run, case)) / ranks
+
+        on_leader = world.lead(observe_counted, conduct)
+        return statistics.median(counts), on_leader
+
+    world = SimulatedWorld(MANY)
+    try:
+        few, many = (per_rank(ranks) for ranks in (FEW, MANY))
+    finally:
+        world.close()
+    for least, most in zip(few, many, strict=True):
+        assert most <= 1.1 * least
