@@ -35,12 +35,14 @@ def with_reaching_tests(mutants: Sequence[Mutant], reached: Reached, seconds: fl
 def stages_of(file: str, text: str, reached: Reached, seconds: float) -> tuple[tuple[str, ...], ...]:
     """The tests that reach what is altered in a file, those of the closest files first, then the quickest: so many seconds of them.
 
-    What runs when the file is imported is reached by every test of the file. Closest files that were not measured come last.
+    What runs when the file is imported is reached by every test of the file. Closest files that were not measured come last; where no
+    test reaches the statements, all closest files, for they may reach them in processes that they start.
     """
     before = (ROOT / file).read_text(encoding="utf-8")
     closest = closest_tests(file)
     first, others, spent = list[str](), list[str](), 0.0
     tests = reached.tests(file, altered_lines(before, text)) & reached.seconds.keys()
+    is_reached = bool(tests)
     tests |= {test for test in reached.seconds if test.startswith(ALWAYS)}
     for test in sorted(tests, key=lambda test: (test.split("::")[0] not in closest, reached.seconds[test])):
         spent += reached.seconds[test]
@@ -48,7 +50,7 @@ def stages_of(file: str, text: str, reached: Reached, seconds: float) -> tuple[t
             break
         (first if spent < _FIRST_SECONDS and test.split("::")[0] in closest else others).append(test)
     measured = {test.split("::")[0] for test in reached.seconds}
-    others += [each for each in closest if each not in measured]
+    others += [each for each in closest if each not in measured or not is_reached]
     return tuple(tuple(stage) for stage in (first, others) if stage) or (closest[:1],)
 
 

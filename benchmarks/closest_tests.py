@@ -28,6 +28,9 @@ _CALLS = tuple(
         "nondeterminism",
         "communicating",
         "findings",
+        "modes_of_messages",
+        "reductions",
+        "refused_arguments",
     )
 )
 
@@ -173,6 +176,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/engine/test_looks_of_a_search.py",
             "tests/store/test_reproducer.py",
             "tests/store/test_mutated_files.py",
+            "tests/store/test_files.py",
             "tests/store/test_hostile_texts.py",
             "tests/store/test_job_log.py",
             "tests/store/test_running_case.py",

@@ -147,6 +147,15 @@ def test_a_parameter_of_another_shape_is_named_in_the_headline() -> None:
     assert verdict(scaled(change), "sequential", 1).headline == "a parameter is not in its declared space"
 
 
+@pytest.mark.parametrize("side", [5, 7])
+def test_a_parameter_of_a_twin_has_the_shape_of_the_layers(side: int) -> None:
+    found = verdict(scaled(twin=lambda: Scaled(side)), "sequential", 1)
+    assert (
+        f"the sequential twin's parameter weight has shape ({side},), but the layer's is laid out as (6,)"
+        in str(found)
+    )
+
+
 def frozen(module: Any) -> Any:
     module.weight.requires_grad_(False)
     return module

@@ -12,6 +12,7 @@ from adjointlab.checks.declarations import declaration_hint
 from adjointlab.checks.evidence import ComparedMatrices, Element, Evidence, weight_text
 from adjointlab.checks.hints import (
     FaultKind,
+    Hint,
     hint_beside_right_entries,
     matrix_hint,
     narrowing_hint,
@@ -132,6 +133,13 @@ def test_matrices_tell_the_relation_of_their_entries(got: object, kind: FaultKin
     assert (None if hint is None else hint.kind) is kind
 
 
+@pytest.mark.parametrize(
+    ("got", "want"), [((1, 2), (2, 2)), ((2, 2), (1, 2)), ((2, 1), (2, 2)), ((2, 2), (2, 1))]
+)
+def test_matrices_of_two_shapes_have_no_relation(got: tuple[int, int], want: tuple[int, int]) -> None:
+    assert matrix_hint(2 * np.ones(got), np.ones(want), [0] * got[0], [0] * got[1]) is None
+
+
 def test_a_sum_of_which_only_one_term_arrives_is_a_sum_dropped() -> None:
     hint = matrix_hint(np.array([[1, 0], [0, 0]]), np.array([[1, 0], [1, 0]]), [0, 1], [0, 1])
     assert hint is not None
@@ -149,6 +157,93 @@ def test_right_entries_leave_memory_and_the_imaginary_part() -> None:
     assert hint_beside_right_entries(("row-major", "row-major"), is_complex=False) is None
     assert narrowing_hint(1e-8, 1.0) is not None
     assert narrowing_hint(0.5, 1.0) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"),
+    [(0.0, False), (2.0**-30, True), (2.0**-8 - 2.0**-30, True), (2.0**-8, False), (2.0**-7, False)],
+)
+def test_a_product_is_narrowed_where_its_error_is_below_that_of_eight_bits(
+    error: float, is_told: bool
+) -> None:
+    for size in (1.0, 64.0):
+        assert (narrowing_hint(error * size, size) is not None) is is_told
+
+
+@pytest.mark.parametrize(
+    ("relative", "least", "allowed", "kind"),
+    [
+        (2.0**-7 - 2.0**-20, 10001, 0.0, FaultKind.NARROWED),
+        (2.0**-7, 10240, 0.0, None),
+        (2.0**-9, 10000, 0.0, None),  # small integers need no rounding
+        (2.0**-9, 10001, 1e-9, None),  # where rounding is allowed for, less precision is no kind
+    ],
+)
+def test_exact_values_are_narrowed_where_all_are_right_to_seven_bits(
+    relative: float, least: int, allowed: float, kind: FaultKind | None
+) -> None:
+    want = np.array([least, -200001.5, 123456, 54321, 98765, 4 * 10**6])
+
+    def found(got: NumpyArray) -> FaultKind | None:
+        hint = value_hint(got, want, RANKS, 2, allowed)
+        return None if hint is None else hint.kind
+
+    for sign in (1, -1):
+        assert found(want * (1 + sign * relative)) is kind
+    other = want * (1 + relative)
+    other[1] = want[1] / 3
+    assert found(other) is None
+
+
+@pytest.mark.parametrize("value", [1e150, -1e150, np.inf, np.nan])
+def test_numbers_that_memory_held_by_chance_have_no_hint(value: float) -> None:
+    got = 2.0 * WANT
+    got[0] = value
+    assert kind_of(got) is None
+    beside = 1.0 * WANT
+    beside[0] = value
+    assert kind_of(2.0 * WANT, beside) is None
+    beside[0] = 1e149
+    assert kind_of(2 * beside, beside) is FaultKind.DOUBLED
+
+
+@pytest.mark.parametrize(("allowed", "kind"), [(1.0, FaultKind.DOUBLED), (99.0, None), (1e4, None)])
+def test_relations_are_told_of_values_well_above_the_tolerance(
+    allowed: float, kind: FaultKind | None
+) -> None:
+    want = np.array([1100.0, -2300.0, 5700.0])
+    hint = value_hint(2 * want + 0.5, want, np.zeros(3, int), 1, allowed)
+    assert (None if hint is None else hint.kind) is kind
+
+
+def test_zeros_on_one_rank_are_told_where_others_are_right_and_it_has_nothing_right() -> None:
+    want, ranks = np.array([1001.0, 1002.0, 1003.0, 1004.0]), np.array([0, 0, 1, 1])
+
+    def hint(*zeros: int) -> tuple[FaultKind, str] | None:
+        got = want.copy()
+        got[list(zeros)] = 0
+        found = value_hint(got, want, ranks, 2)
+        return None if found is None else (found.kind, found.text)
+
+    assert hint(2, 3) == (FaultKind.ZERO_RANK, "all is zero on rank 1, and right elsewhere")
+    assert hint(0, 1) == (FaultKind.ZERO_RANK, "all is zero on rank 0, and right elsewhere")
+    assert hint(2) == (FaultKind.MISSING, "zero where something is due")
+    assert hint(1, 2, 3) == (FaultKind.MISSING, "zero where something is due")
+    assert hint(0, 1, 2, 3) == (FaultKind.MISSING, "zero where something is due")
+
+
+@pytest.mark.parametrize(
+    ("size", "is_irrational"), [(1, False), (2, True), (3, True), (4, False), (5, True), (9, False)]
+)
+def test_a_root_is_told_where_no_whole_factor_would_be_it(size: int, is_irrational: bool) -> None:
+    root = np.sqrt(size)
+    for factor, kind in ((root, FaultKind.TIMES_ROOT), (1 / root, FaultKind.BY_ROOT)):
+        found = value_hint(factor * WANT, WANT, 0 * RANKS, size)
+        assert (found is not None and found.kind is kind) is is_irrational
+    if is_irrational:
+        for error, told in ((2.0**-21, True), (2.0**-19, False)):
+            found = value_hint(root * WANT * (1 + error), WANT, 0 * RANKS, size)
+            assert (found is not None and found.kind is FaultKind.TIMES_ROOT) is told
 
 
 COPIES = al.Space(al.Layout((1,), al.Partition((2,)), axes=[None]))
@@ -229,6 +324,14 @@ def test_hints_on_planted_bugs_name_their_kind_or_nothing(world: al.SimulatedWor
     silent = [name for name, kind in told.items() if kind is None]
     assert not wrong
     assert len(silent) <= 0.3 * len(told), silent
+
+
+def test_hints_of_retries_stand_behind_the_one_on_the_numbers() -> None:
+    first, other = Hint(FaultKind.DOUBLED, "twice"), Hint(FaultKind.UNEVEN, "uneven")
+    assert Evidence(hint=first, retried=(other,)).hints == (first, other)
+    assert Evidence(hint=first).hints == (first,)
+    assert Evidence(retried=(other,)).hints == (other,)
+    assert Evidence().hints == ()
 
 
 def test_a_right_operator_has_no_evidence(world: al.SimulatedWorld) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import pickle
 import sys
 from dataclasses import replace
@@ -82,6 +83,17 @@ def test_users_are_told_the_checks_that_they_may_ask_for() -> None:
 def test_follow_ups_and_the_proof_belong_to_no_subject() -> None:
     on_request = {check.name for check in all_checks().values() if check.order is None}
     assert on_request == {"gradcheck", "proof", "witness"}
+
+
+def test_checks_that_see_early_draw_a_part_of_the_cases() -> None:
+    # As docs/power.md says, with the reasons.
+    halves = {"linearity", "declared", "purity", "jacobian", "double_backward"}
+    for name, check in all_checks().items():
+        part = 0.5 if name in halves else 0.3 if name == "reentrancy" else 1
+        assert check.share == part, name
+        assert [check.cases_of(asked) for asked in (1, 10, 11)] == [
+            math.ceil(part * asked) for asked in (1, 10, 11)
+        ]
 
 
 @pytest.mark.parametrize("name", [*checks_of(al.subject(RingShift)(equal_blocks)), "proof"])

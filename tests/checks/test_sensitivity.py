@@ -19,7 +19,14 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from adjointlab.checks.layers.sensitivity import _GROWTH, _SAFETY, _attributed, _least_difference, measured
+from adjointlab.checks.layers.sensitivity import (
+    _GROWTH,
+    _SAFETY,
+    _attributed,
+    _least_difference,
+    _perturbation,
+    measured,
+)
 
 
 def in_place(x: Any) -> Any:
@@ -285,3 +292,38 @@ def test_the_least_difference_is_of_units_in_the_last_place_of_the_largest_value
     assert _least_difference(np.array([1.0], np.float32), False) == one * 2.0**29
     assert _least_difference(np.array([0.0]), True) == np.finfo(float).tiny
     assert _least_difference(np.array([0.0]), False) == 0.0
+
+
+@pytest.mark.parametrize("elementwise", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_errors_fill_their_interval_on_both_sides_and_no_two_samples_have_the_same(
+    elementwise: bool, dtype: torch.dtype
+) -> None:
+    value, eps, error = torch.linspace(0.1, 7.0, 2000, dtype=dtype), torch.finfo(dtype).eps, 1e4
+    samples = []
+    for sample in range(3):
+        perturbation: Any = _perturbation()(sample, error, False)
+        units = (perturbation.factors(value, elementwise, False) - 1) / (error * eps)
+        assert -1.001 <= units.min() < -0.98
+        assert 0.98 < units.max() <= 1.001
+        assert abs(units.mean()) < 0.1
+        again: Any = _perturbation()(sample, error, False)
+        assert torch.equal(units, (again.factors(value, elementwise, False) - 1) / (error * eps))
+        samples.append(units)
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert (samples[one] != samples[other]).double().mean() > 0.9
+        correlation = torch.corrcoef(torch.stack([samples[one], samples[other]]))[0, 1]
+        assert abs(correlation) < 0.2
+
+
+def test_equal_values_have_equal_errors_element_by_element_and_integers_may_be_spared() -> None:
+    value = torch.tensor([0.3, 0.3, 2.0, 0.3, 5.5, -4.0, torch.inf, 2.0**48, 2.0**49], dtype=torch.float64)
+    perturbation: Any = _perturbation()(1, 1e4, True)
+    every = perturbation.factors(value, True, False)
+    assert every[0] == every[1] == every[3]
+    assert len(set(every.tolist())) > 3
+    assert torch.isfinite(every).all()
+    spared = perturbation.factors(value, True, True)
+    assert (spared == 1).tolist() == [False] * 2 + [True, False, False, True, True, True, False]
+    alone = perturbation.factors(value, False, False)
+    assert len({float(each) for each in alone[[0, 1, 3]]}) == 3

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 import adjointlab as al
-from adjointlab.checks.context import INPUT_VALUES, InputSetting
+from adjointlab.checks.context import FRACTIONS, INPUT_VALUES, InputSetting
+from adjointlab.checks.hints import FaultKind
+from adjointlab.checks.layers.modules import pass_keys
+from adjointlab.checks.layers.passes import PassPlan, plainer_seeds
 from adjointlab.core.vectors import VALUES, Draw, local_values
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import body, run_case
@@ -334,3 +339,34 @@ def test_a_layer_that_takes_fresh_memory_for_zeros_is_found(check: str, wrong: A
         SimulatedWorld(ranks=2), rows(wrong, right), check, Budget(cases=10, seed=1, shrinking=0.1)
     )
     assert not report.verdict.is_coherent
+
+
+@pytest.mark.parametrize("values", [*INPUT_VALUES, FRACTIONS])
+def test_no_two_passes_and_no_two_roles_have_the_same_values(values: str) -> None:
+    context: Any = SimpleNamespace(setting=InputSetting(5), values=values, beyond=None)
+    passes = [pass_keys(context, number) for number in range(4)]
+    keys = [(draw.index, draw.role) for keys in passes for draw in keys.values()]
+    assert len(set(keys)) == len(keys) == 16
+    assert {draw.seed for keys in passes for draw in keys.values()} == {5}
+    assert {draw.index for draw in passes[0].values()} == {
+        0,
+        1,
+        2,
+    }  # the directions of derivatives are 7 and 8
+    kinds = {name: draw.values for name, draw in passes[0].items()}
+    drawn = values if values in VALUES else "integers"
+    others = FRACTIONS if values == FRACTIONS else "integers"
+    assert kinds == {"inputs": drawn, "parameters": others, "cotangents": others, "accumulated": "integers"}
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_plainer_plan_differs_in_the_one_thing_that_its_hint_tells(seed: int) -> None:
+    plan = PassPlan.of(seed, backward=True)
+    plainer = {hint.kind: PassPlan.of(other, backward=True) for hint, other in plainer_seeds(seed)}
+    expected = {}
+    if plan.together:
+        expected[FaultKind.KEPT] = replace(plan, together=False)
+    if plan.accumulated:
+        expected[FaultKind.ACCUMULATED] = replace(plan, accumulated=False)
+    assert plainer == expected
+    assert all(other >= 0 for _, other in plainer_seeds(seed))

@@ -148,6 +148,42 @@ def test_what_is_ruled_out_is_not_drawn(promise: Promise) -> None:
     assert not any(map(promise.is_so, first_examples(promise.strategy, 200)))
 
 
+def test_a_source_has_a_dimension_at_least_and_may_have_any_number_up_to_that_of_its_target() -> None:
+    drawn = first_examples(strategies.broadcasting_partitions(1), 300)  # of one rank, all sides are 1
+    orders = {(each["source"].order, each["destination"].order) for each in drawn}
+    assert orders == {(1, 1), (1, 2), (2, 2), (1, 3), (2, 3), (3, 3)}
+
+
+@pytest.mark.parametrize(
+    ("side", "may_be_strided"), [(0, True), (4, True), (8, True), (5, False), (6, False)]
+)
+def test_shards_are_strided_where_both_mesh_dimensions_divide_the_side(
+    side: int, may_be_strided: bool
+) -> None:
+    pytest.importorskip("torch")
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    drawn = set(first_examples(strategies.placements((2, 2), 2, strided=(side, 3)), 100))
+    strided = {each for each in drawn if any(isinstance(placement, _StridedShard) for placement in each)}
+    assert strided == ({(_StridedShard(0, split_factor=2), Shard(0))} if may_be_strided else set())
+    assert {(Shard(0), Shard(0)), (Shard(1), Shard(1))} < drawn
+
+
+def test_every_mesh_of_all_ranks_is_drawn_that_of_one_dimension_first() -> None:
+    drawn = first_examples(strategies.meshes(4), 60)
+    assert drawn[0] == (4,)
+    assert set(drawn) == {(4,), (4, 1), (2, 2), (1, 4)}
+    assert set(first_examples(strategies.meshes(6), 60)) == {(6,), (6, 1), (3, 2), (2, 3), (1, 6)}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_ranks_keep_their_order_more_often_than_by_chance(seed: int) -> None:
+    drawn = first_examples(strategies.rank_orders(6, 3), 300, seed)
+    in_order = sum(list(each) == sorted(each) for each in drawn)
+    assert 0.3 < in_order / len(drawn) < 0.6  # a permutation of three is in order once in six
+
+
 def test_every_grid_of_a_size_is_listed_once() -> None:
     assert strategies.grids(4, 2) == ((1, 4), (2, 2), (4, 1))
     assert strategies.grids(6, 0) == ((),)

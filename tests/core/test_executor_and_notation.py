@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,20 @@ def test_a_broadcast_is_explained_as_the_paper_writes_it() -> None:
     assert "a: x on rank 0" in text
     assert "0, 1, 2: y on the rank of that number" in text
     assert "5. S_{a→1}  rank 0 sends x, rank 1 adds it to y" in text
+
+
+@pytest.mark.parametrize("ranks", range(8, 20, 3))
+def test_a_long_composition_is_broken_where_a_line_is_full(ranks: int) -> None:
+    text = explain(Broadcast(_Alone(ranks), Layout([5], Partition([1])), Partition([ranks])))
+    for start in ("  B =", "  B* ="):
+        lines = text[text.index(start) :].splitlines()
+        composition = lines[: next(number for number, line in enumerate(lines) if line.startswith("    1."))]
+        assert len(composition) > 1
+        assert all(line.startswith(" " * len(start)) for line in composition[1:])
+        for line, following in pairwise(composition):
+            assert len(line) <= 100 < len(line) + 1 + len(following.split()[0])
+        factors = " ".join(line[len(start) :] for line in composition).split()
+        assert len(factors) == 2 * ranks + 1
 
 
 def test_a_composition_is_explained_by_its_factors_and_by_one_program() -> None:

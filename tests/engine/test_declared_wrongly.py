@@ -11,6 +11,7 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.verdict import Figure, Status
+from adjointlab.core.declaration import require_accepts, takes
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
@@ -39,6 +40,22 @@ def sentence(subject: Subject, check: str, tmp_path: Path) -> str:
     return verdict.headline
 
 
+@pytest.mark.parametrize("role", ["domain", "codomain"])
+def test_a_tensor_on_a_rank_that_the_communicator_has_not(role: str) -> None:
+    here, beyond = (al.Space(al.Layout((4,), (size,)), name=name) for size, name in ((2, "x"), (3, "wide")))
+    spaces = {"domain": here, "codomain": here} | {role: beyond}
+
+    def zeros(name: str) -> Any:
+        return lambda comm, x: np.zeros(spaces[name].tensors[0].layout.local_shape(comm.Get_rank()))
+
+    functions = zeros("codomain"), zeros("domain")
+    subject = al.subject.pair(*functions, ranks=(2,))(lambda draw, ranks: spaces)
+    verdict = investigate(SimulatedWorld(2), subject, "purity", Budget(3, seed=1)).verdict
+    assert verdict.status is Status.UNJUDGED
+    assert verdict.headline == "the operator declares a tensor on rank 2, and its communicator has 2"
+    assert dict(verdict.lines)["tensor"] == str(beyond.tensors[0])
+
+
 def test_an_argument_that_a_function_of_a_pair_does_not_take(tmp_path: Path) -> None:
     wrong = al.subject.pair(kept, lambda comm, y, widths: y)(case(width=1))
     assert sentence(wrong, "adjoint", tmp_path) == (
@@ -46,9 +63,32 @@ def test_an_argument_that_a_function_of_a_pair_does_not_take(tmp_path: Path) -> 
     )
 
 
+def test_an_argument_that_a_function_of_torch_does_not_take(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    wrong = al.subject.autograd(lambda comm, x, widths: x)(case(width=1))
+    assert sentence(wrong, "adjoint", tmp_path).endswith("takes no `width`; did you mean widths?")
+
+
 def test_a_misspelled_entry_that_is_no_argument(tmp_path: Path) -> None:
     wrong = al.subject.pair(kept, kept)(case(width=1, codomian=2))
     assert sentence(wrong, "adjoint", tmp_path).endswith("takes no `codomian`; did you mean codomain?")
+
+
+def test_a_function_that_takes_any_name_is_not_told_of_one(tmp_path: Path) -> None:
+    def any_name(comm: Any, x: Any, width: int, **more: Any) -> Any:
+        return x
+
+    told = sentence(al.subject.pair(any_name, any_name)(case(height=1)), "adjoint", tmp_path)
+    assert told.endswith("cannot be called so: missing a required argument: 'width'")
+
+
+def test_a_function_that_does_not_tell_its_arguments_is_taken_to_take_all() -> None:
+    for builtin in (dict.update, type):  # without a signature
+        assert takes(builtin, "gain")
+        require_accepts("the function", builtin, ("comm",), {"gain": 1})
+    assert takes(lambda *, gain: gain, "gain")
+    assert takes(lambda **more: more, "gain")
+    assert not takes(lambda gain, /, *gains: gain, "gain")
 
 
 def test_an_argument_that_the_strategy_lacks(tmp_path: Path) -> None:

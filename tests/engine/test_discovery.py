@@ -253,12 +253,24 @@ def spaces(draw, ranks): return {}
 @pytest.mark.parametrize(
     ("name", "form", "arguments"),
     [
-        ("exchange", "pair(forward=exchange, adjoint=exchange_adjoint)", ", cut=..., width=...)"),
+        (
+            "exchange",
+            "pair(forward=exchange, adjoint=exchange_adjoint)",
+            "codomain=space, cut=..., width=...)",
+        ),
         ("sum_over", "pair(forward=sum_over, adjoint=sum_over_adjoint)", "codomain=space)"),
-        ("Shift", "autograd(Shift)", ", by=...)"),
+        ("Shift", "autograd(Shift)", "codomain=space, by=...)"),
         ("Column", "layer(Column, sequential=MySequential)", "parameter_space=..., inputs=..., outputs=...)"),
-        ("Late", "layer(Late, sequential=MySequential, process_group=True)", ", inputs=..., command=...)"),
-        ("Sharded", "layer(Sharded, sequential=MySequential, process_group=True)", ", inputs=...)"),
+        (
+            "Late",
+            "layer(Late, sequential=MySequential, process_group=True)",
+            "parameter_space=..., inputs=..., command=...)",
+        ),
+        (
+            "Sharded",
+            "layer(Sharded, sequential=MySequential, process_group=True)",
+            "parameter_space=..., inputs=...)",
+        ),
         ("spaces", "operator(MyOperator)", "(layout="),
         ("", "layer(Sharded, sequential=MySequential, process_group=True)", ", inputs=...)"),
     ],
@@ -275,6 +287,31 @@ def test_what_is_no_subject_is_told_of_the_form_that_fits_it(
     assert f"    @adjointlab.subject.{form}" in advice
     assert arguments in advice
     compile(textwrap.dedent(advice), "advice", "exec")
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "arguments"),
+    [
+        (
+            "exchange",
+            "pair(forward=exchange, adjoint=exchange_adjoint, process_group=True)",
+            "codomain=space, cut=..., width=...)",
+        ),
+        ("Shift", "autograd(Shift, process_group=True)", "codomain=space, by=...)"),
+        ("spaces", "autograd(function, process_group=True)", "codomain=space)"),
+    ],
+)
+def test_functions_that_call_torch_distributed_are_given_a_default_group_and_no_communicator(
+    tmp_path: Path, name: str, form: str, arguments: str
+) -> None:
+    pytest.importorskip("torch")
+    file = tmp_path / "grouped.py"
+    file.write_text("import torch.distributed as dist\n" + FORMS.replace("comm, ", "").replace(", comm", ""))
+    with pytest.raises(NotFound) as refused:
+        find([f"{file}:{name}"])
+    advice = str(refused.value).partition("declare one beside it:")[2]
+    assert f"    @adjointlab.subject.{form}" in advice
+    assert arguments in advice
 
 
 def test_a_module_of_functions_is_told_of_the_pair_in_it(tmp_path: Path) -> None:

@@ -105,6 +105,22 @@ def test_cases_are_drawn_on_the_ranks_that_are_asked_for() -> None:
     assert {case.ranks for case in first_examples(cases(KEPT, "adjoint", (2, 4)), 60)} == {2, 3, 4}
 
 
+def test_transposed_memory_comes_more_often_than_other_orders() -> None:
+    drawn = [case.setting for case in first_examples(OPERATOR_CASES, 300)]
+    often = {order: sum(order in (each.primal_order, each.dual_order) for each in drawn) for order in ORDERS}
+    assert all(often["column-major"] > 1.4 * often[order] for order in ("strided", "offset", "reversed"))
+
+
+def test_seeds_are_drawn_from_the_whole_of_their_range() -> None:
+    drawn = first_examples(OPERATOR_CASES, 300)
+    for most, numbers in (
+        (2**31 - 1, {case.setting.seed for case in drawn}),
+        (2**16 - 1, {case.schedule for case in drawn}),
+    ):
+        assert len(numbers) > 50  # Hypothesis repeats itself
+        assert most / 2 < max(numbers) <= most
+
+
 def test_a_case_has_as_many_schedules_as_are_asked_for_and_none_where_one_is_enough() -> None:
     drawn = first_examples(SCHEDULED, 30)
     assert {len(case.schedules) for case in drawn} == {5}

@@ -83,10 +83,41 @@ def test_nothing_is_lost_where_an_exception_ends_the_check_or_another_rank_repor
         assert [str(each.message) for each in shown[1:]] == ["text 0"]
         with FoldedWarnings() as folded:
             twice()
-        assert folded.found == (FoldedWarning("UserWarning", "text 0", "a.py", 3, 2),)
+            assert folded.found == (FoldedWarning("UserWarning", "text 0", "a.py", 3, 2),)
+            warnings.warn_explicit("text 2", UserWarning, "a.py", 3)
+        assert folded.found == (FoldedWarning("UserWarning", "text 0", "a.py", 3, 3),)
         assert len(shown) == 2
         twice()
         assert len(shown) == 4
+
+
+def test_a_warning_with_a_file_to_print_to_is_printed_there() -> None:
+    passed_on: list[tuple[Any, ...]] = []
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda *given: passed_on.append(given)
+        with FoldedWarnings() as folded:
+            given = (UserWarning("text"), UserWarning, "a.py", 3, object(), "line 3")
+            warnings.showwarning(*given)
+    assert passed_on == [given]
+    assert folded.found == ()
+
+
+@pytest.mark.parametrize(
+    ("category", "shown_as", "text"),
+    [
+        ("FutureWarning", FutureWarning, "no"),
+        ("MyWarning", UserWarning, "MyWarning: no"),
+        ("print", UserWarning, "print: no"),
+        ("ValueError", UserWarning, "ValueError: no"),
+    ],
+)
+def test_a_warning_is_shown_as_its_kind_where_python_knows_it(
+    category: str, shown_as: type[Warning], text: str
+) -> None:
+    with warnings.catch_warnings(record=True) as shown:
+        FoldedWarning(category, "no", "a.py", 3).show()
+    (one,) = shown
+    assert (one.category, str(one.message), one.filename, one.lineno) == (shown_as, text, "a.py", 3)
 
 
 def test_warnings_of_cases_that_only_make_a_failure_smaller_are_not_shown(tmp_path: Path) -> None:

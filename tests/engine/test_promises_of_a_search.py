@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import narrowed
-from adjointlab.engine.run_case import Stage, judge
+from adjointlab.engine.run_case import CaseRunner, Stage, judge
 from adjointlab.engine.search import Budget, Search, SearchResult, investigate
 from adjointlab.engine.simulate_first import HangSimulator
 from adjointlab.engine.subject import Subject
@@ -35,6 +36,47 @@ def searched(subject: Subject, check: str = "adjoint", **budget: Any) -> tuple[S
 
     result = investigate(SimulatedWorld(2), subject, check, Budget(seed=1, **budget), record=record)
     return result, drawn
+
+
+@pytest.mark.parametrize(("seconds", "judged"), [(0.0, range(10, 30)), (60.0, range(40, 41))])
+def test_after_its_time_a_search_draws_no_more_than_the_least_number(seconds: float, judged: range) -> None:
+    result, _ = searched(right, cases=40, seconds=seconds)
+    assert result.verdict.is_coherent
+    assert result.counts is not None
+    assert result.counts.judged in judged
+    assert result.counts.on_several_ranks > 0
+    assert result.counts.is_cut_short == (seconds == 0.0)
+    assert result.counts.asked == result.counts.judged
+    few, _ = searched(right, cases=6, seconds=seconds)
+    assert few.counts is not None
+    assert (few.counts.judged, few.counts.is_cut_short) == (6, False)
+
+
+def test_each_case_is_recorded_with_the_number_of_those_that_were_drawn_before() -> None:
+    recorded: list[tuple[Stage, int]] = []
+    result = investigate(
+        SimulatedWorld(2),
+        wrong,
+        "adjoint",
+        Budget(30, seed=1),
+        record=lambda case, done, stage: recorded.append((stage, done)),
+    )
+    drawing = [done for stage, done in recorded if stage is Stage.DRAWING]
+    assert drawing == list(range(result.tried))
+    later = {done for stage, done in recorded if stage is not Stage.DRAWING}
+    assert later == {result.tried}
+
+
+@pytest.mark.parametrize(("ago", "least", "most"), [(100.0, 0.0, 0.0), (-100.0, 90.0, 100.0)])
+def test_a_search_that_is_repeated_has_the_seconds_that_are_left(
+    ago: float, least: float, most: float
+) -> None:
+    world = SimulatedWorld(2)
+    search = Search(world, CaseRunner(world.run), right, "adjoint", Budget(10, seed=1), lambda tried: None)
+    search._deadline = time.monotonic() - ago
+    search._repeat_without_simulation()
+    assert least <= search._seconds_left <= most
+    assert search.stage is Stage.DRAWING
 
 
 def test_every_batch_draws_other_cases(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,66 @@ def test_a_side_of_two_becomes_one_and_integers_come_nearer_to_zero() -> None:
     ]
 
 
+def test_a_rank_less_joins_its_part_of_a_cut_to_a_neighbour() -> None:
+    for cut, smaller in (
+        ((0, 2, 5, 7), [(0, 2, 7), (0, 5, 7), (0, 5, 7)]),  # without rank 2, 1, 0
+        ((0, 0, 0, 0), [(0, 0, 0), (0, 0, 0), (0, 0, 0)]),
+        (
+            (1, 2, 5, 7),
+            [(1, 2, 5, 7)],
+        ),  # no boundaries of three parts: they begin elsewhere, go back, or are of two or of four
+        ((0, 5, 2, 7), [(0, 5, 2, 7)]),
+        ((0, 2, 7), [(0, 2, 7)]),
+        ((0, 1, 2, 5, 7), [(0, 1, 2, 5, 7)]),
+        ((0, 2, "5", 7), [(0, 2, "5", 7)]),
+    ):
+        found = [parameters["cut"] for ranks, parameters in steps(3, cut=cut) if ranks == 2]
+        assert found == list(dict.fromkeys(smaller))
+
+
+def test_a_worker_less_leaves_its_part_to_the_one_before_and_windows_with_gaps_as_they_are() -> None:
+    cut = al.Layout.cut((9,), al.Partition((3,)), [(0, 2, 7, 9)])
+    windows = al.Layout((9,), al.Partition((3,)), [[(0, 3), (2, 7), (6, 9)]])
+
+    def of_workers_less(layout: al.Layout) -> list[Any]:
+        found = [parameters["layout"] for ranks, parameters in steps(3, layout=layout) if ranks == 3]
+        return [(each.partition.ranks, each.windows[0]) for each in found if each.partition.size == 2]
+
+    assert of_workers_less(cut) == [
+        ((1, 2), ((0, 7), (7, 9))),
+        ((0, 2), ((0, 7), (7, 9))),
+        ((0, 1), ((0, 2), (2, 9))),
+    ]
+    assert of_workers_less(windows) == [
+        ((1, 2), ((2, 7), (6, 9))),
+        ((0, 2), ((0, 3), (6, 9))),
+        ((0, 1), ((0, 3), (2, 7))),
+    ]
+
+
+def test_an_index_less_moves_what_comes_behind_it() -> None:
+    layout = al.Layout((3, 5), al.Partition((2,)), [[(0, 3)], [(0, 4), (2, 5)]], axes=(None, 0))
+    shorter = [
+        parameters["layout"].windows[1]
+        for ranks, parameters in steps(2, layout=layout)
+        if parameters["layout"].shape == (3, 4)
+    ]
+    assert shorter == [((0, 4), (2, 4)), ((0, 3), (2, 4)), ((0, 3), (1, 4))]  # without 4, 3 or 2, 1 or 0
+
+
+def test_the_size_of_a_case_is_counted() -> None:
+    uneven = al.Layout.cut((4,), al.Partition((2,), [0, 2]), [(0, 1, 4)])
+    even = al.Layout((5, 2), al.Partition((1, 2)))
+    assert size(case_of(3, a=uneven, b=(even, -5), grid=al.Partition((2, 3)), n=2)) == (
+        3,
+        1,
+        6 + 2 + 2,
+        4 + 7,
+        7,
+    )
+    assert size(case_of(2)) == (2, 0, 0, 0, 0)
+
+
 @settings(max_examples=60, deadline=None, database=None, derandomize=True)
 @given(st.data(), st.integers(1, 6))
 def test_every_step_is_smaller_and_another(data: st.DataObject, ranks: int) -> None:

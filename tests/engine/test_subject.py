@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from runpy import run_path
 from typing import Any
@@ -78,6 +79,12 @@ def test_a_pair_is_judged_by_both_functions() -> None:
     assert right.name == "copies"
     assert coherent(right, "adjoint")
     assert not coherent(wrong, "adjoint")
+
+
+def test_an_operator_that_is_given_some_of_its_arguments_is_no_pair() -> None:
+    layout = al.Layout((4,), (2,))
+    given = al.subject.operator(partial(RingShift, layout=layout), name="Ring")(lambda draw, ranks: {})
+    assert given.pair == ()
 
 
 def test_what_torch_differentiates() -> None:

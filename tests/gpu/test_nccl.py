@@ -13,7 +13,7 @@ from adjointlab.core import arrays
 from adjointlab.core.arrays.streams import streams_of
 from adjointlab.core.transport import nccl as of_devices
 from adjointlab.core.transport.nccl import NcclCommunicator
-from adjointlab.MPI import Op
+from adjointlab.MPI import ANY_SOURCE, PROC_NULL, Op
 from adjointlab.typing import Communicator
 from tests.gpu.stand_in.nccl import Nccl, Ranks
 from tests.outcomes import values_of
@@ -147,11 +147,13 @@ def test_messages_before_a_collective_are_started_before_it(world: al.SimulatedW
     on_ranks(world, body)
 
 
-def test_a_receive_from_any_rank_is_refused(world: al.SimulatedWorld) -> None:
+@pytest.mark.parametrize("source", [ANY_SOURCE, PROC_NULL, -1])
+def test_a_receive_from_any_rank_or_none_is_refused(world: al.SimulatedWorld, source: int) -> None:
     def body(comm: Communicator) -> None:
-        with pytest.raises(
-            ValueError, match="source: ANY_SOURCE is no rank, and NCCL receives from none but a"
-        ):
+        told = f"source: {source} is no rank, and NCCL receives from none but a"
+        with pytest.raises(ValueError, match=told):
+            by_nccl(comm).Irecv(on_device(np.zeros(1)), source)
+        with pytest.raises(ValueError, match="source: ANY_SOURCE is no rank"):
             by_nccl(comm).Irecv(on_device(np.zeros(1)))
 
     on_ranks(world, body, ranks=1)

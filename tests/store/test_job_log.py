@@ -204,6 +204,7 @@ def test_a_case_is_taken_for_deadly_once_it_has_ended_so_many_jobs_or_has_hung()
     assert not is_known(died, times=2)
     assert is_known(died, died, times=2)
     assert is_known(hung, times=2)
+    assert is_known(hung, died, times=3)
     assert not is_known(Death("died", case="another"), times=1)
     assert not is_known(times=1)
 

@@ -121,7 +121,13 @@ def test_the_record_of_a_job_that_died_is_handed_over(tmp_path: Path):
 
 def test_the_record_of_a_check_is_found_beside_those_of_others(tmp_path: Path):
     write_end(tmp_path / NAME, Running.of(PROGRESS, case("fatal"), 7))
-    for location, check in ((PROGRESS.location, "matrix"), ("samples:wrong", PROGRESS.check)):
+    others = (
+        (PROGRESS.location, "matrix"),
+        (PROGRESS.location, "a"),
+        ("samples:wrong", PROGRESS.check),
+        ("a:right", PROGRESS.check),
+    )
+    for location, check in others:
         assert left_behind(tmp_path, location, check) is None
     found = left_behind(tmp_path, PROGRESS.location, PROGRESS.check)
     assert found is not None

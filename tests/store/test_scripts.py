@@ -11,6 +11,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -267,6 +268,16 @@ def test_hostile_text_leaves_the_code_of_a_script_as_it_is(subject: Subject, tex
     if arguments is not None:
         ast.literal_eval(arguments.value)
     assert shape(hostile) == shape(harmless)
+
+
+@pytest.mark.parametrize("subject", [pair, autograd], ids=["shown", "replayed"])
+def test_all_lines_of_a_verdict_are_comments_but_the_traceback(subject: Subject):
+    labels = ["Ahead", "because", "traceback", "where", "⟨Fx, y⟩"]
+    result = failure(["a", "b", "c", "wrong", "d", "e"], MatrixEntry(0, 1))
+    lines = tuple((label, f"of {label}") for label in labels)
+    text = script_text(replace(result, verdict=replace(result.verdict, lines=lines)), subject)
+    told = [line for line in text.splitlines() if line.endswith(tuple(f": of {label}" for label in labels))]
+    assert told == [f"# {label}: of {label}" for label in labels if label != "traceback"]
 
 
 def script_text(result: SearchResult, subject: Subject) -> str:

@@ -23,7 +23,8 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 import adjointlab as al
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.checks.verdict import coherent
+from adjointlab.engine.search import Budget, SearchResult, investigate
 
 Parallelize = Callable[[nn.Module, DeviceMesh], object]
 ADAM = partial(torch.optim.Adam, lr=0.1)
@@ -98,6 +99,18 @@ def test_torchs_parallel_modules_are_the_sequential_ones(
 ) -> None:
     verdicts = al.check_parallel(model, parallelize, inputs, cases=3, world=world, **options)
     assert {"sequential", "gradients", "jacobian"} <= set(verdicts)
+
+
+def test_cases_are_on_up_to_four_simulated_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    most: set[int] = set()
+
+    def judged(world: al.SimulatedWorld, subject: Any, check: str, budget: Budget) -> SearchResult:
+        most.add(max(subject.ranks_up_to(budget.ranks or world.ranks)))
+        return SearchResult("", check, "simulated", coherent())
+
+    monkeypatch.setattr("adjointlab.engine.parallel_check.investigate", judged)
+    al.check_parallel(nn.Linear(3, 2), as_it_is, EXAMPLE)
+    assert most == {4}
 
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")

@@ -49,6 +49,21 @@ class SharesItsState(KeepsItsResult):
         return 2 * result if other_has_come and not is_first else result
 
 
+class SharesItsMemory(KeepsItsResult):
+    """Adds what the argument that any instance had last differs by from its own last one."""
+
+    last: ClassVar[dict[int, Any]] = {}
+
+    def applied(self, direction: str, step: int, x: Any) -> Any:
+        result = Ring.applied(self, direction, step, x)
+        if direction != self.direction or self.rank != self.of_rank or np.isnan(x).any():
+            return result
+        if self.kept is not None:
+            result = result + (self.last[self.rank] - self.kept)
+        self.kept = self.last[self.rank] = np.array(x)
+        return result
+
+
 class ClearsByArithmetic(Ring):
     """Keeps 0 times its last argument in what it adds to the next result."""
 
@@ -101,6 +116,7 @@ def both(direction: str) -> list[Look]:
         Look(f"{direction}, later calls on rank 0", ring(KeepsItsResult, direction=direction, rank=0), "after later calls", 3),
         Look(f"{direction}, later calls on the last rank", ring(KeepsItsResult, direction=direction, rank=-1), "after later calls", 3),
         Look(f"{direction}, another instance", ring(SharesItsState, direction=direction, rank=-1), wrong, 3),
+        Look(f"{direction}, the data of another instance", ring(SharesItsMemory, direction=direction, rank=-1), wrong, 3),
         Look(f"{direction}, what NaN leaves on rank 0", ring(ClearsByArithmetic, direction=direction, rank=0), "after one with NaN", 3),
         Look(f"{direction}, what NaN leaves on the last rank", ring(ClearsByArithmetic, direction=direction, rank=-1), "after one with NaN", 3),
         Look(f"{direction}, NaN in every instance", ring(**{direction: on(1, filled_with(np.nan))}), f"{direction} returned nan on rank 1"),

@@ -1,10 +1,14 @@
 """mpi4py's constants are understood, and adjointlab's are translated into them."""
 
+import inspect
+
 import numpy as np
 import pytest
 
 from adjointlab import MPI
 from adjointlab.worlds import arguments
+from adjointlab.worlds.simulated.communicator import Communicator
+from adjointlab.worlds.simulated.requests import SimulatedRequest
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
 theirs = pytest.importorskip("mpi4py.MPI")
@@ -73,6 +77,25 @@ def test_a_communicator_takes_mpi4pys_constants():
 
     for seed in range(3):
         assert WORLD.run(body, ranks=2, seed=seed).values == ((2.0, 1, 6, 1, False), (2.0, 0, 6, 1, False))
+
+
+@pytest.mark.parametrize(
+    ("ours", "library"), [(Communicator, theirs.Cartcomm), (SimulatedRequest, theirs.Request)]
+)
+def test_arguments_that_are_left_out_are_those_of_mpi4py(ours, library):
+    compared = 0
+    for name, method in inspect.getmembers(ours, inspect.isfunction):
+        if name.startswith("_") or not hasattr(library, name):
+            continue
+        expected = inspect.signature(getattr(library, name)).parameters
+        for argument in inspect.signature(method).parameters.values():
+            if argument.name not in expected or name == "Split_type":  # whose information is not looked at
+                continue
+            default = expected[argument.name].default
+            if argument.default is not argument.empty or default is not argument.empty:
+                compared += 1
+                assert arguments.to_mpi4py(argument.default) == default, (name, argument.name)
+    assert compared
 
 
 def test_requests_of_any_kind_complete_by_our_waitall():

@@ -295,6 +295,32 @@ def test_collectives_that_do_not_match_are_reported_with_both_calls(why, seed):
     assert all(isinstance(outcome, Blocked) for outcome in result.outcomes)
 
 
+COUNTED = {
+    "Allgather": lambda c, n: c.Allgather(np.ones(n), np.empty(2 * n)),
+    "Allgather in place": lambda c, n: c.Allgather(MPI.IN_PLACE, np.ones(2 * n)),
+    "Alltoall": lambda c, n: c.Alltoall(np.ones(2 * n), np.empty(2 * n)),
+    "Alltoall in place": lambda c, n: c.Alltoall(MPI.IN_PLACE, np.ones(2 * n)),
+    "Allreduce": lambda c, n: c.Allreduce(np.ones(n), np.empty(n)),
+    "Allreduce in place": lambda c, n: c.Allreduce(MPI.IN_PLACE, np.ones(n)),
+    "Reduce_scatter_block": lambda c, n: c.Reduce_scatter_block(np.ones(2 * n), np.empty(n)),
+    "Reduce_scatter_block in place": lambda c, n: c.Reduce_scatter_block(MPI.IN_PLACE, np.ones(2 * n)),
+    "Gather": lambda c, n: c.Gather(np.ones(n), np.empty(2 * n)),
+    "Gather in place": lambda c, n: c.Gather(np.ones(n) if c.rank else MPI.IN_PLACE, np.ones(2 * n)),
+    "Scatter": lambda c, n: c.Scatter(np.ones(2 * n), np.empty(n)),
+    "Scatter in place": lambda c, n: c.Scatter(np.ones(2 * n), np.empty(n) if c.rank else MPI.IN_PLACE),
+    "Scan": lambda c, n: c.Scan(np.ones(n), np.empty(n)),
+    "Reduce in place": lambda c, n: c.Reduce(np.ones(n) if c.rank else MPI.IN_PLACE, np.empty(n)),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_counts_that_differ_between_ranks_are_told_in_place_too(name):
+    call = COUNTED[name]
+    assert run(lambda comm: call(comm, 3)).completed
+    text = only("mismatched collective", run(lambda comm: call(comm, 2 + 2 * comm.rank)))
+    assert "the count or shape is 2 on one and 4 on the other" in text
+
+
 def test_counts_that_do_not_sum_to_what_is_sent_are_told_with_the_first_and_the_last_call():
     def body(comm):
         comm.Reduce_scatter(np.ones(7), np.empty(comm.rank + 1))

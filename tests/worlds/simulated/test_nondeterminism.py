@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from adjointlab import MPI
+from adjointlab.worlds.simulated.matching import poison
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
 WORLD = SimulatedWorld(4)
@@ -125,6 +126,24 @@ def test_a_receive_buffer_read_before_completion_is_poisoned_under_some_seed(dty
 
     assert run(body).values[1]
     assert {values[1] for values in results(body)} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        ("f4", np.nan),
+        ("c16", np.nan),
+        ("i1", 127),
+        ("i2", 0x7F7F),
+        ("u1", 254),
+        ("u4", 0xFEFEFEFE),
+        ("?", False),
+    ],
+)
+def test_what_is_read_too_early_is_conspicuous(dtype, expected):
+    array = np.ones(3, dtype)
+    poison(array)
+    assert np.array_equal(array, np.full(3, expected, dtype), equal_nan=dtype in ("f4", "c16"))
 
 
 def test_results_of_a_non_blocking_collective_come_late_and_contributions_are_read_late_under_some_seed():

@@ -55,6 +55,21 @@ def test_of_two_ranks_the_running_one_is_preempted_once_for_each_change_of_prior
     assert preempted == depth - 1
 
 
+def test_ranks_that_were_lowered_are_in_an_order_of_their_own() -> None:
+    """Of two ranks, the second one lowered is preempted where it comes below the first."""
+    seen = set()
+    for seed in range(40):
+        walk, ready = PriorityWalk(seed, depth=3), deque(RANKS[:2])
+        running, waiting = walk.next(ready), ready[0]
+        preempted = 0
+        for _ in range(CALLS):
+            if walk.preempts(running, deque([waiting])):
+                running, waiting = waiting, running
+                preempted += 1
+        seen.add(preempted)
+    assert seen == {1, 2}
+
+
 def test_changes_of_priority_lie_anywhere_among_the_first_4096_calls() -> None:
     at = [_step_of_the_change(seed) for seed in range(600)]
 

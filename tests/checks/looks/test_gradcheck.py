@@ -1,0 +1,63 @@
+"""gradcheck tells a twin whose gradients are wrong from one that is right, of any degree, with parameters and with frozen inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from adjointlab.checks.layers.gradients import GRADCHECK, GRADIENTS
+from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from tests.checks.looks.harness import Look, verdict
+from tests.checks.looks.layers import DoubledGradient, Weights, at, made
+
+
+def twin(change: Any = None) -> Any:
+    """The sequential layer, which has the change too."""
+    return lambda: Weights(change=change)
+
+
+WRONG_BY_INPUT = at("x", DoubledGradient.apply)
+WRONG_BY_PARAMETER = at("w", DoubledGradient.apply)
+
+
+def checked(change: Any) -> Verdict:
+    return verdict(GRADCHECK, Look("", made(), "", reference=twin(change)))
+
+
+@pytest.mark.parametrize("change", [None, at("y", lambda y: y**3 / 50), at("y", torch.sin)])
+def test_a_right_twin_passes_however_its_values_bend(change: Any) -> None:
+    assert checked(change).is_coherent
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        WRONG_BY_INPUT,
+        WRONG_BY_PARAMETER,
+        at("y", lambda y: y + 0.01 * (DoubledGradient.apply(y) - y)),  # one hundredth too large
+    ],
+)
+def test_a_twin_with_wrong_gradients_does_not(change: Any) -> None:
+    found = checked(change)
+    assert not found.is_coherent
+    assert found.headline.startswith("gradcheck fails: Jacobian mismatch for output 0")
+    assert "\n" not in found.headline
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (None, "gradcheck does not apply"),
+        (coherent(), "gradcheck passes"),
+        (incoherent("gradcheck fails: so"), "gradcheck fails: so"),
+    ],
+)
+def test_a_wrong_gradient_is_told_with_the_result_of_gradcheck(answer: Verdict | None, told: str) -> None:
+    explained = GRADIENTS.explained(incoherent("wrong", ("at", "[0]")), answer)
+    assert told in str(explained)
+    assert explained.lines[0] == ("at", "[0]")

@@ -1,0 +1,88 @@
+"""An operator is explained on the smallest case that shows something: elements on every rank, and messages where there are any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+import adjointlab as al
+from adjointlab.engine.explain import explained
+from adjointlab.engine.subject import Subject, SubjectError
+from adjointlab.primitives.send_receive import SendReceive
+from tests.samples import RingShift
+
+
+def rings(draw: Any, ranks: int) -> dict[str, Any]:
+    return {"layout": al.Layout((draw(st.integers(0, 5)),), (ranks,))}
+
+
+def sends(draw: Any, ranks: int) -> dict[str, Any]:
+    source, destination = (draw(st.integers(0, ranks - 1)) for _ in range(2))
+    layout = al.Layout((draw(st.integers(0, 5)),), al.Partition((1,), [source]))
+    return {"layout": layout, "destination": destination}
+
+
+def spaces(subject: Any, ranks: int) -> list[str]:
+    """The lines of the domain and the codomain."""
+    assert isinstance(subject, Subject)
+    return [line.strip() for line in explained(subject, ranks)[0].split("\n\n")[0].splitlines()[1:]]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cut"), [(1, "[2] cut at 0|2"), (2, "[2] cut at 0|1|2"), (3, "[3] cut at 0|1|2|3")]
+)
+def test_there_are_two_elements_and_something_on_every_rank(ranks: int, cut: str) -> None:
+    shown = spaces(al.subject(RingShift)(rings), ranks)
+    assert shown == [f"{to}  x: {cut} float64 over {ranks}" for to in ("from", "to  ")]
+
+
+def test_something_is_sent_where_the_program_can_send() -> None:
+    subject = al.subject(SendReceive)(sends)
+    assert spaces(subject, 2) == [
+        "from  x: [2] cut at 0|2 float64 over 1",
+        "to    x: [2] cut at 0|2 float64 over 1",
+        "to    y: [2] cut at 0|2 over ranks 1 float64 over 1 over ranks 1",
+    ]
+    text, drawing = explained(subject, 2)
+    assert "Forward" in text
+    assert drawing
+    # Of three ranks one has nothing, so any case has to do.
+    assert spaces(subject, 3)[0] == "from  x: [0] cut at 0|0 float64 over 1"
+
+
+def test_without_a_telling_case_the_smallest_one_is_explained() -> None:
+    empty = al.subject(RingShift)(lambda draw, ranks: {"layout": al.Layout((0,), (ranks,))})
+    assert "[0]" in spaces(empty, 2)[0]
+
+
+def test_what_cannot_be_explained_is_told() -> None:
+    def none(draw: Any, ranks: int) -> dict[str, Any]:
+        hypothesis.reject()
+
+    def no_dictionary(draw: Any, ranks: int) -> Any:
+        return 3
+
+    def raises(comm: Any, layout: al.Layout) -> Any:
+        if comm.Get_rank() == 1:
+            raise RuntimeError("no second rank")
+        return RingShift(comm, layout)
+
+    layer = al.subject.layer(lambda comm, layout: None, lambda layout: None, name="Layer")(rings)
+    for subject, told in (
+        (layer, "Layer is a layer; only linear operators have a program to explain"),
+        (
+            al.subject(RingShift)(none),
+            "RingShift: its strategy draws no case on 2 ranks; give others with --ranks",
+        ),
+        (al.subject(RingShift)(no_dictionary), "the strategy returned 3, not a dictionary"),
+        (
+            al.subject(raises, name="Pair")(rings),
+            "Pair: the operator cannot be made: rank 1 raised RuntimeError: no second rank",
+        ),
+    ):
+        assert isinstance(subject, Subject)
+        with pytest.raises((ValueError, SubjectError), match=told):
+            explained(subject, 2)

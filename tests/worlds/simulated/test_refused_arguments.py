@@ -1,0 +1,109 @@
+"""Arguments that fit no call are refused on the rank that gives them, with their values and with those that would fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adjointlab import MPI
+from adjointlab.worlds.simulated.world import SimulatedWorld
+
+WORLD = SimulatedWorld(2)
+
+REFUSED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
+    (lambda comm: comm.Reduce_scatter(MPI.IN_PLACE, np.zeros(3)), TypeError, "in place needs recvcounts"),
+    (
+        lambda comm: comm.Reduce_scatter(np.ones(3), np.zeros(1), [1, 1, 1]),
+        ValueError,
+        "expecting 2 items, got 3",
+    ),
+    (
+        lambda comm: comm.Reduce_scatter(np.ones(3), np.zeros(2), [2, 2]),
+        ValueError,
+        r"mismatch in send count 3 and sum\(counts\) 4",
+    ),
+    (
+        lambda comm: comm.Reduce_scatter(MPI.IN_PLACE, np.ones(3), [2, 2]),
+        ValueError,
+        r"mismatch in receive count 3 and sum\(counts\) 4",
+    ),
+    (
+        lambda comm: comm.Reduce_scatter(np.ones(3), np.zeros(3), [2, 1]),
+        ValueError,
+        r"mismatch in receive count 3 and counts\[0\] 2",
+    ),
+    (
+        lambda comm: comm.Reduce_scatter_block(np.ones(6), np.zeros(4)),
+        ValueError,
+        "mismatch in send count 3 and receive count 4",
+    ),
+    (lambda comm: comm.Split(-5), MPI.Exception, "Invalid color -5: must be nonnegative or UNDEFINED"),
+    (lambda comm: comm.Create_cart([2, 1], [True]), ValueError, "expecting 2 items, got 1"),
+    (lambda comm: comm.Create_cart([2], [True, False]), ValueError, "expecting 1 items, got 2"),
+    (
+        lambda comm: comm.Create_cart([3]),
+        MPI.Exception,
+        r"the communicator has 2 ranks, and the grid \(3,\) 3",
+    ),
+    (lambda comm: comm.Create_cart([-1, -1]), MPI.Exception, r"and the grid \(-1, -1\) 1"),
+    (lambda comm: comm.group.Excl([1, 1]), MPI.Exception, r"Invalid ranks \[1, 1\]: one is there twice"),
+    (lambda comm: comm.scatter([1, 2, 3]), ValueError, "expecting 2 items, got 3"),
+    (
+        lambda comm: comm.Bcast(np.ones(1), root=2),
+        MPI.Exception,
+        "Invalid root 2: must be nonnegative and less than 2",
+    ),
+    (
+        lambda comm: comm.bcast(1, root=-1),
+        MPI.Exception,
+        "Invalid root -1: must be nonnegative and less than 2",
+    ),
+    (lambda comm: comm.Bcast(np.ones(1), root="0"), TypeError, "an integer is required, not '0'"),
+    (lambda comm: comm.Bcast(np.ones(1), root=2**33), OverflowError, "too large for an int of C"),
+    (lambda comm: comm.Free(), RuntimeError, "the run's own communicator belongs to the world"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), REFUSED, ids=[message for _, _, message in REFUSED])
+def test_what_does_not_fit_is_refused(
+    call: Callable[[Any], Any], error: type[Exception], message: str
+) -> None:
+    def body(context: Any, _: Any) -> None:
+        if context.comm.rank == 0:
+            with pytest.raises(error, match=message):
+                call(context.comm)
+
+    run = WORLD.run(body, ranks=2)
+    assert run.completed, (run.findings, run.outcomes)
+
+
+def test_a_grid_is_kept_along_as_many_dimensions_as_it_has() -> None:
+    def body(context: Any, _: Any) -> Any:
+        grid = context.comm.Create_cart([2, 1], [True, False])
+        with pytest.raises(ValueError, match="expecting 2 items, got 1"):
+            grid.Sub([True])
+        lines = [grid.Sub(kept) for kept in ([True, False], [False, True], [True, True])]
+        shapes = [(line.dims, line.periods, line.coords) for line in lines]
+        for each in (grid, *lines):
+            each.Free()
+        return shapes
+
+    for rank, shapes in enumerate(WORLD.run(body, ranks=2).values):
+        assert shapes == [([2], [1], [rank]), ([1], [0], [0]), ([2, 1], [1, 0], [rank, 0])]
+
+
+def test_ranks_split_by_the_memory_that_they_share_are_together() -> None:
+    theirs = pytest.importorskip("mpi4py.MPI")
+
+    def body(context: Any, _: Any) -> Any:
+        comm = context.comm
+        node = comm.Split_type(theirs.COMM_TYPE_SHARED, key=-comm.rank)
+        assert comm.Split_type(theirs.UNDEFINED) == MPI.COMM_NULL
+        found = node.size, node.rank
+        node.Free()
+        return found
+
+    assert WORLD.run(body, ranks=2).values == ((2, 1), (2, 0))

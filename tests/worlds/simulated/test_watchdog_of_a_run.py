@@ -1,0 +1,78 @@
+"""A rank that is overdue gets an exception once, and its process is ended when it has not come back after the grace period."""
+
+from __future__ import annotations
+
+import os
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from adjointlab.worlds.process import ExitCode
+from adjointlab.worlds.simulated.simulation import SimulationWatchdog
+from adjointlab.worlds.watchdog import Overdue, Watchdog
+
+
+class Ended(BaseException):
+    pass
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    seen: list[Any] = []
+
+    def end(code: int) -> None:
+        seen.append(code)
+        raise Ended
+
+    monkeypatch.setattr(os, "_exit", end)
+    return seen
+
+
+def test_the_process_is_ended_after_the_grace_period_alone(seen: list[Any]) -> None:
+    thread = threading.current_thread()
+    running = SimpleNamespace(rank=1, worker=SimpleNamespace(thread=thread))
+    scheduler = SimpleNamespace(
+        current=running,
+        progress=0,
+        raise_in=lambda task, kind, outcome: seen.append((task, kind, outcome.kind)),
+    )
+    stated: Any = SimpleNamespace(
+        seconds_in_simulation=8.0,
+        grace=Watchdog.grace,
+        has_fired=False,
+        report_overdue=lambda who, limit, payload, thread: seen.append((who, limit, payload)),
+    )
+    elapsed = SimpleNamespace(
+        total=3.0, look=lambda thread, progress: None, exceeded=lambda limit, thread: 0.0
+    )
+    watchdog = SimulationWatchdog(stated, scheduler, "the case")  # type: ignore[arg-type]
+    watchdog._elapsed = elapsed  # type: ignore[assignment]
+
+    watchdog.look()
+    assert not seen
+    assert not stated.has_fired
+
+    elapsed.exceeded = lambda limit, thread: limit
+    watchdog.look()
+    (raised,) = seen
+    assert raised[0] is running
+    assert issubclass(raised[1], Overdue)
+    assert "8 s" in str(raised[1]())
+    assert stated.has_fired
+
+    for elapsed.total in (3.5, 5.0):  # the grace period is a quarter of the limit
+        watchdog.look()
+    assert len(seen) == 1
+
+    elapsed.total = 5.1
+    with pytest.raises(Ended):
+        watchdog.look()
+    assert seen[1:] == [("rank 1", 8.0, "the case"), ExitCode.UNJUDGED]
+
+
+def test_a_run_whose_rank_has_no_thread_yet_is_not_looked_at(seen: list[Any]) -> None:
+    scheduler: Any = SimpleNamespace(current=SimpleNamespace(worker=None), progress=0)
+    SimulationWatchdog(Watchdog(1.0), scheduler, None).look()
+    assert not seen
