@@ -44,7 +44,7 @@ def test_something_is_sent_where_the_program_can_send() -> None:
     assert spaces(subject, 2) == [
         "from  x: [2] cut at 0|2 float64 over 1",
         "to    x: [2] cut at 0|2 float64 over 1",
-        "to    y: [2] cut at 0|2 over ranks 1 float64 over 1 over ranks 1",
+        "to    y: [2] cut at 0|2 float64 over 1 over ranks 1",
     ]
     text, drawing = explained(subject, 2)
     assert "Forward" in text

@@ -158,9 +158,9 @@ def test_merged_and_widened_boxes_have_the_same_bytes(data: st.DataObject) -> No
 def test_boxes_are_widened_where_the_last_dimension_is_contiguous_on_both_sides(
     targets: tuple[int, ...], sources: tuple[int, ...]
 ) -> None:
-    box = Strided(0x1000, 0x2000, (4, 4), targets, sources)
-    assert box.widened(8) == (box, 8)
-    assert Strided(0x1000, 0x2000, (4, 4), (32, 8), (64, 8)).widened(8)[1] == 16
+    box = Strided(0x1000, 0x2000, (4, 4), targets, sources, 8)
+    assert box.widened() == box
+    assert Strided(0x1000, 0x2000, (4, 4), (32, 8), (64, 8), 8).widened().width == 16
 
 
 def test_contiguous_faces_are_copied_by_16_bytes_at_a_time() -> None:
