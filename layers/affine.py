@@ -85,8 +85,9 @@ class AffineModule(TorchLayer):
 
     def _learnt(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Collective: weight and bias as this worker needs them."""
-        if self.bias is None or self.spread_bias is None:
+        if self.spread_bias is None:  # and no parameter of that name
             return carried(self.spread_weight, self.weight), None
+        assert self.bias is not None
         if self.spread_both is None:
             return carried(self.spread_weight, self.weight), carried(self.spread_bias, self.bias)
         weight, bias = apply(self.spread_both, self.weight, self.bias)

@@ -87,7 +87,7 @@ class TransposedConvolution(
         self.kernel_reach = tuple(d * (k - 1) for d, k in zip(self.dilation, kernel, strict=True))
         on_x, on_y = with_index_zero(partition, 1), with_index_zero(partition, 2)
         x = Layout(shape, on_x, [batch, channels.inputs, *bulk], (0, 2, *spatial))
-        windows = _needed(x, tuple(outputs), self.stride, self.padding, self.kernel_reach)
+        windows = self.inputs_of(outputs, x)
         y_shape = (shape[0], self.out_channels, *y_sides)
         y = Layout(y_shape, on_y, [batch, channels.outputs, *outputs], (0, 1, *spatial))
         weight, bias = self.learnt_layouts(
@@ -104,6 +104,10 @@ class TransposedConvolution(
             )
         self.exchange: HaloExchange = HaloExchange(self.comm, x, windows, dtype=dtype_name(self.dtype))
         self.compose(module, x, y, weight, bias, window=windows)
+
+    def inputs_of(self, outputs: Sequence[tuple[Window, ...]], x: Layout) -> Layout:
+        """The windows of x that contribute to the windows of outputs in the spatial dimensions."""
+        return _needed(x, tuple(outputs), self.stride, self.padding, self.kernel_reach)
 
     def _trims(self, dim: int, inputs: Window, outputs: Window) -> tuple[int, int]:
         """By how much the full result of these inputs has to grow on the left and right to be these outputs."""

@@ -36,7 +36,7 @@ from adjointlab.cli.parameters import (
     is_configured,
 )
 from adjointlab.cli.result_files import ResultFiles, folder_of_failures
-from adjointlab.cli.startup import UsageError, opened_world
+from adjointlab.cli.startup import UsageError, opened_world, or_usage_error
 from adjointlab.configuration import XFAILS_KEY
 from adjointlab.cores import cores
 from adjointlab.worlds.launch import is_launched
@@ -120,7 +120,7 @@ def check(
             if jobs is not None and jobs > 1:
                 _refuse_jobs()
             part = None if shard is None else _parsed_shard(shard)
-            budget = Budget(cases, ranks, seed, schedules=schedules, device=device)
+            budget = or_usage_error(lambda: Budget(cases, ranks, seed, schedules=schedules, device=device))
             names, only = tuple(subjects or ()), None if checks is None else tuple(checks)
             setup = Setup(surroundings, names, only, budget, watchdog, folder)
             processes = stack.enter_context(CheckProcesses(setup, jobs or cores(), cores()))

@@ -375,6 +375,7 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
             "stationary output on the input's grid",
             "running statistics updated in evaluation",
             "norm's weight gradient not reduced",
+            "gradients of weight and bias in the wrong order",
             "causal mask by local positions",
             "clipped windows of a power average",
             "output buffer reused",

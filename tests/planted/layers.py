@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import adjointlab as al
-from adjointlab.core.layout import Window
+from adjointlab.core.layout import Layout, Window
 from adjointlab.engine.subject import Subject
 from adjointlab.layers.attention import Attention
 from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormalisation
@@ -417,10 +417,10 @@ class BiasNotDeclared(Linear):
 class HaloWithoutDilation(TransposedConvolution):
     """The inputs that a worker fetches reach as far as the kernel, but not as far as its dilation puts it."""
 
-    def _needed(self, dim: int, outputs: Window, side: int) -> Window:
+    def inputs_of(self, outputs: Sequence[tuple[Window, ...]], x: Layout) -> Layout:
         reach = self.kernel_reach
         self.kernel_reach = tuple(each // d for each, d in zip(reach, self.dilation, strict=True))
-        needed = super()._needed(dim, outputs, side)
+        needed = super().inputs_of(outputs, x)
         self.kernel_reach = reach
         return needed
 
@@ -748,11 +748,10 @@ class BatchMeanOfTheOwnPart(KLDivLoss):
 class AverageCountsPadding(AveragePooling):
     """Divides by the whole window at the border, asked to or not."""
 
-    def _counts(self, dim: int, side: int) -> list[int]:
-        asked, self.count_include_pad = self.count_include_pad, True
-        counts = super()._counts(dim, side)
-        self.count_include_pad = asked
-        return counts
+    def lay_out(self, module: Any) -> None:
+        asked, module.count_include_pad = module.count_include_pad, True
+        super().lay_out(module)
+        self.count_include_pad = module.count_include_pad = asked
 
 
 class MaximumOfZeros(MaxPooling):
