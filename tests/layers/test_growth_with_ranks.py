@@ -15,6 +15,9 @@ from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import RankContext
 from tests.instructions import instructions
 
+# Simulated ranks alone: a launched process would count the same.
+pytestmark = pytest.mark.mpi_skip
+
 FEW, MANY = 16, 128
 
 Make = Callable[[Any, int], nn.Module]
