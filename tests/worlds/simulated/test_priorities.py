@@ -39,11 +39,8 @@ def test_the_rank_of_the_highest_priority_runs_until_it_polls_in_vain(seed: int)
     assert walk.next(deque(RANKS)) is second
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-@pytest.mark.parametrize("seed", range(5))
-def test_of_two_ranks_the_running_one_is_preempted_once_for_each_change_of_priority(
-    seed: int, depth: int
-) -> None:
+def preemptions_of_two(seed: int, depth: int) -> int:
+    """The number of times that the running one of two ranks is preempted."""
     walk, ready = PriorityWalk(seed, depth), deque(RANKS[:2])
     running, waiting = walk.next(ready), ready[0]
     preempted = 0
@@ -51,22 +48,20 @@ def test_of_two_ranks_the_running_one_is_preempted_once_for_each_change_of_prior
         if walk.preempts(running, deque([waiting])):
             running, waiting = waiting, running
             preempted += 1
+    return preempted
 
-    assert preempted == depth - 1
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("seed", range(5))
+def test_of_two_ranks_the_running_one_is_preempted_once_for_each_change_of_priority(
+    seed: int, depth: int
+) -> None:
+    assert preemptions_of_two(seed, depth) == depth - 1
 
 
 def test_ranks_that_were_lowered_are_in_an_order_of_their_own() -> None:
     """Of two ranks, the second one lowered is preempted where it comes below the first."""
-    seen = set()
-    for seed in range(40):
-        walk, ready = PriorityWalk(seed, depth=3), deque(RANKS[:2])
-        running, waiting = walk.next(ready), ready[0]
-        preempted = 0
-        for _ in range(CALLS):
-            if walk.preempts(running, deque([waiting])):
-                running, waiting = waiting, running
-                preempted += 1
-        seen.add(preempted)
+    seen = {preemptions_of_two(seed, depth=3) for seed in range(40)}
     assert seen == {1, 2}
 
 
