@@ -198,7 +198,9 @@ def _are_alike(tensor: Tensor, other: Tensor) -> bool:
 def _groups_of_type(tensor: Tensor, local_type: LocalType) -> frozenset[frozenset[int]]:
     """Return the groups of ranks that differ only in grid dimensions of `local_type`."""
     partition = tensor.layout.partition
-    dims = [dim for dim, entry in enumerate(tensor.types) if entry is local_type and partition.shape[dim] > 1]
+    dims = [
+        dim for dim, entry in enumerate(tensor.types) if entry is local_type and partition.shape[dim] >= 2
+    ]
     return frozenset(frozenset(group.ranks) for group in partition.subpartitions(dims))
 
 
@@ -401,7 +403,7 @@ def mismatch(tensor: Tensor, value: object, rank: int, batch: tuple[int, ...] | 
     if shape != local + batch:
         return (
             f"shape {shape} on rank {rank}, but the layout {layout.without_workers} over {layout.partition} gives it {local}"
-            + (f" in a batch of {batch[0]}" if batch else "")
+            + (" in a batch of {}".format(*batch) if batch else "")
         )
     name = arrays.dtype_name(value)
     return (
@@ -479,7 +481,7 @@ def check_out(
     if check_argument(tensor, out, rank, name) != batch:
         raise ValueError(
             f"{name}: shape {tuple(out.shape)} on rank {rank}, but the argument comes in "
-            + (f"a batch of {batch[0]}" if batch else "no batch")
+            + ("a batch of {}".format(*batch) if batch else "no batch")
         )
     check_writable(name, out, rank)
     for argument in arguments:
