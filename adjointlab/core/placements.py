@@ -91,7 +91,7 @@ def sharded(grid: Partition, cut_by: Mapping[int, Sequence[int]], shape: Sequenc
 def chunks(window: Window, parts: int) -> list[Window]:
     """The windows of `parts` ranks that share `window` as ``torch.chunk`` cuts it, empty ones at its end."""
     start, stop = window
-    size = max(1, math.ceil((stop - start) / parts))
+    size = math.ceil((stop - start) / parts)
     return [(min(stop, start + part * size), min(stop, start + (part + 1) * size)) for part in range(parts)]
 
 

@@ -184,9 +184,8 @@ def _are_alike(tensor: Tensor, other: Tensor) -> bool:
     layout, other_layout = tensor.layout, other.layout
     return (
         (tensor.dtype, layout.shape) == (other.dtype, other_layout.shape)
-        and set(layout.partition.ranks) == set(other_layout.partition.ranks)
         and all(layout.window(rank) == other_layout.window(rank) for rank in layout.partition.ranks)
-        # What varying ranks hold follows from their windows, which have been compared.
+        # What varying ranks hold follows from their windows, which have been compared. The groups of any type have all ranks.
         and all(
             _groups_of_type(tensor, local_type) == _groups_of_type(other, local_type)
             for local_type in LocalType
