@@ -314,7 +314,8 @@ class Layout(Drawable):
         for dim, (side, axis) in enumerate(zip(self.shape, self.axes, strict=True)):
             windows = self.windows[dim]
             if axis is None:
-                held.append("whole" if windows[0] == (0, side) else f"{windows[0][0]}:{windows[0][1]}")
+                ((start, stop),) = windows
+                held.append("whole" if (start, stop) == (0, side) else f"{start}:{stop}")
             elif _covers(windows, side):
                 held.append("|".join(map(str, (0, *(stop for _, stop in windows)))))
             else:

@@ -369,11 +369,9 @@ def _holders(space: Space) -> set[int]:
 
 def batch_shape(tensor: Tensor, array: Array, rank: int) -> tuple[int, ...]:
     """Return (b,) for an array of the shape (*local shape of `tensor` on `rank`, b) with b of at least 1, else ()."""
-    local = tensor.layout.local_shape(rank)
-    if len(array.shape) != len(local) + 1:
-        return ()
     shape = tuple(map(int, array.shape))
-    return shape[-1:] if shape[:-1] == local and shape[-1] > 0 else ()
+    outer, last = shape[:-1], shape[-1:]
+    return last if outer == tensor.layout.local_shape(rank) and all(last) else ()
 
 
 def mismatch(tensor: Tensor, value: object, rank: int, batch: tuple[int, ...] | None = None) -> str:

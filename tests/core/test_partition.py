@@ -211,7 +211,7 @@ def test_a_partition_is_taken_as_it_is() -> None:
     assert as_partition("root", given) is given
 
 
-@pytest.mark.parametrize("value", [3, "23", None, (2.5,), [[2]]])
+@pytest.mark.parametrize("value", [3, "", "23", None, (2.5,), [[2]]])
 def test_what_is_neither_a_partition_nor_its_sides_is_refused_by_name(value: Any) -> None:
     with pytest.raises(TypeError) as raised:
         as_partition("root", value)
