@@ -364,8 +364,10 @@ def test_element_types_know_their_precision() -> None:
         dtype([])  # type: ignore[arg-type]
 
 
-def test_spaces_need_messages_where_a_rank_has_results_that_depend_on_others_data_alone() -> None:
-    grid = Partition((2,))
+@pytest.mark.parametrize("grid", [Partition((2,)), Partition((2,), (1, 0))], ids=str)
+def test_spaces_need_messages_where_a_rank_has_results_that_depend_on_others_data_alone(
+    grid: Partition,
+) -> None:
     cut, copies = Layout((4,), grid), Layout((4,), grid, axes=(None,))
     on_first, on_second = Layout((4,), Partition((1,))), Layout((4,), Partition((1,), (1,)))
     shared, partial = Space(copies, types=["invariant"]), Space(copies, types=["partial"])
