@@ -84,7 +84,12 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("core/splitmix", ("tests/core/test_splitmix.py", "tests/core/test_values.py")),
     (
         "core/transport",
-        ("tests/gpu/test_nccl.py", "tests/gpu/test_transports.py", "tests/devices/test_transport.py"),
+        (
+            "tests/gpu/test_nccl.py",
+            "tests/gpu/test_transports.py",
+            "tests/gpu/test_transport_parts.py",
+            "tests/devices/test_transport.py",
+        ),
     ),
     (
         "core/arrays/",
