@@ -94,7 +94,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "core/arrays/",
         (
-            *(f"tests/core/test_{name}.py" for name in ("arrays", "arguments", "values", "space")),
+            *(f"tests/core/test_{name}.py" for name in ("arrays", "arguments")),
             *(
                 f"tests/gpu/test_{name}.py"
                 for name in (

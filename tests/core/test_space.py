@@ -350,6 +350,12 @@ def test_spaces_fit_where_ranks_hold_the_same_whatever_the_grids_are() -> None:
 def test_element_types_know_their_precision() -> None:
     for name, entry in DTYPES.items():
         assert dtype(name) is entry
+        assert entry.name == name
+        assert (entry.is_complex, entry.is_integer) == (name.startswith("complex"), name.startswith("int"))
+        assert entry.in_numpy == ("float32" if name == "bfloat16" else name)
+        bits = int(name.strip("abcdefghijklmnopqrstuvwxyz"))
+        assert entry.itemsize * 8 == bits
+        assert entry.real == (f"float{bits // 2}" if entry.is_complex else name)
         if name == "bfloat16":
             assert (entry.precision, entry.itemsize) == (8, 2)
         elif entry.is_integer:
