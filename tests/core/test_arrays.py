@@ -1,6 +1,7 @@
 """The array libraries behind one set of functions."""
 
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from adjointlab.core import arrays
 from adjointlab.core.arrays import DTYPES
-from adjointlab.core.arrays.libraries import known_library
+from adjointlab.core.arrays.libraries import is_torch, known_library
 
 small = settings(max_examples=60, deadline=None)
 KINDS = [(lib, name) for lib in ("numpy", "torch") for name in DTYPES if arrays.supports(lib, name)]
@@ -475,19 +476,33 @@ def test_what_is_no_array_matches_nothing_and_belongs_to_no_library(value: Any) 
     assert str(raised.value) == f"a {type(value).__name__} is no NumPy, torch or CuPy array"
 
 
-def test_a_library_is_known_by_the_type_of_its_arrays() -> None:
-    class Fresh(np.ndarray[Any, Any]):
-        """A class that nobody has asked about."""
+@pytest.mark.parametrize(
+    ("ask", "of_numpy", "of_torch"),
+    [
+        (known_library, "numpy", "torch"),
+        (arrays.library_of, "numpy", "torch"),
+        (is_torch, False, True),
+        (arrays.is_array, True, True),
+        (lambda array: arrays.matches(array, (1,), "float32"), True, True),
+        (lambda array: arrays.matches_on_host(array, (1,), "float32"), True, True),
+        (arrays.is_on_device, False, False),
+    ],
+)
+def test_a_subclass_that_nobody_has_asked_about_is_known_at_once(
+    ask: Callable[[Any], object], of_numpy: object, of_torch: object
+) -> None:
+    class OfNumpy(np.ndarray[Any, Any]):
+        """Of a user."""
 
     class OfTorch(torch.Tensor):
         """Another one."""
 
-    assert [
-        known_library(each) for each in (np.zeros(1).view(Fresh), torch.zeros(1).as_subclass(OfTorch))
-    ] == [
-        "numpy",
-        "torch",
-    ]
+    for _ in range(2):
+        assert ask(np.zeros(1, "f4").view(OfNumpy)) == of_numpy
+        assert ask(torch.zeros(1).as_subclass(OfTorch)) == of_torch
+
+
+def test_a_library_is_known_by_the_type_of_its_arrays() -> None:
     assert [known_library(each) for each in (np.float64(1), np.zeros(1), torch.zeros(1))] == [
         "numpy",
         "numpy",
