@@ -314,3 +314,17 @@ def test_a_conversion_that_is_lazy_is_carried_out_before_bytes_are_taken() -> No
     assert conversions.octets_of_values(lazy) == np.array([1 - 2j, 3 + 1j], np.complex64).tobytes()
     (view,) = arrays.in_numpy(lazy)
     assert view is lazy
+
+
+def test_copies_of_torch_are_started_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = arrays.zeros((3,), "float64", "torch-cuda")
+    asked: list[dict[str, Any]] = []
+
+    def copied(target: torch.Tensor, source: torch.Tensor, **keywords: Any) -> torch.Tensor:
+        asked.append(keywords)
+        return torch.Tensor.copy_(target, source, **keywords)
+
+    monkeypatch.setattr(type(array), "copy_", copied, raising=False)
+    streams = streams_of(array)
+    streams.to_device(streams.pinned(24), array, streams.mark())
+    assert asked == [{"non_blocking": True}]

@@ -21,6 +21,8 @@ from tests.gpu.stand_in.streams import get_current_stream
         ((0, 5), (4, 8), True),
         ((2, 3), (0, 8), True),
         ((3, 3), (0, 8), False),
+        ((3, 6), (5, 8), True),
+        ((3, 5), (5, 8), False),
         ((0, 8), (0, 8), True),
     ],
 )

@@ -14,7 +14,7 @@ from adjointlab import MPI
 from adjointlab.core import arrays, transport
 from adjointlab.core.arrays.streams import streams_of
 from adjointlab.core.transport import choice, nccl
-from adjointlab.core.transport.calls import DeviceRequest, given
+from adjointlab.core.transport.calls import DeviceCommunicator, DeviceRequest, given
 from adjointlab.core.transport.direct import DirectCommunicator
 from adjointlab.core.transport.nccl import NcclCommunicator
 from adjointlab.core.transport.pinned import PinnedPool
@@ -146,6 +146,22 @@ def test_a_sum_is_the_default_of_a_reduction() -> None:
     assert given(MPI.MAX) == {"op": MPI.MAX}
 
 
+@pytest.mark.parametrize(
+    ("base", "name"),
+    [
+        *((DeviceCommunicator, name) for name in ("Isend", "Irecv", "Bcast", "Reduce", "Allreduce")),
+        *((DeviceCommunicator, name) for name in ("Allgather", "Allgatherv", "Reduce_scatter")),
+        (DeviceRequest, "Get_status"),
+    ],
+)
+def test_a_transport_has_every_call(base: type, name: str) -> None:
+    """A class that lacks one cannot be made."""
+    calls = {each: lambda *_: None for each in base.__abstractmethods__ - {name}}  # type: ignore[attr-defined]
+    lacking = type("Lacking", (base,), calls)
+    with pytest.raises(TypeError, match=name):
+        lacking()
+
+
 # Arguments
 
 
@@ -181,8 +197,8 @@ def test_messages_have_the_tags_and_ranks_that_they_are_given(
             return []
         over.Recv(received[0], 0, 0)
         over.Recv(received[1], 0, 5)
-        over.Irecv(received[2]).Wait()
-        over.Irecv(received[3], source=0, tag=6).Wait()
+        over.Irecv(received[2], source=0, tag=0).Wait()
+        over.Irecv(received[3]).Wait()
         return [read(each) for each in received]
 
     assert on_ranks(world, 2, body)[1] == [[1], [2], [3], [4]]
