@@ -159,11 +159,15 @@ def test_a_receive_from_any_rank_or_none_is_refused(world: al.SimulatedWorld, so
     on_ranks(world, body, ranks=1)
 
 
-def test_ranks_meet_by_the_number_that_the_first_has_made(world: al.SimulatedWorld) -> None:
+def test_ranks_meet_by_the_one_number_that_the_first_has_made(
+    world: al.SimulatedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = iter((77, 78, 79))
+    monkeypatch.setattr(NCCL, "get_unique_id", lambda: next(numbers))
     made = on_ranks(world, lambda comm: of_devices.ranks_of(comm))
 
-    assert [(size, rank) for size, _, rank in made] == [(RANKS, rank) for rank in range(RANKS)]
-    assert len({unique for _, unique, _ in made}) == 1
+    assert made == tuple((RANKS, 77, rank) for rank in range(RANKS))
+    assert next(numbers) == 78, "one rank alone makes a number"
 
 
 @pytest.mark.parametrize("cuda_aware", [False, True])
