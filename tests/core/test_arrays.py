@@ -508,3 +508,15 @@ def test_a_library_is_known_by_the_type_of_its_arrays() -> None:
         "numpy",
         "torch",
     ]
+
+
+@pytest.mark.parametrize("name", [name for name in DTYPES if arrays.supports("numpy", name)])
+def test_a_row_major_array_of_numpy_is_its_own_message_unless_mpi_lacks_its_type(name: str) -> None:
+    array, is_half = np.zeros((2, 3), name), name == "float16"
+    assert (arrays.message(array) is array) is not is_half
+    assert (arrays.elementwise(array) is array) is not is_half
+    assert (arrays.summable(array) is array) is not is_half
+    assert arrays.summable_values(array) is array
+    column_major: Any = np.asfortranarray(array)
+    assert arrays.message(column_major) is not column_major
+    assert arrays.summable(column_major) is not column_major
