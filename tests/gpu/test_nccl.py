@@ -13,6 +13,7 @@ from adjointlab.core import arrays
 from adjointlab.core.arrays.streams import streams_of
 from adjointlab.core.transport import nccl as of_devices
 from adjointlab.core.transport.nccl import NcclCommunicator
+from adjointlab.devices.transport import RankEvidence
 from adjointlab.MPI import ANY_SOURCE, PROC_NULL, Op
 from adjointlab.typing import Communicator
 from tests.gpu.stand_in.nccl import Nccl, Ranks
@@ -188,3 +189,31 @@ def test_without_the_module_there_is_no_version(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(of_devices, "_nccl", missing)
     assert of_devices.own_evidence(True).nccl == ""
+
+
+@pytest.mark.parametrize("cuda_aware", [False, True])
+@pytest.mark.parametrize(("installed", "device"), [({"torch-cuda"}, "a device"), (set(), "")])
+def test_without_cupy_a_rank_has_a_device_of_torchs_or_none(
+    installed: set[str], device: str, cuda_aware: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrays, "installed", installed.__contains__)
+    assert of_devices.own_evidence(cuda_aware) == RankEvidence(device, cuda_aware)
+
+
+def test_the_operations_that_nccl_has_are_named(world: al.SimulatedWorld) -> None:
+    def body(comm: Communicator) -> None:
+        over, real, complex_ = by_nccl(comm), on_device(np.zeros(1)), on_device(np.zeros(1, complex))
+        for call in (over.Allreduce, over.Reduce):
+            with pytest.raises(
+                ValueError, match=r"^op: NCCL has no <Op.BOR: 'BOR'>, but SUM, PROD, MAX, MIN$"
+            ):
+                call(real, real, Op.BOR)
+            assert str(raised.value).endswith(
+                "but " + ", ".join(op.value for op in (Op.SUM, Op.PROD, Op.MAX, Op.MIN))
+            )
+            with pytest.raises(
+                ValueError, match=r"^op: .* of complex128: NCCL has sums of complex numbers alone$"
+            ):
+                call(complex_, complex_, Op.PROD)
+
+    on_ranks(world, body, ranks=1)

@@ -104,7 +104,7 @@ def _device_message(array: Array, half: str) -> Array:
 
 def _viewed(array: Array, name: str) -> Array:
     flat: Any = array.reshape((-1,))
-    if is_torch(flat) and flat.stride(0) != 1:
+    if is_torch(flat) and flat.stride() != (1,):
         # Of at most one element, whose stride says nothing, but torch asks for 1 before it changes the size of elements.
         flat = flat.as_strided(flat.shape, (1,))
     viewed: Array = flat.view(getattr(module(library_of(flat)), name))
