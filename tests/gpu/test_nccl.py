@@ -208,9 +208,6 @@ def test_the_operations_that_nccl_has_are_named(world: al.SimulatedWorld) -> Non
                 ValueError, match=r"^op: NCCL has no <Op.BOR: 'BOR'>, but SUM, PROD, MAX, MIN$"
             ):
                 call(real, real, Op.BOR)
-            assert str(raised.value).endswith(
-                "but " + ", ".join(op.value for op in (Op.SUM, Op.PROD, Op.MAX, Op.MIN))
-            )
             with pytest.raises(
                 ValueError, match=r"^op: .* of complex128: NCCL has sums of complex numbers alone$"
             ):

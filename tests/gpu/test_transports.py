@@ -89,6 +89,15 @@ def test_all_ranks_agree_on_a_transport_or_all_raise(world: al.SimulatedWorld, c
     texts = {str(outcome.exception) for outcome in raised if isinstance(outcome, Raised)}
     assert texts == {"transport: all ranks must ask for the same, but rank 0: the best, rank 1: staging"}
 
+    def all_differ(comm: Communicator) -> str:
+        return transport.agree(comm, (None, "staging", "nccl")[comm.rank]).transport
+
+    raised = run(world, 3, all_differ).outcomes
+    texts = {str(outcome.exception) for outcome in raised if isinstance(outcome, Raised)}
+    assert texts == {
+        "transport: all ranks must ask for the same, but rank 0: the best, rank 1: staging, rank 2: nccl"
+    }
+
 
 @pytest.mark.parametrize("wrong", ["carrier pigeon", "none", "nccl"])
 def test_a_transport_that_cannot_be_had_is_an_error(world: al.SimulatedWorld, cupy: Any, wrong: str) -> None:
