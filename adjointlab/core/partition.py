@@ -160,7 +160,7 @@ def _distinct(ranks: Iterable[int], shape: tuple[int, ...], size: int) -> tuple[
             f"ranks: a {_times(shape)} partition needs {size} ranks, not the {len(workers)} of {workers}"
         )
     if len(set(workers)) != size:
-        repeated = sorted({rank for rank in workers if workers.count(rank) > 1})
+        repeated = sorted({rank for rank in workers if workers.count(rank) >= 2})
         raise ValueError(f"ranks: {repeated} stand more than once in {workers}; a worker has one place")
     if min(workers) < 0:
         raise ValueError(f"ranks: a rank is at least 0, not {min(workers)}")

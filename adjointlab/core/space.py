@@ -161,7 +161,7 @@ class Tensor:
         """Return True if the local tensor of `rank` counts in the pairing: of invariant copies, only the first does."""
         partition = self.layout.partition
         return partition.is_active(rank) and all(
-            i == 0 or entry is not LocalType.INVARIANT
+            not i or entry is not LocalType.INVARIANT
             for i, entry in zip(partition.index(rank), self.types, strict=True)
         )
 

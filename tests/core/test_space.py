@@ -260,7 +260,7 @@ def test_bad_tensors_and_spaces_are_refused_with_their_values() -> None:
             "types: 'replicate' is not one of varying, replicated, partial, invariant; did you mean replicated?",
         ),
         (lambda: LocalType(3), ValueError, "types: 3 is not one of varying, replicated, partial, invariant"),
-        (lambda: Space(COPIES, 3), TypeError, "tensors: 3 is neither a Layout nor a Tensor"),
+        (lambda: Space(COPIES, 3, 4), TypeError, "tensors: 3 is neither a Layout nor a Tensor"),
         (lambda: Space([COPIES]), TypeError, f"tensors: {[COPIES]!r} is neither a Layout nor a Tensor"),
         (
             lambda: Space(COPIES, types="partial"),

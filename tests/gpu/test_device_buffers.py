@@ -128,7 +128,7 @@ def test_functions_of_numpy_are_computed_on_the_device(memory: str) -> None:
     joined = np.concatenate([made(memory, [1]), np.array([2.0, 3.0]), one])
     assert isinstance(joined, DeviceBuffer)
     assert read(joined) == [1, 2, 3, 1, 5, 3]
-    assert read(np.concatenate([host, one])) == [4, 2, 6, 1, 5, 3]
+    assert read(np.concatenate([host, one], 0)) == [4, 2, 6, 1, 5, 3]
 
 
 @pytest.mark.usefixtures("both")

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
@@ -106,7 +106,7 @@ class Strided:
 def copy_all(pairs: Sequence[Pair]) -> None:
     """C_{a→b} for each pair of a target b and a source a, in any order: no target meets another one, or a source."""
     if _are_launched(pairs):
-        _launch(pairs, "copy")
+        _launch(pairs, copy_into)
     else:
         for target, source in pairs:
             copy_into(target, source)
@@ -116,7 +116,7 @@ def add_all(pairs: Sequence[Pair]) -> None:
     """S_{a→b} for each pair of a target b and a source a; what several add to one element is added in the order of the list."""
     if _are_launched(pairs):
         for disjoint in _disjoint_runs(pairs):
-            _launch(disjoint, "add")
+            _launch(disjoint, add_into)
     else:
         for target, source in pairs:
             add_into(target, source)
@@ -174,7 +174,7 @@ def _strides(array: Any) -> tuple[int, ...]:
     return tuple(array.strides)
 
 
-def _launch(pairs: Iterable[Pair], operation: Literal["copy", "add"]) -> None:
+def _launch(pairs: Iterable[Pair], by_slices: Callable[[Array, Array], None]) -> None:
     rest: list[Pair] = []
     groups: dict[str, list[Strided]] = {}
     kept: list[Any] = []  # sources that had to be computed, until the launch has been queued
@@ -196,7 +196,7 @@ def _launch(pairs: Iterable[Pair], operation: Literal["copy", "add"]) -> None:
         if is_converted or len(box.shape) > MAX_DIMS:
             rest.append((target, source))
             continue
-        if operation == "copy":
+        if by_slices is copy_into:
             groups.setdefault("copy", []).append(box.widened())
         else:
             groups.setdefault(f"add_{dtype_name(target)}", []).append(box)
@@ -204,7 +204,7 @@ def _launch(pairs: Iterable[Pair], operation: Literal["copy", "add"]) -> None:
         for start in range(0, len(boxes), MAX_BOXES):
             _call(kernel, boxes[start : start + MAX_BOXES], like)
     for target, source in rest:
-        (copy_into if operation == "copy" else add_into)(target, source)
+        by_slices(target, source)
 
 
 def boxes_argument(boxes: Sequence[Strided]) -> tuple[np.ndarray[Any, Any], int]:

@@ -181,7 +181,7 @@ def _torch() -> Any:
 def _address_range(tensor: torch.Tensor) -> tuple[int, int]:
     """Return the addresses [start, stop) between which a tensor's elements lie, start == stop if it has none."""
     start, span = tensor.data_ptr(), tensor.numel()
-    if span and not tensor.is_contiguous():
+    if not tensor.is_contiguous():  # which one without elements always is
         # The last element lies sum((n_k - 1) * stride_k) elements behind the first.
         span = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return start, start + span * tensor.element_size()

@@ -59,7 +59,7 @@ def view_in(array: Array, memory: str) -> Array:
 def _octets_of(array: Array) -> NumpyArray:
     """The bytes of an array of the host, of its own memory if that is row-major, else of a copy."""
     moved: Any = message(array)
-    octets: NumpyArray = moved.reshape(-1).view(np.uint8)
+    octets: NumpyArray = moved.ravel().view(np.uint8)
     return octets
 
 
@@ -102,7 +102,7 @@ def _across_libraries(array: Array, memory: str) -> Array:
 
 def _of_octets(octets: NumpyArray, shape: tuple[int, ...], name: str, memory: str) -> Array:
     """An array of the host in the memory of `octets`."""
-    if octets.size == 0:  # torch would not view it as another type
+    if not octets.size:  # torch would not view it as another type
         return empty(shape, name, memory)
     if memory == "torch":
         import torch
