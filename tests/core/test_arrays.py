@@ -349,7 +349,7 @@ def test_a_sum_is_rounded_once_to_the_type_of_its_result(library: str) -> None:
 
 
 def test_large_tensors_lie_in_memory_of_numpy_from_four_mebibytes_on() -> None:
-    """Which it takes in huge pages; torch could make such memory no larger."""
+    """NumPy takes it in huge pages; torch cannot resize such memory."""
     like = torch.zeros(1)
     for name, count in (("float64", 2**19), ("bfloat16", 2**21), ("complex64", 2**19)):
         for shape, is_torchs_own in (((count - 1,), True), ((count,), False), ((2, count // 2), False)):

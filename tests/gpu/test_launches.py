@@ -108,7 +108,7 @@ def on_device(values: Any, memory: str = "cupy") -> Any:
 
 
 def by_slices(function: Callable[..., None], array: Any, pairs: list[tuple[Any, Any]]) -> Any:
-    """What NumPy's slices give."""
+    """The result of NumPy's slices."""
     for target, source in pairs:
         if function is kernels.copy_all:
             array[target] = source

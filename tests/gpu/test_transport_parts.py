@@ -244,7 +244,7 @@ def test_all_else_is_the_communicators_own(world: al.SimulatedWorld, cupy: Any, 
 def test_what_lies_between_gathered_blocks_stays_as_it_was(
     world: al.SimulatedWorld, cupy: Any, sizes: list[int], starts: list[int], length: int, copies: int
 ) -> None:
-    """Where there is nothing between them, nothing but what is sent is copied to the host."""
+    """Only what is sent is copied to the host unless there is something between the blocks."""
 
     def body(comm: Communicator) -> None:
         sent = np.arange(1.0, 1 + sizes[comm.rank]) + 10 * comm.rank
