@@ -12,7 +12,10 @@ import pytest
 from adjointlab.core import arrays
 from adjointlab.core.arrays import kernels
 from adjointlab.core.arrays.kernels import Strided, boxes_argument
+from adjointlab.worlds.launch import is_launched
 from tests.gpu.stand_in.arrays import counts
+
+pytestmark = pytest.mark.skipif(is_launched(), reason="what is tested needs no ranks")
 
 # Boxes as data: shape, strides of the target, strides of the source
 Views = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
