@@ -469,6 +469,7 @@ FITTING = [
         False,
     ),
     (Space(Layout((4,), (1,))), Space(), False),
+    (Space(Layout((4,), (2,))), Space(Layout.cut((4,), (2,), [(0, 3, 4)])), False),
     (Space(Layout((4,), (1,))), Space(Layout((5,), (1,), [[(0, 4)]])), False),
 ]
 

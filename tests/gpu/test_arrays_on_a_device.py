@@ -118,9 +118,11 @@ def test_a_device_of_cupy_is_one_that_its_driver_counts(
         return count
 
     monkeypatch.undo()
-    monkeypatch.setattr(both.cuda.runtime, "getDeviceCount", counted)
-    monkeypatch.setattr(torch.cuda, "is_available", counted)
-    assert HAS_DEVICE("cupy") is HAS_DEVICE("torch-cuda") is has_device
+    of_cupy, of_torch = (both.cuda.runtime, "getDeviceCount"), (torch.cuda, "is_available")
+    for memory, own, other in (("cupy", of_cupy, of_torch), ("torch-cuda", of_torch, of_cupy)):
+        monkeypatch.setattr(*own, counted)
+        monkeypatch.setattr(*other, lambda: not has_device)
+        assert HAS_DEVICE(memory) is has_device
 
 
 @pytest.mark.parametrize(

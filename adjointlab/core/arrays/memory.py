@@ -148,7 +148,7 @@ def is_writable(array: Array) -> bool:
         # torch refuses to write into a leaf that requires a gradient, and records it elsewhere, unless gradients are off.
         return not array.requires_grad or not sys.modules["torch"].is_grad_enabled()
     native: Any = array
-    return library_of(array) != "numpy" or bool(native.flags.writeable)
+    return bool(getattr(native.flags, "writeable", True))  # CuPy's arrays all are, and do not say so
 
 
 def may_share_memory(a: Array, b: Array) -> bool:
