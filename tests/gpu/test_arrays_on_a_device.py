@@ -250,6 +250,21 @@ def test_every_memory_is_copied_to_every_other(source: str, target: str, pinned:
             assert np.array_equal(arrays.to_numpy(copy), expected), "the copy has memory of its own"
 
 
+@pytest.mark.parametrize("memory", ON_DEVICE)
+@pytest.mark.parametrize("pinned", [False, True])
+def test_copies_go_through_pinned_memory_where_that_is_asked_for(
+    memory: str, pinned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = arrays.zeros((3,), "float32", memory)
+    streams, made = streams_of(array), []
+    take = streams.pinned
+    monkeypatch.setattr(streams, "pinned", lambda nbytes: (made.append(nbytes), take(nbytes))[1])
+    for host in ON_HOST:
+        start_transfer(array, host, pinned=pinned)
+        start_transfer(arrays.zeros((5,), "float32", host), memory, pinned=pinned)
+    assert made == ([12, 20] * 2 if pinned else [])
+
+
 def test_a_view_between_memories_of_devices_alone() -> None:
     for memory, held in ((memory, held) for memory in MEMORIES for held in MEMORIES):
         array = arrays.zeros((2,), "float64", held)

@@ -409,3 +409,51 @@ def test_messages_of_the_host_are_packed_one_by_one_and_those_of_a_device_togeth
     assert list(transport.packed_together(messages, on_device([1]))) == [messages]
     assert list(transport.packed_together([], on_device([1]))) == []
     assert list(transport.packed_together([], np.zeros(1))) == []
+
+
+def test_an_array_of_torch_on_the_host_goes_by_the_communicator_itself(world: al.SimulatedWorld) -> None:
+    torch = pytest.importorskip("torch")
+    assert on_ranks(world, 1, lambda comm: transport.over(comm, torch.zeros(1)) is comm) == (True,)
+
+
+# Requests of staged messages
+
+
+def test_staged_messages_are_complete_when_a_test_says_so(world: al.SimulatedWorld, cupy: Any) -> None:
+    def body(comm: Communicator) -> list[float]:
+        over = StagedCommunicator(comm, streams_of(on_device([0])))
+        buffer = on_device([7, 8] if comm.rank else [0, 0])
+        if comm.rank:
+            comm.Barrier()
+            request = over.Isend(buffer, 0, 3)
+        else:
+            request = over.Irecv(buffer, 1, 3)
+            assert not request.Get_status()
+            assert request.test() == (False, None)
+            comm.Barrier()
+        assert request
+        while not request.Test():
+            pass
+        assert (bool(request), request.Get_status(), request.Test()) == (False, True, True)
+        return read(buffer)
+
+    assert on_ranks(world, 2, body) == ([7, 8], [7, 8])
+
+
+def test_pinned_memory_of_a_message_is_given_back_once(world: al.SimulatedWorld, cupy: Any) -> None:
+    def body(comm: Communicator) -> None:
+        over = StagedCommunicator(comm, streams_of(on_device([0])))
+        other = 1 - comm.rank
+        sent, received = [on_device([k]) for k in range(3)], [on_device([-1]) for _ in range(3)]
+        requests = [over.Irecv(each, other, tag) for tag, each in enumerate(received)]
+        requests += [over.Isend(each, other, tag) for tag, each in enumerate(sent)]
+        requests[4].Wait()
+        MPI.Request.Waitall(requests[1:3])
+        for _ in range(2):
+            MPI.Request.Waitall(requests)
+        assert not any(requests)
+        assert [read(each) for each in received] == [[0], [1], [2]]
+        pieces = [over.pool.take(1) for _ in range(9)]
+        assert len({piece.ctypes.data for piece in pieces}) == 9
+
+    on_ranks(world, 2, body)
