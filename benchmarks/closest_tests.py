@@ -92,6 +92,15 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
+        "core/space",
+        (
+            "tests/core/test_arguments.py",
+            "tests/core/test_space.py",
+            "tests/core/test_local_types.py",
+            "tests/gpu/test_arrays_on_a_device.py",
+        ),
+    ),
+    (
         "core/arrays/",
         (
             *(f"tests/core/test_{name}.py" for name in ("arrays", "arguments")),

@@ -411,6 +411,7 @@ def test_an_array_is_writable_unless_it_is_read_only_or_torch_would_record_it() 
         (MEMORY[3:3], MEMORY, False),
         (MEMORY[::2], MEMORY[1::2], True),
         (MEMORY.view(3, 4).T[:2], MEMORY[10:], False),
+        (MEMORY.view(3, 4).T[:2], MEMORY[9:], True),
         (MEMORY.view(3, 4).T[:3], MEMORY[10:], True),
         (MEMORY.view(3, 4)[:2, :1], MEMORY[5:], False),
         (MEMORY.view(3, 4)[:2, :1], MEMORY[4:5], True),

@@ -14,6 +14,9 @@ from adjointlab.core import arrays
 from adjointlab.core.arrays import DTYPES, MEMORIES, MIXTURES, conversions, devices
 from adjointlab.core.arrays.streams import streams_of
 from adjointlab.core.arrays.transfers import start_transfer
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import Tensor, check_argument, check_arguments, check_out
 from adjointlab.worlds.launch import is_launched
 
 pytestmark = [
@@ -131,6 +134,42 @@ def test_a_device_of_cupy_is_one_that_its_driver_counts(
 )
 def test_ranks_have_the_memories_of_a_mixture_in_turn(name: str, by_rank: list[str]) -> None:
     assert [arrays.memory_on(name, rank) for rank in range(4)] == by_rank
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_arguments_and_results_lie_together(memory: str) -> None:
+    x, y = (Tensor(Layout((4,), (1,)), name=name) for name in "xy")
+    one, other, out = (arrays.zeros((4,), "float64", memory) for _ in range(3))
+    assert check_arguments((x, y), (one, other), 0) == ()
+    check_out(x, out, (one, other), 0, ())
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "message"),
+    [
+        ("torch", "torch-cuda", "y: lies on device 0 on rank 3, but x lies on the host"),
+        ("torch-cuda", "torch", "y: lies on the host on rank 3, but x lies on device 0"),
+        ("cupy", "torch-cuda", "y: a torch array on rank 3, but x is a cupy array"),
+        ("cupy", "numpy", "y: a numpy array on rank 3, but x is a cupy array"),
+        ("numpy", "cupy", "y: a cupy array on rank 3, but x is a numpy array"),
+    ],
+)
+def test_arguments_that_lie_apart_are_refused_with_their_places(one: str, other: str, message: str) -> None:
+    x, y = (Tensor(Layout((4,), Partition((1,), (3,))), name=name) for name in "xy")
+    with pytest.raises(ValueError, match=rf"^{message}$"):
+        check_arguments((x, y), (arrays.zeros((4,), "float64", one), arrays.zeros((4,), "float64", other)), 3)
+
+
+def test_an_argument_of_another_device_is_refused_by_its_name(both: Any) -> None:
+    tensor = Tensor(Layout((4,), (1,)), name="x")
+    with both.cuda.Device(1):
+        array = arrays.zeros((4,), "float64", "cupy")
+    for name, told in (("", "x"), ("weights", "weights")):
+        with pytest.raises(ValueError, match=r"^\w+: lies on rank 0 on device 1") as raised:
+            check_argument(tensor, array, 0, name)
+        assert str(raised.value) == (
+            f"{told}: lies on rank 0 on device 1, but the current device is 0; move it there, or make that device the current one"
+        )
 
 
 # Messages and sums
