@@ -234,3 +234,15 @@ def test_equal_objects_share_what_is_computed_of_them() -> None:
     assert Partition((3, 2))._index_of is Partition((3, 2))._index_of
     assert Partition((3, 2)).ranks is Partition((3, 2)).ranks
     assert Partition((3, 2)).subpartitions([1]) is Partition((3, 2)).subpartitions([1])
+
+
+def test_a_transposed_grid_by_hand() -> None:
+    assert Partition((2, 3), (6, 5, 4, 3, 2, 1)).transpose() == Partition((3, 2), (6, 3, 5, 2, 4, 1))
+    assert Partition((1, 2, 2)).transpose() == Partition((2, 2, 1), (0, 2, 1, 3))
+
+
+def test_subpartitions_by_hand() -> None:
+    grid = Partition((2, 3), (6, 5, 4, 3, 2, 1))
+    assert grid.subpartitions([1]) == (Partition((3,), (6, 5, 4)), Partition((3,), (3, 2, 1)))
+    assert grid.subpartitions([0]) == tuple(Partition((2,), (6 - k, 3 - k)) for k in range(3))
+    assert grid.subpartitions([1, 0]) == (grid.transpose(),)
