@@ -327,7 +327,8 @@ class Space(Drawable):
 
     def __str__(self) -> str:
         if len(self.tensors) == 1:
-            return str(self.tensors[0])
+            (tensor,) = self.tensors
+            return str(tensor)
         return ", ".join(f"{tensor.name}: {tensor}" for tensor in self.tensors)
 
 
