@@ -73,14 +73,52 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("core/kept_strategies", ("tests/core/test_drawn.py", "tests/core/test_strategies.py")),
     (
         "core/placements",
-        ("tests/torch_distributed/test_spaces.py", "tests/torch_distributed/test_parallel_modules.py"),
+        (
+            "tests/core/test_placements.py",
+            "tests/torch_distributed/test_spaces.py",
+            "tests/torch_distributed/test_parallel_modules.py",
+        ),
     ),
     ("core/agreement", ("tests/primitives/test_checked_operator.py", "tests/primitives/test_validation.py")),
     ("core/layer", ("tests/checks/test_checks_of_layers.py", f"{_LOOKS}/test_layers.py")),
     ("core/splitmix", ("tests/core/test_splitmix.py", "tests/core/test_values.py")),
     (
         "core/transport",
-        ("tests/gpu/test_nccl.py", "tests/gpu/test_transports.py", "tests/devices/test_transport.py"),
+        (
+            "tests/gpu/test_nccl.py",
+            "tests/gpu/test_transports.py",
+            "tests/gpu/test_transport_parts.py",
+            "tests/devices/test_transport.py",
+        ),
+    ),
+    (
+        "core/space",
+        (
+            "tests/core/test_arguments.py",
+            "tests/core/test_space.py",
+            "tests/core/test_local_types.py",
+            "tests/gpu/test_arrays_on_a_device.py",
+        ),
+    ),
+    (
+        "core/arrays/",
+        (
+            *(f"tests/core/test_{name}.py" for name in ("arrays", "arguments")),
+            *(
+                f"tests/gpu/test_{name}.py"
+                for name in (
+                    "kernels",
+                    "launches",
+                    "device_buffers",
+                    "streams_of_transfers",
+                    "arrays_on_a_device",
+                    "cupy_beside_torch",
+                    "torch_on_a_device",
+                    "wrong_memory",
+                    "stand_in",
+                )
+            ),
+        ),
     ),
     (
         "core/",

@@ -233,7 +233,7 @@ class Layout(Drawable):
     @shared_property
     def _holds_anything(self) -> bool:
         """True if some local tensor has an element: in a grid, if each dimension has a window that is not empty."""
-        return all(any(stop > start for start, stop in dim) for dim in self.windows)
+        return all(map(_held, self.windows))
 
     def local_size(self, rank: int) -> int:
         """Return the number of elements that `rank` holds."""
@@ -257,7 +257,7 @@ class Layout(Drawable):
     def untiled(self) -> int | None:
         """The first dimension whose windows, in any order, are not disjoint or do not cover the tensor; `None` if there is none."""
         for dim, (windows, side) in enumerate(zip(self.windows, self.shape, strict=True)):
-            if not _covers(sorted(window for window in windows if window[0] < window[1]), side):
+            if not _covers(_held(windows), side):
                 return dim
         return None
 
@@ -271,7 +271,7 @@ class Layout(Drawable):
         # dimension only the tensor dimensions laid along it differ; there is at most one, and with none there are copies.
         return tuple(
             self._holds_anything
-            and side > 1
+            and side >= 2
             and all(
                 _overlap(self.windows[dim]) for dim, axis in enumerate(self.axes) if axis == partition_dim
             )
@@ -283,9 +283,7 @@ class Layout(Drawable):
         """For each partition dimension, True if all indices along it hold the same windows."""
         return tuple(
             all(
-                len(set(self.windows[dim])) == 1
-                for dim, axis in enumerate(self.axes)
-                if axis == partition_dim
+                len(set(self.windows[dim])) < 2 for dim, axis in enumerate(self.axes) if axis == partition_dim
             )
             for partition_dim in range(self.partition.order)
         )
@@ -316,7 +314,8 @@ class Layout(Drawable):
         for dim, (side, axis) in enumerate(zip(self.shape, self.axes, strict=True)):
             windows = self.windows[dim]
             if axis is None:
-                held.append("whole" if windows[0] == (0, side) else f"{windows[0][0]}:{windows[0][1]}")
+                ((start, stop),) = windows
+                held.append("whole" if (start, stop) == (0, side) else f"{start}:{stop}")
             elif _covers(windows, side):
                 held.append("|".join(map(str, (0, *(stop for _, stop in windows)))))
             else:
@@ -382,9 +381,13 @@ def _check_axes(
 
 
 def _overlap(windows: Sequence[Window]) -> bool:
-    # Sorted by start, two windows overlap if and only if two neighbours do. Empty ones hold nothing, wherever they lie.
-    held = sorted(window for window in windows if window[1] > window[0])
-    return any(right[0] < left[1] for left, right in pairwise(held))
+    # Sorted by start, two windows overlap if and only if two neighbours do.
+    return any(right[0] < left[1] for left, right in pairwise(_held(windows)))
+
+
+def _held(windows: Sequence[Window]) -> list[Window]:
+    """The windows that are not empty, sorted by their starts: empty ones hold nothing, wherever they lie."""
+    return sorted(window for window in windows if range(*window))
 
 
 def _covers(windows: Sequence[Window], side: int) -> bool:

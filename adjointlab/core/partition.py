@@ -33,7 +33,7 @@ def shared_property(compute: Callable[[S], R]) -> cached_property[R]:
     # Every rank describes the whole operator: partitions, layouts and spaces of P ranks, whose properties take P steps. Where
     # P ranks are simulated in one process that would be P**2 steps; so equal objects share one result. The lock that a cached_property
     # holds for all instances up to Python 3.11 [cpython-87634] does no harm, since nothing that is computed so communicates.
-    return cached_property(lru_cache(maxsize=64)(compute))
+    return cached_property(lru_cache(compute))
 
 
 def integers(name: str, values: object) -> tuple[int, ...]:
@@ -160,7 +160,7 @@ def _distinct(ranks: Iterable[int], shape: tuple[int, ...], size: int) -> tuple[
             f"ranks: a {_times(shape)} partition needs {size} ranks, not the {len(workers)} of {workers}"
         )
     if len(set(workers)) != size:
-        repeated = sorted({rank for rank in workers if workers.count(rank) > 1})
+        repeated = sorted({rank for rank in workers if workers.count(rank) >= 2})
         raise ValueError(f"ranks: {repeated} stand more than once in {workers}; a worker has one place")
     if min(workers) < 0:
         raise ValueError(f"ranks: a rank is at least 0, not {min(workers)}")

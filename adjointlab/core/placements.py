@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import product
+from itertools import accumulate, product
+from operator import mul
 from typing import Any, Final, NamedTuple, Protocol
 
 from adjointlab.core.layout import Layout, Window
@@ -91,7 +92,7 @@ def sharded(grid: Partition, cut_by: Mapping[int, Sequence[int]], shape: Sequenc
 def chunks(window: Window, parts: int) -> list[Window]:
     """The windows of `parts` ranks that share `window` as ``torch.chunk`` cuts it, empty ones at its end."""
     start, stop = window
-    size = max(1, math.ceil((stop - start) / parts))
+    size = math.ceil((stop - start) / parts)
     return [(min(stop, start + part * size), min(stop, start + (part + 1) * size)) for part in range(parts)]
 
 
@@ -100,16 +101,13 @@ def _in_order(mesh_dims: Sequence[int], placements: Sequence[object], extents: S
     order: list[int] = []
     for mesh_dim in reversed(mesh_dims):
         shards_before: int = getattr(placements[mesh_dim], "split_factor", 1)
-        count, cut = 0, 1
-        while cut < shards_before and count < len(order):
-            cut *= extents[order[count]]
-            count += 1
-        if cut != shards_before:
+        shards = list(accumulate((extents[other] for other in order), mul, initial=1))
+        if shards_before not in shards:
             raise ValueError(
                 f"placements: {placements[mesh_dim]!r} comes after {shards_before} shards, and the mesh dimensions behind it make "
                 f"{[extents[other] for other in order]}"
             )
-        order.insert(count, mesh_dim)
+        order.insert(shards.index(shards_before), mesh_dim)
     return order
 
 

@@ -161,7 +161,7 @@ class Tensor:
         """Return True if the local tensor of `rank` counts in the pairing: of invariant copies, only the first does."""
         partition = self.layout.partition
         return partition.is_active(rank) and all(
-            i == 0 or entry is not LocalType.INVARIANT
+            not i or entry is not LocalType.INVARIANT
             for i, entry in zip(partition.index(rank), self.types, strict=True)
         )
 
@@ -184,9 +184,8 @@ def _are_alike(tensor: Tensor, other: Tensor) -> bool:
     layout, other_layout = tensor.layout, other.layout
     return (
         (tensor.dtype, layout.shape) == (other.dtype, other_layout.shape)
-        and set(layout.partition.ranks) == set(other_layout.partition.ranks)
         and all(layout.window(rank) == other_layout.window(rank) for rank in layout.partition.ranks)
-        # What varying ranks hold follows from their windows, which have been compared.
+        # What varying ranks hold follows from their windows, which have been compared. The groups of any type have all ranks.
         and all(
             _groups_of_type(tensor, local_type) == _groups_of_type(other, local_type)
             for local_type in LocalType
@@ -198,7 +197,9 @@ def _are_alike(tensor: Tensor, other: Tensor) -> bool:
 def _groups_of_type(tensor: Tensor, local_type: LocalType) -> frozenset[frozenset[int]]:
     """Return the groups of ranks that differ only in grid dimensions of `local_type`."""
     partition = tensor.layout.partition
-    dims = [dim for dim, entry in enumerate(tensor.types) if entry is local_type and partition.shape[dim] > 1]
+    dims = [
+        dim for dim, entry in enumerate(tensor.types) if entry is local_type and partition.shape[dim] >= 2
+    ]
     return frozenset(frozenset(group.ranks) for group in partition.subpartitions(dims))
 
 
@@ -326,7 +327,8 @@ class Space(Drawable):
 
     def __str__(self) -> str:
         if len(self.tensors) == 1:
-            return str(self.tensors[0])
+            (tensor,) = self.tensors
+            return str(tensor)
         return ", ".join(f"{tensor.name}: {tensor}" for tensor in self.tensors)
 
 
@@ -368,11 +370,9 @@ def _holders(space: Space) -> set[int]:
 
 def batch_shape(tensor: Tensor, array: Array, rank: int) -> tuple[int, ...]:
     """Return (b,) for an array of the shape (*local shape of `tensor` on `rank`, b) with b of at least 1, else ()."""
-    local = tensor.layout.local_shape(rank)
-    if len(array.shape) != len(local) + 1:
-        return ()
     shape = tuple(map(int, array.shape))
-    return shape[-1:] if shape[:-1] == local and shape[-1] > 0 else ()
+    outer, last = shape[:-1], shape[-1:]
+    return last if outer == tensor.layout.local_shape(rank) and all(last) else ()
 
 
 def mismatch(tensor: Tensor, value: object, rank: int, batch: tuple[int, ...] | None = None) -> str:
@@ -401,7 +401,7 @@ def mismatch(tensor: Tensor, value: object, rank: int, batch: tuple[int, ...] | 
     if shape != local + batch:
         return (
             f"shape {shape} on rank {rank}, but the layout {layout.without_workers} over {layout.partition} gives it {local}"
-            + (f" in a batch of {batch[0]}" if batch else "")
+            + (" in a batch of {}".format(*batch) if batch else "")
         )
     name = arrays.dtype_name(value)
     return (
@@ -479,7 +479,7 @@ def check_out(
     if check_argument(tensor, out, rank, name) != batch:
         raise ValueError(
             f"{name}: shape {tuple(out.shape)} on rank {rank}, but the argument comes in "
-            + (f"a batch of {batch[0]}" if batch else "no batch")
+            + ("a batch of {}".format(*batch) if batch else "no batch")
         )
     check_writable(name, out, rank)
     for argument in arguments:

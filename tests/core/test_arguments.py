@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from adjointlab.core.space import (
     check_arguments,
     check_out,
     check_writable,
+    mismatch,
 )
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (4,), (3, 4), (2, 3, 4))
+ONE, THREE = np.ones(4), np.ones((4, 3))
 X, Y = (Tensor(Layout((4,), Partition((1,))), name=name) for name in "xy")
 
 
@@ -108,3 +111,118 @@ def test_memory_for_a_result_can_be_written() -> None:
             check_writable("out", out, 0)
     with torch.no_grad():
         check_writable("out", parameter, 0)
+
+
+GRID = Partition((2,), (0, 2))
+CUT = Tensor(Layout((5,), GRID), "float32", name="z")
+CUT_TEXT = "the layout [5] cut at 0|3|5 over 2 over ranks 0, 2"
+
+
+@pytest.mark.parametrize(
+    ("given", "rank", "batch", "found"),
+    [
+        (np.zeros(3, "f4"), 0, None, ""),
+        (np.zeros(3, "f4"), 0, (), ""),
+        (torch.zeros(2), 2, None, ""),
+        (np.zeros((3, 4), "f4"), 0, None, ""),
+        (np.zeros((3, 4), "f4"), 0, (4,), ""),
+        (np.zeros(0), 1, None, ""),
+        (np.zeros((0, 7)), 1, None, ""),
+        ([0.0], 0, None, "a list on rank 0, not an array"),
+        (np.zeros(3), 0, None, "float64 on rank 0, but the operator was made for float32"),
+        (np.zeros((2, 4)), 2, None, "float64 on rank 2, but the operator was made for float32"),
+        (np.zeros(2, "f4"), 0, None, f"shape (2,) on rank 0, but {CUT_TEXT} gives it (3,)"),
+        (np.zeros((), "f4"), 2, None, f"shape () on rank 2, but {CUT_TEXT} gives it (2,)"),
+        (np.zeros((3, 0), "f4"), 0, None, f"shape (3, 0) on rank 0, but {CUT_TEXT} gives it (3,)"),
+        (np.zeros((2, 4), "f4"), 0, None, f"shape (2, 4) on rank 0, but {CUT_TEXT} gives it (3,)"),
+        (np.zeros((3, 4), "f4"), 0, (), f"shape (3, 4) on rank 0, but {CUT_TEXT} gives it (3,)"),
+        (
+            np.zeros((3, 4), "f4"),
+            0,
+            (5,),
+            f"shape (3, 4) on rank 0, but {CUT_TEXT} gives it (3,) in a batch of 5",
+        ),
+        (np.zeros(3, "f4"), 0, (1,), f"shape (3,) on rank 0, but {CUT_TEXT} gives it (3,) in a batch of 1"),
+        (
+            np.zeros(3, "f4"),
+            1,
+            None,
+            "shape (3,) on rank 1, which is inactive in the partition 2 over ranks 0, 2; it holds a zero-volume tensor, such as "
+            "one of shape (0,)",
+        ),
+    ],
+)
+def test_an_array_that_is_no_local_tensor_is_described(
+    given: Any, rank: int, batch: tuple[int, ...] | None, found: str
+) -> None:
+    assert mismatch(CUT, given, rank, batch) == found
+    if batch is not None:
+        return
+    for name, told in (("", "z"), ("weights", "weights")):
+        if not found:
+            assert check_argument(CUT, given, rank, name) == batch_shape(CUT, given, rank)
+            continue
+        with pytest.raises((TypeError, ValueError)) as raised:
+            check_argument(CUT, given, rank, name)
+        end = "" if hasattr(given, "shape") else "; pass its local tensor"
+        assert (type(raised.value), str(raised.value)) == (
+            TypeError if end else ValueError,
+            f"{told}: {found}{end}",
+        )
+
+
+@pytest.mark.parametrize(
+    ("shape", "rank", "batch"),
+    [
+        ((3,), 0, ()),
+        ((3, 1), 0, (1,)),
+        ((3, 300), 0, (300,)),
+        ((3, 0), 0, ()),
+        ((2, 4), 0, ()),
+        ((4,), 0, ()),
+        ((3, 4, 1), 0, ()),
+        ((0, 4), 1, (4,)),
+        ((0,), 1, ()),
+        ((), 0, ()),
+    ],
+)
+def test_a_batch_is_one_dimension_more_with_something_in_it(
+    shape: tuple[int, ...], rank: int, batch: tuple[int, ...]
+) -> None:
+    assert batch_shape(CUT, np.zeros(shape, "f4"), rank) == batch
+
+
+@pytest.mark.parametrize(
+    ("check", "message"),
+    [
+        (
+            lambda: check_arguments((X, Y), (THREE, ONE), 0),
+            r"y: shape \(4,\) on rank 0, but x has \(4, 3\); all arguments come in one batch, or none does",
+        ),
+        (
+            lambda: check_out(Y, THREE, (ONE,), 0, ()),
+            r"out: shape \(4, 3\) on rank 0, but the argument comes in no batch",
+        ),
+        (
+            lambda: check_out(Y, ONE, (THREE,), 0, (3,), "result"),
+            r"result: shape \(4,\) on rank 0, but the argument comes in a batch of 3",
+        ),
+        (
+            lambda: check_out(Y, ONE, (ONE,), 3, (), "result"),
+            r"result: shape \(4,\) on rank 3, which is inactive in the partition 1; it holds a zero-volume tensor, .*",
+        ),
+    ],
+)
+def test_tensors_that_do_not_go_together_are_refused_with_their_shapes(
+    check: Callable[[], object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"^{message}$"):
+        check()
+
+
+def test_subclasses_of_one_library_go_together() -> None:
+    class Own(np.ndarray[Any, Any]):
+        """Of a user."""
+
+    assert check_arguments((X, Y), (np.ones(4), np.ones(4).view(Own)), 0) == ()
+    check_out(Y, np.ones(4).view(Own), (np.ones(4),), 0, ())

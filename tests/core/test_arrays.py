@@ -1,6 +1,8 @@
 """The array libraries behind one set of functions."""
 
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import array_api_strict
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from adjointlab.core import arrays
 from adjointlab.core.arrays import DTYPES
+from adjointlab.core.arrays.libraries import is_torch, known_library
 
 small = settings(max_examples=60, deadline=None)
 KINDS = [(lib, name) for lib in ("numpy", "torch") for name in DTYPES if arrays.supports(lib, name)]
@@ -121,6 +124,9 @@ def test_views_in_numpy_are_the_memory_itself_or_the_arrays(
     array, expected, name = case
     (view,) = arrays.in_numpy(array)
     assert np.array_equal(arrays.to_numpy(view), expected)
+    again: Any = arrays.of_library(view, array)
+    assert (type(again), again.dtype, tuple(again.shape)) == (type(array), array.dtype, expected.shape)
+    assert np.array_equal(arrays.to_numpy(again), expected)
     is_lazy = arrays.library_of(array) == "torch" and (array.is_conj() or array.is_neg())
     assert (view is array) == (arrays.library_of(array) == "numpy" or name == "bfloat16" or is_lazy)
     if view is not array and expected.size:
@@ -340,3 +346,178 @@ def test_a_sum_is_rounded_once_to_the_type_of_its_result(library: str) -> None:
     assert arrays.dtype_of(rounded).name == name
     assert arrays.library_of(rounded) == library
     assert arrays.to_numpy(rounded).tolist() == [1, 1 + step, 1 + 2 * step]
+
+
+def test_large_tensors_lie_in_memory_of_numpy_from_four_mebibytes_on() -> None:
+    """NumPy takes it in huge pages; torch cannot resize such memory."""
+    like = torch.zeros(1)
+    for name, count in (("float64", 2**19), ("bfloat16", 2**21), ("complex64", 2**19)):
+        for shape, is_torchs_own in (((count - 1,), True), ((count,), False), ((2, count // 2), False)):
+            made: Any = arrays.empty(shape, name, like)
+            assert made.untyped_storage().resizable() is is_torchs_own
+            assert (tuple(made.shape), made.dtype) == (shape, getattr(torch, name))
+
+
+MEMORY = torch.zeros(12)
+COMPLEX = torch.ones(2, 2, dtype=torch.complex64)
+
+
+@pytest.mark.parametrize(
+    ("array", "is_row_major"),
+    [
+        (np.zeros((2, 3)), True),
+        (np.zeros((2, 3)).T, False),
+        (np.zeros((2, 3))[:, ::2], False),
+        (np.zeros((1, 3)).T, True),
+        (np.float32(1), True),
+        (torch.zeros(2, 3), True),
+        (torch.zeros(2, 3).T, False),
+        (torch.zeros(4)[::2], False),
+        (COMPLEX, True),
+        (COMPLEX.conj(), False),
+        (torch.ones(1, dtype=torch.complex64).conj().imag, False),
+    ],
+)
+def test_row_major_memory_holds_the_values_in_their_order(array: Any, is_row_major: bool) -> None:
+    assert arrays.is_row_major(array) is is_row_major
+
+
+def test_an_array_is_writable_unless_it_is_read_only_or_torch_would_record_it() -> None:
+    fixed, parameter = np.zeros(2), torch.zeros(2, requires_grad=True)
+    fixed.flags.writeable = False
+    for array, is_writable in (
+        (np.zeros(2), True),
+        (fixed, False),
+        (np.float64(1), False),
+        (torch.zeros(2), True),
+        (parameter, False),
+        (parameter * 2, False),
+    ):
+        assert arrays.is_writable(array) is is_writable
+    with torch.no_grad():
+        assert arrays.is_writable(parameter)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "do_share"),
+    [
+        (MEMORY, MEMORY, True),
+        (MEMORY[:4], MEMORY[4:], False),
+        (MEMORY[:5], MEMORY[4:], True),
+        (MEMORY[:8:4], MEMORY[5:], False),
+        (MEMORY[:9:4], MEMORY[5:7], True),
+        (MEMORY[:9:4], MEMORY[8:], True),
+        (MEMORY[:9:4], MEMORY[9:], False),
+        (MEMORY[3:3], MEMORY, False),
+        (MEMORY[::2], MEMORY[1::2], True),
+        (MEMORY.view(3, 4).T[:2], MEMORY[10:], False),
+        (MEMORY.view(3, 4).T[:2], MEMORY[9:], True),
+        (MEMORY.view(3, 4).T[:3], MEMORY[10:], True),
+        (MEMORY.view(3, 4)[:2, :1], MEMORY[5:], False),
+        (MEMORY.view(3, 4)[:2, :1], MEMORY[4:5], True),
+        (MEMORY[:1].expand(4, 3), MEMORY[1:], False),
+        (MEMORY[5], MEMORY[:6], True),
+        (MEMORY[5], MEMORY[:5], False),
+        (MEMORY, torch.zeros(12), False),
+    ],
+)
+def test_arrays_share_memory_where_their_ranges_of_addresses_meet(
+    one: Any, other: Any, do_share: bool
+) -> None:
+    assert arrays.may_share_memory(one, other) is arrays.may_share_memory(other, one) is do_share
+
+
+def test_numpys_arrays_share_memory_as_numpy_says() -> None:
+    memory = np.zeros(8)
+    assert arrays.may_share_memory(memory[:5], memory[4:])
+    assert not arrays.may_share_memory(memory[:4], memory[4:])
+
+
+def test_torch_is_told_of_changes_that_it_does_not_see() -> None:
+    tensor = torch.zeros(2)
+    before = tensor._version
+    arrays.note_change(tensor)
+    assert tensor._version == before + 1
+    with torch.inference_mode():
+        inferred = torch.zeros(2)
+    for unversioned in (inferred, np.zeros(2)):
+        arrays.note_change(unversioned)
+
+
+def test_memory_that_is_kept_may_be_in_a_graph_wherever_it_was_made() -> None:
+    with torch.inference_mode():
+        for like, is_kept in ((torch.zeros(1), True), (torch.zeros(1), False)):
+            with arrays.kept(like) if is_kept else nullcontext():
+                assert arrays.empty((2,), "float32", like).is_inference() is not is_kept
+        with arrays.kept(np.zeros(1)):
+            assert torch.is_inference_mode_enabled()
+
+
+@pytest.mark.parametrize("value", [np.zeros((2, 3), "f4"), torch.zeros(2, 3)])
+def test_an_array_matches_its_shape_and_element_type_alone(value: Any) -> None:
+    for matches in (arrays.matches, arrays.matches_on_host):
+        assert matches(value, (2, 3), "float32") is True
+        for shape, name in (
+            ((2, 3), "float64"),
+            ((3, 2), "float32"),
+            ((2, 3, 1), "float32"),
+            ((), "float32"),
+        ):
+            assert matches(value, shape, name) is False
+
+
+@pytest.mark.parametrize("value", [None, 2.0, [2.0], "float32"])
+def test_what_is_no_array_matches_nothing_and_belongs_to_no_library(value: Any) -> None:
+    assert known_library(value) is None
+    assert arrays.matches(value, (), "float32") is False
+    assert arrays.matches_on_host(value, (), "float32") is False
+    assert arrays.is_array(value) is False
+    with pytest.raises(TypeError) as raised:
+        arrays.library_of(value)
+    assert str(raised.value) == f"a {type(value).__name__} is no NumPy, torch or CuPy array"
+
+
+@pytest.mark.parametrize(
+    ("ask", "of_numpy", "of_torch"),
+    [
+        (known_library, "numpy", "torch"),
+        (arrays.library_of, "numpy", "torch"),
+        (is_torch, False, True),
+        (arrays.is_array, True, True),
+        (lambda array: arrays.matches(array, (1,), "float32"), True, True),
+        (lambda array: arrays.matches_on_host(array, (1,), "float32"), True, True),
+        (arrays.is_on_device, False, False),
+    ],
+)
+def test_a_subclass_that_nobody_has_asked_about_is_known_at_once(
+    ask: Callable[[Any], object], of_numpy: object, of_torch: object
+) -> None:
+    class OfNumpy(np.ndarray[Any, Any]):
+        """Of a user."""
+
+    class OfTorch(torch.Tensor):
+        """Another one."""
+
+    for _ in range(2):
+        assert ask(np.zeros(1, "f4").view(OfNumpy)) == of_numpy
+        assert ask(torch.zeros(1).as_subclass(OfTorch)) == of_torch
+
+
+def test_a_library_is_known_by_the_type_of_its_arrays() -> None:
+    assert [known_library(each) for each in (np.float64(1), np.zeros(1), torch.zeros(1))] == [
+        "numpy",
+        "numpy",
+        "torch",
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name in DTYPES if arrays.supports("numpy", name)])
+def test_a_row_major_array_of_numpy_is_its_own_message_unless_mpi_lacks_its_type(name: str) -> None:
+    array, is_half = np.zeros((2, 3), name), name == "float16"
+    assert (arrays.message(array) is array) is not is_half
+    assert (arrays.elementwise(array) is array) is not is_half
+    assert (arrays.summable(array) is array) is not is_half
+    assert arrays.summable_values(array) is array
+    column_major: Any = np.asfortranarray(array)
+    assert arrays.message(column_major) is not column_major
+    assert arrays.summable(column_major) is not column_major

@@ -204,8 +204,22 @@ two = Partition((2,))
         (((-1,), two), r"shape: .* not \(-1,\)"),
         (((3, 4), two), r"of order 1 \(2\), but the tensor \[3, 4\] has order 2"),
         (((3,), two, [[(0, 1)]]), r"dimension 0 lies along 2 workers but has 1 windows \(\(0, 1\),\)"),
+        (((3,), (2, 2)), r"of order 2 \(2x2\), but the tensor \[3\] has order 1; promote"),
+        (
+            ((3,), (1,), [[(0, 1), (1, 3)]]),
+            r"dimension 0 lies along 1 workers but has 2 windows \(\(0, 1\), \(",
+        ),
+        (
+            ((3, 1), (2, 1), [[(0, 2), (2, 3)], []]),
+            r"dimension 1 lies along 1 workers but has 0 windows \(\)",
+        ),
         (((3,), two, [[(0, 2), (2, 3)], [(0, 1)]]), "order 1 needs 1 lists, not 2"),
+        (((3, 3), (2, 1), [[(0, 2), (2, 3)]]), "order 2 needs 2 lists, not 1"),
         (((3,), two, [[(0, 2), (3, 2)]]), r"dimension 0 the window \(3, 2\) stops before it starts"),
+        (((3,), two, [[(5, 3), (3, 2)]]), r"dimension 0 the window \(5, 3\) stops before it starts"),
+        (((3, 3), two, None, (0,)), r"order 2 needs 2 entries, not \(0,\)"),
+        (((3,), two, None, (2,)), r"axes: \(2,\) are not distinct dimensions of a partition of order 1"),
+        (((3,), two, None, (-2,)), r"axes: \(-2,\) are not distinct"),
         (((3,), two, None, (0, 1)), r"order 1 needs 1 entries, not \(0, 1\)"),
         (((3,), two, None, (1,)), r"axes: \(1,\) are not distinct dimensions of a partition of order 1"),
         (((3,), two, None, (-1,)), r"axes: \(-1,\) are not distinct"),
@@ -221,7 +235,11 @@ def test_a_bad_layout_is_refused_with_its_values(arguments: tuple[object, ...], 
     ("cuts", "message"),
     [
         ([(0, 2, 4)], r"\(0, 2, 4\) do not cover dimension 0; they must run from 0 to 3"),
+        ([(0, 1, 2)], r"\(0, 1, 2\) do not cover dimension 0"),
         ([(1, 2, 3)], r"\(1, 2, 3\) do not cover dimension 0"),
+        ([(-1, 2, 3)], r"\(-1, 2, 3\) do not cover dimension 0"),
+        ([(0, 3)], "make 1 parts of dimension 0, which lies along 2 workers"),
+        ([], "order 1 needs 1 cuts, not 0"),
         ([()], r"\(\) do not cover dimension 0"),
         ([(0, 4, 3)], r"\(0, 4, 3\) in dimension 0 decrease"),
         ([(0, 1, 2, 3)], "make 3 parts of dimension 0, which lies along 2 workers"),
@@ -288,3 +306,102 @@ def test_windows_are_taken_over_from_another_layout_and_equal_to_plain_tuples(la
 def test_balanced_windows_lie_between_the_boundaries_of_the_balanced_cut(length: int, parts: int) -> None:
     assert balanced_windows(length, parts) == tuple(pairwise(balanced_cut(length, parts)))
     assert balanced_windows(length, parts) is balanced_windows(length, parts)
+
+
+WIDE = int("1000")
+"""Above 256: an integer that Python makes anew each time."""
+
+# layout: untiled, overlapping, copied, hull, and the boundaries of dimension 0
+PROPERTIES: list[
+    tuple[Layout, int | None, tuple[bool, ...], tuple[bool, ...], Window, tuple[int, ...] | None]
+] = [
+    (Layout((WIDE,), (2,)), None, (False,), (False,), (0, WIDE), (0, 500, WIDE)),
+    (Layout((WIDE,), (1,)), None, (False,), (True,), (0, WIDE), (0, WIDE)),
+    (Layout((0,), (2,)), None, (False,), (True,), (0, 0), (0, 0, 0)),
+    (Layout((0,), (2,), axes=(None,)), None, (False,), (True,), (0, 0), (0, 0)),
+    (Layout((5,), (2,), axes=(None,)), None, (True,), (True,), (0, 5), (0, 5)),
+    (Layout((5,), (1,), axes=(None,)), None, (False,), (True,), (0, 5), (0, 5)),
+    (Layout((5,), (2,), [[(0, 5), (0, 5)]]), 0, (True,), (True,), (0, 5), None),
+    (Layout((5,), (2,), [[(3, 5), (0, 3)]]), None, (False,), (False,), (0, 5), None),
+    (Layout((5,), (2,), [[(3, 5), (0, 4)]]), 0, (True,), (False,), (0, 5), None),
+    (Layout((5,), (2,), [[(0, 2), (3, 5)]]), 0, (False,), (False,), (0, 5), None),
+    (Layout((5,), (2,), [[(1, 2), (2, 5)]]), 0, (False,), (False,), (0, 5), None),
+    (Layout((5,), (2,), [[(0, 2), (2, 4)]]), 0, (False,), (False,), (0, 5), None),
+    (Layout((5,), (2,), [[(-1, 2), (2, 5)]]), 0, (False,), (False,), (-1, 5), None),
+    (Layout((5,), (2,), [[(0, 2), (2, 7)]]), 0, (False,), (False,), (0, 7), None),
+    (Layout((5,), (2,), [[(0, 5), (9, 9)]]), None, (False,), (False,), (0, 9), None),
+    (Layout((5,), (2,), [[(-3, -3), (0, 5)]]), None, (False,), (False,), (-3, 5), None),
+    (
+        Layout((WIDE,), (3,), [[(0, WIDE), (500, int("500")), (700, int("700"))]]),
+        None,
+        (False,),
+        (False,),
+        (0, WIDE),
+        None,
+    ),
+    (Layout((5,), (3,), [[(0, 3), (1, 1), (3, 5)]]), None, (False,), (False,), (0, 5), None),
+    (Layout((5, 4), (2, 2), axes=(1, None)), None, (True, False), (True, False), (0, 5), (0, 3, 5)),
+    (Layout((5, 4), (2, 3), axes=(None, 0)), None, (False, True), (False, True), (0, 5), (0, 5)),
+    (Layout((5, 0), (2, 3), axes=(None, 0)), None, (False, False), (True, True), (0, 5), (0, 5)),
+    (Layout((5, 4), (1, 2), [[(0, 5)], [(0, 2), (1, 4)]]), 1, (False, True), (True, False), (0, 5), (0, 5)),
+]
+
+
+@pytest.mark.parametrize(("layout", "untiled", "overlapping", "copied", "hull", "ends"), PROPERTIES)
+def test_the_properties_of_windows_by_hand(
+    layout: Layout,
+    untiled: int | None,
+    overlapping: tuple[bool, ...],
+    copied: tuple[bool, ...],
+    hull: Window,
+    ends: tuple[int, ...] | None,
+) -> None:
+    assert layout.untiled == untiled
+    assert layout.overlapping == overlapping
+    assert layout.copied == copied
+    assert layout.hull[0] == hull
+    assert layout.ends(0) == ends
+
+
+def test_a_wide_cut_is_taken_by_value() -> None:
+    cut = Layout.cut((WIDE,), two, [(0, int("400"), int("1000"))])
+    assert cut.windows == (((0, 400), (400, 1000)),)
+    assert cut == Layout((WIDE,), two, [[(0, 400), (int("400"), 1000)]])
+    assert (str(cut), cut.to_global(1, (int("599"),))) == ("[1000] cut at 0|400|1000", (999,))
+    for rank, outside in ((0, 400), (0, 401), (1, 600), (1, -300)):
+        with pytest.raises(
+            ValueError, match=rf"^local: \({outside},\) is not in the local tensor of rank {rank}"
+        ):
+            cut.to_global(rank, (outside,))
+    with pytest.raises(ValueError, match=r"cuts: .* do not cover"):
+        Layout.cut((WIDE,), two, [(0, 400, 999)])
+
+
+@pytest.mark.parametrize("windows", [3, [3], [(0, 3)], [[(0,), (1,)]], [[(0, 1, 2)]], [[(0.5, 1)]], [["ab"]]])
+def test_windows_that_are_no_pairs_of_integers_are_refused(windows: object) -> None:
+    with pytest.raises(TypeError) as raised:
+        Layout((3,), (1,), windows)  # type: ignore[arg-type]
+    assert str(raised.value) == (
+        f"windows: {windows!r} is not a list of (start, stop) for each dimension; boundaries are for Layout.cut"
+    )
+
+
+@pytest.mark.parametrize(
+    ("layout", "text"),
+    [
+        (Layout((3, 4), (2,), [[(0, 3)], [(0, 1), (3, 4)]], (None, 0)), "[3, 4] windows whole, 0:1 3:4"),
+        (Layout((3, 4), (2,), [[(0, 2)], [(0, 1), (1, 4)]], (None, 0)), "[3, 4] cut at 0:2, 0|1|4"),
+        (Layout((3, 4), (2,), [[(0, 3)], [(0, 1), (1, 4)]], (None, 0)), "[3, 4] cut at whole, 0|1|4"),
+        (Layout((3,), (1,), [[(1, 3)]]), "[3] windows 1:3"),
+        (Layout((WIDE,), (1,), [[(0, int("1000"))]], (None,)), "[1000] whole"),
+        (Layout((WIDE,), (1,), [[(0, int("1001"))]], (None,)), "[1000] windows 0:1001"),
+        (Layout((3,), (1,), [[(-1, 3)]], (None,)), "[3] windows -1:3"),
+        (Layout((3,), Partition((2,), (0, 2)), axes=(None,)), "[3] whole over ranks 0, 2"),
+        (
+            Layout((2, 2), (2, 3, 2), axes=(2, 0)),
+            "[2, 2] cut at 0|1|2, 0|1|2 over ranks 0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9, 11",
+        ),
+    ],
+)
+def test_a_layout_prints_the_kind_of_each_dimension_and_ranks_out_of_order(layout: Layout, text: str) -> None:
+    assert str(layout) == text

@@ -1,6 +1,6 @@
 """Partitions: grids of workers."""
 
-from itertools import product
+from itertools import permutations, product
 from math import prod
 from typing import Any
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adjointlab.core.partition import Partition
+from adjointlab.core.partition import Partition, as_partition
 
 small = settings(max_examples=60, deadline=None)
 
@@ -83,6 +83,13 @@ def test_subpartitions_hold_every_worker_once_and_vary_along_their_dimensions_al
     assert places == sorted(places)
 
 
+@pytest.mark.parametrize("dims", [dims for count in range(4) for dims in permutations(range(3), count)])
+def test_the_subpartition_of_each_worker_is_the_one_that_it_is_in(dims: tuple[int, ...]) -> None:
+    partition = Partition((3, 5, 3), range(45, 0, -1))
+    for group in partition.subpartitions(dims):
+        assert all(partition.subpartition(dims, rank) == group for rank in group.ranks)
+
+
 def test_subpartitions_along_no_dimension_are_single_workers() -> None:
     assert Partition((2, 2), (3, 1, 2, 0)).subpartitions(()) == tuple(
         Partition((), (r,)) for r in (3, 1, 2, 0)
@@ -128,9 +135,12 @@ def test_a_partition_prints_its_grid_and_its_ranks_where_they_are_not_natural(
         ((2, 0), None, r"at least 1, not \(2, 0\)"),
         ((-1,), None, r"at least 1, not \(-1,\)"),
         ((2, 2), (0, 1, 2), r"2x2 partition needs 4 ranks, not the 3 of \(0, 1, 2\)"),
+        ((2,), (0, 1, 2), r"2 partition needs 2 ranks, not the 3 of \(0, 1, 2\)"),
         ((), (), r"\(\) partition needs 1 ranks, not the 0"),
         ((3,), (0, 4, 4), r"\[4\] stand more than once in \(0, 4, 4\)"),
+        ((6,), (4, 1, 4, 0, 1, 4), r"\[1, 4\] stand more than once in \(4, 1, 4, 0, 1, 4\)"),
         ((2,), (1, -2), "at least 0, not -2"),
+        ((2,), (-1, 1), "at least 0, not -1"),
     ],
 )
 def test_a_bad_grid_is_refused_with_its_values(
@@ -147,7 +157,9 @@ def test_a_side_or_rank_that_is_not_an_integer_is_refused() -> None:
         Partition((1,), (0.5,))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("index", [(2, 0), (0, -1), (0,), (0, 0, 0)])
+@pytest.mark.parametrize(
+    "index", [(2, 0), (3, 0), (-1, 0), (0, 3), (0, 4), (0, -1), (0, -2), (), (0,), (0, 0, 0)]
+)
 def test_an_index_outside_the_grid_is_refused_with_its_value(index: tuple[int, ...]) -> None:
     with pytest.raises(
         ValueError, match=rf"index: \({', '.join(map(str, index))},?\) is not in the 2x3 partition"
@@ -155,7 +167,7 @@ def test_an_index_outside_the_grid_is_refused_with_its_value(index: tuple[int, .
         Partition((2, 3)).rank(index)
 
 
-@pytest.mark.parametrize("dims", [(0, 0), (2,), (-1,)])
+@pytest.mark.parametrize("dims", [(0, 0), (1, 0, 1), (2,), (0, 3), (-1,), (-2, 0)])
 def test_dimensions_that_are_none_of_the_partition_are_refused(dims: tuple[int, ...]) -> None:
     with pytest.raises(
         ValueError, match=rf"dims: \({', '.join(map(str, dims))},?\) are not distinct dimensions"
@@ -171,3 +183,66 @@ def test_an_inactive_rank_is_in_no_subpartition() -> None:
 def test_promotion_to_a_lower_order_is_refused() -> None:
     with pytest.raises(ValueError, match="of order 2 is not promoted to 1"):
         Partition((2, 3)).promote(1)
+
+
+def test_promotion_to_its_own_order_is_the_partition_itself() -> None:
+    assert Partition((2, 3), range(6, 0, -1)).promote(2) == Partition((2, 3), (6, 5, 4, 3, 2, 1))
+
+
+@pytest.mark.parametrize("ranks", [None, (700, 300, 500, 400)])
+def test_a_large_grid_has_a_place_for_each_worker(ranks: tuple[int, ...] | None) -> None:
+    """Numbers above 256, which Python makes anew each time."""
+    line = Partition((4,) if ranks else (700,), ranks)
+    last = line.ranks[-1]
+    assert line.index(last) == (line.size - 1,)
+    assert line.rank(line.index(last)) == last
+    assert not line.is_active(701)
+    with pytest.raises(ValueError, match=rf"index: \({line.size},\) is not in the {line.size} partition"):
+        line.rank((line.size,))
+
+
+@pytest.mark.parametrize("value", [Partition((2, 3)), (2, 3), [2, 3], np.array([2, 3])])
+def test_the_sides_of_a_grid_stand_for_the_partition_over_the_first_ranks(value: Any) -> None:
+    assert as_partition("root", value) == Partition((2, 3), range(6))
+
+
+def test_a_partition_is_taken_as_it_is() -> None:
+    given = Partition((2,), (3, 1))
+    assert as_partition("root", given) is given
+
+
+@pytest.mark.parametrize("value", [3, "", "23", None, (2.5,), [[2]]])
+def test_what_is_neither_a_partition_nor_its_sides_is_refused_by_name(value: Any) -> None:
+    with pytest.raises(TypeError) as raised:
+        as_partition("root", value)
+    assert str(raised.value) == (
+        f"root: {value!r} is neither a Partition nor a sequence of its sides, such as (2, 3)"
+    )
+    with pytest.raises(TypeError) as raised:
+        Partition(value)
+    assert str(raised.value) == f"shape: {value!r} is not a sequence of integers"
+
+
+@pytest.mark.parametrize("sides", [(0,), (2, 0), (-1, 2)])
+def test_sides_below_one_are_refused_by_name(sides: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"^root: every side of a partition is at least 1, not ") as raised:
+        as_partition("root", sides)
+    assert str(raised.value).endswith(f"not {sides}")
+
+
+def test_equal_objects_share_what_is_computed_of_them() -> None:
+    assert Partition((3, 2))._index_of is Partition((3, 2))._index_of
+    assert Partition((3, 2)).ranks is Partition((3, 2)).ranks
+    assert Partition((3, 2)).subpartitions([1]) is Partition((3, 2)).subpartitions([1])
+
+
+def test_a_transposed_grid_by_hand() -> None:
+    assert Partition((2, 3), (6, 5, 4, 3, 2, 1)).transpose() == Partition((3, 2), (6, 3, 5, 2, 4, 1))
+    assert Partition((1, 2, 2)).transpose() == Partition((2, 2, 1), (0, 2, 1, 3))
+
+
+def test_subpartitions_by_hand() -> None:
+    grid = Partition((2, 3), (6, 5, 4, 3, 2, 1))
+    assert grid.subpartitions([1]) == (Partition((3,), (6, 5, 4)), Partition((3,), (3, 2, 1)))
+    assert grid.subpartitions([0]) == tuple(Partition((2,), (6 - k, 3 - k)) for k in range(3))
+    assert grid.subpartitions([1, 0]) == (grid.transpose(),)

@@ -1,5 +1,6 @@
 """Spaces: typed tensors, their duals and their bases. The table of local types is in test_local_types.py."""
 
+from collections.abc import Callable
 from itertools import product
 from math import prod
 from typing import Any
@@ -18,6 +19,7 @@ from adjointlab.core.vectors import ZERO, Exact, pair_local
 
 small = settings(max_examples=50, deadline=None)
 TYPES = [entry.value for entry in LocalType]
+CUT, COPIES = Layout((3,), (2,)), Layout((3,), (2,), axes=(None,))
 
 
 @st.composite
@@ -249,6 +251,87 @@ def test_bad_tensors_and_spaces_are_refused_with_their_values() -> None:
         basis_vector(Space(cut), 3, 0)
 
 
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (
+            lambda: LocalType("replicate"),
+            ValueError,
+            "types: 'replicate' is not one of varying, replicated, partial, invariant; did you mean replicated?",
+        ),
+        (lambda: LocalType(3), ValueError, "types: 3 is not one of varying, replicated, partial, invariant"),
+        (lambda: Space(COPIES, 3, 4), TypeError, "tensors: 3 is neither a Layout nor a Tensor"),
+        (lambda: Space([COPIES]), TypeError, f"tensors: {[COPIES]!r} is neither a Layout nor a Tensor"),
+        (
+            lambda: Space(COPIES, types="partial"),
+            TypeError,
+            "types: 'partial' is one string; give one local type for each partition dimension",
+        ),
+        (
+            lambda: Space(Layout((2,), (1, 1), axes=(0,)), types=["varying"]),
+            ValueError,
+            "types: a partition of order 2 needs 2 local types, not ['varying']",
+        ),
+        (
+            lambda: Space(Layout((3,), (2, 2), axes=(1,)), types=["partial", "partial"]),
+            ValueError,
+            "types: dimension 1 of the partition is partial, but its workers hold different windows of [3] cut at 0|2|3 over "
+            "ranks 0, 2, 1, 3; only a varying tensor is cut",
+        ),
+        (
+            lambda: Space(Tensor(COPIES, name="b"), Tensor(COPIES, name="a"), Tensor(COPIES, name="b")),
+            ValueError,
+            "tensors: the names ['b', 'a', 'b'] are not distinct; give each tensor its own name",
+        ),
+    ],
+)
+def test_what_is_refused_is_named_with_what_would_be_legal(
+    make: Callable[[], object], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind) as raised:
+        make()
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("entry", LocalType)
+def test_local_types_print_as_python_reads_them(entry: LocalType) -> None:
+    assert repr(entry) == f"LocalType.{entry.name}"
+
+
+@pytest.mark.parametrize(
+    ("space", "text"),
+    [
+        (Space(CUT), "[3] cut at 0|2|3 float64"),
+        (Space(COPIES, dtype="int32"), "[3] whole int32"),
+        (Space(COPIES, types=["partial"]), "[3] whole float64 partial"),
+        (
+            Space(Layout((3,), (2, 2), axes=(1,)), types=["replicated", "varying"]),
+            "[3] cut at 0|2|3 over ranks 0, 2, 1, 3 float64 replicated/varying",
+        ),
+        (
+            Space(Tensor(CUT, name="a"), Tensor(COPIES, "int64", name="b")),
+            "a: [3] cut at 0|2|3 float64, b: [3] whole int64",
+        ),
+        (Space(), ""),
+    ],
+)
+def test_a_space_prints_its_tensors(space: Space, text: str) -> None:
+    assert str(space) == text
+
+
+def test_the_text_of_a_tensor_without_its_workers() -> None:
+    tensor = Tensor(Layout((3,), Partition((2, 2)), axes=(1,)), types=("partial", "varying"))
+    assert tensor.without_workers == "[3] cut at 0|2|3 float64 partial/varying"
+    assert Tensor(Layout((3,), Partition((2,), (5, 7)))).without_workers == "[3] cut at 0|2|3 float64"
+
+
+def test_groups_and_summands_begin_at_the_first_index_of_their_dimensions() -> None:
+    layout = Layout((4,), Partition((2, 2, 2), (9, 8, 7, 6, 5, 4, 3, 2)), axes=(None,))
+    tensor = Tensor(layout, types=("replicated", "partial", "varying"))
+    assert tensor.groups == {9: 9, 8: 8, 7: 7, 6: 6, 5: 9, 4: 8, 3: 7, 2: 6}
+    assert tensor.summands == {9: 9, 8: 8, 7: 9, 6: 8, 5: 5, 4: 4, 3: 5, 2: 4}
+
+
 def test_spaces_fit_where_ranks_hold_the_same_whatever_the_grids_are() -> None:
     row, column = Partition((1, 4)), Partition((4, 1))
     one = Layout((6, 5), row, axes=(None, 1))
@@ -267,6 +350,12 @@ def test_spaces_fit_where_ranks_hold_the_same_whatever_the_grids_are() -> None:
 def test_element_types_know_their_precision() -> None:
     for name, entry in DTYPES.items():
         assert dtype(name) is entry
+        assert entry.name == name
+        assert (entry.is_complex, entry.is_integer) == (name.startswith("complex"), name.startswith("int"))
+        assert entry.in_numpy == ("float32" if name == "bfloat16" else name)
+        bits = int(name.strip("abcdefghijklmnopqrstuvwxyz"))
+        assert entry.itemsize * 8 == bits
+        assert entry.real == (f"float{bits // 2}" if entry.is_complex else name)
         if name == "bfloat16":
             assert (entry.precision, entry.itemsize) == (8, 2)
         elif entry.is_integer:
@@ -281,8 +370,10 @@ def test_element_types_know_their_precision() -> None:
         dtype([])  # type: ignore[arg-type]
 
 
-def test_spaces_need_messages_where_a_rank_has_results_that_depend_on_others_data_alone() -> None:
-    grid = Partition((2,))
+@pytest.mark.parametrize("grid", [Partition((2,)), Partition((2,), (1, 0))], ids=str)
+def test_spaces_need_messages_where_a_rank_has_results_that_depend_on_others_data_alone(
+    grid: Partition,
+) -> None:
     cut, copies = Layout((4,), grid), Layout((4,), grid, axes=(None,))
     on_first, on_second = Layout((4,), Partition((1,))), Layout((4,), Partition((1,), (1,)))
     shared, partial = Space(copies, types=["invariant"]), Space(copies, types=["partial"])
@@ -306,3 +397,99 @@ def test_spaces_need_messages_where_a_rank_has_results_that_depend_on_others_dat
     ):
         assert not needs_messages(domain, codomain)
         assert not needs_messages(codomain.dual, domain.dual)
+
+
+def test_basis_vectors_and_coordinates_of_several_tensors_by_hand() -> None:
+    grid = Partition((2, 2), (4, 3, 1, 0))
+    copied = Layout((2,), grid, axes=(1,))  # windows of 1 along the second dimension, copies along the first
+    space = Space(
+        Tensor(Layout((5,), Partition((2,), (3, 1))), name="a"),
+        Tensor(copied, types=("invariant", "varying"), name="b"),
+        Tensor(copied, types=("partial", "varying"), name="c"),
+        Tensor(copied, types=("replicated", "varying"), name="d"),
+    )
+    assert space.ranks == {0, 1, 3, 4}
+    assert [[space.offset(tensor, rank) for rank in (4, 3, 1, 0, 2)] for tensor in range(4)] == [
+        [None, 0, 3, None, None],
+        [5, 6, 5, 6, None],
+        [7, 8, 9, 10, None],
+        [11, 12, 11, 12, None],
+    ]
+    assert (space.dimension, space.dual.dimension) == (13, 13)
+    assert space.coordinate_rows == {
+        (0, 3): slice(0, 3),
+        (0, 1): slice(3, 5),
+        (1, 4): slice(5, 6),
+        (1, 3): slice(6, 7),
+        (2, 4): slice(7, 8),
+        (2, 3): slice(8, 9),
+        (2, 1): slice(7, 8),
+        (2, 0): slice(8, 9),
+        (3, 4): slice(9, 10),
+        (3, 3): slice(10, 11),
+        (3, 1): slice(11, 12),
+        (3, 0): slice(12, 13),
+    }
+    assert [[tensor.is_counted(rank) for rank in (4, 3, 1, 0, 2)] for tensor in space.tensors] == [
+        [False, True, True, False, False],
+        [True, True, False, False, False],
+        [True, True, True, True, False],
+        [True, True, True, True, False],
+    ]
+
+
+def test_an_empty_local_tensor_has_no_coordinates() -> None:
+    space = Space(Layout((1,), (3,)))
+    assert space.coordinate_rows == {(0, 0): slice(0, 1)}
+    assert [space.offset(0, rank) for rank in range(4)] == [0, 1, 1, None]
+
+
+def over(sides: tuple[int, ...], ranks: tuple[int, ...], types: list[str], axis: int | None = None) -> Space:
+    return Space(Layout((4,), Partition(sides, ranks), axes=(axis,)), types=types)
+
+
+# pairs of spaces, and whether they fit
+FITTING = [
+    (over((2,), (0, 1), ["varying"], 0), over((2, 1), (0, 1), ["varying"] * 2, 0), True),
+    (over((2,), (0, 1), ["varying"], 0), over((2,), (1, 0), ["varying"], 0), False),
+    (over((2,), (0, 1), ["varying"]), over((3,), (0, 1, 2), ["varying"]), False),
+    (over((2,), (0, 1), ["varying"]), over((2,), (0, 2), ["varying"]), False),
+    (over((2,), (0, 1), ["partial"]), over((1, 2), (0, 1), ["replicated", "partial"]), True),
+    (over((2,), (0, 1), ["partial"]), over((2, 1), (0, 1), ["partial", "invariant"]), True),
+    (over((2,), (0, 1), ["partial"]), over((2, 1), (0, 1), ["replicated", "partial"]), False),
+    (over((3,), (0, 1, 2), ["replicated"]), over((3, 1), (2, 0, 1), ["replicated", "varying"]), True),
+    (
+        over((2, 2), (0, 1, 2, 3), ["partial", "replicated"]),
+        over((2, 2), (0, 2, 1, 3), ["replicated", "partial"]),
+        True,
+    ),
+    (
+        over((2, 2), (0, 1, 2, 3), ["partial", "replicated"]),
+        over((2, 2), (0, 1, 2, 3), ["replicated", "partial"]),
+        False,
+    ),
+    (Space(Layout((4,), (1,))), Space(), False),
+    (Space(Layout((4,), (2,))), Space(Layout.cut((4,), (2,), [(0, 3, 4)])), False),
+    (Space(Layout((4,), (1,))), Space(Layout((5,), (1,), [[(0, 4)]])), False),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "do_fit"), FITTING)
+def test_spaces_fit_both_ways_or_not_at_all(one: Space, other: Space, do_fit: bool) -> None:
+    assert one.fits(other) is other.fits(one) is do_fit
+    assert one.fits(one)
+    pair = Space(
+        *(Tensor(t.layout, t.dtype, t.types, name) for name, t in zip("ab", one.tensors * 2, strict=False))
+    )
+    assert not pair.fits(one)
+    assert not one.fits(pair)
+
+
+def test_a_space_is_complex_where_some_tensor_is() -> None:
+    real, complex_ = Tensor(CUT, name="a"), Tensor(CUT, "complex64", name="b")
+    assert [Space(*tensors).is_complex for tensors in ((real,), (complex_,), (real, complex_), ())] == [
+        False,
+        True,
+        True,
+        False,
+    ]

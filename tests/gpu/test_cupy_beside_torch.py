@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,22 +21,13 @@ from adjointlab.core.partition import Partition
 from adjointlab.primitives.subjects import installed
 from adjointlab.primitives.transfer import Transfer
 from tests.gpu.device_cases import judged, judged_subject
-from tests.gpu.stand_in import host_kernels
 from tests.gpu.stand_in.arrays import counts
-from tests.gpu.stand_in.both import both_stand_in
 from tests.gpu.stand_in.torch_device import copies
 
 LIBRARIES = [("cupy", "torch-cuda"), ("torch-cuda", "cupy")]
 
 
-@pytest.fixture(autouse=True)
-def both() -> Iterator[Any]:
-    if arrays.installed("cupy") or arrays.installed("torch-cuda"):
-        pytest.skip("there is a device: tests/gpu/test_on_a_gpu.py has both libraries")
-    if host_kernels.compiler() is None:
-        pytest.skip("needs a C++ compiler on PATH (c++, g++ or clang++)")
-    with both_stand_in() as cupy:
-        yield cupy
+pytestmark = pytest.mark.usefixtures("both")
 
 
 # Memory of the other library

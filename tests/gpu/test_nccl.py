@@ -13,6 +13,7 @@ from adjointlab.core import arrays
 from adjointlab.core.arrays.streams import streams_of
 from adjointlab.core.transport import nccl as of_devices
 from adjointlab.core.transport.nccl import NcclCommunicator
+from adjointlab.devices.transport import RankEvidence
 from adjointlab.MPI import ANY_SOURCE, PROC_NULL, Op
 from adjointlab.typing import Communicator
 from tests.gpu.stand_in.nccl import Nccl, Ranks
@@ -159,11 +160,15 @@ def test_a_receive_from_any_rank_or_none_is_refused(world: al.SimulatedWorld, so
     on_ranks(world, body, ranks=1)
 
 
-def test_ranks_meet_by_the_number_that_the_first_has_made(world: al.SimulatedWorld) -> None:
+def test_ranks_meet_by_the_one_number_that_the_first_has_made(
+    world: al.SimulatedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = iter((77, 78, 79))
+    monkeypatch.setattr(NCCL, "get_unique_id", lambda: next(numbers))
     made = on_ranks(world, lambda comm: of_devices.ranks_of(comm))
 
-    assert [(size, rank) for size, _, rank in made] == [(RANKS, rank) for rank in range(RANKS)]
-    assert len({unique for _, unique, _ in made}) == 1
+    assert made == tuple((RANKS, 77, rank) for rank in range(RANKS))
+    assert next(numbers) == 78, "one rank alone makes a number"
 
 
 @pytest.mark.parametrize("cuda_aware", [False, True])
@@ -184,3 +189,28 @@ def test_without_the_module_there_is_no_version(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(of_devices, "_nccl", missing)
     assert of_devices.own_evidence(True).nccl == ""
+
+
+@pytest.mark.parametrize("cuda_aware", [False, True])
+@pytest.mark.parametrize(("installed", "device"), [({"torch-cuda"}, "a device"), (set(), "")])
+def test_without_cupy_a_rank_has_a_device_of_torchs_or_none(
+    installed: set[str], device: str, cuda_aware: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrays, "installed", installed.__contains__)
+    assert of_devices.own_evidence(cuda_aware) == RankEvidence(device, cuda_aware)
+
+
+def test_the_operations_that_nccl_has_are_named(world: al.SimulatedWorld) -> None:
+    def body(comm: Communicator) -> None:
+        over, real, complex_ = by_nccl(comm), on_device(np.zeros(1)), on_device(np.zeros(1, complex))
+        for call in (over.Allreduce, over.Reduce):
+            with pytest.raises(
+                ValueError, match=r"^op: NCCL has no <Op.BOR: 'BOR'>, but SUM, PROD, MAX, MIN$"
+            ):
+                call(real, real, Op.BOR)
+            with pytest.raises(
+                ValueError, match=r"^op: .* of complex128: NCCL has sums of complex numbers alone$"
+            ):
+                call(complex_, complex_, Op.PROD)
+
+    on_ranks(world, body, ranks=1)

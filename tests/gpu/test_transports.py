@@ -89,6 +89,15 @@ def test_all_ranks_agree_on_a_transport_or_all_raise(world: al.SimulatedWorld, c
     texts = {str(outcome.exception) for outcome in raised if isinstance(outcome, Raised)}
     assert texts == {"transport: all ranks must ask for the same, but rank 0: the best, rank 1: staging"}
 
+    def all_differ(comm: Communicator) -> str:
+        return transport.agree(comm, (None, "staging", "nccl")[comm.rank]).transport
+
+    raised = run(world, 3, all_differ).outcomes
+    texts = {str(outcome.exception) for outcome in raised if isinstance(outcome, Raised)}
+    assert texts == {
+        "transport: all ranks must ask for the same, but rank 0: the best, rank 1: staging, rank 2: nccl"
+    }
+
 
 @pytest.mark.parametrize("wrong", ["carrier pigeon", "none", "nccl"])
 def test_a_transport_that_cannot_be_had_is_an_error(world: al.SimulatedWorld, cupy: Any, wrong: str) -> None:
@@ -228,6 +237,38 @@ def test_collectives_give_what_they_give_on_the_host(
         return list(actual)
 
     values_of(run(world, 3, body))
+
+
+@pytest.mark.parametrize(
+    "call", ["Bcast", "Reduce", "Allreduce", "Allgather", "Allgatherv", "Reduce_scatter"]
+)
+def test_a_send_that_waits_for_its_copy_is_sent_before_a_collective(
+    world: al.SimulatedWorld, cupy: Any, call: str
+) -> None:
+    """The receiver comes to the collective after the message."""
+
+    def body(comm: Communicator) -> float:
+        transport.use(comm, "staging")
+        mine, theirs = on_device(np.full(2, comm.rank)), on_device(np.zeros(2))
+        over = transport.over(comm, mine)
+        if comm.rank:
+            request = over.Isend(mine, 0)
+        else:
+            over.Recv(theirs, 1)
+        arguments = {
+            "Bcast": (mine,),
+            "Reduce": (mine, None if comm.rank else on_device(np.zeros(2))),
+            "Allreduce": (mine, on_device(np.zeros(2))),
+            "Allgather": (mine, on_device(np.zeros(4))),
+            "Allgatherv": (mine, [on_device(np.zeros(4)), ([2, 2], [0, 2])]),
+            "Reduce_scatter": (mine, on_device(np.zeros(1)), [1, 1]),
+        }
+        getattr(over, call)(*arguments[call])
+        if comm.rank:
+            request.Wait()
+        return float(arrays.to_numpy(theirs)[0])
+
+    assert values_of(run(world, 2, body)) == (1.0, 0.0)
 
 
 # Launches

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adjointlab.core.arrays.devices import is_on_device
-from adjointlab.core.arrays.element_types import DTYPES, dtype
+from adjointlab.core.arrays.element_types import DTYPES
 from adjointlab.core.arrays.libraries import (
     dtype_of,
     is_torch,
@@ -29,6 +29,9 @@ __all__ = [
     "elementwise", "empty_with_views", "from_numpy", "from_summable", "in_numpy", "message", "octets", "octets_of_values", "of_library", "resolved", "summable", "summable_values",
     "summing_memory", "to_numpy",
 ]  # fmt: skip
+
+
+_HALVES = ("float16", "bfloat16")
 
 
 def from_numpy(array: NumpyArray, name: str, memory: str) -> Array:
@@ -99,12 +102,12 @@ def _device_message(array: Array, half: str) -> Array:
     """Row-major memory on the device of an array; half precisions as elements of the type `half`."""
     outside = resolved(array)
     contiguous = outside if is_row_major(outside) else copy(outside)
-    return _viewed(contiguous, half) if name_of(contiguous.dtype) in ("float16", "bfloat16") else contiguous
+    return _viewed(contiguous, half) if name_of(contiguous.dtype) in _HALVES else contiguous
 
 
 def _viewed(array: Array, name: str) -> Array:
     flat: Any = array.reshape((-1,))
-    if is_torch(flat) and flat.stride(0) != 1:
+    if is_torch(flat) and flat.stride() != (1,):
         # Of at most one element, whose stride says nothing, but torch asks for 1 before it changes the size of elements.
         flat = flat.as_strided(flat.shape, (1,))
     viewed: Array = flat.view(getattr(module(library_of(flat)), name))
@@ -158,7 +161,7 @@ def summable(array: Array) -> Array:
     if type(array) is np.ndarray and array.dtype != np.float16 and array.flags.c_contiguous:
         return array  # first: nearly every call
     if is_on_device(array):
-        return message(_widened(array) if dtype_of(array).itemsize == 2 else array)
+        return message(_widened(array) if dtype_of(array).name in _HALVES else array)
     values = to_numpy(array)
     wide = np.float32 if values.dtype == np.float16 else values.dtype
     return np.ascontiguousarray(values, dtype=wide).reshape(values.shape)
@@ -171,7 +174,7 @@ def summable_values(array: Array) -> Array:
 
 def summing_memory(shape: Sequence[int], name: str, like: Array) -> Array:
     """Return memory that a sum of :func:`summable` buffers of values of type `name` can be received in, where `like` lies."""
-    wide = "float32" if dtype(name).itemsize == 2 else name
+    wide = "float32" if name in _HALVES else name
     return empty(shape, wide, like if is_on_device(like) else "numpy")
 
 

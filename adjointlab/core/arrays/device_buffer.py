@@ -32,7 +32,7 @@ class DeviceBuffer:
     def __init__(self, native: Array) -> None:
         self.native: Any = native
         self.dtype = np.dtype(name_of(native.dtype))
-        self.size = int(native.shape[0])
+        (self.size,) = map(int, native.shape)
         self.nbytes = self.size * self.dtype.itemsize
 
     @property
@@ -94,8 +94,9 @@ class DeviceBuffer:
         result = _complete(self.native, lambda: function(*map(self._beside, inputs)))
         if not out:
             return DeviceBuffer(result)
-        out[0][:] = DeviceBuffer(result)
-        into: DeviceBuffer = out[0]
+        into: DeviceBuffer
+        (into,) = out
+        into[:] = DeviceBuffer(result)
         return into
 
     def __array_function__(

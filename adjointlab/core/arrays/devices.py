@@ -135,7 +135,7 @@ def _has_device(memory: str) -> bool:
     try:
         if memory == "torch-cuda":
             return bool(importlib.import_module("torch").cuda.is_available())
-        return int(importlib.import_module("cupy").cuda.runtime.getDeviceCount()) > 0
+        return bool(importlib.import_module("cupy").cuda.runtime.getDeviceCount())
     except Exception:  # no driver, or one that is too old: `adjointlab info` says which
         return False
 

@@ -6,13 +6,14 @@ addresses, in torch's current stream. Without CuPy, torch's own slices do the sa
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
@@ -72,10 +73,7 @@ class Strided:
     @property
     def size(self) -> int:
         """Number of elements."""
-        size = 1
-        for side in self.shape:
-            size *= side
-        return size
+        return math.prod(self.shape)
 
     def merged(self) -> Strided:
         """The same elements with fewer dimensions: none of side 1, and one in place of two that are contiguous in both views."""
@@ -93,39 +91,43 @@ class Strided:
     def widened(self) -> Strided:
         """The same bytes as fewer, wider words of up to 16 bytes, where the last dimension is contiguous."""
         *outer, side = self.shape
+        *targets, target_step = self.target_strides
+        *sources, source_step = self.source_strides
         itemsize = self.width
-        if self.target_strides[-1] != itemsize or self.source_strides[-1] != itemsize:
+        if target_step != itemsize or source_step != itemsize:
             return self
-        strides = (*self.target_strides[:-1], *self.source_strides[:-1])
-        wide = 16
-        while wide > itemsize and any(
-            number % wide for number in (self.target, self.source, side * itemsize, *strides)
-        ):
-            wide //= 2
-        if wide <= itemsize:
-            return self
-        shape = (*outer, side * itemsize // wide)
-        targets, sources = (*self.target_strides[:-1], wide), (*self.source_strides[:-1], wide)
-        return replace(self, shape=shape, target_strides=targets, source_strides=sources, width=wide)
+        nbytes = side * itemsize
+        wide = max(itemsize, math.gcd(16, self.target, self.source, nbytes, *targets, *sources))
+        return Strided(
+            self.target, self.source, (*outer, nbytes // wide), (*targets, wide), (*sources, wide), wide
+        )
 
 
 def copy_all(pairs: Sequence[Pair]) -> None:
     """C_{a→b} for each pair of a target b and a source a, in any order: no target meets another one, or a source."""
-    if len(pairs) < 2 or not is_on_device(pairs[0][0]) or not _has_kernels():
+    if _are_launched(pairs):
+        _launch(pairs, copy_into)
+    else:
         for target, source in pairs:
             copy_into(target, source)
-    else:
-        _launch(pairs, "copy")
 
 
 def add_all(pairs: Sequence[Pair]) -> None:
     """S_{a→b} for each pair of a target b and a source a; what several add to one element is added in the order of the list."""
-    if len(pairs) < 2 or not is_on_device(pairs[0][0]) or not _has_kernels():
+    if _are_launched(pairs):
+        for disjoint in _disjoint_runs(pairs):
+            _launch(disjoint, add_into)
+    else:
         for target, source in pairs:
             add_into(target, source)
-    else:
-        for disjoint in _disjoint_runs(pairs):
-            _launch(disjoint, "add")
+
+
+def _are_launched(pairs: Sequence[Pair]) -> bool:
+    """True for two pairs and more on a device, where there are kernels."""
+    match pairs:
+        case [(target, _), _, *_]:
+            return is_on_device(target) and _has_kernels()
+    return False
 
 
 def _has_kernels() -> bool:
@@ -172,7 +174,7 @@ def _strides(array: Any) -> tuple[int, ...]:
     return tuple(array.strides)
 
 
-def _launch(pairs: Iterable[Pair], operation: Literal["copy", "add"]) -> None:
+def _launch(pairs: Iterable[Pair], by_slices: Callable[[Array, Array], None]) -> None:
     rest: list[Pair] = []
     groups: dict[str, list[Strided]] = {}
     kept: list[Any] = []  # sources that had to be computed, until the launch has been queued
@@ -194,7 +196,7 @@ def _launch(pairs: Iterable[Pair], operation: Literal["copy", "add"]) -> None:
         if is_converted or len(box.shape) > MAX_DIMS:
             rest.append((target, source))
             continue
-        if operation == "copy":
+        if by_slices is copy_into:
             groups.setdefault("copy", []).append(box.widened())
         else:
             groups.setdefault(f"add_{dtype_name(target)}", []).append(box)
@@ -202,7 +204,7 @@ def _launch(pairs: Iterable[Pair], operation: Literal["copy", "add"]) -> None:
         for start in range(0, len(boxes), MAX_BOXES):
             _call(kernel, boxes[start : start + MAX_BOXES], like)
     for target, source in rest:
-        (copy_into if operation == "copy" else add_into)(target, source)
+        by_slices(target, source)
 
 
 def boxes_argument(boxes: Sequence[Strided]) -> tuple[np.ndarray[Any, Any], int]:

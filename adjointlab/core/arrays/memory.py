@@ -148,7 +148,7 @@ def is_writable(array: Array) -> bool:
         # torch refuses to write into a leaf that requires a gradient, and records it elsewhere, unless gradients are off.
         return not array.requires_grad or not sys.modules["torch"].is_grad_enabled()
     native: Any = array
-    return library_of(array) != "numpy" or bool(native.flags.writeable)
+    return bool(getattr(native.flags, "writeable", True))  # CuPy's arrays all are, and do not say so
 
 
 def may_share_memory(a: Array, b: Array) -> bool:
@@ -181,7 +181,7 @@ def _torch() -> Any:
 def _address_range(tensor: torch.Tensor) -> tuple[int, int]:
     """Return the addresses [start, stop) between which a tensor's elements lie, start == stop if it has none."""
     start, span = tensor.data_ptr(), tensor.numel()
-    if span and not tensor.is_contiguous():
+    if not tensor.is_contiguous():  # which one without elements always is
         # The last element lies sum((n_k - 1) * stride_k) elements behind the first.
         span = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return start, start + span * tensor.element_size()

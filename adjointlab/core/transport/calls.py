@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -13,7 +13,7 @@ from adjointlab.typing import Communicator, Request, Status
 __all__ = ["DeviceCommunicator", "DeviceRequest", "given"]
 
 
-class DeviceCommunicator:
+class DeviceCommunicator(ABC):
     """A communicator whose buffers lie on a device; everything else is that of the communicator `comm`.
 
     Buffers are row-major arrays of one device, as :func:`adjointlab.core.arrays.message` makes them. What a method has received may be
@@ -67,7 +67,7 @@ class DeviceCommunicator:
         """Combine the buffers of all, of which each rank gets its part."""
 
 
-class DeviceRequest(MPI.Request):
+class DeviceRequest(MPI.Request, ABC):
     """A message of a transport that is waited for in a batch; true until it is completed."""
 
     def __init__(self) -> None:

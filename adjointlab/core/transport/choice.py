@@ -86,7 +86,7 @@ def agree(comm: Communicator, transport: Transport | str | None = None) -> Choic
     wanted = wanted_in(os.environ) if transport is None else _named(transport)
     gathered: list[tuple[RankEvidence, Transport | None]] = comm.allgather((_evidence(comm), wanted))
     asked = {each for _, each in gathered}
-    if len(asked) > 1:
+    if len(asked) >= 2:
         named = ", ".join(f"rank {rank}: {each or 'the best'}" for rank, (_, each) in enumerate(gathered))
         raise ValueError(f"transport: all ranks must ask for the same, but {named}")
     choice = choose([evidence for evidence, _ in gathered], wanted)

@@ -27,7 +27,7 @@ class PinnedPool:
 
     def take(self, nbytes: int) -> NumpyArray:
         """Return `nbytes` bytes or more that nobody uses."""
-        size = max(_LEAST, 1 << (nbytes - 1).bit_length()) if nbytes else _LEAST
+        size = max(_LEAST, 1 << (nbytes - 1).bit_length())
         free = self._free.setdefault(size, [])
         for position, (memory, after) in enumerate(free):
             # A copy to the device reads it until its mark is reached, although the message has been received.
