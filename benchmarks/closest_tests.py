@@ -153,7 +153,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         "engine/interleavings",
         ("tests/engine/test_interleavings.py", *_SEARCH[:2], f"{_SIMULATED}/test_schedules.py"),
     ),
-    ("engine/counts", ("tests/report", *_SEARCH)),
+    ("engine/counts", ("tests/engine/test_case_counts.py", "tests/report", *_SEARCH)),
     (
         "engine/",
         (*_SEARCH, "tests/report", "tests/engine/test_single_steps.py", f"{_SIMULATED}/test_schedules.py"),
