@@ -15,6 +15,9 @@ _SEARCH = (
     "tests/engine/test_promises_of_a_search.py",
     "tests/engine/test_counts.py",
     "tests/engine/test_search.py",
+    "tests/engine/test_draws_of_a_search.py",
+    "tests/engine/test_judging_in_a_search.py",
+    "tests/engine/test_confirming_in_a_search.py",
 )
 _SIMULATED = "tests/worlds/simulated"
 _CALLS = tuple(
