@@ -114,12 +114,28 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         "engine/parallel",
         ("tests/engine/test_freezing.py", "tests/torch_distributed/test_check_parallel.py"),
     ),
+    (
+        "engine/drawing_errors",
+        ("tests/engine/test_drawing_errors.py", "tests/engine/test_declared_wrongly.py"),
+    ),
+    ("engine/simulate_first", ("tests/engine/test_simulate_first.py", *_SEARCH)),
+    ("engine/folded_warnings", ("tests/engine/test_folded_warnings.py",)),
+    (
+        "engine/declaring",
+        (
+            "tests/engine/test_declaring.py",
+            "tests/engine/test_discovery.py",
+            "tests/engine/test_declared_wrongly.py",
+        ),
+    ),
+    ("engine/dot_test", ("tests/engine/test_dot_test.py", *_SEARCH)),
     ("engine/pipeline", ("tests/torch_distributed/test_pipelines.py",)),
     ("engine/single_steps", ("tests/engine/test_looks_of_a_search.py", "tests/engine/test_single_steps.py")),
     ("engine/exhaust", ("tests/engine/test_exhaust.py",)),
     (
         "engine/explain",
         (
+            "tests/engine/test_explain.py",
             "tests/core/test_executor_and_notation.py",
             "tests/primitives/test_compositions.py",
             "tests/cli/test_cli.py",
