@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 import numpy as np
 import pytest
 
@@ -22,12 +20,10 @@ def raised(error: BaseException, *files: str) -> BaseException:
     for number, file in reversed(list(enumerate(files))):
         body = "raise error" if number == last else f"f{number + 1}()"
         exec(compile("\n" * number + f"def f{number}(): {body}", file, "exec"), names)  # noqa: S102
-    try:
+    with pytest.raises(type(error)) as caught:
         names["f0"]()  # type: ignore[operator]
-    except BaseException as caught:  # of any type
-        assert isinstance(caught.__traceback__, TracebackType)
-        return caught.with_traceback(caught.__traceback__.tb_next)
-    raise AssertionError
+    assert caught.tb is not None
+    return error.with_traceback(caught.tb.tb_next)
 
 
 @pytest.mark.parametrize("kind", [ValueError, TypeError, UnicodeError])
