@@ -144,6 +144,8 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "engine/subject",
         (
+            "tests/engine/test_declarations_of_subjects.py",
+            "tests/engine/test_refused_subjects.py",
             "tests/engine/test_subject.py",
             "tests/engine/test_drawn_cases.py",
             "tests/engine/test_search.py",
