@@ -373,10 +373,9 @@ class Search:
         @hypothesis.settings(
             max_examples=number,
             # Whatever a user's profile, or the "ci" profile that Hypothesis loads where the variable CI is set, would change
-            # is set here: equal seeds have to draw equal cases everywhere, and `derandomize` would ignore the seed.
+            # is set here: equal seeds have to draw equal cases everywhere. (A seed overrides `derandomize`.)
             database=None,
             deadline=None,
-            derandomize=False,
             print_blob=False,
             report_multiple_bugs=False,
             verbosity=Verbosity.quiet,
