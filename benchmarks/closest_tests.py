@@ -163,6 +163,10 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("engine/discovery", ("tests/engine/test_discovery.py", "tests/cli/test_cli.py")),
     (
+        "engine/run_case",
+        ("tests/engine/test_running_a_case.py", "tests/engine/test_verdicts_of_runs.py", *_SEARCH),
+    ),
+    (
         "engine/case",
         (
             "tests/engine/test_drawn_cases.py",

@@ -128,6 +128,7 @@ def test_each_form_declares_its_kind(declare: Any, kind: Kind, library: str, fla
     subject = declare(cases)
     assert (subject.kind, subject.arrays) == (kind, (library,))
     assert subject.is_layer == (kind is Kind.LAYER)
+    assert (subject.draws.__module__, subject.draws.__name__) == (__name__, "cases")
     for flag in ("process_group", "takes_steps", "twice_differentiable"):
         assert getattr(subject, flag) == (flag in flags)
 
