@@ -169,6 +169,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "engine/case",
         (
+            "tests/engine/test_case_data.py",
             "tests/engine/test_drawn_cases.py",
             "tests/store/test_reproducer.py",
             "tests/store/test_mutated_files.py",
