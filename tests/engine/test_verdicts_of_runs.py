@@ -199,6 +199,9 @@ def test_spaces_that_differ_are_incoherent_and_those_on_absent_ranks_are_refused
         assert judge(CASE, observed(beyond, beyond)) == unjudged(
             "the operator declares a tensor on rank 2, and its communicator has 2", ("tensor", str(tensor))
         )
+    far = al.Space(al.Layout((4,), al.Partition((2,), (5, 1))))
+    verdict = judge(CASE, observed(*[Spaces(spaces(1).domain, far)] * 2))
+    assert verdict.headline == "the operator declares a tensor on rank 5, and its communicator has 2"
     assert check.judged == []
     assert judge(replace_ranks(4), observed(*[spaces(4)] * 4)).is_coherent
 
