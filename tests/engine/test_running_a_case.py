@@ -86,7 +86,9 @@ def test_a_case_is_judged_under_all_its_schedules(
 
     def run(payload: Case, ranks: int, *, seed: int, schedule: Any = None) -> Run:
         asked.append((payload, ranks, seed, schedule))
-        runs.append(Run((Returned(RankObservation(0, SPACES)),), decisions=str(len(runs))))
+        # The spaces are those that the first run declares.
+        value = None if runs else RankObservation(0, SPACES)
+        runs.append(Run((Returned(value),), decisions=str(len(runs))))
         return runs[-1]
 
     def judge(case: Case, run: Run) -> Verdict:
