@@ -72,7 +72,23 @@ def test_a_subject_without_options_has_the_defaults() -> None:
         declared_in="",
     )
     bare = Subject("Ring", Kind.PAIR, RingShift, cases, RingShift)
-    assert bare == Subject("Ring", Kind.PAIR, RingShift, cases, RingShift, None, ("numpy",), ORDERS, ())
+    assert bare == Subject(
+        "Ring",
+        Kind.PAIR,
+        RingShift,
+        cases,
+        RingShift,
+        reference=None,
+        arrays=("numpy",),
+        orders=ORDERS,
+        ranks=(),
+        every=None,
+        twice_differentiable=False,
+        takes_steps=False,
+        process_group=False,
+        rank_local=(),
+        declared_in="",
+    )
 
 
 def test_a_subject_keeps_its_options() -> None:

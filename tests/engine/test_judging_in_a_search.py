@@ -16,6 +16,7 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.run_case import CaseRunner, Judgement, Stage
 from adjointlab.engine.search import Budget, SearchResult, _is_empty, _stream, _unjudged
+from adjointlab.worlds.schedule import schedules_from
 from adjointlab.worlds.world import Run
 from tests.engine.unrun_searches import (
     HANGS,
@@ -212,13 +213,14 @@ def test_a_case_runs_with_its_stage_and_the_number_of_those_before_it(
     search = search_of(runner=lambda *args, **named: given.append((args, named)) or run)
     search.stage, search.tried = stage, 7
     search._deadline = clock.now if has_time else clock.now - 1
-    assert search._run(case_on(2), 2, seed=5) is run
+    schedule = schedules_from(5, 2)[1]
+    assert search._run(case_on(2), 2) is run
     assert search._last_run is run
+    search._run(case_on(2), 2, seed=5, schedule=schedule)
+    of_search = {"stage": stage, "done": done, "times": times}
     assert given == [
-        (
-            (case_on(2), 2),
-            {"seed": 5, "schedule": None, "stage": stage, "done": done, "times": times},
-        )
+        ((case_on(2), 2), {"seed": 0, "schedule": None} | of_search),
+        ((case_on(2), 2), {"seed": 5, "schedule": schedule} | of_search),
     ]
 
 
