@@ -129,7 +129,10 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     ("engine/dot_test", ("tests/engine/test_dot_test.py", *_SEARCH)),
-    ("engine/pipeline", ("tests/torch_distributed/test_pipelines.py",)),
+    (
+        "engine/pipeline",
+        ("tests/torch_distributed/test_layers_of_pipelines.py", "tests/torch_distributed/test_pipelines.py"),
+    ),
     ("engine/single_steps", ("tests/engine/test_looks_of_a_search.py", "tests/engine/test_single_steps.py")),
     ("engine/exhaust", ("tests/engine/test_exhaust.py",)),
     (
