@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import strategies as st
 
@@ -185,6 +186,14 @@ def test_a_case_has_a_plain_form_without_defaults_and_a_name_that_is_made_of_it(
     moved = CASE.moved_to("cupy")
     assert moved.setting == replace(CASE.setting, library="cupy")
     assert (moved.parameters, moved.schedule) == (CASE.parameters, 7)
+
+
+def test_a_case_cannot_be_changed_and_has_no_other_fields_in_a_file() -> None:
+    with pytest.raises(AttributeError):
+        CASE.ranks = 3  # type: ignore[misc]
+    assert msgspec.convert(CASE.data(), Case) == CASE.plain()
+    with pytest.raises(msgspec.ValidationError, match="unknown field `more`"):
+        msgspec.convert(CASE.data() | {"more": 1}, Case)
 
 
 # Draws
