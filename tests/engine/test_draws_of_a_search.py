@@ -368,3 +368,22 @@ def test_a_failure_that_is_yet_to_be_made_smaller_says_so() -> None:
         spaces=SPACES,
         drawn_ranks=3,
     )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_cases_that_fail_and_errors_of_the_strategy_one_is_told_without_advice_for_other_tests(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def strategy(draw: Any, ranks: int) -> dict[str, Any]:
+        side = draw(st.integers(0, 99))
+        if side > 60:
+            raise ZeroDivisionError(f"side {side}")
+        return {"side": side}
+
+    search = search_of(Budget(100, seed=seed), al.subject(RingShift)(strategy))
+    monkeypatch.setattr(
+        module, "run_case", lambda run, case: WRONG if case.parameters["side"] > 30 else RIGHT
+    )
+    with pytest.raises((ZeroDivisionError, _Failing)) as told:
+        raise search._searched(100, 1, 1)  # type: ignore[misc]
+    assert "reproduce_failure" not in "".join(getattr(told.value, "__notes__", ()))

@@ -19,10 +19,10 @@ from adjointlab.torch_distributed.pipelines import PipelineStep, SequentialStep,
 class First(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(2, 3))
+        self.weight, self.shift = nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.ones(3))
 
     def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        return x @ self.weight * scale
+        return x @ self.weight * scale + self.shift
 
 
 class Last(nn.Module):
@@ -48,7 +48,7 @@ class Model(nn.Module):
 
 
 def loss_of(outputs: Any, target: torch.Tensor) -> torch.Tensor:
-    return (outputs[0] - target).square().mean()
+    return (outputs[0] - target).square().mean().double()
 
 
 def stages(module: Any, microbatches: int = 2) -> ScheduleGPipe:
@@ -91,7 +91,9 @@ def test_inputs_lie_on_the_first_stage_and_outputs_on_the_last_one(world: al.Sim
             at_last((4,), "int64", "y1"),
         )
         assert layer.parameters == al.Space(
-            space((2, 3), "float64", "first.weight"), at_last((3,), "float64", "last.bias")
+            space((2, 3), "float64", "first.weight"),
+            space((3,), "float64", "first.shift"),
+            at_last((3,), "float64", "last.bias"),
         )
         assert layer.buffers == al.Space(at_last((2,), "int64", "last.count"))
         assert layer.frozen == {"x", "x1", "target"}
@@ -123,7 +125,7 @@ def test_a_case_and_a_declaration_say_what_is_not_the_default(
     layers = made(parameters, world, after_backward=synchronize, **options)
     for rank, layer in enumerate(layers):
         assert layer.domain.tensors[2] == held_by([1], (6, 1), "float32", "target")
-        assert [tensor.dtype for tensor in layer.codomain.tensors] == ["float32", "float32", "int64"]
+        assert [tensor.dtype for tensor in layer.codomain.tensors] == ["float64", "float32", "int64"]
         assert layer.frozen == {"first.weight", "target"}
         assert (layer.accumulates, layer.optimizer, layer.steps) == (False, sgd, 2)
         assert layer.prepare is on_average
@@ -133,10 +135,11 @@ def test_a_case_and_a_declaration_say_what_is_not_the_default(
         assert module._stages.schedule._n_microbatches == 3
         assert (module._step.loss, module._step.reduction) == (loss_of, "sum")
         assert module._step.by_inputs is True
-        held = ["first.weight", "last.bias"][rank]
-        assert list(module._stages.parameters) == [held]
-        assert module._stages.parameters[held].requires_grad == (rank == 1)
-        assert module.get_parameter(held).dtype == torch.float32
+        held = module._stages.parameters
+        assert list(held) == [["first.weight", "first.shift"], ["last.bias"]][rank]
+        for name, parameter in held.items():
+            assert parameter.requires_grad == (name != "first.weight")
+            assert module.get_parameter(name).dtype == torch.float32
 
 
 def test_the_twin_is_one_step_of_the_sequential_module() -> None:
@@ -189,6 +192,31 @@ def test_the_rows_of_the_first_input_are_shared_by_the_microbatches(
         assert outcomes[0].message == "the batch has 1 rows, too few for 2 microbatches"
 
 
+@pytest.mark.parametrize(("microbatches", "fits"), [(1, True), (2, False)])
+def test_an_input_without_dimensions_is_one_row(
+    world: al.SimulatedWorld, microbatches: int, fits: bool
+) -> None:
+    def scalars(module: Any) -> Any:
+        rank = dist.get_rank()
+        stage = PipelineStage(module[rank : rank + 1], rank, 2, torch.device("cpu"))
+        return ScheduleGPipe(stage, microbatches, loss_fn=difference)
+
+    def difference(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return output - target
+
+    subject = al.subject.pipeline(
+        lambda: nn.Sequential(nn.Identity(), nn.Identity()), scalars, loss=difference, name="Scalars"
+    )(lambda draw, ranks: {})
+
+    def make(context: Any, payload: None) -> Any:
+        with subject.surroundings(context.comm):
+            return subject.make(context.comm, {"inputs": [()]})
+
+    run = world.run(make, None, 2)
+    assert run.completed == fits
+    assert fits or "the batch has 1 rows, too few for 2 microbatches" in str(run)
+
+
 def test_the_random_stream_of_the_caller_is_left_alone(world: al.SimulatedWorld) -> None:
     from adjointlab.engine.pipeline import PipelineRecipe
 
@@ -204,6 +232,16 @@ def test_the_random_stream_of_the_caller_is_left_alone(world: al.SimulatedWorld)
     assert (loss.shape, output.shape, loss.dtype) == ((1,), (3, 2), torch.float64)
     assert not loss.requires_grad
     assert recipe._target({"inputs": (3, 2), "target": [3]}) == (3,)
+    seen: list[Any] = []
+
+    def prepare(*tensors: Any) -> Any:
+        seen.append([(tuple(tensor.shape), tensor.dtype) for tensor in tensors])
+        return tensors
+
+    # A target whose shape is not known yet has no elements.
+    prepared = PipelineRecipe(noisy, stages, loss_of, prepare=prepare)
+    assert prepared._target({"inputs": (3, 2)}) == (3, 2)
+    assert seen == [[((3, 2), torch.float64), ((0,), torch.float32)]]
     assert PipelineRecipe(noisy, stages, loss_of) == PipelineRecipe(
         noisy, stages, loss_of, "mean", recipe.prepare, None, 0, None
     )
