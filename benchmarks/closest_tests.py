@@ -16,6 +16,7 @@ _SEARCH = (
     "tests/engine/test_counts.py",
     "tests/engine/test_search.py",
     "tests/engine/test_draws_of_a_search.py",
+    "tests/engine/test_hypothesis_in_a_search.py",
     "tests/engine/test_judging_in_a_search.py",
     "tests/engine/test_confirming_in_a_search.py",
 )
@@ -148,6 +149,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         "engine/subject",
         (
             "tests/engine/test_declarations_of_subjects.py",
+            "tests/engine/test_properties_of_subjects.py",
             "tests/engine/test_refused_subjects.py",
             "tests/engine/test_subject.py",
             "tests/engine/test_drawn_cases.py",

@@ -1,4 +1,4 @@
-"""What is no subject is answered with the declaration that would make it one, in the form that fits it."""
+"""Of an object that is no subject, the declaration is proposed that would make it one, in the form that fits it."""
 
 from __future__ import annotations
 
