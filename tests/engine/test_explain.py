@@ -122,6 +122,8 @@ def chosen(held: Callable[[int], Held], monkeypatch: pytest.MonkeyPatch) -> tupl
         (lambda side: (False, (side > 2, 1), (1, side > 2)), 3),
         (lambda side: (True, (1, side > 3), (2, 2)), 4),
         (lambda side: (True, (2, 2), (side > 3, 1)), 4),
+        (lambda side: (True, (2, 2), (2 * (side > 3), 0)), 4),
+        (lambda side: (True, (0, 2 * (side > 3)), (2, 2)), 4),
         (lambda side: (True, (2, side > 3), (2, 0)), 4),
         (lambda side: (True, (2, 0), (2, 1)), 0),
         (lambda side: (True, (2, 2)[: 1 + (side > 3)], (2, 2)), 4),
