@@ -172,7 +172,9 @@ def test_a_search_without_a_failure_has_the_number_of_cases_and_the_worst_figure
     assert (result.verdict, result.tried, result.case) == (too_few, 4, None)
 
 
-@pytest.mark.parametrize(("smallest", "verdict"), [(True, CONFIRMED), (False, CONFIRMED), (True, DEPENDS)])
+@pytest.mark.parametrize(
+    ("smallest", "verdict"), [(True, CONFIRMED), (False, CONFIRMED), (True, WRONG.verdict), (True, DEPENDS)]
+)
 def test_a_failure_is_reported_with_its_smallest_case_and_counts_among_the_judged(
     smallest: bool, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
 ) -> None:

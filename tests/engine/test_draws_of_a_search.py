@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import adjointlab as al
+from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Verdict, unjudged
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import Judgement, Stage
@@ -256,3 +257,17 @@ def test_nothing_is_claimed_of_single_steps_for_which_there_is_no_time(
     clock.now += 1
     assert search._fails_one_step_smaller(case_on(2, 4)) is None
     assert search._fails_one_step_smaller(case_on(1, 0)) is False
+
+
+@pytest.mark.parametrize(("sides", "fails"), [(299, False), (300, None)])
+def test_nothing_is_claimed_of_more_single_steps_than_are_made(
+    sides: int, fails: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = search_of()
+    search.stage = Stage.SHRINKING
+    judged = answering(monkeypatch, RIGHT)
+    case = Case(
+        "RingShift", "adjoint", 1, {f"side {number}": 1 for number in range(sides)}, InputSetting(), 0
+    )
+    assert search._fails_one_step_smaller(case) is fails
+    assert len(judged) == sides
