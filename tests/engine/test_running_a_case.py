@@ -275,16 +275,18 @@ def test_torch_is_made_ready_before_anything_is_watched(
 
 
 def test_the_reference_is_refused_arguments_that_it_does_not_take() -> None:
-    def reference(x: Any, y: Any, side: int) -> Any:
-        return (x, y, side)
+    def reference(x: Any, y: Any, dim: int, side: int) -> Any:
+        return (x, y, dim, side)
 
     def with_gain(x: Any, gain: int) -> Any:
         return (x, gain)
 
-    assert module._referred(reference, {"side": 3, "gain": 2}, 1, 2) == (1, 2, 3)
+    assert module._referred(reference, {"dim": 0, "gain": 2, "side": 3}, 1, 2) == (1, 2, 0, 3)
     assert module._referred(with_gain, {"gain": 2}, 1) == (1, 2)
-    with pytest.raises(SubjectError, match=r"^the reference is called as .*reference\(x, x1, sides=…\), but"):
-        module._referred(reference, {"sides": 3}, 1, 2)
+    with pytest.raises(
+        SubjectError, match=r"^the reference is called as .*reference\(x, x1, dim=…, sides=…\), but"
+    ):
+        module._referred(reference, {"dim": 0, "sides": 3}, 1, 2)
 
 
 def test_the_twin_of_a_layer_gets_spaces_and_the_reference_of_an_operator_none() -> None:
