@@ -301,8 +301,9 @@ class Search:
 
     def _has_judged_enough(self) -> bool:
         """Return True once a check may be ended for lack of time."""
-        several = not self._needs_several_ranks or self._counts.on_several_ranks > 0
-        return several and self._counts.judged >= _LEAST_CASES
+        if self._needs_several_ranks and not self._counts.on_several_ranks:
+            return False
+        return self._counts.judged >= _LEAST_CASES
 
     def _on_fewer_ranks(self, failure: _Failing) -> _Failing:
         """Return a failure of the same kind on as few ranks as one is found on.
