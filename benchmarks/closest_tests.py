@@ -15,6 +15,10 @@ _SEARCH = (
     "tests/engine/test_promises_of_a_search.py",
     "tests/engine/test_counts.py",
     "tests/engine/test_search.py",
+    "tests/engine/test_draws_of_a_search.py",
+    "tests/engine/test_hypothesis_in_a_search.py",
+    "tests/engine/test_judging_in_a_search.py",
+    "tests/engine/test_confirming_in_a_search.py",
 )
 _SIMULATED = "tests/worlds/simulated"
 _CALLS = tuple(
@@ -149,12 +153,31 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         "engine/parallel",
         ("tests/engine/test_freezing.py", "tests/torch_distributed/test_check_parallel.py"),
     ),
-    ("engine/pipeline", ("tests/torch_distributed/test_pipelines.py",)),
+    (
+        "engine/drawing_errors",
+        ("tests/engine/test_drawing_errors.py", "tests/engine/test_declared_wrongly.py"),
+    ),
+    ("engine/simulate_first", ("tests/engine/test_simulate_first.py", *_SEARCH)),
+    ("engine/folded_warnings", ("tests/engine/test_folded_warnings.py",)),
+    (
+        "engine/declaring",
+        (
+            "tests/engine/test_declaring.py",
+            "tests/engine/test_discovery.py",
+            "tests/engine/test_declared_wrongly.py",
+        ),
+    ),
+    ("engine/dot_test", ("tests/engine/test_dot_test.py", *_SEARCH)),
+    (
+        "engine/pipeline",
+        ("tests/torch_distributed/test_layers_of_pipelines.py", "tests/torch_distributed/test_pipelines.py"),
+    ),
     ("engine/single_steps", ("tests/engine/test_looks_of_a_search.py", "tests/engine/test_single_steps.py")),
     ("engine/exhaust", ("tests/engine/test_exhaust.py",)),
     (
         "engine/explain",
         (
+            "tests/engine/test_explain.py",
             "tests/core/test_executor_and_notation.py",
             "tests/primitives/test_compositions.py",
             "tests/cli/test_cli.py",
@@ -163,6 +186,9 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "engine/subject",
         (
+            "tests/engine/test_declarations_of_subjects.py",
+            "tests/engine/test_properties_of_subjects.py",
+            "tests/engine/test_refused_subjects.py",
             "tests/engine/test_subject.py",
             "tests/engine/test_drawn_cases.py",
             "tests/engine/test_search.py",
@@ -180,8 +206,13 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("engine/discovery", ("tests/engine/test_discovery.py", "tests/cli/test_cli.py")),
     (
+        "engine/run_case",
+        ("tests/engine/test_running_a_case.py", "tests/engine/test_verdicts_of_runs.py", *_SEARCH),
+    ),
+    (
         "engine/case",
         (
+            "tests/engine/test_case_data.py",
             "tests/engine/test_drawn_cases.py",
             "tests/store/test_reproducer.py",
             "tests/store/test_mutated_files.py",
@@ -191,7 +222,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         "engine/interleavings",
         ("tests/engine/test_interleavings.py", *_SEARCH[:2], f"{_SIMULATED}/test_schedules.py"),
     ),
-    ("engine/counts", ("tests/report", *_SEARCH)),
+    ("engine/counts", ("tests/engine/test_case_counts.py", "tests/report", *_SEARCH)),
     (
         "engine/",
         (*_SEARCH, "tests/report", "tests/engine/test_single_steps.py", f"{_SIMULATED}/test_schedules.py"),

@@ -252,9 +252,8 @@ def from_data(data: Data) -> Any:
 
 
 def _not_finite(value: float) -> str:
-    if math.isnan(value):
-        return "nan" if math.copysign(1, value) > 0 else "-nan"
-    return "inf" if value > 0 else "-inf"
+    infinite = str(math.copysign(math.inf, value))
+    return infinite.replace("inf", "nan") if math.isnan(value) else infinite
 
 
 def _escaped(text: str) -> str:

@@ -63,7 +63,7 @@ class PipelineRecipe:
         known = dict(module.named_parameters()) | dict(module.named_buffers())
         stages, described = self._stages(module, parameters)
         ranks: list[RankStages] = comm.allgather(described)
-        if fault := fault_of(ranks, names, inputs[0][0] if inputs[0] else 1):
+        if fault := fault_of(ranks, names, next(iter(inputs[0]), 1)):
             raise ValueError(fault)
         assert stages is not None
         placement = Placement.of(ranks)

@@ -138,10 +138,11 @@ def run_case(run: Runner, case: Case) -> Judgement | None:
     """Run and judge one case under all its schedules; `None` where its check does not apply to it."""
     if case.schedules:
         runs = [run(case, case.ranks, seed=case.schedule, schedule=each) for each in case.schedules]
-        judgements = [judgement_of(case, each) for each in runs]
-        verdicts = [each.verdict for each in judgements if each is not None]
-        if len(verdicts) < len(runs):
-            return None
+        verdicts = []
+        for each in runs:
+            if (judgement := judgement_of(case, each)) is None:
+                return None
+            verdicts.append(judgement.verdict)
         return Judgement(judge_all(case, runs, verdicts, schedule_invariants), spaces_of(runs[0]))
     return judgement_of(case, run(case, case.ranks, seed=case.schedule))
 

@@ -281,7 +281,7 @@ class Search:
         cases, numbers = self._budget.cases, self._subject.ranks_up_to(self._ranks)
         fair = max(1, cases // (3 * len(numbers)))
         failure = self._searched_in_batches(cases - cases // 4)
-        for ranks in sorted(numbers, key=lambda ranks: (self._drawn_on[ranks], -ranks)):
+        for ranks in sorted(reversed(numbers), key=lambda ranks: self._drawn_on[ranks]):
             missing = min(fair - self._drawn_on[ranks], cases - self._counts.judged)
             if failure is None and missing > 0 and not self._counts.is_cut_short:
                 failure = self._searched(missing, ranks, ranks, stream=f" on {ranks}")
@@ -301,8 +301,9 @@ class Search:
 
     def _has_judged_enough(self) -> bool:
         """Return True once a check may be ended for lack of time."""
-        several = not self._needs_several_ranks or self._counts.on_several_ranks > 0
-        return several and self._counts.judged >= _LEAST_CASES
+        if self._needs_several_ranks and not self._counts.on_several_ranks:
+            return False
+        return self._counts.judged >= _LEAST_CASES
 
     def _on_fewer_ranks(self, failure: _Failing) -> _Failing:
         """Return a failure of the same kind on as few ranks as one is found on.
@@ -373,10 +374,9 @@ class Search:
         @hypothesis.settings(
             max_examples=number,
             # Whatever a user's profile, or the "ci" profile that Hypothesis loads where the variable CI is set, would change
-            # is set here: equal seeds have to draw equal cases everywhere, and `derandomize` would ignore the seed.
+            # is set here: equal seeds have to draw equal cases everywhere. (A seed overrides `derandomize`.)
             database=None,
             deadline=None,
-            derandomize=False,
             print_blob=False,
             report_multiple_bugs=False,
             verbosity=Verbosity.quiet,

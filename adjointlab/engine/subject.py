@@ -176,7 +176,8 @@ class Subject:
         if self.ranks:
             return tuple(sorted(count for count in self.ranks if count <= most)) or (most,)
         powers = (2**power for power in range(most.bit_length()))
-        return tuple(sorted({*range(1, min(most, _EVERY_NUMBER) + 1), *powers, most}))
+        # The end of the range is a power of two, or `most`.
+        return tuple(sorted({*range(1, min(most, _EVERY_NUMBER)), *powers, most}))
 
     def drawn(self, draw: DrawFn, ranks: int) -> dict[str, object]:
         """Draw the parameters of a case inside another strategy, with its `draw`."""

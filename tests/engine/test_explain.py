@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -9,9 +11,11 @@ import pytest
 from hypothesis import strategies as st
 
 import adjointlab as al
+from adjointlab.engine import explain as module
 from adjointlab.engine.explain import explained
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.primitives.send_receive import SendReceive
+from adjointlab.worlds.world import Returned, Run
 from tests.samples import RingShift
 
 
@@ -86,3 +90,66 @@ def test_what_cannot_be_explained_is_told() -> None:
         assert isinstance(subject, Subject)
         with pytest.raises((ValueError, SubjectError), match=told):
             explained(subject, 2)
+
+
+# The choice of the case, from what is made in each
+
+Held = tuple[bool, tuple[int, ...], tuple[int, ...]]
+
+
+def chosen(held: Callable[[int], Held], monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """The side that is chosen where cases of a side have messages, or not, and hold so much on two ranks; and how many were tried."""
+    tried: list[int] = []
+
+    def make(world: Any, subject: Subject, parameters: Any, ranks: int) -> Run:
+        tried.append(parameters["side"])
+        has_messages, domain, codomain = held(parameters["side"])
+        each = zip((has_messages, False), domain, codomain, strict=False)
+        return Run(tuple(Returned(module._Explanation("", None, *sizes)) for sizes in each))
+
+    monkeypatch.setattr(module, "_make", make)
+    subject = al.subject(RingShift)(lambda draw, ranks: {"side": draw(st.integers(0, 10**6))})
+    world: Any = None
+    return module._smallest(world, subject, 2)["side"], len(tried)
+
+
+@pytest.mark.parametrize(
+    ("held", "side"),
+    [
+        (lambda side: (side > 6, (side > 2, 1), (1, side > 2)), 7),
+        (lambda side: (side > 2, (side > 6, 1), (1, side > 6)), 7),
+        (lambda side: (side > 6, (1, 1), (1, 1)), 7),
+        (lambda side: (False, (side > 2, 1), (1, side > 2)), 3),
+        (lambda side: (True, (1, side > 3), (2, 2)), 4),
+        (lambda side: (True, (2, 2), (side > 3, 1)), 4),
+        (lambda side: (True, (2, 2), (2 * (side > 3), 0)), 4),
+        (lambda side: (True, (0, 2 * (side > 3)), (2, 2)), 4),
+        (lambda side: (True, (2, side > 3), (2, 0)), 4),
+        (lambda side: (True, (2, 0), (2, 1)), 0),
+        (lambda side: (True, (2, 2)[: 1 + (side > 3)], (2, 2)), 4),
+        (lambda side: (True, (2, 0), (2, 0)), 0),
+    ],
+)
+def test_the_smallest_case_with_messages_or_else_with_elements_everywhere_is_chosen(
+    held: Callable[[int], Held], side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert chosen(held, monkeypatch)[0] == side
+
+
+def test_a_case_is_looked_for_among_three_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Once with messages, once without.
+    assert chosen(lambda side: (True, (0, 0), (0, 0)), monkeypatch) == (0, 600)
+
+
+def test_the_program_of_forward_says_whether_there_are_messages() -> None:
+    local, sent = (SimpleNamespace(movements=[(None, 0, 1), *more]) for more in ([], [(0, 1, 2)]))
+    for specification, has_messages in (
+        (sent, True),
+        (local, False),
+        ((sent, local), True),
+        ((local, sent), False),
+        (None, False),
+        (SimpleNamespace(movements=[]), False),
+    ):
+        operator: Any = SimpleNamespace(specification=lambda given=specification: given)
+        assert module._has_messages(operator) is has_messages

@@ -102,6 +102,20 @@ def test_a_warning_with_a_file_to_print_to_is_printed_there() -> None:
     assert folded.found == ()
 
 
+def test_after_its_end_a_context_passes_warnings_on_though_its_function_is_put_back() -> None:
+    passed_on: list[tuple[Any, ...]] = []
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda *given: passed_on.append(given)
+        with FoldedWarnings() as folded:
+            inside = warnings.showwarning
+        inside("text", UserWarning, "a.py", 3)
+        assert passed_on == [("text", UserWarning, "a.py", 3, None, None)]
+        with FoldedWarnings() as ignoring:
+            ignoring.ignore_more()
+            warnings.showwarning("text", UserWarning, "a.py", 3)
+    assert (folded.found, ignoring.found, len(passed_on)) == ((), (), 1)
+
+
 @pytest.mark.parametrize(
     ("category", "shown_as", "text"),
     [

@@ -1,0 +1,215 @@
+"""A search sees a failure again before it is reported, and says all that it knows of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from adjointlab.checks.verdict import Figure, Verdict, coherent, incoherent, unjudged
+from adjointlab.engine import search as module
+from adjointlab.engine.case import Case
+from adjointlab.engine.counts import CaseCounts
+from adjointlab.engine.run_case import NONDETERMINISTIC, Judgement, Stage
+from adjointlab.engine.search import Budget, Search, SearchResult, _Failing
+from adjointlab.worlds.schedule import schedules_from
+from adjointlab.worlds.world import Run, WorldName
+from tests.engine.unrun_searches import (
+    FAILING,
+    GONE,
+    HANGS,
+    OTHER,
+    RIGHT,
+    SPACES,
+    WRONG,
+    answering,
+    case_on,
+    search_of,
+    stopped_clock,
+)
+
+
+@pytest.fixture
+def unexplained(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Neither a follow-up nor retries; whether the latter were asked for, and could change parameters."""
+    retried: list[bool] = []
+
+    def retry(
+        run: Any, case: Case, verdict: Verdict, subject: Any, *, may_change_parameters: bool
+    ) -> Verdict:
+        retried.append(may_change_parameters)
+        return verdict
+
+    monkeypatch.setattr(module, "with_follow_up", lambda run, case, verdict: verdict)
+    monkeypatch.setattr(module, "with_hints_of_retries", retry)
+    return retried
+
+
+@pytest.mark.parametrize(("failure", "runs"), [(WRONG, 10), (HANGS, 1), (GONE, 1)])
+@pytest.mark.parametrize("world", [{}, {"can_schedule": False}, {"is_exhausted": True}, {"shrinking": 0.0}])
+def test_a_wrong_result_is_seen_ten_times_and_a_crash_or_hang_once(
+    failure: Judgement,
+    runs: int,
+    world: dict[str, Any],
+    unexplained: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    budget = Budget(5, seed=1, shrinking=world.pop("shrinking", 9.0))
+    search = search_of(budget, **world)
+    last = Judgement(failure.verdict, None)
+    judged = answering(monkeypatch, *[failure] * (runs - 1), last)
+    search._is_smallest = True
+    assert search._confirmed(case_on(2), failure.verdict) is last.verdict
+    assert judged == [case_on(2)] * runs
+    assert search._is_smallest
+    is_retried = budget.shrinking > 0 and not world.get("is_exhausted")
+    assert unexplained == ([world.get("can_schedule", True)] if is_retried else [])
+
+
+@pytest.mark.parametrize(
+    ("again", "told"),
+    [(None, "nothing to judge"), (RIGHT, "no failure"), (OTHER, "of another kind")],
+)
+@pytest.mark.parametrize("seen_before", [0, 1, 9])
+def test_a_result_that_is_another_one_once_depends_on_the_run(
+    again: Judgement | None,
+    told: str,
+    seen_before: int,
+    unexplained: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    search = search_of()
+    answering(monkeypatch, *[WRONG] * seen_before, again)
+    assert search._confirmed(case_on(2), WRONG.verdict) == unjudged(
+        "the result changes from run to run",
+        ("first", "wrong"),
+        ("again", told),
+        ("form", "exact"),
+        kind=NONDETERMINISTIC,
+    )
+    assert unexplained == []
+
+
+def test_a_death_that_is_not_seen_again_stays_one_but_is_not_called_smallest(
+    unexplained: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = search_of()
+    search._is_smallest = True
+    answering(monkeypatch, RIGHT)
+    assert search._confirmed(case_on(2), GONE.verdict) == unjudged(
+        "rank 1 is gone", ("again", "no failure, when it ran once more"), is_death=True
+    )
+    assert not search._is_smallest
+
+
+def test_a_hang_that_was_shrunk_in_simulation_is_told_so_if_mpi_hangs_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answering(monkeypatch, HANGS)
+    assert search_of()._hang_under_mpi(case_on(2)) == unjudged(
+        "deadlock",
+        ("rank 0", "waits"),
+        ("made smaller", "with simulated ranks, and seen again under MPI"),
+        is_hang=True,
+    )
+    for other in (None, RIGHT, GONE):
+        answering(monkeypatch, other)
+        assert search_of()._hang_under_mpi(case_on(2)) is None
+
+
+def test_a_failing_case_keeps_the_schedules_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = case_on(2, schedules=schedules_from(5, 3))
+
+    def run_case(run: Any, case: Case) -> Judgement | None:
+        return WRONG if len(case.schedules) > 1 else OTHER if case.schedules[0].seed % 2 else None
+
+    monkeypatch.setattr(module, "run_case", run_case)
+    kept = search_of()._with_fewer_schedules(_Failing(case, WRONG)).schedules
+    assert len(kept) == 2
+    assert search_of()._with_fewer_schedules(FAILING) is FAILING.case
+
+
+# The whole
+
+CONFIRMED = incoherent("confirmed")
+DEPENDS = unjudged("changes", kind=NONDETERMINISTIC)
+
+
+def conducted(
+    monkeypatch: pytest.MonkeyPatch, *failures: Any, confirmed: Verdict = CONFIRMED, **fields: Any
+) -> tuple[SearchResult, Search]:
+    """The result of a search that comes to these smallest failures, and is `confirmed` so."""
+    search = search_of()
+    search._counts.judged = 4
+    for name, value in fields.items():
+        setattr(search, name, value)
+    waiting = list(failures)
+    monkeypatch.setattr(search, "_smallest_failure", lambda: waiting.pop(0))
+    monkeypatch.setattr(search, "_confirmed", lambda case, first: confirmed)
+    return search.conduct(), search
+
+
+def test_a_search_without_a_failure_has_the_number_of_cases_and_the_worst_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stopped_clock(monkeypatch)
+    figures = {Figure.GAIN: 2.0}
+    result, search = conducted(monkeypatch, None, _figures=figures, _exact=3)
+    expected = SearchResult(
+        "RingShift",
+        "adjoint",
+        WorldName.MPI,
+        coherent(),
+        4,
+        1,
+        figures=figures,
+        exact=3,
+        counts=search._counts,
+    )
+    assert result == expected
+    too_few = unjudged("too few")
+    result, search = conducted(monkeypatch, too_few)
+    assert (result.verdict, result.tried, result.case) == (too_few, 4, None)
+
+
+@pytest.mark.parametrize(
+    ("smallest", "verdict"), [(True, CONFIRMED), (False, CONFIRMED), (True, WRONG.verdict), (True, DEPENDS)]
+)
+def test_a_failure_is_reported_with_its_smallest_case_and_counts_among_the_judged(
+    smallest: bool, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run((), communicating=frozenset({0, 1}))
+    given = {"_drawn_ranks": 3, "_first_failing": (case_on(3), run, None), "_is_smallest": smallest}
+    result, search = conducted(monkeypatch, FAILING, confirmed=verdict, **given)
+    assert result == SearchResult(
+        "RingShift",
+        "adjoint",
+        WorldName.MPI,
+        verdict,
+        tried=5,
+        seed=1,
+        seconds=result.seconds,
+        case=case_on(2),
+        spaces=SPACES,
+        drawn_ranks=3,
+        is_smallest=smallest and verdict is not DEPENDS,
+        counts=CaseCounts(100, 5, 1, 1, 2),
+    )
+    assert 0 <= result.seconds < 10
+    assert search.stage is Stage.CONFIRMING
+
+
+def test_a_search_is_repeated_only_where_what_was_simulated_does_not_hang_under_mpi(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = _Failing(case_on(1), WRONG)
+    repeated: list[bool] = []
+    monkeypatch.setattr(Search, "_repeat_without_simulation", lambda self: repeated.append(True))
+    for seen in (HANGS, RIGHT):
+        answering(monkeypatch, seen)
+        result, _ = conducted(monkeypatch, FAILING, other, _is_simulated=True)
+        hangs = seen is HANGS
+        assert (result.case, repeated) == ((case_on(2), []) if hangs else (case_on(1), [True]))
+        assert result.verdict.headline == ("deadlock" if hangs else "confirmed")
+    result, _ = conducted(monkeypatch, None, _is_simulated=True)
+    assert result.verdict.is_coherent

@@ -1,0 +1,72 @@
+"""An error of a strategy is told without Hypothesis's notes, and a refusal of the lab with the user's line that it is of."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import adjointlab as al
+from adjointlab.engine.drawing_errors import formatted, refusal
+
+LAB = al.__path__[0] + "/core/layout.py"
+USER, OTHER = "/home/user/rings.py", "/home/user/grids.py"
+LIBRARY = np.__file__
+
+
+def raised(error: BaseException, *files: str) -> BaseException:
+    """The error with the traceback of functions in these files, each of which calls the next one, on lines 1, 2, 3 ..."""
+    names = {"error": error}
+    last = len(files) - 1
+    for number, file in reversed(list(enumerate(files))):
+        body = "raise error" if number == last else f"f{number + 1}()"
+        exec(compile("\n" * number + f"def f{number}(): {body}", file, "exec"), names)  # noqa: S102
+    with pytest.raises(type(error)) as caught:
+        names["f0"]()  # type: ignore[operator]
+    assert caught.tb is not None
+    return error.with_traceback(caught.tb.tb_next)
+
+
+@pytest.mark.parametrize("kind", [ValueError, TypeError, UnicodeError])
+@pytest.mark.parametrize(
+    ("files", "where"),
+    [
+        ((USER, LAB), f"{USER}:1"),
+        ((USER, LAB, LIBRARY), f"{USER}:1"),
+        ((USER, LIBRARY, LAB), f"{USER}:1"),
+        ((LIBRARY, USER, LAB), f"{USER}:2"),
+        ((USER, LAB, OTHER, LAB), f"{OTHER}:3"),
+        ((USER, OTHER, LAB, LAB), f"{OTHER}:2"),
+        ((USER,), None),
+        ((LAB, USER), None),
+        ((USER, LAB, OTHER), None),
+        ((USER, LIBRARY), None),
+        ((LAB,), None),
+        ((LIBRARY, LAB), None),
+    ],
+)
+def test_a_refusal_is_of_the_line_of_user_code_that_calls_the_lab(
+    files: tuple[str, ...], where: str | None, kind: type[Exception]
+) -> None:
+    told = refusal(raised(kind("no such dim"), *files))
+    assert told == (where and f"no such dim ({where})")
+
+
+def test_other_errors_of_the_lab_are_no_refusals() -> None:
+    for kind in (RuntimeError, KeyError, KeyboardInterrupt):
+        assert refusal(raised(kind("no such dim"), USER, LAB)) is None
+
+
+def test_the_notes_of_hypothesis_are_left_out_and_all_others_stay() -> None:
+    cause, error = KeyError("key"), ValueError("value")
+    error.__cause__ = cause
+    for each in (cause, error):
+        for note in ("while generating 'case' from ...", "my own\nwhile generating it", "Explicit"):
+            each.add_note(note)
+    error.add_note("last\n\n")
+    text = formatted(error)
+    assert "from ..." not in text
+    assert text.count("my own\nwhile generating it\nExplicit") == 2
+    assert text.index("KeyError") < text.index("ValueError: value")
+    assert text.endswith("Explicit\nlast")
+    assert formatted(ZeroDivisionError("x")) == "ZeroDivisionError: x"
+    assert error.__notes__ == ["my own\nwhile generating it", "Explicit", "last\n\n"]

@@ -1,0 +1,154 @@
+"""One search of Hypothesis: the cases that it runs, the failure that it returns, and its errors as sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.errors import FailedHealthCheck, Flaky, HypothesisException
+
+import adjointlab as al
+from adjointlab.checks.verdict import incoherent, unjudged
+from adjointlab.engine import search as module
+from adjointlab.engine.case import Case
+from adjointlab.engine.run_case import Judgement
+from adjointlab.engine.search import Budget, SearchResult, _Failing
+from adjointlab.worlds.world import WorldName
+from tests.engine.unrun_searches import (
+    OTHER,
+    RIGHT,
+    SPACES,
+    WRONG,
+    answering,
+    case_on,
+    search_of,
+)
+from tests.samples import RingShift
+
+
+def lines(draw: Any, ranks: int) -> dict[str, Any]:
+    return {"side": draw(st.integers(0, 9))}
+
+
+DRAWN = al.subject(RingShift)(lines)
+
+
+@pytest.mark.parametrize(
+    ("error", "headline", "because"),
+    [
+        (Flaky("one\ntwo"), "the search saw the same case fail and pass", "one"),
+        (FailedHealthCheck("slow\nvery"), "the subject's strategy is unhealthy", "slow"),
+        (HypothesisException(" no\nyes"), "the subject's strategy failed", "no"),
+        (HypothesisException(), "the subject's strategy failed", "HypothesisException"),
+    ],
+)
+def test_what_hypothesis_raises_is_no_verdict_but_a_sentence(
+    error: Exception, headline: str, because: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = search_of(subject=DRAWN)
+
+    def raising(case: Case) -> Judgement:
+        raise error
+
+    monkeypatch.setattr(search, "_judge", raising)
+    found = search._searched(5, 1, 2)
+    assert found == unjudged(headline, ("because", because))
+
+
+def test_a_failing_assertion_of_hypothesis_is_the_interrupt_that_it_came_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    search = search_of(subject=DRAWN)
+
+    def interrupted(case: Case) -> Judgement:
+        try:
+            raise KeyboardInterrupt("now")
+        except KeyboardInterrupt:
+            raise AssertionError  # noqa: B904
+
+    def failing(case: Case) -> Judgement:
+        raise AssertionError("of the engine")
+
+    monkeypatch.setattr(search, "_judge", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="now"):
+        search._searched(5, 1, 2)
+    monkeypatch.setattr(search, "_judge", failing)
+    with pytest.raises(AssertionError, match="of the engine"):
+        search._searched(5, 1, 2)
+
+
+def test_a_search_of_hypothesis_runs_what_is_accepted_and_returns_the_smallest_failure_of_the_first_kind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[SearchResult] = []
+    search = search_of(subject=DRAWN, found=told.append)
+    judged: list[Case] = []
+
+    def run_case(run: Any, case: Case) -> Judgement | None:
+        judged.append(case)
+        side = case.parameters["side"]
+        return WRONG if side > 5 else OTHER if side == 4 else None if side == 3 else RIGHT
+
+    monkeypatch.setattr(module, "run_case", run_case)
+    search._first = WRONG.verdict
+    found = search._searched(60, 2, 3, lambda case: case.parameters["side"] != 7)
+    assert isinstance(found, _Failing)
+    assert (found.case.parameters, found.case.ranks, found.case.schedules) == ({"side": 6}, 2, ())
+    assert {case.ranks for case in judged} == {2, 3}
+    assert 7 not in {case.parameters["side"] for case in judged}
+    assert {each.verdict.kind for each in told} == {"wrong"}
+    assert search._first is told[0].verdict or search._first.kind == "wrong"
+    assert told[-1].case == found.case
+    # Nothing new comes of the same stream.
+    again = search_of(subject=DRAWN)
+    monkeypatch.setattr(module, "run_case", lambda run, case: RIGHT)
+    assert again._searched(20, 1, 1, lambda case: False) is None
+    assert again.tried == 0
+
+
+@pytest.mark.parametrize(("can_schedule", "number"), [(True, 4), (False, 0)])
+def test_cases_have_several_schedules_where_the_world_can_choose_them(
+    can_schedule: bool, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = search_of(Budget(5, seed=1, schedules=4), DRAWN, can_schedule=can_schedule)
+    judged = answering(monkeypatch, RIGHT)
+    search._searched(5, 1, 1)
+    assert {len(case.schedules) for case in judged} == {number}
+    assert len(judged) == 5
+
+
+def test_a_failure_that_is_yet_to_be_made_smaller_says_so() -> None:
+    search = search_of()
+    search._counts.judged, search._drawn_ranks = 6, 3
+    lines = (("form", "exact"), ("interrupted", "before it was made smaller and seen again"))
+    assert search._unconfirmed(case_on(2), WRONG) == SearchResult(
+        "RingShift",
+        "adjoint",
+        WorldName.MPI,
+        incoherent("wrong", *lines),
+        tried=7,
+        seed=1,
+        case=case_on(2),
+        spaces=SPACES,
+        drawn_ranks=3,
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_cases_that_fail_and_errors_of_the_strategy_one_is_told_without_advice_for_other_tests(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def strategy(draw: Any, ranks: int) -> dict[str, Any]:
+        side = draw(st.integers(0, 99))
+        if side > 60:
+            raise ZeroDivisionError(f"side {side}")
+        return {"side": side}
+
+    search = search_of(Budget(100, seed=seed), al.subject(RingShift)(strategy))
+    monkeypatch.setattr(
+        module, "run_case", lambda run, case: WRONG if case.parameters["side"] > 30 else RIGHT
+    )
+    with pytest.raises((ZeroDivisionError, _Failing)) as told:
+        raise search._searched(100, 1, 1)  # type: ignore[misc]
+    assert "reproduce_failure" not in "".join(getattr(told.value, "__notes__", ()))
