@@ -149,6 +149,8 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/store/test_mutated_files.py",
         ),
     ),
+    ("engine/even_cuts", ("tests/engine/test_even_cuts.py", "tests/checks/test_hints_of_retries.py")),
+    ("engine/retries", ("tests/engine/test_retries.py", "tests/checks/test_hints_of_retries.py")),
     (
         "engine/interleavings",
         ("tests/engine/test_interleavings.py", *_SEARCH[:2], f"{_SIMULATED}/test_schedules.py"),
