@@ -59,6 +59,14 @@ def with_cuts(case: Case, spaces: Sequence[Space], cuts: Cuts) -> Case | None:
 
     `spaces` are those that its operator declares. The subject's strategy need not draw the case, and the operator may refuse it.
     """
+    # Longer sides are other ones whatever the cuts are: they tell whether the parameters say any.
+    if _parameters(case, spaces, Cuts.LONGER) == dict(case.parameters):
+        return None
+    return structs.replace(case, parameters=_parameters(case, spaces, cuts))
+
+
+def _parameters(case: Case, spaces: Sequence[Space], cuts: Cuts) -> dict[str, Any]:
+    """The parameters of a case, cut otherwise."""
     parts: dict[tuple[int, ...], dict[int, set[int]]] = {}
     for layout in (tensor.layout for space in spaces for tensor in space.tensors):
         for dim in range(layout.order):
@@ -70,7 +78,7 @@ def with_cuts(case: Case, spaces: Sequence[Space], cuts: Cuts) -> Case | None:
             dim: _even_side(shape[dim], found, longer=cuts is Cuts.LONGER) for dim, found in by_dim.items()
         }
         parameters = _changed(parameters, _Uneven(shape, sides), cuts)
-    return None if parameters == dict(case.parameters) else structs.replace(case, parameters=parameters)
+    return parameters  # type: ignore[no-any-return]
 
 
 def _is_uneven(layout: Layout, dim: int) -> bool:

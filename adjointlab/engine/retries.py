@@ -120,15 +120,16 @@ class _Retries:
         spaces = self._spaces(self.case)
         if not has_uneven_cuts(spaces):
             return
-        even, longer, moved, with_empty = (with_cuts(self.case, spaces, cuts) for cuts in Cuts)
-        if even is None or longer is None or moved is None:
+        made = [other for cuts in Cuts if (other := with_cuts(self.case, spaces, cuts)) is not None]
+        if not made:
             return
+        even, longer, moved, with_empty = made
         of_even = self._spaces(even)
         if not of_even or has_uneven_cuts(of_even):
             return
         if self._vanishes(even, moved) and self._all_pass(longer):
             yield Hint(FaultKind.UNEVEN, "right with even cuts, and wrong with uneven ones of the same sides")
-        elif with_empty is not None and self._vanishes(moved, with_empty) and self._all_pass(even):
+        elif self._vanishes(moved, with_empty) and self._all_pass(even):
             text = "right where every rank holds elements, and wrong where the part of one is empty"
             yield Hint(FaultKind.EMPTY, text)
 

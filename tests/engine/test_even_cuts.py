@@ -224,3 +224,12 @@ def test_a_shape_alone_with_two_uneven_dimensions_is_cut_otherwise_in_both(cuts:
     odd = with_cuts(case_of({"shape": [8]}), [al.Space(al.Layout((8,), (3,)))], cuts)
     assert odd is not None
     assert odd.parameters["shape"] == ([9] if cuts is Cuts.EVEN else [10])
+
+
+@pytest.mark.parametrize(("ends", "cuts"), [((0, 1, 4), Cuts.MOVED), ((0, 4, 4), Cuts.WITH_EMPTY)])
+def test_a_case_that_has_such_cuts_already_is_that_case(ends: tuple[int, ...], cuts: Cuts) -> None:
+    layout = al.Layout.cut((4,), (2,), [ends])
+    case = case_of({"layout": layout})
+    others = {each: with_cuts(case, [al.Space(layout)], each) for each in Cuts}
+    assert [each for each, other in others.items() if other == case] == [cuts]
+    assert None not in others.values()

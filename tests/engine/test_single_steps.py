@@ -74,6 +74,7 @@ def test_a_rank_less_joins_its_part_of_a_cut_to_a_neighbour() -> None:
             (1, 2, 5, 7),
             [(1, 2, 5, 7)],
         ),  # no boundaries of three parts: they begin elsewhere, go back, or are of two or of four
+        ((-1, 2, 5, 7), [(-1, 2, 5, 7)]),
         ((0, 5, 2, 7), [(0, 5, 2, 7)]),
         ((0, 2, 7), [(0, 2, 7)]),
         ((0, 1, 2, 5, 7), [(0, 1, 2, 5, 7)]),
@@ -152,6 +153,23 @@ def test_a_worker_less_of_many_leaves_its_part_to_its_neighbour() -> None:
         for ranks, parameters in steps(5, layout=cut)
         if (ranks, parameters["layout"].partition.size) == (5, 4)
     ] == [(0, 3, 7, 8, 12), (0, 3, 7, 8, 12), (0, 1, 7, 8, 12), (0, 1, 3, 8, 12), (0, 1, 3, 7, 12)]
+
+
+def test_a_worker_less_leaves_the_cut_of_the_other_dimension_as_it_is() -> None:
+    rows, columns = (0, 1, 4), (0, 3, 4)
+    layout = al.Layout.cut((4, 4), (2, 2), [rows, columns])
+    assert [
+        (parameters["layout"].ends(0), parameters["layout"].ends(1))
+        for ranks, parameters in steps(4, layout=layout)
+        if (ranks, parameters["layout"].partition.size) == (4, 2)
+    ] == [((0, 4), columns), ((0, 4), columns), (rows, (0, 4)), (rows, (0, 4))]
+
+
+def test_an_index_less_keeps_windows_beyond_it_in_their_length() -> None:
+    layout = al.Layout((1, 9), (1, 2), [[(0, 1)], [(0, 6), (5, 9)]])
+    assert [parameters["layout"].windows[1] for ranks, parameters in steps(2, layout=layout) if ranks == 2][
+        2:
+    ] == [((0, 6), (5, 8)), ((0, 5), (5, 8)), ((0, 5), (4, 8))]
 
 
 def test_a_single_rank_and_single_workers_and_indices_stay() -> None:
