@@ -108,6 +108,14 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
+        "engine/parallel_check",
+        (
+            "tests/torch_distributed/test_calls_of_checks.py",
+            "tests/torch_distributed/test_check_parallel.py",
+            "tests/torch_distributed/test_pipelines.py",
+        ),
+    ),
+    (
         "engine/parallel",
         ("tests/engine/test_freezing.py", "tests/torch_distributed/test_check_parallel.py"),
     ),

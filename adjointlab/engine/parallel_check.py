@@ -202,10 +202,13 @@ def _legal(examples: Sequence[torch.Tensor]) -> Prepare:
         return elementwise
 
     def prepare(*drawn: Any) -> Sequence[Any]:
+        # The remainder of truth values is of integers, and a mask has to stay one.
         return [
             x
             if example.is_floating_point()
-            else x.to(example.dtype).remainder(int(example.max()) + 1 if example.numel() else 1)
+            else x.to(example.dtype)
+            .remainder(int(example.max()) + 1 if example.numel() else 1)
+            .to(example.dtype)
             for x, example in zip(drawn, examples, strict=True)
         ]
 

@@ -137,12 +137,12 @@ class _Retries:
         """Return True if no key shows the fault in the changed case, and enough of the same keys show it in the control."""
         if not self._all_pass(changed):
             return False
-        judged = (self._judged(each) for each in _with_other_keys(control, _KEYS))
+        judged = (self._judged(each) for each in _with_other_keys(control))
         failed = sum(each is not None and each.verdict.fails_like(self.verdict) for each in judged)
         return failed >= _TELLING
 
     def _all_pass(self, case: Case) -> bool:
-        judged = (self._judged(each) for each in _with_other_keys(case, _KEYS))
+        judged = (self._judged(each) for each in _with_other_keys(case))
         return all(each is not None and each.verdict.is_coherent for each in judged)
 
     def _spaces(self, case: Case) -> tuple[Space, ...]:
@@ -166,7 +166,7 @@ class _Retries:
         """The relation of wrong values of any result: which one is wrong first depends on what requires a gradient under a key."""
         told: Hint | None = None
         number = 0
-        for each in _with_other_keys(case, _KEYS):
+        for each in _with_other_keys(case):
             judgement = self._judged(each)
             if judgement is None or judgement.verdict.status is not Status.INCOHERENT:
                 continue
@@ -194,7 +194,7 @@ class _Retries:
         """The hint on results that stay as they are when other ranks hold other values, on every rank that has wrong ones."""
         check = check_named(case.check)
         found: list[list[int]] = []  # by key: the ranks whose wrong results stay
-        for each in _with_other_keys(case, _KEYS) if case.ranks > 1 else ():
+        for each in _with_other_keys(case) if case.ranks > 1 else ():
             observations = self._observed(each)
             stays: dict[int, bool | None] = {}
             for rank in range(min(case.ranks, _HOLDERS)):
@@ -230,9 +230,9 @@ class _Retries:
         return [each.observation for each in seen]
 
 
-def _with_other_keys(case: Case, number: int) -> Iterator[Case]:
-    for step in range(1, number + 1):
-        setting = replace(case.setting, seed=case.setting.seed + step * _STEP)
+def _with_other_keys(case: Case) -> Iterator[Case]:
+    for number in range(_KEYS):
+        setting = replace(case.setting, seed=case.setting.seed + (number + 1) * _STEP)
         yield structs.replace(case, setting=setting)
 
 

@@ -80,6 +80,7 @@ ONE, ANOTHER = FaultKind.UNEVEN, FaultKind.EMPTY
         ([None, coherent(), unjudged("no"), of_kind(ONE, "first"), of_kind(ONE), of_kind(ONE)], "first"),
         ([of_kind(ONE), of_kind(ONE), coherent(), coherent(), coherent(), coherent()], None),
         ([of_kind(ONE), of_kind(ANOTHER), of_kind(ONE), of_kind(ONE), of_kind(ONE), of_kind(ONE)], None),
+        ([of_kind(ANOTHER), of_kind(ONE), of_kind(ANOTHER), of_kind(ANOTHER), WRONG, WRONG], None),
         ([of_kind(ONE), WRONG, of_kind(ONE), of_kind(ONE), of_kind(ONE), of_kind(ONE)], None),
     ],
 )
