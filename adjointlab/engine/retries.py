@@ -206,7 +206,7 @@ class _Retries:
             found += [ranks] if (ranks := [rank for rank, stay in stays.items() if stay]) else []
             if len(found) == _TELLING:
                 break
-        if len(found) < _TELLING:
+        else:
             return None
         ranks = sorted({rank for each in found for rank in each})
         return Hint(
