@@ -148,7 +148,14 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/adapters/test_released.py",
         ),
     ),
-    ("engine/discovery", ("tests/engine/test_discovery.py", "tests/cli/test_cli.py")),
+    (
+        "engine/discovery",
+        (
+            "tests/engine/test_references_of_subjects.py",
+            "tests/engine/test_discovery.py",
+            "tests/cli/test_cli.py",
+        ),
+    ),
     (
         "engine/case",
         (

@@ -128,7 +128,7 @@ def _matched_calls(case: Case, runs: Sequence[Run], one: int, other: int) -> tup
     both = [runs[one].matched, runs[other].matched]
     pairs = enumerate(zip(*both, strict=False))
     different = next((n for n, (first, second) in pairs if str(first) != str(second)), None)
-    start = max(0, (different or 0) - _MATCHED_CALLS // 2)
+    start = 0 if different is None else max(0, different - _MATCHED_CALLS // 2)
     return tuple(
         MatchedCalls(
             str(case.schedules[number]),

@@ -50,6 +50,13 @@ def test_the_first_call_of_the_first_rank_that_was_answered_otherwise_is_told(is
     assert ("because", text) in verdict.lines
 
 
+def test_of_several_ranks_the_first_is_told() -> None:
+    runs = [run((2, 4), (2, 0), (0, 1)), run((2, 4), (2, 3), (0, 2))]
+    verdict = judge_all(CASE, runs, [coherent(), WRONG], lambda case, run: {})
+    text = "rank 0 in Recv(ANY_SOURCE) at here.py:3 has 1\nand has 2 under the other schedule (its call number 1 that may)"
+    assert dict(verdict.lines)["because"] == text
+
+
 @pytest.mark.parametrize(("at", "start"), [(0, 0), (5, 0), (10, 4), (None, 0)])
 def test_a_picture_shows_the_calls_around_the_first_that_was_answered_otherwise(
     at: int | None, start: int
