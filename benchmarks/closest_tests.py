@@ -142,6 +142,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "engine/adapters",
         (
+            "tests/engine/test_adapted_functions.py",
             "tests/engine/test_subject.py",
             "tests/engine/test_cotangents_of_adapters.py",
             "tests/engine/test_search.py",

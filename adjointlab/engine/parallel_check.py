@@ -189,7 +189,7 @@ def _listed_target(target: torch.Tensor | None) -> list[torch.Tensor]:
     """The example of a target; one of any numbers where none is given."""
     import torch
 
-    return [torch.zeros(1) if target is None else target]
+    return [torch.zeros(()) if target is None else target]
 
 
 def _shapes(examples: Sequence[torch.Tensor]) -> dict[str, object]:

@@ -184,7 +184,7 @@ def test_a_subject_at_hand_has_the_name_of_an_entry_point_of_its_package(
     add("lab_p.all", collected=collected)
     add("lab_t", top=top)
     # Those of other packages are not even imported.
-    installs(monkeypatch, a="lab_missing", b="lab_other.missing", c="lab_p.all", d="lab_t")
+    installs(monkeypatch, a="lab_missing", b="lab_other.missing", y="lab_q.missing", c="lab_p.all", d="lab_t")
     assert found_as(collected) == Found(collected, "lab_p.all:collected", True)
     assert found_as(inner) == Found(inner, "lab_p.inner:inner", False)
     assert found_as(top) == Found(top, "lab_t:top", True)
@@ -321,6 +321,15 @@ def test_subjects_without_a_name_are_told_once_and_not_those_of_other_modules(ad
         "lab_a has no subjects; "
         "lab_a: 1 subject (One) in `held`: not checked; bind each to a name of its own in the module"
     )
+
+
+def test_subjects_of_strategies_of_other_modules_are_not_told(tmp_path: Path) -> None:
+    for name in ("lab_b", "lab_y"):
+        (tmp_path / f"{name}.py").write_text("def cases(draw, ranks):\n    return {}\n")
+    file = tmp_path / "lab_m.py"
+    dropped = "import lab_b, lab_y\nfor other in (lab_b, lab_y):\n    al.subject(RingShift)(other.cases)\n"
+    file.write_text(SUBJECT.format(name="Shift") + dropped)
+    assert find_and_note([str(file)])[1] == []
 
 
 # Modules and files
