@@ -117,7 +117,11 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "engine/parallel",
-        ("tests/engine/test_freezing.py", "tests/torch_distributed/test_check_parallel.py"),
+        (
+            "tests/engine/test_freezing.py",
+            "tests/torch_distributed/test_recipes.py",
+            "tests/torch_distributed/test_check_parallel.py",
+        ),
     ),
     ("engine/pipeline", ("tests/torch_distributed/test_pipelines.py",)),
     ("engine/single_steps", ("tests/engine/test_looks_of_a_search.py", "tests/engine/test_single_steps.py")),

@@ -363,6 +363,7 @@ def written(path: Path, name: str = "Shift", before: str = "") -> Path:
         ("no/file.py:x", f"no/file.py:x: there is no Python file no/file.py; {FORMS}"),
         ("file.py", f"file.py: there is no Python file file.py; {FORMS}"),
         ("a/file.txt", f"a/file.txt: there is no Python file a/file.txt; {FORMS}"),
+        ("a/file.md", f"a/file.md: there is no Python file a/file.md; {FORMS}"),
         ("a/folder.py", f"a/folder.py: there is no Python file a/folder.py; {FORMS}"),
     ],
 )
@@ -370,7 +371,8 @@ def test_a_reference_that_is_no_name_and_no_file_is_told_of_the_forms(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reference: str, told: str
 ) -> None:
     (tmp_path / "a" / "folder.py").mkdir(parents=True)
-    (tmp_path / "a" / "file.txt").write_text("")
+    for name in ("file.txt", "file.md"):
+        (tmp_path / "a" / name).write_text("")
     monkeypatch.chdir(tmp_path)
     assert refused(reference) == told
 
