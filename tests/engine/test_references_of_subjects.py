@@ -25,6 +25,7 @@ from adjointlab.engine.discovery import (
     installed,
 )
 from adjointlab.engine.subject import Subject
+from adjointlab.spelling import did_you_mean
 from adjointlab.worlds.watchdog import Overdue
 from tests.samples import RingShift, WrongShift
 
@@ -405,9 +406,9 @@ def test_a_file_is_run_once_and_one_whose_name_is_taken_or_none_gets_its_own(tmp
     assert find_subject(f"{file}:shifts").draws.__module__ == "lab_once"
     names = {
         find_subject(f"{written(tmp_path / name)}:shifts").draws.__module__
-        for name in ("lab-dashed.py", "other/lab_once.py", "other/2.py")
+        for name in ("lab-dashed.py", "other/lab_once.py", "a/lab_once.py", "other/2.py")
     }
-    assert len(names) == 3
+    assert len(names) == 4
     assert all(re.fullmatch(r"_adjointlab_file_[0-9a-f]{12}", name) for name in names)
     assert names <= sys.modules.keys()
 
@@ -503,6 +504,7 @@ def test_a_failure_is_cited_by_the_innermost_line_outside_of_the_lab_or_else_of_
     lab = str(Path(discovery.__file__).parents[1])
     monkeypatch.setattr(discovery, "_LAB", "/")
     assert re.fullmatch(re.escape(f"{text} ({lab}/core/partition.py:") + r"\d+\)", problem(refuses))
+    assert f" ({lab}/spelling.py:" in problem(lambda: did_you_mean(3, ()))  # type: ignore[arg-type]
     assert discovery._brief(ValueError("never raised")) == "ValueError: never raised"
     assert discovery._brief(SyntaxError("by hand")) == "SyntaxError: by hand"
 
