@@ -149,6 +149,11 @@ def test_placements_types_and_the_mode_of_a_case_are_taken_over(world: al.Simula
     assert given == [[torch.Tensor] * 2] * 4  # of the sequential module, for the shapes of the outputs
 
 
+def test_nothing_is_frozen_by_default(world: al.SimulatedWorld) -> None:
+    recipe = ParallelRecipe(lambda: nn.Sequential(*(nn.Linear(3, 3) for _ in range(4))), as_it_is)
+    assert made(world, recipe, mesh=(2,), inputs=(2, 3))[0].frozen == frozenset()
+
+
 def test_what_parallelize_makes_has_the_element_type_of_the_case(world: al.SimulatedWorld) -> None:
     class Other(Sum):
         pass
