@@ -83,6 +83,10 @@ def test_a_layer_has_the_spaces_of_its_inputs_outputs_and_parameters(world: al.S
         assert layer.codomain == al.Space(
             space((2, 2), batch, (4, 5), "y"), space((2, 2), batch, (4, 3), "y1")
         )
+        assert [[each.name for each in of.tensors] for of in (layer.domain, layer.codomain)] == [
+            ["x", "x1", "x2"],
+            ["y", "y1"],
+        ]
         shapes_by_name = {each.name: each.layout.shape for each in layer.parameters.tensors}
         assert shapes_by_name == {"linear.weight": (5, 3), "linear.bias": (5,)}
         assert [each.name for each in layer.buffers.tensors] == ["count"]
@@ -294,6 +298,7 @@ def test_a_function_of_dtensors_is_an_operator_and_a_layer_of_the_same_spaces(
         domain = [space((2,), [Shard(1)], (2, 3), name, "float32") for name in ("x", "x1")]
         assert operator.domain == layer.domain == al.Space(*domain)
         assert operator.codomain == layer.codomain
+        assert [each.name for each in operator.domain.tensors] == ["x", "x1"]
         assert [each.layout.shape for each in operator.codomain.tensors] == [(2, 3), (2, 3)]
         assert (layer.parameters, layer.buffers, layer.prepare) == (al.Space(), al.Space(), elementwise)
         assert layer.uniform_requires_grad
