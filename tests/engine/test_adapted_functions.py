@@ -127,7 +127,7 @@ def takes_none(x: Any) -> Any: ...
     ("arguments", "functions", "gain", "others"),
     [
         ({"by": 2}, (takes_none,), None, {"by": 2}),
-        ({"by": 2, "gain": 1}, (takes_none, takes_none), 1, {"by": 2}),
+        ({"by": 2, "gain": 1, "width": 3}, (takes_none, takes_none), 1, {"by": 2, "width": 3}),
         ({"gain": 7}, (takes_none,), 7, {}),
         ({"by": 2, "gain": 0}, (takes_none, takes_gain), None, {"by": 2, "gain": 0}),
         ({"gain": -1}, (takes_gain, takes_none), None, {"gain": -1}),

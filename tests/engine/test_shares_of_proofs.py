@@ -191,11 +191,11 @@ def test_the_first_failure_is_told_and_an_error_of_a_process_before_it(
     spaces: Any = object()
     failures = [
         _Share(counts(1), 7, (number, case(number), Judgement(incoherent(f"case {number}"), spaces)))
-        for number in (5, 2, 4)
+        for number in (5, 1, 4)
     ]
     result, _, _ = proved(monkeypatch, *failures)
-    assert (result.verdict, result.case, result.spaces) == (incoherent("case 2"), case(2), spaces)
-    assert (result.tried, result.drawn_ranks, result.figures) == (3, 3, {Figure.ENTRIES: 21})
+    assert (result.verdict, result.case, result.spaces) == (incoherent("case 1"), case(1), spaces)
+    assert (result.tried, result.drawn_ranks, result.figures) == (2, 2, {Figure.ENTRIES: 21})
     result, _, _ = proved(monkeypatch, *failures, _Share(counts(2)), _Share(counts(1), error="it broke"))
     assert (result.status, result.verdict.headline, result.verdict.kind) == (
         Status.UNJUDGED,
