@@ -150,8 +150,20 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
+        "engine/parallel_check",
+        (
+            "tests/torch_distributed/test_calls_of_checks.py",
+            "tests/torch_distributed/test_check_parallel.py",
+            "tests/torch_distributed/test_pipelines.py",
+        ),
+    ),
+    (
         "engine/parallel",
-        ("tests/engine/test_freezing.py", "tests/torch_distributed/test_check_parallel.py"),
+        (
+            "tests/engine/test_freezing.py",
+            "tests/torch_distributed/test_recipes.py",
+            "tests/torch_distributed/test_check_parallel.py",
+        ),
     ),
     (
         "engine/drawing_errors",
@@ -173,7 +185,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("tests/torch_distributed/test_layers_of_pipelines.py", "tests/torch_distributed/test_pipelines.py"),
     ),
     ("engine/single_steps", ("tests/engine/test_looks_of_a_search.py", "tests/engine/test_single_steps.py")),
-    ("engine/exhaust", ("tests/engine/test_exhaust.py",)),
+    ("engine/exhaust", ("tests/engine/test_shares_of_proofs.py", "tests/engine/test_exhaust.py")),
     (
         "engine/explain",
         (
@@ -198,13 +210,21 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "engine/adapters",
         (
+            "tests/engine/test_adapted_functions.py",
             "tests/engine/test_subject.py",
             "tests/engine/test_cotangents_of_adapters.py",
             "tests/engine/test_search.py",
             "tests/adapters/test_released.py",
         ),
     ),
-    ("engine/discovery", ("tests/engine/test_discovery.py", "tests/cli/test_cli.py")),
+    (
+        "engine/discovery",
+        (
+            "tests/engine/test_references_of_subjects.py",
+            "tests/engine/test_discovery.py",
+            "tests/cli/test_cli.py",
+        ),
+    ),
     (
         "engine/run_case",
         ("tests/engine/test_running_a_case.py", "tests/engine/test_verdicts_of_runs.py", *_SEARCH),
@@ -218,6 +238,8 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/store/test_mutated_files.py",
         ),
     ),
+    ("engine/even_cuts", ("tests/engine/test_even_cuts.py", "tests/checks/test_hints_of_retries.py")),
+    ("engine/retries", ("tests/engine/test_retries.py", "tests/checks/test_hints_of_retries.py")),
     (
         "engine/interleavings",
         ("tests/engine/test_interleavings.py", *_SEARCH[:2], f"{_SIMULATED}/test_schedules.py"),

@@ -99,7 +99,7 @@ def _find_all(references: Sequence[str], modules: list[ModuleType]) -> list[Foun
 def find_subject(reference: str) -> Subject:
     """The one subject that `reference` names. Raises :class:`NotFound`, also where it names several."""
     found = find([reference])
-    if len(found) != 1:
+    if found[1:]:
         raise NotFound(
             f"{reference} names {len(found)} subjects: {', '.join(entry.reference for entry in found)}"
         )

@@ -13,7 +13,7 @@ with even cuts is looked for with uneven cuts of the same sides too:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 from itertools import pairwise
@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from adjointlab.core.layout import Layout, balanced_cut
-from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
 from adjointlab.engine.case import Case
 
@@ -39,11 +38,10 @@ class Cuts(Enum):
 
 
 class _Uneven(NamedTuple):
-    """A dimension of a tensor that is cut unevenly, and its side once it is even."""
+    """A shape of tensors, and for each dimension in which some are cut unevenly the side with which they are cut evenly."""
 
     shape: tuple[int, ...]
-    dim: int
-    side: int
+    sides: Mapping[int, int]
 
 
 def has_uneven_cuts(spaces: Sequence[Space]) -> bool:
@@ -61,25 +59,26 @@ def with_cuts(case: Case, spaces: Sequence[Space], cuts: Cuts) -> Case | None:
 
     `spaces` are those that its operator declares. The subject's strategy need not draw the case, and the operator may refuse it.
     """
-    parts: dict[tuple[tuple[int, ...], int], set[int]] = {}
-    for layout in dict.fromkeys(tensor.layout for space in spaces for tensor in space.tensors):
+    # Longer sides are other ones whatever the cuts are: they tell whether the parameters say any.
+    if _parameters(case, spaces, Cuts.LONGER) == dict(case.parameters):
+        return None
+    return structs.replace(case, parameters=_parameters(case, spaces, cuts))
+
+
+def _parameters(case: Case, spaces: Sequence[Space], cuts: Cuts) -> dict[str, Any]:
+    """The parameters of a case, cut otherwise."""
+    parts: dict[tuple[int, ...], dict[int, set[int]]] = {}
+    for layout in (tensor.layout for space in spaces for tensor in space.tensors):
         for dim in range(layout.order):
             if _is_uneven(layout, dim):
-                parts.setdefault((layout.shape, dim), set()).add(len(layout.windows[dim]))
-    longer = cuts is Cuts.LONGER
-    sides = [
-        _Uneven(shape, dim, _even_side(shape[dim], found, longer=longer))
-        for (shape, dim), found in parts.items()
-    ]
+                parts.setdefault(layout.shape, {}).setdefault(dim, set()).add(len(layout.windows[dim]))
     parameters: Any = dict(case.parameters)
-    try:
-        for each in sides:
-            parameters = _changed(parameters, each, cuts)
-        if parameters == dict(case.parameters):
-            return None
-        return structs.replace(case, parameters=parameters)
-    except (ValueError, TypeError):
-        return None
+    for shape, by_dim in parts.items():
+        sides = {
+            dim: _even_side(shape[dim], found, longer=cuts is Cuts.LONGER) for dim, found in by_dim.items()
+        }
+        parameters = _changed(parameters, _Uneven(shape, sides), cuts)
+    return parameters  # type: ignore[no-any-return]
 
 
 def _is_uneven(layout: Layout, dim: int) -> bool:
@@ -97,58 +96,54 @@ def _even_side(side: int, parts: Collection[int], *, longer: bool) -> int:
 
 
 def _changed(value: Any, uneven: _Uneven, cuts: Cuts) -> Any:
-    """Return parameters with the dimension cut otherwise, wherever they say its side or its cut."""
-    shape, dim, side = uneven
-    longer = tuple(side if d == dim else other for d, other in enumerate(shape))
+    """Return parameters with tensors of that shape cut otherwise, wherever they say its sides or its cuts."""
+    shape, sides = uneven
+    longer = tuple(sides.get(dim, side) for dim, side in enumerate(shape))
+    # Where the cut is the balanced one of every side, a side of one more is cut unevenly.
+    follows = cuts in (Cuts.MOVED, Cuts.WITH_EMPTY) and not any(_has_cut(value, shape[dim]) for dim in sides)
+    as_shape = tuple(side + (follows and dim in sides) for dim, side in enumerate(longer))
 
     def change(value: Any) -> Any:
         match value:
             case Layout():
-                return _cut(value, longer, dim, cuts) if value.shape == shape else value
+                return _cut(value, longer, sides, cuts) if value.shape == shape else value
             case Tensor():
                 return replace(value, layout=change(value.layout))
             case Space():
                 return Space(*(change(tensor) for tensor in value.tensors))
-            case Partition():
-                return value
             case Mapping():
                 return {key: change(entry) for key, entry in value.items()}
-            case tuple() | list():
-                return _sequence(value, change)
+            case list():
+                return list(_sequence(value))
+            case tuple():
+                return tuple(_sequence(value))
             case _:
                 return value
 
-    def _sequence(values: Sequence[Any], change: Callable[[Any], Any]) -> Any:
+    def _sequence(values: Sequence[Any]) -> Sequence[Any]:
         if tuple(values) == shape:
-            # Where the cut is the balanced one of every side, a side of one more is cut unevenly.
-            return _like(
-                values, longer if cuts in (Cuts.EVEN, Cuts.LONGER) or has_ends else _one_more(longer, dim)
-            )
-        if _is_cut(values, shape[dim]):
-            return _like(values, _ends(values, side, cuts))
-        if len(values) == len(shape) and any(_is_cut(each, shape[dim]) for each in values):
+            return as_shape
+        for dim, side in sides.items():
+            if _is_cut(values, shape[dim]):
+                return _ends(values, side, cuts)
+        if len(values) == len(shape) and any(_is_cut(each, shape[dim]) for each in values for dim in sides):
             # One cut for each dimension.
-            return _like(values, [change(each) if d == dim else each for d, each in enumerate(values)])
-        return _like(values, [change(each) for each in values])
+            return [
+                _changed(each, _Uneven(shape, {dim: sides[dim]}), cuts) if dim in sides else each
+                for dim, each in enumerate(values)
+            ]
+        return [change(each) for each in values]
 
-    has_ends = _has_cut(value, shape[dim])
     return change(value)
 
 
-def _like(values: Sequence[Any], changed: Sequence[Any]) -> Any:
-    return list(changed) if isinstance(values, list) else tuple(changed)
-
-
-def _one_more(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
-    return tuple(side + (d == dim) for d, side in enumerate(shape))
-
-
-def _cut(layout: Layout, shape: tuple[int, ...], dim: int, cuts: Cuts) -> Layout:
-    """The layout of another shape with such a cut of one dimension, and its own windows in the others."""
+def _cut(layout: Layout, shape: tuple[int, ...], dims: Collection[int], cuts: Cuts) -> Layout:
+    """The layout of another shape with such cuts of these dimensions, and its own windows in the others."""
     windows = list(layout.windows)
-    ends = layout.ends(dim)
-    if ends is not None:
-        windows[dim] = tuple(pairwise(_ends(ends, shape[dim], cuts)))
+    for dim in dims:
+        ends = layout.ends(dim)
+        if ends is not None:
+            windows[dim] = tuple(pairwise(_ends(ends, shape[dim], cuts)))
     return Layout(shape, layout.partition, windows, layout.axes)
 
 
@@ -156,13 +151,9 @@ def _ends(ends: Sequence[int], side: int, cuts: Cuts) -> tuple[int, ...]:
     """The boundaries of as many parts of a longer side; one part is all of it."""
     parts = len(ends) - 1
     if cuts is Cuts.WITH_EMPTY:
-        filled = [stop > start for start, stop in pairwise(ends)]
-        inner = iter(balanced_cut(side, max(sum(filled), 1)))
-        at, result = next(inner), [0]
-        for is_filled in filled:
-            at = next(inner) if is_filled else at
-            result.append(at)
-        return tuple(result)
+        ends_of_filled = sorted(set(ends))
+        moved = balanced_cut(side, max(len(ends_of_filled) - 1, 1))
+        return tuple(moved[ends_of_filled.index(end)] for end in ends)
     even = list(balanced_cut(side, parts))
     if cuts is Cuts.MOVED and parts > 1:
         even[1] -= 1  # the first part gives its last element to the second

@@ -39,7 +39,7 @@ __all__ = ["Bound", "bound_of", "every_case", "exhaust", "memory_of_proofs"]
 Bound = Mapping[str, int]
 """The limits of a subject's cases: the keyword arguments of its enumeration."""
 
-_NO_FAILURE = 2**62
+_NO_FAILURE = sys.maxsize
 """Larger than the number of any case."""
 
 _BATCH_SIZE = 32
@@ -57,6 +57,10 @@ class _Share:
     entries: int = 0
     failure: tuple[int, Case, Judgement] | None = None
     error: str = ""
+
+
+def _ended_early(error: str) -> _Share:
+    return _Share(CaseCounts(0), error=error)
 
 
 class _Judged(NamedTuple):
@@ -152,7 +156,7 @@ def exhaust(
     except KeyboardInterrupt:
         raise
     except BaseException:
-        shares, total = [_Share(CaseCounts(0), error=traceback.format_exc().rstrip())], 0
+        shares, total = [_ended_early(traceback.format_exc().rstrip())], 0
     else:
         processes = max(1, min(jobs or cores(), total))
         shares = _in_processes(
@@ -214,7 +218,7 @@ class _Process:
         except KeyboardInterrupt:
             pass  # the process that started this one has it too
         except BaseException:
-            pipe.send(_Share(CaseCounts(0), error=traceback.format_exc().rstrip()))
+            pipe.send(_ended_early(traceback.format_exc().rstrip()))
 
     def share(self) -> _Share:
         subject, world = find_subject(self.reference), SimulatedWorld()
@@ -301,7 +305,7 @@ def _in_processes(
                 shares.append(pipe.recv())
             except EOFError:
                 process.join()
-                shares.append(_Share(CaseCounts(0), error=f"it ended with exit code {process.exitcode}"))
+                shares.append(_ended_early(f"it ended with exit code {process.exitcode}"))
         tick(sum(value.value for value in done))
     finally:
         for process in processes:

@@ -34,25 +34,23 @@ def judge_all(
     A run that hangs or crashes is that failure. Results that are right in some runs only, or that differ where they are exact,
     depend on the schedule: the lines show two runs that differ.
     """
-    unjudged = [index for index, verdict in enumerate(verdicts) if verdict.status is Status.UNJUDGED]
+    unjudged, judged = _numbers_by(lambda verdict: verdict.status is Status.UNJUDGED, verdicts)
     if unjudged:
         failure = verdicts[unjudged[0]]
-        if len(unjudged) == len(runs):
+        if not judged:
             return failure
-        completed = next(index for index in range(len(runs)) if index not in unjudged)
         note = (
             f"{len(unjudged)} of {len(runs)} fail so, such as {case.schedules[unjudged[0]]}; "
-            f"not so {case.schedules[completed]}"
+            f"not so {case.schedules[judged[0]]}"
         )
         return replace(failure, lines=(("schedules", note), *failure.lines))
-    right = [index for index, verdict in enumerate(verdicts) if verdict.is_coherent]
+    right, wrong = _numbers_by(lambda verdict: verdict.is_coherent, verdicts)
     if not right:
         return verdicts[0]
-    if len(right) < len(runs):
-        one = right[0]
-        other = next(index for index in range(len(runs)) if index not in right)
-        wrong = verdicts[other]
-        shown = [(f"under {case.schedules[other]}", wrong.headline), *wrong.lines]
+    if wrong:
+        one, other = right[0], wrong[0]
+        failure = verdicts[other]
+        shown = [(f"under {case.schedules[other]}", failure.headline), *failure.lines]
         return _dependent(case, runs, one, other, (f"under {case.schedules[one]}", "coherent"), *shown)
     results = [invariants_of(case, run) for run in runs]
     for other in range(1, len(runs)):
@@ -68,6 +66,15 @@ def judge_all(
                 (f"under {case.schedules[other]}", second),
             )
     return verdicts[0]
+
+
+def _numbers_by(has: Callable[[Verdict], bool], verdicts: Sequence[Verdict]) -> tuple[list[int], list[int]]:
+    """The positions of the verdicts that have a property, and of those that have it not."""
+    with_it: list[int] = []
+    without: list[int] = []
+    for number, verdict in enumerate(verdicts):
+        (with_it if has(verdict) else without).append(number)
+    return with_it, without
 
 
 def narrowed(run: Runner, case: Case, fails_so: Callable[[Case], bool]) -> Case:
@@ -121,7 +128,7 @@ def _matched_calls(case: Case, runs: Sequence[Run], one: int, other: int) -> tup
     both = [runs[one].matched, runs[other].matched]
     pairs = enumerate(zip(*both, strict=False))
     different = next((n for n, (first, second) in pairs if str(first) != str(second)), None)
-    start = max(0, (different or 0) - _MATCHED_CALLS // 2)
+    start = 0 if different is None else max(0, different - _MATCHED_CALLS // 2)
     return tuple(
         MatchedCalls(
             str(case.schedules[number]),

@@ -120,7 +120,7 @@ class ParallelRecipe:
         import torch
         from torch.distributed.tensor import Replicate, Shard
 
-        from adjointlab.torch_distributed.parallel import Names, ParallelModule, Placing, space_on
+        from adjointlab.torch_distributed.parallel import Names, ParallelModule, Placing, tensor_on
 
         shape, dtype = as_mesh(parameters["mesh"]), str(parameters.get("dtype", "float64"))
         sharing = self._sharing(shape)
@@ -150,13 +150,11 @@ class ParallelRecipe:
         if "training" in parameters:
             made.train(bool(parameters["training"]))
         domain = [
-            space_on(mesh, placements, size, dtype, f"x{number or ''}").tensors[0]
+            tensor_on(mesh, placements, size, dtype, f"x{number or ''}")
             for number, (placements, size) in enumerate(zip(placing.inputs, shapes, strict=True))
         ]
         codomain = [
-            space_on(
-                mesh, placing.of_output(number), tuple(y.shape), _name(y.dtype), f"y{number or ''}"
-            ).tensors[0]
+            tensor_on(mesh, placing.of_output(number), tuple(y.shape), _name(y.dtype), f"y{number or ''}")
             for number, y in enumerate(outputs)
         ]
         return Layer(
@@ -240,7 +238,7 @@ class DTensorRecipe:
     def _made(self, comm: Communicator, parameters: Parameters) -> tuple[DTensorFunction, Space]:
         import torch
 
-        from adjointlab.torch_distributed.parallel import DTensorFunction, space_on
+        from adjointlab.torch_distributed.parallel import DTensorFunction, tensor_on
 
         shapes, dtype = shapes_of(parameters["inputs"]), str(parameters.get("dtype", "float64"))
         names = [f"x{number or ''}" for number in range(len(shapes))]
@@ -252,7 +250,7 @@ class DTensorRecipe:
         mesh = as_mesh(parameters["mesh"]).make_on(comm)
         domain = Space(
             *(
-                space_on(mesh, of_input, shape, dtype, f"x{number or ''}").tensors[0]
+                tensor_on(mesh, of_input, shape, dtype, f"x{number or ''}")
                 for number, (of_input, shape) in enumerate(zip(placements, shapes, strict=True))
             )
         )

@@ -189,7 +189,7 @@ def _listed_target(target: torch.Tensor | None) -> list[torch.Tensor]:
     """The example of a target; one of any numbers where none is given."""
     import torch
 
-    return [torch.zeros(1) if target is None else target]
+    return [torch.zeros(()) if target is None else target]
 
 
 def _shapes(examples: Sequence[torch.Tensor]) -> dict[str, object]:
@@ -202,10 +202,13 @@ def _legal(examples: Sequence[torch.Tensor]) -> Prepare:
         return elementwise
 
     def prepare(*drawn: Any) -> Sequence[Any]:
+        # The remainder of truth values is of integers, and a mask has to stay one.
         return [
             x
             if example.is_floating_point()
-            else x.to(example.dtype).remainder(int(example.max()) + 1 if example.numel() else 1)
+            else x.to(example.dtype)
+            .remainder(int(example.max()) + 1 if example.numel() else 1)
+            .to(example.dtype)
             for x, example in zip(drawn, examples, strict=True)
         ]
 

@@ -120,15 +120,16 @@ class _Retries:
         spaces = self._spaces(self.case)
         if not has_uneven_cuts(spaces):
             return
-        even, longer, moved, with_empty = (with_cuts(self.case, spaces, cuts) for cuts in Cuts)
-        if even is None or longer is None or moved is None:
+        made = [other for cuts in Cuts if (other := with_cuts(self.case, spaces, cuts)) is not None]
+        if not made:
             return
+        even, longer, moved, with_empty = made
         of_even = self._spaces(even)
         if not of_even or has_uneven_cuts(of_even):
             return
         if self._vanishes(even, moved) and self._all_pass(longer):
             yield Hint(FaultKind.UNEVEN, "right with even cuts, and wrong with uneven ones of the same sides")
-        elif with_empty is not None and self._vanishes(moved, with_empty) and self._all_pass(even):
+        elif self._vanishes(moved, with_empty) and self._all_pass(even):
             text = "right where every rank holds elements, and wrong where the part of one is empty"
             yield Hint(FaultKind.EMPTY, text)
 
@@ -136,12 +137,12 @@ class _Retries:
         """Return True if no key shows the fault in the changed case, and enough of the same keys show it in the control."""
         if not self._all_pass(changed):
             return False
-        judged = (self._judged(each) for each in _with_other_keys(control, _KEYS))
+        judged = (self._judged(each) for each in _with_other_keys(control))
         failed = sum(each is not None and each.verdict.fails_like(self.verdict) for each in judged)
         return failed >= _TELLING
 
     def _all_pass(self, case: Case) -> bool:
-        judged = (self._judged(each) for each in _with_other_keys(case, _KEYS))
+        judged = (self._judged(each) for each in _with_other_keys(case))
         return all(each is not None and each.verdict.is_coherent for each in judged)
 
     def _spaces(self, case: Case) -> tuple[Space, ...]:
@@ -165,7 +166,7 @@ class _Retries:
         """The relation of wrong values of any result: which one is wrong first depends on what requires a gradient under a key."""
         told: Hint | None = None
         number = 0
-        for each in _with_other_keys(case, _KEYS):
+        for each in _with_other_keys(case):
             judgement = self._judged(each)
             if judgement is None or judgement.verdict.status is not Status.INCOHERENT:
                 continue
@@ -193,7 +194,7 @@ class _Retries:
         """The hint on results that stay as they are when other ranks hold other values, on every rank that has wrong ones."""
         check = check_named(case.check)
         found: list[list[int]] = []  # by key: the ranks whose wrong results stay
-        for each in _with_other_keys(case, _KEYS) if case.ranks > 1 else ():
+        for each in _with_other_keys(case) if case.ranks > 1 else ():
             observations = self._observed(each)
             stays: dict[int, bool | None] = {}
             for rank in range(min(case.ranks, _HOLDERS)):
@@ -205,7 +206,7 @@ class _Retries:
             found += [ranks] if (ranks := [rank for rank, stay in stays.items() if stay]) else []
             if len(found) == _TELLING:
                 break
-        if len(found) < _TELLING:
+        else:
             return None
         ranks = sorted({rank for each in found for rank in each})
         return Hint(
@@ -229,9 +230,9 @@ class _Retries:
         return [each.observation for each in seen]
 
 
-def _with_other_keys(case: Case, number: int) -> Iterator[Case]:
-    for step in range(1, number + 1):
-        setting = replace(case.setting, seed=case.setting.seed + step * _STEP)
+def _with_other_keys(case: Case) -> Iterator[Case]:
+    for number in range(_KEYS):
+        setting = replace(case.setting, seed=case.setting.seed + (number + 1) * _STEP)
         yield structs.replace(case, setting=setting)
 
 

@@ -7,9 +7,9 @@ tuples of integers. A strategy need not draw them all: a step may break a rule t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count, islice
+from itertools import count, islice, pairwise
 from typing import Final
 
 from msgspec import structs
@@ -67,25 +67,21 @@ def _changes(case: Case) -> Iterator[tuple[int, _Change]]:
     layouts = [leaf for leaf in leaves if isinstance(leaf, Layout)]
     grids = {leaf for leaf in leaves if isinstance(leaf, Partition)} | {each.partition for each in layouts}
     partitions = sorted(grids, key=lambda grid: (grid.shape, grid.ranks))
-    slabs = [
-        (grid, dim, index)
-        for grid in partitions
-        for dim, side in enumerate(grid.shape)
-        if side > 1
-        for index in range(side)
-    ]
-    for gone in reversed(range(case.ranks if case.ranks > 1 else 0)):
+    for gone in reversed(range(case.ranks)):
         without = _without_rank(gone, case.ranks)
         yield case.ranks - 1, without
-        for grid, dim, index in slabs:
-            if grid.is_active(gone) and grid.index(gone)[dim] == index:
+        for grid in partitions:
+            for dim, index in enumerate(grid.index(gone) if grid.is_active(gone) else ()):
                 yield case.ranks - 1, _then(_without_slab(grid, dim, index), without)
-    for grid, dim, index in slabs:
-        yield case.ranks, _without_slab(grid, dim, index)
+    for grid in partitions:
+        for dim, side in enumerate(grid.shape):
+            for index in range(side):
+                yield case.ranks, _without_slab(grid, dim, index)
     for shape in sorted({layout.shape for layout in layouts}):
         for dim, side in enumerate(shape):
-            # An empty tensor is smaller still, but explains less than one with an element.
-            for index in reversed(range(side if side > 1 else 0)):
+            if side == 1:
+                continue  # an empty tensor is smaller still, but explains less than one with an element
+            for index in reversed(range(side)):
                 yield case.ranks, _without_index(shape, dim, index)
     for number, leaf in enumerate(leaves):
         if isinstance(leaf, int) and not isinstance(leaf, bool) and leaf:
@@ -106,8 +102,7 @@ def _without_rank(gone: int, ranks: int) -> _Change:
                 raise ValueError(f"gone: rank {gone} is in {value}")
             return Partition(value.shape, [rank - (rank > gone) for rank in value.ranks])
         if _is_cut(value, ranks):  # the boundaries of one part for each rank: two parts become one
-            boundary = min(max(gone, 1), ranks - 1)
-            return (*value[:boundary], *value[boundary + 1 :])  # type: ignore[index]
+            return _without_boundary(value, gone)  # type: ignore[arg-type]
         return value
 
     return change
@@ -116,7 +111,7 @@ def _without_rank(gone: int, ranks: int) -> _Change:
 def _without_slab(grid: Partition, dim: int, index: int) -> _Change:
     """Leave out the workers at one index of a grid; the part of a tensor that they hold falls to their neighbours."""
     shape = tuple(side - (d == dim) for d, side in enumerate(grid.shape))
-    smaller = Partition(shape, [rank for rank in grid.ranks if grid.index(rank)[dim] != index])
+    ranks = [rank for rank in grid.ranks if grid.index(rank)[dim] != index]
 
     def change(value: object) -> object:
         if isinstance(value, Layout) and value.partition == grid:
@@ -124,8 +119,8 @@ def _without_slab(grid: Partition, dim: int, index: int) -> _Change:
             for tensor_dim, axis in enumerate(value.axes):
                 old = value.windows[tensor_dim]
                 windows.append(old if axis != dim else _without_part(value, tensor_dim, index))
-            return _layout(value, value.shape, smaller, windows)
-        return smaller if value == grid else value
+            return _layout(value, value.shape, Partition(shape, ranks), windows)
+        return Partition(shape, ranks) if value == grid else value
 
     return change
 
@@ -175,13 +170,18 @@ def _without_part(layout: Layout, dim: int, index: int) -> tuple[Window, ...] | 
     """The windows of a dimension without one part; `None` for the balanced cut."""
     if _is_balanced(layout, dim):
         return None
+    ends = layout.ends(dim)
+    if ends is not None:
+        return tuple(pairwise(_without_boundary(ends, index)))
     windows = list(layout.windows[dim])
-    start, stop = windows.pop(index)
-    if layout.ends(dim) is not None:
-        # The part before takes over; that after the first part, where there is none before.
-        neighbour = max(index - 1, 0)
-        windows[neighbour] = (windows[neighbour][0], stop) if index else (start, windows[neighbour][1])
+    del windows[index]
     return tuple(windows)
+
+
+def _without_boundary(ends: Sequence[int], part: int) -> Sequence[int]:
+    """The boundaries of one part less: what it held falls to the part before, of the first to the part after."""
+    boundary = max(part, 1)
+    return (*ends[:boundary], *ends[boundary + 1 :])
 
 
 def _layout(

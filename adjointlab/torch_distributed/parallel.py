@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from adjointlab.core.arrays import dtype_name
 from adjointlab.core.operator import WrongClaim, as_tuple
 from adjointlab.core.placements import placed
-from adjointlab.core.space import Space, Tensor
+from adjointlab.core.space import LocalType, Space, Tensor
 
 __all__ = [
     "DTensorFunction",
@@ -31,7 +31,7 @@ __all__ = [
     "Placing",
     "check_claim",
     "sequential_name",
-    "space_on",
+    "tensor_on",
 ]
 
 _WRAPPERS: Final = frozenset({"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
@@ -172,7 +172,7 @@ class ParallelModule(NamedModule):
                 f"the parameter {name} has shape {tuple(held.shape)}, and the sequential one {tuple(shape)}: say how the ranks "
                 f'share it, with parameter_placements={{"{name}": [Shard(0)]}}'
             )
-        return space_on(self._mesh, placements, shape, dtype_name(held), name).tensors[0]
+        return tensor_on(self._mesh, placements, shape, dtype_name(held), name)
 
 
 class DTensorFunction(nn.Module):
@@ -207,9 +207,7 @@ class DTensorFunction(nn.Module):
         assert self._claims is not None
         return Space(
             *(
-                space_on(claim.mesh, claim.placements, claim.shape, claim.dtype, f"y{number or ''}").tensors[
-                    0
-                ]
+                tensor_on(claim.mesh, claim.placements, claim.shape, claim.dtype, f"y{number or ''}")
                 for number, claim in enumerate(self._claims)
             )
         )
@@ -349,10 +347,12 @@ def from_local(
     )
 
 
-def space_on(mesh: DeviceMesh, placements: Placements, shape: Sequence[int], dtype: str, name: str) -> Space:
-    """The space of one tensor on a mesh of all ranks."""
+def tensor_on(
+    mesh: DeviceMesh, placements: Placements, shape: Sequence[int], dtype: str, name: str
+) -> Tensor:
+    """One tensor on a mesh of all ranks."""
     layout, types = placed(mesh, placements, shape)
-    return Space(layout, dtype=dtype, types=types, name=name)
+    return Tensor(layout, dtype, tuple(map(LocalType, types)), name)
 
 
 def check_claim(tensor: DTensor) -> None:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec import structs
 
 import adjointlab as al
-from adjointlab.checks.check import check_named
+from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.context import FRACTIONS, InputSetting
 from adjointlab.checks.evidence import Evidence, Place
 from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.verdict import Verdict, coherent, incoherent, unjudged
 from adjointlab.engine.case import Case
+from adjointlab.engine.interleavings import DEPENDS
 from adjointlab.engine.retries import _Retries, with_hints_of_retries
-from adjointlab.engine.run_case import NO_RETURN, Judgement
+from adjointlab.engine.run_case import NO_RETURN, NONDETERMINISTIC, Judgement, RankObservation
 from adjointlab.pictures.model import Grid
 from adjointlab.worlds.schedule import Schedule
+from adjointlab.worlds.world import Finding, FindingKind, Returned, Run
 from tests.samples import right
 
 SEED = 1000
@@ -77,6 +80,7 @@ ONE, ANOTHER = FaultKind.UNEVEN, FaultKind.EMPTY
         ([None, coherent(), unjudged("no"), of_kind(ONE, "first"), of_kind(ONE), of_kind(ONE)], "first"),
         ([of_kind(ONE), of_kind(ONE), coherent(), coherent(), coherent(), coherent()], None),
         ([of_kind(ONE), of_kind(ANOTHER), of_kind(ONE), of_kind(ONE), of_kind(ONE), of_kind(ONE)], None),
+        ([of_kind(ANOTHER), of_kind(ONE), of_kind(ANOTHER), of_kind(ANOTHER), WRONG, WRONG], None),
         ([of_kind(ONE), WRONG, of_kind(ONE), of_kind(ONE), of_kind(ONE), of_kind(ONE)], None),
     ],
 )
@@ -190,7 +194,11 @@ def test_nothing_is_learnt_after_the_end() -> None:
         (WRONG, CASE, False, True),
         (unjudged("raised", kind="raised"), CASE, True, True),
         (unjudged("raised", kind="raised"), CASE, False, False),
-        (unjudged("late", kind=NO_RETURN), CASE, True, False),
+        *(
+            (incoherent("no", kind=kind), CASE, True, False)
+            for kind in (DEPENDS, NO_RETURN, NONDETERMINISTIC)
+        ),
+        (unjudged("livelock", kind=FindingKind.LIVELOCK), CASE, True, False),
         (WRONG, structs.replace(CASE, schedules=(Schedule(),)), True, False),
     ],
 )
@@ -211,3 +219,254 @@ def test_failures_that_cost_little_are_retried(
             retry()
     else:
         assert retry() is verdict
+
+
+# Cuts
+
+
+RIGHT: Sequence[Verdict | None] = [coherent()] * 6
+HALF: Sequence[Verdict | None] = [WRONG, coherent(), WRONG, None, WRONG, OTHER]
+FEW: Sequence[Verdict | None] = [WRONG, coherent(), WRONG, None, OTHER, OTHER]
+ONCE: Sequence[Verdict | None] = [*RIGHT[:5], WRONG]
+UNEVEN = al.Layout.cut((2,), (2,), [(0, 2, 2)])
+CUT = structs.replace(CASE, ranks=2, parameters={"layout": UNEVEN})
+OF_UNEVEN = Hint(FaultKind.UNEVEN, "right with even cuts, and wrong with uneven ones of the same sides")
+OF_EMPTY = Hint(
+    FaultKind.EMPTY, "right where every rank holds elements, and wrong where the part of one is empty"
+)
+
+
+@dataclass(frozen=True)
+class ScriptedCuts(Scripted):
+    """Judges a case by its cut, and tells its spaces."""
+
+    by_cut: tuple[tuple[tuple[int, ...], Sequence[Verdict | None]], ...] = ()
+    without_spaces: tuple[tuple[int, ...], ...] = ()
+    declared: al.Layout | None = None  # for every case
+
+    def _judged(self, case: Case) -> Judgement | None:
+        layout: Any = case.parameters["layout"]
+        ends = layout.ends(0)
+        if case.setting.seed == SEED:
+            spaces = Spaces(al.Space(al.Layout((3,), (1,))), al.Space(self.declared or layout))
+            return (
+                None if ends == (0, 0) else Judgement(WRONG, None if ends in self.without_spaces else spaces)
+            )
+        verdict = dict(self.by_cut)[ends][key(case)]
+        return None if verdict is None else Judgement(verdict, None)
+
+
+E, L, M, W = (0, 2, 4), (0, 3, 6), (0, 1, 4), (0, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("even", "longer", "moved", "with_empty", "told"),
+    [
+        (RIGHT, RIGHT, HALF, HALF, [OF_UNEVEN]),
+        (RIGHT, RIGHT, HALF, RIGHT, [OF_UNEVEN]),
+        (RIGHT, RIGHT, FEW, HALF, []),
+        (RIGHT, ONCE, HALF, HALF, []),
+        (ONCE, RIGHT, HALF, HALF, []),
+        (RIGHT, HALF, RIGHT, HALF, [OF_EMPTY]),
+        (RIGHT, RIGHT, RIGHT, HALF, [OF_EMPTY]),
+        (RIGHT, RIGHT, RIGHT, FEW, []),
+        (RIGHT, RIGHT, ONCE, HALF, []),
+        (ONCE, RIGHT, RIGHT, HALF, []),
+    ],
+)
+def test_a_fault_of_cuts_is_right_with_other_cuts_of_the_same_and_of_longer_sides(
+    even: Any, longer: Any, moved: Any, with_empty: Any, told: list[Hint]
+) -> None:
+    verdicts = tuple(zip((E, L, M, W), (even, longer, moved, with_empty), strict=True))
+    retries = ScriptedCuts(run, CUT, WRONG, right, float("inf"), by_cut=verdicts)
+    assert list(retries.of_cuts()) == told
+    # Nothing is told where the operator does not say how it cuts its tensors, or cuts them unevenly all the same.
+    for unknown in ((0, 2, 2), E):
+        assert list(replace(retries, without_spaces=(unknown,)).of_cuts()) == []
+    assert list(replace(retries, declared=UNEVEN).of_cuts()) == []
+    assert list(replace(retries, declared=al.Layout((2,), (2,))).of_cuts()) == []
+    elsewhere = structs.replace(CUT, parameters={"layout": al.Layout((2,), (2,))})
+    assert list(replace(retries, case=elsewhere, declared=al.Layout((3,), (2,))).of_cuts()) == []
+
+
+def run(*given: Any, **named: Any) -> Any:
+    raise AssertionError(given)
+
+
+# Values
+
+
+def test_the_memory_order_and_the_course_of_the_passes_are_told_where_the_fault_vanishes_without_them() -> (
+    None
+):
+    # With this key, gradients that were there before are added to.
+    case = structs.replace(CASE, setting=replace(CASE.setting, seed=9))
+    settings = list(check_named("gradients").plainer_settings(case.setting))
+    assert len(settings) > 1
+    seen: list[tuple[Case, Case]] = []
+
+    class Vanishing(Scripted):
+        def _vanishes(self, changed: Case, control: Case) -> bool:
+            seen.append((changed, control))
+            return len(seen) != 1
+
+    assert list(Vanishing(run, case, WRONG, right, 0.0).of_settings()) == [hint for hint, _ in settings[1:]]
+    assert seen == [(structs.replace(case, setting=setting), case) for _, setting in settings]
+
+
+@pytest.mark.parametrize("kind", FaultKind)
+@pytest.mark.parametrize("is_layer", [False, True])
+def test_a_root_asks_for_the_other_direction_and_nothing_there_for_the_own_part(
+    kind: FaultKind, is_layer: bool
+) -> None:
+    class Asked(Scripted):
+        def _in_both_directions(self, hint: Hint) -> Hint:
+            return replace(hint, text="of both")
+
+        def _own_part(self, case: Case) -> Hint | None:
+            assert case.values == FRACTIONS
+            return Hint(kind, "own") if case.ranks > 1 else None
+
+    subject: Any = LAYER if is_layer else right
+    retries = Asked(run, CASE, WRONG, subject, 0.0, script=lambda case: of_kind(kind))
+    expected = "text"
+    if kind in (FaultKind.TIMES_ROOT, FaultKind.BY_ROOT):
+        expected = "of both"
+    elif is_layer and kind in (FaultKind.MISSING, FaultKind.ZERO_RANK):
+        expected = "own"
+    assert retries.of_values() == Hint(kind, expected)
+    nothing = replace(retries, script=lambda case: WRONG)
+    assert nothing.of_values() == (Hint(kind, "own") if is_layer else None)
+    if expected == "own":
+        assert replace(retries, case=structs.replace(CASE, ranks=1)).of_values() == Hint(kind, "text")
+
+
+def test_a_root_is_told_of_operators_whose_matrices_are_adjoint() -> None:
+    hint = Hint(FaultKind.BY_ROOT, "divided")
+    asked: list[Case] = []
+
+    def retries(verdict: Verdict | None, *, is_layer: bool = False) -> Scripted:
+        def script(case: Case) -> Verdict | None:
+            asked.append(case)
+            return verdict
+
+        return replace(scripted([], is_layer=is_layer), script=script)
+
+    both = Hint(hint.kind, "divided, and the adjoint is its transpose: both directions have the factor")
+    assert retries(coherent())._in_both_directions(hint) == both
+    assert retries(WRONG)._in_both_directions(hint) is None
+    assert retries(None)._in_both_directions(hint) is None
+    assert asked == [structs.replace(CASE, check="matrix")] * 3
+    assert retries(coherent(), is_layer=True)._in_both_directions(hint) is None
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize("fails_alone", [False, True])
+@pytest.mark.parametrize("failures", [0, 3, 4])
+def test_a_run_that_could_not_be_judged_tells_nothing_of_the_own_part(
+    monkeypatch: pytest.MonkeyPatch, fails_alone: bool, failures: int
+) -> None:
+    def observed(self: _Retries, case: Case) -> tuple[int, ...]:
+        fails = (case.same_on is None) == fails_alone
+        return () if fails and key(case) < failures else (key(case),)
+
+    monkeypatch.setattr(_Retries, "_observed", observed)
+    monkeypatch.setattr(type(check_named("gradients")), "is_of_own_part", lambda self, *given: True)
+    text = "of the own part alone: on ranks 0, 1, 2 it stays as it is when the other ranks hold other values, and should not"
+    told = scripted([])._own_part(structs.replace(CASE, ranks=3))
+    assert told == (Hint(FaultKind.OWN_PART, text) if failures < 4 else None)
+
+
+def test_observations_are_those_of_all_ranks_of_a_run_that_can_be_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spaces = Spaces(al.Space(UNEVEN), al.Space(UNEVEN))
+    returned = tuple(Returned(RankObservation(rank * 10, spaces)) for rank in range(2))
+    case = structs.replace(CUT, schedule=7)
+    ran: list[Any] = []
+
+    def retries(result: Run) -> _Retries:
+        def run(*given: Any, **named: Any) -> Run:
+            ran.append((given, named))
+            return result
+
+        return _Retries(run, case, WRONG, right, float("inf"))
+
+    verdicts: dict[str, Judgement | None] = {"judged": Judgement(WRONG, None)}
+    monkeypatch.setattr("adjointlab.engine.retries.judgement_of", lambda case, run: verdicts["judged"])
+    assert retries(Run(returned))._observed(case) == [0, 10]
+    assert ran == [((case, 2), {"seed": 7})]
+    assert retries(Run(returned, (Finding(FindingKind.BLOCKED, ""),)))._observed(case) == ()
+    verdicts["judged"] = None
+    assert retries(Run(returned))._observed(case) == ()
+
+
+# Verdicts
+
+
+KNOWN, FOUND, OF_SETTING, OF_CUT = (
+    Hint(kind, kind.value)
+    for kind in (FaultKind.SIGN, FaultKind.DOUBLED, FaultKind.STRIDES, FaultKind.UNEVEN)
+)
+PLACE = Place(Grid("y", "", (1,), (), ()), "[0]", (("got", "1"), ("due", "2")), KNOWN)
+MATRICES: Any = SimpleNamespace(hint=None)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "told"),
+    [
+        (None, Evidence(retried=(OF_SETTING, OF_CUT))),
+        (Evidence(PLACE), Evidence(replace(PLACE, hint=FOUND), retried=(OF_SETTING, OF_CUT))),
+        (Evidence(PLACE, MATRICES), Evidence(PLACE, MATRICES, retried=(OF_SETTING, OF_CUT))),
+        (Evidence(hint=KNOWN), Evidence(hint=KNOWN, retried=(OF_SETTING, OF_CUT))),
+        (Evidence(hint=OF_SETTING), Evidence(hint=OF_SETTING, retried=(OF_CUT,))),
+        (Evidence(hint=OF_CUT), Evidence(hint=OF_CUT, retried=(OF_SETTING,))),
+    ],
+)
+def test_a_verdict_has_the_hints_that_it_had_not(
+    monkeypatch: pytest.MonkeyPatch, evidence: Evidence | None, told: Evidence
+) -> None:
+    monkeypatch.setattr(_Retries, "of_values", lambda self: FOUND)
+    monkeypatch.setattr(_Retries, "of_settings", lambda self: iter([OF_SETTING]))
+    monkeypatch.setattr(_Retries, "of_cuts", lambda self: iter([OF_CUT]))
+    verdict = replace(WRONG, evidence=evidence)
+
+    def retried(*, may_change_parameters: bool) -> Verdict:
+        return with_hints_of_retries(run, CASE, verdict, right, may_change_parameters=may_change_parameters)
+
+    found = retried(may_change_parameters=True)
+    assert (found, found.evidence) == (WRONG, told)
+    without_cuts = replace(told, retried=tuple(hint for hint in told.retried if hint is not OF_CUT))
+    expected = None if without_cuts == Evidence() else without_cuts
+    assert retried(may_change_parameters=False).evidence == expected
+
+
+def test_a_verdict_without_hints_has_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Retries, "of_settings", lambda self: iter([]))
+    retried = with_hints_of_retries(run, CASE, WRONG, right, may_change_parameters=False)
+    assert retried == WRONG
+    assert retried.evidence is None
+
+
+@pytest.mark.parametrize(("seconds", "is_begun"), [(5.0, True), (0.0, True), (-1.0, False)])
+def test_retries_begin_until_so_many_seconds_of_processor_time_have_passed(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, is_begun: bool
+) -> None:
+    class Begun(Exception):
+        pass
+
+    def run(*given: Any, **named: Any) -> Any:
+        raise Begun
+
+    monkeypatch.setattr("adjointlab.engine.retries.time", SimpleNamespace(process_time=lambda: 100.0))
+    retries = _Retries(run, CASE, WRONG, right, 100.0 + seconds)
+    for begin in (
+        lambda: with_hints_of_retries(run, CASE, WRONG, right, may_change_parameters=True, seconds=seconds),
+        lambda: retries._judged(CASE),
+        lambda: retries._observed(CASE),
+    ):
+        if is_begun:
+            with pytest.raises(Begun):
+                begin()
+        else:
+            assert not begin() or begin() == WRONG

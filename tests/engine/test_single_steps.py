@@ -74,6 +74,7 @@ def test_a_rank_less_joins_its_part_of_a_cut_to_a_neighbour() -> None:
             (1, 2, 5, 7),
             [(1, 2, 5, 7)],
         ),  # no boundaries of three parts: they begin elsewhere, go back, or are of two or of four
+        ((-1, 2, 5, 7), [(-1, 2, 5, 7)]),
         ((0, 5, 2, 7), [(0, 5, 2, 7)]),
         ((0, 2, 7), [(0, 2, 7)]),
         ((0, 1, 2, 5, 7), [(0, 1, 2, 5, 7)]),
@@ -111,6 +112,76 @@ def test_an_index_less_moves_what_comes_behind_it() -> None:
         if parameters["layout"].shape == (3, 4)
     ]
     assert shorter == [((0, 4), (2, 4)), ((0, 3), (2, 4)), ((0, 3), (1, 4))]  # without 4, 3 or 2, 1 or 0
+
+
+def test_steps_leave_other_shapes_grids_and_texts_as_they_are() -> None:
+    row, column = al.Partition((1, 2), (0, 4)), al.Partition((2, 1), (1, 3))
+    wide, high = al.Layout((2, 3), row), al.Layout((3, 2), column)
+    given: dict[str, Any] = {"kind": "same", "row": row, "column": column, "wide": wide, "high": high}
+
+    def with_row(row: al.Partition) -> dict[str, Any]:
+        return {**given, "row": row, "wide": al.Layout((2, 3), row)}
+
+    def with_column(column: al.Partition) -> dict[str, Any]:
+        return {**given, "column": column, "high": al.Layout((3, 2), column)}
+
+    def numbered(row: tuple[int, ...], column: tuple[int, ...]) -> dict[str, Any]:
+        grids = al.Partition((1, len(row)), row), al.Partition((len(column), 1), column)
+        return with_row(grids[0]) | {"column": grids[1], "high": al.Layout((3, 2), grids[1])}
+
+    assert steps(5, **given) == [
+        (4, numbered((0,), (1, 3))),
+        (4, numbered((0, 3), (1,))),
+        (4, numbered((0, 3), (1, 2))),
+        (4, numbered((0, 3), (2,))),
+        (4, numbered((3,), (0, 2))),
+        (5, with_row(al.Partition((1, 1), (4,)))),
+        (5, with_row(al.Partition((1, 1), (0,)))),
+        (5, with_column(al.Partition((1, 1), (3,)))),
+        (5, with_column(al.Partition((1, 1), (1,)))),
+        (5, given | {"wide": al.Layout((1, 3), row)}),
+        (5, given | {"wide": al.Layout((2, 2), row)}),
+        (5, given | {"high": al.Layout((2, 2), column)}),
+        (5, given | {"high": al.Layout((3, 1), column)}),
+    ]
+
+
+def test_a_worker_less_of_many_leaves_its_part_to_its_neighbour() -> None:
+    cut = al.Layout.cut((12,), (5,), [(0, 1, 3, 7, 8, 12)])
+    assert [
+        parameters["layout"].ends(0)
+        for ranks, parameters in steps(5, layout=cut)
+        if (ranks, parameters["layout"].partition.size) == (5, 4)
+    ] == [(0, 3, 7, 8, 12), (0, 3, 7, 8, 12), (0, 1, 7, 8, 12), (0, 1, 3, 8, 12), (0, 1, 3, 7, 12)]
+
+
+def test_a_worker_less_leaves_the_cut_of_the_other_dimension_as_it_is() -> None:
+    rows, columns = (0, 1, 4), (0, 3, 4)
+    layout = al.Layout.cut((4, 4), (2, 2), [rows, columns])
+    assert [
+        (parameters["layout"].ends(0), parameters["layout"].ends(1))
+        for ranks, parameters in steps(4, layout=layout)
+        if (ranks, parameters["layout"].partition.size) == (4, 2)
+    ] == [((0, 4), columns), ((0, 4), columns), (rows, (0, 4)), (rows, (0, 4))]
+
+
+def test_an_index_less_keeps_windows_beyond_it_in_their_length() -> None:
+    layout = al.Layout((1, 9), (1, 2), [[(0, 1)], [(0, 6), (5, 9)]])
+    assert [parameters["layout"].windows[1] for ranks, parameters in steps(2, layout=layout) if ranks == 2][
+        2:
+    ] == [((0, 6), (5, 8)), ((0, 5), (5, 8)), ((0, 5), (4, 8))]
+
+
+def test_a_single_rank_and_single_workers_and_indices_stay() -> None:
+    assert steps(1) == []
+    assert steps(2, layout=al.Layout((1, 0), (1, 1)), grid=al.Partition((1,), (0,))) == [
+        (1, {"layout": al.Layout((1, 0), (1, 1)), "grid": al.Partition((1,), (0,))})
+    ]
+
+
+def test_at_most_three_hundred_steps_are_made() -> None:
+    assert len(steps(1, numbers=tuple(range(1, 310)))) == 300
+    assert len(steps(1, numbers=tuple(range(1, 300)))) == 299
 
 
 def test_the_size_of_a_case_is_counted() -> None:

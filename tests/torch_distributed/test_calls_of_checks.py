@@ -1,0 +1,303 @@
+"""The calls that check parallel modules and pipelines hand over what they are given, and run every check in one world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import find
+from hypothesis import strategies as st
+from torch import nn
+
+import adjointlab as al
+from adjointlab.checks.context import InputSetting
+from adjointlab.checks.verdict import coherent, incoherent
+from adjointlab.core.layer import elementwise
+from adjointlab.engine import parallel_check
+from adjointlab.engine.case import Case
+from adjointlab.engine.parallel_check import _legal, _meshes, _text
+from adjointlab.engine.search import Budget, SearchResult
+
+FLOATS, INDICES = torch.zeros(4, 3), torch.tensor([[0, 6], [1, 2]])
+MODEL = nn.Linear(3, 2)
+
+
+class Declared:
+    """Stands for `adjointlab.subject` and for the search: records what they are given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.given: tuple[Any, ...] = ()
+        self.options: dict[str, Any] = {}
+        self.draws: Any = None
+        self.budget: Budget | None = None
+        self.world: Any = None
+        self.sequential: Any = None
+
+        def declare(sequential: Any, *given: Any, **options: Any) -> Callable[[Any], Any]:
+            self.sequential, self.given, self.options = sequential, given, options
+            return lambda draws: setattr(self, "draws", draws)
+
+        def verdicts(checked: Any, budget: Budget, world: Any) -> Mapping[str, Any]:
+            self.budget, self.world = budget, world
+            return {}
+
+        monkeypatch.setattr(parallel_check, "subject", SimpleNamespace(parallel=declare, pipeline=declare))
+        monkeypatch.setattr(parallel_check, "_verdicts", verdicts)
+
+
+@pytest.fixture
+def declared(monkeypatch: pytest.MonkeyPatch) -> Declared:
+    return Declared(monkeypatch)
+
+
+def drawn(strategy: Callable[..., Any], ranks: int) -> Any:
+    """The simplest of what is drawn."""
+    return find(st.composite(lambda draw: strategy(draw, ranks))(), lambda value: True)
+
+
+def of_a_strategy(draw: Any, ranks: int) -> dict[str, Any]:
+    return {"inputs": (ranks, 3), "depth": 2}
+
+
+def parallelize(module: Any, mesh: Any) -> None:
+    pass
+
+
+def test_a_parallel_module_is_declared_as_it_is_given(declared: Declared, world: al.SimulatedWorld) -> None:
+    def after(module: Any) -> None: ...
+    def prepare(*drawn: Any) -> Any: ...
+    def optimizer(parameters: Any) -> Any: ...
+
+    al.check_parallel(
+        MODEL,
+        parallelize,
+        [FLOATS, INDICES],
+        mesh={"dp": 3, "tp": 2},
+        data_parallel={"dp": "sum"},
+        after_backward=after,
+        prepare=prepare,
+        optimizer=optimizer,
+        steps=3,
+        cases=7,
+        seed=11,
+        world=world,
+    )
+    assert declared.given == (parallelize,)
+    assert declared.options == {
+        "data_parallel": {"dp": "sum"},
+        "after_backward": after,
+        "prepare": prepare,
+        "optimizer": optimizer,
+        "steps": 3,
+        "name": "parallelize",
+        "ranks": (6,),
+    }
+    assert drawn(declared.draws, 6) == {"mesh": {"dp": 3, "tp": 2}, "inputs": [(4, 3), (2, 2)]}
+    assert (declared.budget, declared.world) == (Budget(7, ranks=6, seed=11), world)
+
+
+def test_a_parallel_module_has_twenty_cases_on_one_mesh_dimension_by_default(declared: Declared) -> None:
+    al.check_parallel(MODEL, lambda module, mesh: None, of_a_strategy)
+    assert declared.options == {
+        "data_parallel": None,
+        "after_backward": None,
+        "prepare": elementwise,
+        "optimizer": None,
+        "steps": 0,
+        "name": "<lambda>",
+    }
+    assert drawn(declared.draws, 3) == {"mesh": (3,), "inputs": (3, 3), "depth": 2}
+    assert (declared.budget, declared.world) == (Budget(20, ranks=4, seed=0), None)
+
+    class Plan:
+        def __call__(self, module: Any, mesh: Any) -> None: ...
+
+    al.check_parallel(MODEL, Plan(), FLOATS)
+    assert declared.options["name"] == "parallelize"
+    assert declared.options["prepare"](FLOATS) is not None
+
+
+def test_a_pipeline_is_declared_as_it_is_given(declared: Declared, world: al.SimulatedWorld) -> None:
+    def schedule(module: Any) -> Any: ...
+    def loss(output: Any, target: Any) -> Any: ...
+    def after(module: Any) -> None: ...
+    def prepare(*drawn: Any) -> Any: ...
+    def optimizer(parameters: Any) -> Any: ...
+
+    al.check_pipeline(
+        MODEL,
+        schedule,
+        FLOATS,
+        torch.zeros(4),
+        loss=loss,
+        reduction="sum",
+        after_backward=after,
+        prepare=prepare,
+        optimizer=optimizer,
+        steps=3,
+        ranks=2,
+        cases=7,
+        seed=11,
+        world=world,
+    )
+    assert declared.given == (schedule,)
+    assert declared.options == {
+        "loss": loss,
+        "reduction": "sum",
+        "after_backward": after,
+        "prepare": prepare,
+        "optimizer": optimizer,
+        "steps": 3,
+        "name": "schedule",
+        "ranks": (2,),
+    }
+    assert drawn(declared.draws, 2) == {"inputs": [(4, 3)], "target": (4,)}
+    assert (declared.budget, declared.world) == (Budget(7, ranks=2, seed=11), world)
+
+
+def test_a_pipeline_has_twenty_cases_and_a_target_like_the_output_by_default(declared: Declared) -> None:
+    def loss(output: Any, target: Any) -> Any: ...
+
+    class Plan:
+        def __call__(self, module: Any) -> None: ...
+
+    al.check_pipeline(MODEL, Plan(), of_a_strategy, loss=loss)
+    assert declared.options == {
+        "loss": loss,
+        "reduction": "mean",
+        "after_backward": None,
+        "prepare": elementwise,
+        "optimizer": None,
+        "steps": 0,
+        "name": "pipeline",
+    }
+    assert drawn(declared.draws, 3) == {"inputs": (3, 3), "depth": 2}
+    assert (declared.budget, declared.world) == (Budget(20, ranks=4, seed=0), None)
+    al.check_pipeline(MODEL, Plan(), [FLOATS, INDICES], loss=loss)
+    assert drawn(declared.draws, 3) == {"inputs": [(4, 3), (2, 2)]}
+    values = torch.tensor([[7.0, 5.0], [-1.0, 1.0]])
+    prepared = declared.options["prepare"](FLOATS, values, values)
+    assert [x.tolist() for x in prepared] == [FLOATS.tolist(), [[0, 5], [6, 1]], values.tolist()]
+    al.check_pipeline(MODEL, Plan(), FLOATS, torch.tensor([0, 2]), loss=loss)
+    assert [x.tolist() for x in declared.options["prepare"](values, values[0])] == [values.tolist(), [1, 2]]
+
+
+def test_each_case_has_a_copy_of_a_module_and_what_a_function_makes(declared: Declared) -> None:
+    al.check_parallel(MODEL, parallelize, FLOATS)
+    one, other = declared.sequential(), declared.sequential()
+    assert len({id(MODEL), id(one), id(other)}) == 3
+    assert torch.equal(one.weight, MODEL.weight)
+    assert one.weight is not MODEL.weight
+    al.check_parallel(nn.Identity, parallelize, FLOATS)
+    assert declared.sequential is nn.Identity
+
+
+@pytest.mark.parametrize(
+    ("given", "ranks", "fixed", "mesh"),
+    [
+        (None, 6, None, (6,)),
+        ((2, 3), 6, 6, (2, 3)),
+        ([5], 5, 5, [5]),
+        ({"dp": 2, "tp": 4}, 8, 8, {"dp": 2, "tp": 4}),
+        (("dp", "tp"), 6, None, {"dp": 6, "tp": 1}),
+        (["tp"], 6, None, {"tp": 6}),
+    ],
+)
+def test_a_mesh_is_a_shape_or_names_of_dimensions(
+    given: Any, ranks: int, fixed: int | None, mesh: Any
+) -> None:
+    number, make = _meshes(given)
+    assert number == fixed
+    assert drawn(make, ranks) == mesh
+
+
+@pytest.mark.parametrize("extents", [(1, 6), (2, 3), (3, 2), (6, 1)])
+def test_all_meshes_of_the_names_are_drawn(extents: tuple[int, ...]) -> None:
+    _, make = _meshes(("dp", "tp"))
+    mesh = dict(zip(("dp", "tp"), extents, strict=True))
+    assert find(st.composite(lambda draw: make(draw, 6))(), lambda found: found == mesh) == mesh
+
+
+@pytest.mark.parametrize(
+    ("example", "legal"),
+    [
+        (torch.zeros(1), [-3.0, 0.0, 1.0, 5.5]),
+        (torch.zeros(1, dtype=torch.float32), [-3.0, 0.0, 1.0, 5.5]),
+        (torch.tensor([4, 2]), [2, 0, 1, 0]),
+        (torch.tensor([0, 0]), [0, 0, 0, 0]),
+        (torch.tensor([], dtype=torch.int64), [0, 0, 0, 0]),
+        (torch.tensor([2], dtype=torch.int32), [0, 0, 1, 2]),
+        (torch.tensor([False]), [False] * 4),
+        (torch.tensor([True]), [True, False, True, True]),
+    ],
+)
+def test_drawn_numbers_become_such_as_the_example_holds(example: torch.Tensor, legal: list[Any]) -> None:
+    values = torch.tensor([-3.0, 0.0, 1.0, 5.5], dtype=torch.float64)
+    untouched, changed = _legal([torch.zeros(1), example])(values, values)
+    assert untouched.equal(values)
+    assert changed.tolist() == legal
+    assert changed.dtype == (torch.float64 if example.is_floating_point() else example.dtype)
+
+
+def test_floating_point_numbers_are_taken_as_they_are_drawn() -> None:
+    assert _legal([torch.zeros(1), torch.zeros(1, dtype=torch.bfloat16)]) is elementwise
+
+
+@pytest.mark.parametrize(("ranks", "of_its_own"), [(3, 3), (None, 4)])
+def test_all_checks_run_in_the_world_or_in_one_of_their_own_that_is_closed(
+    monkeypatch: pytest.MonkeyPatch, world: al.SimulatedWorld, ranks: int | None, of_its_own: int
+) -> None:
+    ran: list[tuple[Any, ...]] = []
+    closed: list[int] = []
+
+    class World(al.SimulatedWorld):
+        def close(self) -> None:
+            closed.append(self.ranks)
+            super().close()
+
+    def judged(*given: Any) -> SearchResult:
+        assert not closed
+        ran.append(given)
+        return SearchResult("s", given[2], "simulated", coherent())
+
+    checked: Any = object()
+    monkeypatch.setattr(parallel_check, "SimulatedWorld", World)
+    monkeypatch.setattr(parallel_check, "investigate", judged)
+    monkeypatch.setattr(parallel_check, "checks_of", lambda subject: ["one", "two"])
+    budget = Budget(5, ranks=ranks)
+    assert parallel_check._verdicts(checked, budget, world) == {"one": coherent(), "two": coherent()}
+    assert ran == [(world, checked, name, budget) for name in ("one", "two")]
+    assert closed == []
+    ran.clear()
+    parallel_check._verdicts(checked, budget, None)
+    assert closed == [of_its_own]
+    assert [type(given[0]) for given in ran] == [World] * 2
+
+
+def test_a_failure_is_told_with_its_smallest_case() -> None:
+    case = Case("s", "adjoint", 3, {"inputs": [(4, 3)]}, InputSetting(), 0)
+    result = SearchResult("s", "adjoint", "simulated", incoherent("wrong", ("rank", "1")), case=case)
+    assert _text(result) == f"s adjoint: {result.verdict}\n  ranks 3, {{'inputs': [(4, 3)]}}"
+    without = SearchResult("s", "adjoint", "simulated", incoherent("wrong"))
+    assert _text(without) == "s adjoint: wrong"
+
+
+def test_the_first_check_that_fails_ends_the_call(
+    monkeypatch: pytest.MonkeyPatch, world: al.SimulatedWorld
+) -> None:
+    ran: list[str] = []
+
+    def judged(world: Any, subject: Any, check: str, budget: Any) -> SearchResult:
+        ran.append(check)
+        verdict = incoherent("wrong") if check == "two" else coherent()
+        return SearchResult("s", check, "simulated", verdict)
+
+    checked: Any = object()
+    monkeypatch.setattr(parallel_check, "investigate", judged)
+    monkeypatch.setattr(parallel_check, "checks_of", lambda subject: ["one", "two", "three"])
+    with pytest.raises(AssertionError, match=r"^s two: wrong$"):
+        parallel_check._verdicts(checked, Budget(5), world)
+    assert ran == ["one", "two"]
