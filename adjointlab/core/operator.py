@@ -392,10 +392,9 @@ def basis_batch(space: Space, indices: Sequence[int], rank: int, library: str = 
     local = []
     chosen = np.asarray(indices)
     for position, tensor in enumerate(space.tensors):
-        size, start = tensor.layout.local_size(rank), space.offset(position, rank)
         # An inactive rank holds no basis vector, and no element.
-        first = 0 if start is None else start
-        flat = np.arange(first, first + size)[:, None] == chosen
+        first = space.offset(position, rank) or 0
+        flat = np.arange(first, first + tensor.layout.local_size(rank))[:, None] == chosen
         shaped = flat.reshape(*tensor.layout.local_shape(rank), len(indices))
         local.append(arrays.from_numpy(shaped, tensor.dtype, library))
     return tuple(local)
@@ -405,8 +404,8 @@ def combination(space: Space, weights: NumpyArray, rank: int, library: str = "nu
     """Return what `rank` holds of the sum of all basis vectors of `space`, each times its weight, in one local tensor each."""
     local = []
     for position, tensor in enumerate(space.tensors):
-        size, start = tensor.layout.local_size(rank), space.offset(position, rank)
-        held = np.zeros(size) if start is None else weights[start : start + size]
+        first = space.offset(position, rank) or 0
+        held = weights[first : first + tensor.layout.local_size(rank)]
         shaped = held.reshape(tensor.layout.local_shape(rank)).astype(tensor.element.in_numpy)
         local.append(arrays.from_numpy(shaped, tensor.dtype, library))
     return tuple(local)

@@ -270,17 +270,16 @@ def _dot_in_limbs(a: NumpyArray, b: NumpyArray) -> Fraction:
     significand_b, exponent_b = _significands(b)
     exponents = exponent_a + exponent_b
     order = np.argsort(exponents, kind="stable")
-    sorted_exponents = exponents[order]
-    starts = np.flatnonzero(np.diff(sorted_exponents, prepend=sorted_exponents[0] - 1))
+    levels, starts = np.unique(exponents[order], return_index=True)
     limbs_a, limbs_b = _split(significand_a[order]), _split(significand_b[order])
-    lowest = int(sorted_exponents[0])
+    shifts = (levels - levels[0]).tolist()
     total = 0
     for i, limb_a in enumerate(limbs_a):
         for j, limb_b in enumerate(limbs_b):
             sums = np.add.reduceat(limb_a * limb_b, starts)
-            for start, partial in zip(starts.tolist(), sums.tolist(), strict=True):
-                total += partial << (_LIMB_BITS * (i + j) + int(sorted_exponents[start]) - lowest)
-    return total * Fraction(2) ** lowest
+            for shift, partial in zip(shifts, sums.tolist(), strict=True):
+                total += partial << (_LIMB_BITS * (i + j) + shift)
+    return total * Fraction(2) ** int(levels[0])
 
 
 def _significands(values: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
