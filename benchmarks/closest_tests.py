@@ -87,7 +87,10 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     ("core/declaration", ("tests/core/test_declaration.py", "tests/engine/test_declared_wrongly.py")),
-    ("core/layer", ("tests/checks/test_checks_of_layers.py", f"{_LOOKS}/test_layers.py")),
+    (
+        "core/layer.",
+        ("tests/core/test_layer.py", "tests/checks/test_checks_of_layers.py", f"{_LOOKS}/test_layers.py"),
+    ),
     ("core/splitmix", ("tests/core/test_splitmix.py", "tests/core/test_values.py")),
     (
         "core/transport",
@@ -103,6 +106,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
                     "arrays",
                     "bases",
                     "executor_and_notation",
+                    "explained",
                     "layout",
                     "operator",
                     "pairing",

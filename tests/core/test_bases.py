@@ -51,7 +51,7 @@ def test_the_basis_of_two_tensors_is_numbered_by_worker_and_row_by_row(library: 
             np.testing.assert_array_equal(np.asarray(one_w), np.asarray(w)[..., position])
 
 
-@pytest.mark.parametrize("index", [-1, 12])
+@pytest.mark.parametrize("index", [-1, 12, 13])
 def test_there_are_no_basis_vectors_but_those_of_the_dimension(index: int) -> None:
     with pytest.raises(ValueError, match=rf"^index: {index} is not in 0 \.\.\. 11, the basis of x: \[5, 2\]"):
         basis_vector(TWO, index, 0)
