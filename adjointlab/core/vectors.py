@@ -92,11 +92,12 @@ def local_values(space: Space, position: int, rank: int, draw: Draw) -> NumpyArr
     are_equal = draw.values == "equal" and not tensor.element.is_integer
     size = math.prod(stop - start for start, stop in window)
     bits_of = _kept_bits if size <= _KEPT_ELEMENTS else _bits
-    components = [
+    values, *imaginary = (
         _component(tensor, with_key(bits_of(window, layout.hull, part, parts, are_equal), key), draw)
         for part in range(parts)
-    ]
-    values = components[0] if parts == 1 else components[0] + 1j * components[1]
+    )
+    for component in imaginary:
+        values = values + 1j * component
     return np.asarray(values, dtype=tensor.element.in_numpy).reshape([stop - start for start, stop in window])
 
 
@@ -260,7 +261,7 @@ def _whole(values: list[float] | list[int]) -> tuple[int, list[int]]:
 # int64 holds.
 _LIMB_BITS = 18
 _LIMBS = 3
-_BLOCK = 1 << 20
+_BLOCK = 1_048_576
 
 
 def _dot_in_limbs(a: NumpyArray, b: NumpyArray) -> Fraction:

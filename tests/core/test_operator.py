@@ -403,3 +403,31 @@ def test_the_program_of_a_product_with_a_declared_adjoint_has_both_directions() 
     without = moved("u", "v")
     without.specification = lambda: None  # type: ignore[method-assign]
     assert (without @ b).specification() is None
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_each_of_several_results_is_looked_at(batch: tuple[int, ...]) -> None:
+    class Told(Both):
+        def forward(self, *x: Any) -> Any:
+            return results
+
+        adjoint = forward
+
+    told, x, s = Told(np.eye(2)), np.ones((2, *batch)), np.ones(batch)
+    right = s, x
+    results: Any = right
+    assert apply_forward(told, (x, s)) == right
+    for wrong in ((s, np.ones((3, *batch))), (np.ones((1, 1, 1)), x), (s, x.astype("float32")), (s, s)):
+        results = wrong
+        with pytest.raises(NotInSpace, match=r"^forward returned "):
+            apply_forward(told, (x, s))
+        results = wrong[::-1]
+        with pytest.raises(NotInSpace, match=r"^adjoint returned "):
+            apply_adjoint(told, (s, x))
+
+
+def test_a_sum_comes_in_a_tuple_where_that_of_its_first_term_does() -> None:
+    bare, in_tuple = Returns(np.ones(2)), Returns((np.ones(2),))
+    for left, right in ((bare, in_tuple), (in_tuple, bare)):
+        total = (left + right).forward(np.ones(2))
+        assert isinstance(total, tuple) == (left is in_tuple)
