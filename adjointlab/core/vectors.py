@@ -90,15 +90,14 @@ def local_values(space: Space, position: int, rank: int, draw: Draw) -> NumpyArr
         key = mixed(key ^ part)
     parts = 2 if tensor.element.is_complex else 1
     are_equal = draw.values == "equal" and not tensor.element.is_integer
-    size = math.prod(stop - start for start, stop in window)
-    bits_of = _kept_bits if size <= _KEPT_ELEMENTS else _bits
+    bits_of = _kept_bits if layout.local_size(rank) <= _KEPT_ELEMENTS else _bits
     values, *imaginary = (
         _component(tensor, with_key(bits_of(window, layout.hull, part, parts, are_equal), key), draw)
         for part in range(parts)
     )
     for component in imaginary:
         values = values + 1j * component
-    return np.asarray(values, dtype=tensor.element.in_numpy).reshape([stop - start for start, stop in window])
+    return np.asarray(values, dtype=tensor.element.in_numpy).reshape(layout.local_shape(rank))
 
 
 def _is_held_by(holder: int, tensor: Tensor, rank: int) -> bool:
@@ -236,7 +235,7 @@ def dot(a: NumpyArray, b: NumpyArray) -> Exact:
 
 
 def _dot(a: NumpyArray, b: NumpyArray) -> Fraction:
-    if a.size == 0:
+    if not a.size:
         return Fraction(0)
     is_integer = a.dtype.kind in "iu" or b.dtype.kind in "iu"  # their 64 bits do not fit the limbs
     if a.size <= _FEW or is_integer:

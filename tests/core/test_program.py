@@ -274,6 +274,14 @@ c = Buffer(0, "c", (2, 2))
         ([a], [Clear(Region(0, "a", ((1, 0),)))], r"a@0\[1:0\] is not inside"),
         ([a], [Clear(Region(0, "a", ()))], r"a@0 is not inside its buffer of shape \(2,\)"),
         ([a, b], [Add(a[:1], b.whole)], r"the regions have shapes \(1,\) and \(2,\)"),
+        ([a], [Clear(Region(0, "a", ((0, 2), (0, 1))))], r"a@0\[0:2, 0:1\] is not inside its buffer"),
+        ([c], [Clear(Region(0, "c", ((0, 2), (0, 3))))], r"c@0\[0:2, 0:3\] is not inside its buffer"),
+        ([a, b], [Add(a.whole, b[1:])], r"the regions have shapes \(2,\) and \(1,\)"),
+        (
+            [Buffer(0, "a", (2,), "float32"), b],
+            [Add(a.whole, b.whole)],
+            "the buffers have the element types float32 and float64",
+        ),
         ([a, c], [Add(a.whole, c.whole)], r"the regions have shapes \(2,\) and \(2, 2\)"),
         ([a], [Add(a.whole, a.whole)], "the regions overlap"),
         (
@@ -314,7 +322,9 @@ def test_an_ill_formed_program_is_refused_with_the_step(
         (lambda: a[:, :], "key: 2 slices of a@0, which has 1 dimensions"),
         (lambda: Program([a], []).then(Program([b], [])), r"starts from \['b@1'\], .* ends with \['a@0'\]"),
         (lambda: Program([a], []).execute({}), r"memory: the input a@0 of shape \(2,\) is missing"),
+        (lambda: Program([b], []).then(Program([a], [])), r"starts from \['a@0'\], .* ends with \['b@1'\]"),
         (lambda: Program([a], []).execute({(0, "a"): np.zeros(3)}), r"a@0 of shape \(2,\) has shape \(3,\)"),
+        (lambda: Program([a], []).execute({(0, "a"): np.zeros(1)}), r"a@0 of shape \(2,\) has shape \(1,\)"),
     ],
 )
 def test_other_bad_arguments_are_refused_with_their_values(make: Callable[[], object], message: str) -> None:

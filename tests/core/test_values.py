@@ -304,10 +304,11 @@ def test_values_are_those_of_their_definition(
 
 
 def test_elements_that_a_rank_does_not_hold_have_values_of_another_seed() -> None:
-    holder, seed = 3, 77
-    for layout, types, same in (
-        (HALOS, ("varying", "varying"), {3}),
-        (COPIES, ("replicated", "varying"), {0, 3}),
+    seed = 77
+    for layout, types, holder, same in (
+        (HALOS, ("varying", "varying"), 3, {3}),
+        (COPIES, ("replicated", "varying"), 4, {1, 4}),
+        (Layout((6,), Partition((3,))), ("varying",), 1, {1}),
     ):
         space = Space(layout, types=types)
         draw = replace(WHOLE, bound=2**40)
@@ -324,3 +325,6 @@ def test_the_bits_of_small_windows_alone_are_kept() -> None:
     for size, kept in ((1025, 0), (1024, 1), (1024, 1), (1, 2)):
         local_values(flat(size, "float64"), 0, 0, WHOLE)
         assert vectors._kept_bits.cache_info().currsize == kept
+    bits = vectors._kept_bits(((0, 1),), ((0, 1),), 0, 1, False)
+    with pytest.raises(ValueError, match="read-only"):
+        bits[0] = 0
