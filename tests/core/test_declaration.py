@@ -42,7 +42,7 @@ REFUSED: list[tuple[Callable[..., Any], tuple[str, ...], tuple[str, ...], str]] 
     (plain, ("comm", "x"), ("heigth",), "plain(comm, x, heigth=…), but plain(comm, x, width, height) takes no `heigth`; did you mean height?"),
     (plain, ("comm", "x"), ("width", "widht"), "plain(comm, x, width=…, widht=…), but plain(comm, x, width, height) takes no `widht`"),
     (plain, ("comm", "x"), ("height", "heigth"), "plain(comm, x, height=…, heigth=…), but plain(comm, x, width, height) takes no `heigth`"),
-    (plain, ("comm", "x"), ("comn",), "plain(comm, x, comn=…), but plain(comm, x, width, height) takes no `comn`"),
+    (plain, ("comm", "x"), ("xx",), "plain(comm, x, xx=…), but plain(comm, x, width, height) takes no `xx`"),
     (plain, ("comm", "x"), ("domian",), "plain(comm, x, domian=…), but plain(comm, x, width, height) takes no `domian`; did you mean domain?"),
     (plain, ("comm",), (), "plain(comm), but plain(comm, x, width, height) cannot be called so: missing a required argument: 'x'"),
     (plain, ("comm", "x", "y", "z"), (), "plain(comm, x, y, z), but plain(comm, x, width, height) cannot be called so: too many positional arguments"),
