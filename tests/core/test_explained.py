@@ -181,6 +181,24 @@ def test_lines_of_its_own_follow_the_spaces_of_an_operator() -> None:
     assert explain(Noted()).splitlines()[3:6] == ["  one line", "  another", ""]
 
 
+def test_buffers_of_the_name_that_most_ranks_hold_are_numbers_and_the_last_such_name_is() -> None:
+    def legend(*held: tuple[int, str]) -> list[str]:
+        inputs = [Buffer(rank, name, ()) for rank, name in held]
+        space = Space(*(Tensor(Layout((), Partition((), (rank,))), name=name) for rank, name in held[:1]))
+        program = Program(inputs, [])
+        lines = explain(ProgramOperator(Outside(4), space, space, program)).splitlines()
+        return lines[lines.index("Buffers") + 1 : lines.index("Forward") - 1]
+
+    assert legend((2, "x"), (0, "x"), (3, "x"), (1, "a"), (0, "z"), (1, "z")) == [
+        "  0, 2, 3: x on the rank of that number",
+        "  a: z on rank 0",
+        "  b: z on rank 1",
+        "  c: a on rank 1",
+    ]
+    assert legend((0, "a"), (1, "z")) == ["  a: a on rank 0", "  b: z on rank 1"]
+    assert legend((0, "x"), (1, "x"), (0, "y"), (1, "y"))[2:] == ["  0, 1: y on the rank of that number"]
+
+
 def test_letters_go_on_with_numbers_after_z() -> None:
     one, x = Space(Layout([], Partition([], [0]))), Buffer(0, "x", ())
     more = [Buffer(0, f"t{number:02}", ()) for number in range(53)]
@@ -249,6 +267,9 @@ def test_a_program_is_on_ranks_that_the_communicator_has() -> None:
         ):
             ProgramOperator(Outside(2), X, X, Program(inputs, steps))
     ProgramOperator(Outside(3), X, X, Program([a, b, beyond], []))
+    far = [Buffer(rank, "x", ()) for rank in (7, 2)]
+    with pytest.raises(ValueError, match=r"^forward: the program uses ranks \[2, 7\], but"):
+        ProgramOperator(Outside(2), X, X, Program([a, b, *far], []))
     with pytest.raises(ValueError, match=r"^adjoint: the program uses ranks \[2\]"):
         ProgramOperator(Outside(2), X, X, SHIFT, Program([a, b], [Allocate(beyond)]))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adjointlab.core.layer import elementwise, trained, undeclared
+from adjointlab.core.layer import Layer, elementwise, trained, undeclared
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
@@ -79,3 +79,13 @@ def test_differences_between_a_module_and_its_spaces_are_listed(
 
 def test_inputs_that_need_no_preparation_stay_as_they_are() -> None:
     assert elementwise(1, "x") == (1, "x")
+
+
+def test_a_layer_promises_nothing_that_it_does_not_say() -> None:
+    layer = Layer(None, nn.ReLU(), space("x"), space("y"), space(), space())  # type: ignore[arg-type]
+    assert (layer.rounding, layer.reach, layer.averaged, layer.steps) == (None, 0, 1, 0)
+    assert (layer.frozen, layer.trained, layer.optimizer) == (None, None, None)
+    assert (layer.overwrites_inputs, layer.uniform_requires_grad, layer.alternates) == (False,) * 3
+    assert layer.accumulates
+    assert layer.has_forward_mode
+    assert layer.prepare is elementwise
