@@ -171,6 +171,26 @@ def test_a_checked_operator_agrees_on_the_batch_and_on_the_first_wrong_argument(
     on_ranks(3, body)
 
 
+@pytest.mark.parametrize("batch", [(), (1,), (2,)])
+def test_arguments_that_fit_cost_one_collective(batch: tuple[int, ...]) -> None:
+    class One:
+        calls = 0
+
+        def Get_rank(self) -> int:
+            return 2
+
+        def Get_size(self) -> int:
+            return 3
+
+        def Allgather(self, own: Any, every: Any) -> None:
+            self.calls += 1
+            every[:] = own
+
+    comm = One()  # without any other collective
+    CheckedOperator(Doubled(comm)).forward(np.ones((0, *batch)))
+    assert comm.calls == 1
+
+
 def test_a_checked_operator_declares_what_its_operator_does() -> None:
     class Kept(Doubled):
         is_identity = True

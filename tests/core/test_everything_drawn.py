@@ -250,6 +250,8 @@ def test_all_cuts_of_a_dimension_along_a_grid_of_two_by_two_are_drawn() -> None:
     drawn = first_examples(strategies.nested_shards(4, 1), 120)
     shards = {each["shards"] for each in drawn if each["grid"].shape == (2, 2)}
     assert shards == {(((0, 2), (1, 2)),), (((1, 2), (0, 2)),)}
+    held = [[each["layout"].local_size(rank) for rank in each["grid"].ranks] for each in drawn]
+    assert any(min(sizes) == 0 < max(sizes) for sizes in held)
     drawn = first_examples(strategies.nested_shards(4, 2), 120)
     shards = {each["shards"] for each in drawn if each["grid"].shape == (4,)}
     assert shards == {(((0, 4),), ()), ((), ((0, 4),)), (((0, 2),), ((0, 2),))}

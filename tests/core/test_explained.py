@@ -267,9 +267,11 @@ def test_a_program_is_on_ranks_that_the_communicator_has() -> None:
         ):
             ProgramOperator(Outside(2), X, X, Program(inputs, steps))
     ProgramOperator(Outside(3), X, X, Program([a, b, beyond], []))
-    far = [Buffer(rank, "x", ()) for rank in (7, 2)]
-    with pytest.raises(ValueError, match=r"^forward: the program uses ranks \[2, 7\], but"):
-        ProgramOperator(Outside(2), X, X, Program([a, b, *far], []))
+    far = [Buffer(rank, "x", ()) for rank in (7, 4, 3)]
+    with pytest.raises(
+        ValueError, match=r"^forward: the program uses ranks \[4, 7\], but the communicator has ranks 0 to 3$"
+    ):
+        ProgramOperator(Outside(4), X, X, Program([a, b, *far], []))
     with pytest.raises(ValueError, match=r"^adjoint: the program uses ranks \[2\]"):
         ProgramOperator(Outside(2), X, X, SHIFT, Program([a, b], [Allocate(beyond)]))
 
