@@ -73,7 +73,10 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/engine/test_search.py",
         ),
     ),
-    ("core/strategies", ("tests/core/test_drawn.py", "tests/core/test_strategies.py")),
+    (
+        "core/strategies",
+        ("tests/core/test_everything_drawn.py", "tests/core/test_drawn.py", "tests/core/test_strategies.py"),
+    ),
     ("core/kept_strategies", ("tests/core/test_drawn.py", "tests/core/test_strategies.py")),
     (
         "core/placements",
@@ -83,8 +86,19 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/torch_distributed/test_parallel_modules.py",
         ),
     ),
-    ("core/agreement", ("tests/primitives/test_checked_operator.py", "tests/primitives/test_validation.py")),
-    ("core/layer", ("tests/checks/test_checks_of_layers.py", f"{_LOOKS}/test_layers.py")),
+    (
+        "core/agreement",
+        (
+            "tests/core/test_agreement.py",
+            "tests/primitives/test_checked_operator.py",
+            "tests/primitives/test_validation.py",
+        ),
+    ),
+    ("core/declaration", ("tests/core/test_declaration.py", "tests/engine/test_declared_wrongly.py")),
+    (
+        "core/layer.",
+        ("tests/core/test_layer.py", "tests/checks/test_checks_of_layers.py", f"{_LOOKS}/test_layers.py"),
+    ),
     ("core/splitmix", ("tests/core/test_splitmix.py", "tests/core/test_values.py")),
     (
         "core/transport",
@@ -132,7 +146,9 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
                 for name in [
                     "arguments",
                     "arrays",
+                    "bases",
                     "executor_and_notation",
+                    "explained",
                     "layout",
                     "operator",
                     "pairing",

@@ -42,21 +42,21 @@ class CheckedOperator(CompositeOperator):
 
     def forward(self, *x: Array) -> Result:
         self._agree(self.domain, x)
-        return self.parts[0].forward(*x)
+        return self.part.forward(*x)
 
     def adjoint(self, *y: Array) -> Result:
         self._agree(self.codomain.dual, y)
-        return self.parts[0].adjoint(*y)
+        return self.part.adjoint(*y)
 
     def specification(self) -> Program | tuple[Program, Program] | None:
-        return self.parts[0].specification()
+        return self.part.specification()
 
     def __str__(self) -> str:
-        return str(self.parts[0])
+        return str(self.part)
 
     @property
     def H(self) -> LinearOperator:
-        return CheckedOperator(AdjointOperator(self.parts[0]))
+        return CheckedOperator(AdjointOperator(self.part))
 
     def _agree(self, space: Space, arguments: tuple[Array, ...]) -> None:
         error: TypeError | ValueError | None = None

@@ -41,11 +41,19 @@ def require_accepts(
     try:
         signature.bind(*positional, **arguments)
     except TypeError as error:
-        known = [each.name for each in signature.parameters.values() if each.kind in _NAMED]
+        parameters = signature.parameters
+        known = [name for name, each in parameters.items() if each.kind in _NAMED]
         unknown = [name for name in arguments if name not in known]
-        free = [name for name in known[len(positional) :] if name not in arguments]
-        takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in signature.parameters.values())
-        if positional and positional[0] == "comm" and _fits(signature, len(positional) - 1, arguments):
+        bound = list(parameters)[: len(positional)]
+        by_name_only = inspect.Parameter.KEYWORD_ONLY
+        free = [
+            name
+            for name in known
+            if name not in arguments and (name not in bound or parameters[name].kind is by_name_only)
+        ]
+        takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+        lacks_comm = "comm" in positional and "comm" not in parameters
+        if lacks_comm and _fits(signature, len(positional) - 1, arguments):
             fault = (
                 "takes no communicator: say process_group=True in the subject if it communicates by torch.distributed, "
                 "else let its first argument be the communicator"

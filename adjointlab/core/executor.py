@@ -197,8 +197,9 @@ def _check_ranks(name: str, program: Program, size: int) -> None:
 
 
 def _check_buffers(name: str, verb: str, held: tuple[Buffer, ...], space: Space) -> None:
-    if missing := [buffer for buffer in buffers(space) if buffer not in held]:
-        raise ValueError(
-            f"{name}: the space needs the buffer {missing[0]} of shape {missing[0].shape} and type {missing[0].dtype}, "
-            f"but the program {verb} {', '.join(f'{buffer} {buffer.shape}' for buffer in held) or 'none'}"
-        )
+    for buffer in buffers(space):
+        if buffer not in held:
+            raise ValueError(
+                f"{name}: the space needs the buffer {buffer} of shape {buffer.shape} and type {buffer.dtype}, "
+                f"but the program {verb} {', '.join(f'{each} {each.shape}' for each in held) or 'none'}"
+            )

@@ -77,13 +77,15 @@ class _Labels:
         intervals = ", ".join(f"{start}:{stop}" for start, stop in region.slices)
         return self.labels[region.key] + (f"[{intervals}]" if region.slices != whole else "")
 
-    def legend(self) -> Iterator[str]:
-        numbers = [label for label in self.labels.values() if label.isdigit()]
-        for (rank, name), label in self.labels.items():
-            if not label.isdigit():
-                yield f"{label}: {name} on rank {rank}"
-            elif label == numbers[0]:
-                yield f"{', '.join(numbers)}: {name} on the rank of that number"
+    def legend(self) -> Iterable[str]:
+        numbers = ", ".join(label for label in self.labels.values() if label.isdigit())
+        lines = (
+            f"{numbers}: {name} on the rank of that number"
+            if label.isdigit()
+            else f"{label}: {name} on rank {rank}"
+            for (rank, name), label in self.labels.items()
+        )
+        return dict.fromkeys(lines)  # one line for all the numbers
 
 
 def _factors_of(product: ProductOperator) -> Iterator[str]:

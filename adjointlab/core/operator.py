@@ -45,7 +45,7 @@ __all__ = [
 A = TypeVar("A", bound=Array)
 Result: TypeAlias = Array | tuple[Array, ...]
 
-_BATCH_ELEMENTS = 2**20
+_BATCH_ELEMENTS = 1_048_576
 """The most elements that a batch of basis vectors, or of their images, has on all ranks together: 8 MiB in float64."""
 
 
@@ -190,6 +190,12 @@ class CompositeOperator(LinearOperator):
         self.gain = combine(gains) if len(gains) == len(parts) else None
         self.fan_in = combine(fan_ins) if len(fan_ins) == len(parts) else None
 
+    @property
+    def part(self) -> LinearOperator:
+        """The operator that a composition of one is made of."""
+        (part,) = self.parts
+        return part
+
 
 class AdaptedOperator(LinearOperator):
     """An operator whose directions are functions of user code.
@@ -218,23 +224,23 @@ class AdjointOperator(CompositeOperator):
         super().__init__(operator.codomain.dual, operator.domain.dual, operator)
 
     def forward(self, *x: Array) -> Result:
-        return self.parts[0].adjoint(*x)
+        return self.part.adjoint(*x)
 
     def adjoint(self, *y: Array) -> Result:
-        return self.parts[0].forward(*y)
+        return self.part.forward(*y)
 
     def specification(self) -> Program | tuple[Program, Program] | None:
-        inner = self.parts[0].specification()
+        inner = self.part.specification()
         if inner is None:
             return None
         return inner[::-1] if isinstance(inner, tuple) else inner.adjoint()
 
     def __str__(self) -> str:
-        return f"{_factor(self.parts[0])}*"
+        return f"{_factor(self.part)}*"
 
     @property
     def H(self) -> LinearOperator:
-        return self.parts[0]
+        return self.part
 
 
 class ProductOperator(CompositeOperator):
@@ -332,13 +338,13 @@ class ScaledOperator(CompositeOperator):
         self.fan_in = None if self.fan_in is None else self.fan_in + 1  # one rounding more
 
     def forward(self, *x: Array) -> Result:
-        return _for_each(partial(arrays.scale, self.scalar), self.parts[0].forward(*x))
+        return _for_each(partial(arrays.scale, self.scalar), self.part.forward(*x))
 
     def adjoint(self, *y: Array) -> Result:
-        return _for_each(partial(arrays.scale, self.scalar.conjugate()), self.parts[0].adjoint(*y))
+        return _for_each(partial(arrays.scale, self.scalar.conjugate()), self.part.adjoint(*y))
 
     def __str__(self) -> str:
-        return f"{self.scalar} {_factor(self.parts[0])}"
+        return f"{self.scalar} {_factor(self.part)}"
 
 
 def apply_forward(operator: LinearOperator, x: Sequence[A]) -> tuple[A, ...]:
@@ -392,10 +398,9 @@ def basis_batch(space: Space, indices: Sequence[int], rank: int, library: str = 
     local = []
     chosen = np.asarray(indices)
     for position, tensor in enumerate(space.tensors):
-        size, start = tensor.layout.local_size(rank), space.offset(position, rank)
         # An inactive rank holds no basis vector, and no element.
-        first = 0 if start is None else start
-        flat = np.arange(first, first + size)[:, None] == chosen
+        first = space.offset(position, rank) or 0
+        flat = np.arange(first, first + tensor.layout.local_size(rank))[:, None] == chosen
         shaped = flat.reshape(*tensor.layout.local_shape(rank), len(indices))
         local.append(arrays.from_numpy(shaped, tensor.dtype, library))
     return tuple(local)
@@ -405,8 +410,8 @@ def combination(space: Space, weights: NumpyArray, rank: int, library: str = "nu
     """Return what `rank` holds of the sum of all basis vectors of `space`, each times its weight, in one local tensor each."""
     local = []
     for position, tensor in enumerate(space.tensors):
-        size, start = tensor.layout.local_size(rank), space.offset(position, rank)
-        held = np.zeros(size) if start is None else weights[start : start + size]
+        first = space.offset(position, rank) or 0
+        held = weights[first : first + tensor.layout.local_size(rank)]
         shaped = held.reshape(tensor.layout.local_shape(rank)).astype(tensor.element.in_numpy)
         local.append(arrays.from_numpy(shaped, tensor.dtype, library))
     return tuple(local)

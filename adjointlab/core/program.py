@@ -431,5 +431,5 @@ def _largest(program: Program) -> int:
         _apply(step, scope, "float64")
         # After each Add, not at the end only: an intermediate may be rounded that is cleared or deallocated later.
         if isinstance(step, Add):
-            largest = max(largest, np.max(scope[step.target.key][step.target.index], initial=0.0))
+            largest = np.max(scope[step.target.key][step.target.index], initial=largest)
     return int(largest)

@@ -40,7 +40,7 @@ __all__ = [
 FLOATING = ("float64", "float32", "complex128", "complex64", "float16")
 """The element types of a linear operator that NumPy has."""
 
-_LARGEST_SIDE = {0: 1, 1: 12, 2: 6, 3: 4}
+_LARGEST_SIDE = {1: 12, 2: 6, 3: 4}
 
 
 @made_once
@@ -50,7 +50,7 @@ def rank_orders(draw: DrawFn, ranks: int, size: int | None = None) -> tuple[int,
     # Ranks are left out from the end, unless other positions are drawn, and kept in order, unless a permutation is: so the simplest
     # result is 0, 1, 2, ...
     chosen = list(range(ranks))
-    for _ in range(0 if size is None else ranks - size):
+    for _ in range(ranks if size is None else size, ranks):
         chosen.pop(-1 - draw(integers(0, len(chosen) - 1)))
     if len(chosen) > 1 and draw(BOOLEANS):
         chosen = list(draw(st.permutations(chosen)))
@@ -69,8 +69,6 @@ def partitions(
     """
     dims = draw(integers(1, max_order)) if order is None else order
     size = ranks if whole else draw(integers(1, ranks))
-    if dims == 0:
-        size = 1
     shape = draw(choices(grids(size, dims)))
     return Partition(shape, None if whole and dims else draw(rank_orders(ranks, math.prod(shape))))
 
@@ -78,14 +76,14 @@ def partitions(
 @cache
 def grids(size: int, order: int) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of all grids of `order` dimensions with `size` workers; of order 0 there is one, ()."""
-    if order == 0:
+    if not order:
         return ((),)
     if order == 1:
         return ((size,),)
     return tuple(
         (side, *rest)
         for side in range(1, size + 1)
-        if size % side == 0
+        if not size % side
         for rest in grids(size // side, order - 1)
     )
 
@@ -287,8 +285,8 @@ def placements(
     drawn = [draw(st.sampled_from(kinds)) for _ in mesh]
     for dim, side in enumerate(strided or ()):
         cutting = [mesh_dim for mesh_dim, placement in enumerate(drawn) if placement == Shard(dim)]
-        is_even = side % math.prod(mesh[mesh_dim] for mesh_dim in cutting) == 0
-        if len(cutting) == 2 and is_even and draw(BOOLEANS):
+        is_uneven = side % math.prod(mesh[mesh_dim] for mesh_dim in cutting)
+        if len(cutting) == 2 and not is_uneven and draw(BOOLEANS):
             drawn[cutting[0]] = _StridedShard(dim, split_factor=mesh[cutting[1]])
     return tuple(drawn)
 
@@ -389,5 +387,5 @@ def _takes(schedule: str, microbatches: int, ranks: int, stages: int) -> bool:
     if schedule == "Schedule1F1B":
         return microbatches >= stages
     if schedule.startswith("ScheduleInterleaved"):
-        return microbatches % max(1, microbatches // ranks) == 0
+        return not microbatches % max(1, microbatches // ranks)
     return True

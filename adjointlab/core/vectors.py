@@ -90,14 +90,14 @@ def local_values(space: Space, position: int, rank: int, draw: Draw) -> NumpyArr
         key = mixed(key ^ part)
     parts = 2 if tensor.element.is_complex else 1
     are_equal = draw.values == "equal" and not tensor.element.is_integer
-    size = math.prod(stop - start for start, stop in window)
-    bits_of = _kept_bits if size <= _KEPT_ELEMENTS else _bits
-    components = [
+    bits_of = _kept_bits if layout.local_size(rank) <= _KEPT_ELEMENTS else _bits
+    values, *imaginary = (
         _component(tensor, with_key(bits_of(window, layout.hull, part, parts, are_equal), key), draw)
         for part in range(parts)
-    ]
-    values = components[0] if parts == 1 else components[0] + 1j * components[1]
-    return np.asarray(values, dtype=tensor.element.in_numpy).reshape([stop - start for start, stop in window])
+    )
+    for component in imaginary:
+        values = values + 1j * component
+    return np.asarray(values, dtype=tensor.element.in_numpy).reshape(layout.local_shape(rank))
 
 
 def _is_held_by(holder: int, tensor: Tensor, rank: int) -> bool:
@@ -235,7 +235,7 @@ def dot(a: NumpyArray, b: NumpyArray) -> Exact:
 
 
 def _dot(a: NumpyArray, b: NumpyArray) -> Fraction:
-    if a.size == 0:
+    if not a.size:
         return Fraction(0)
     is_integer = a.dtype.kind in "iu" or b.dtype.kind in "iu"  # their 64 bits do not fit the limbs
     if a.size <= _FEW or is_integer:
@@ -260,7 +260,7 @@ def _whole(values: list[float] | list[int]) -> tuple[int, list[int]]:
 # int64 holds.
 _LIMB_BITS = 18
 _LIMBS = 3
-_BLOCK = 1 << 20
+_BLOCK = 1_048_576
 
 
 def _dot_in_limbs(a: NumpyArray, b: NumpyArray) -> Fraction:
@@ -270,17 +270,16 @@ def _dot_in_limbs(a: NumpyArray, b: NumpyArray) -> Fraction:
     significand_b, exponent_b = _significands(b)
     exponents = exponent_a + exponent_b
     order = np.argsort(exponents, kind="stable")
-    sorted_exponents = exponents[order]
-    starts = np.flatnonzero(np.diff(sorted_exponents, prepend=sorted_exponents[0] - 1))
+    levels, starts = np.unique(exponents[order], return_index=True)
     limbs_a, limbs_b = _split(significand_a[order]), _split(significand_b[order])
-    lowest = int(sorted_exponents[0])
+    shifts = (levels - levels[0]).tolist()
     total = 0
     for i, limb_a in enumerate(limbs_a):
         for j, limb_b in enumerate(limbs_b):
             sums = np.add.reduceat(limb_a * limb_b, starts)
-            for start, partial in zip(starts.tolist(), sums.tolist(), strict=True):
-                total += partial << (_LIMB_BITS * (i + j) + int(sorted_exponents[start]) - lowest)
-    return total * Fraction(2) ** lowest
+            for shift, partial in zip(shifts, sums.tolist(), strict=True):
+                total += partial << (_LIMB_BITS * (i + j) + shift)
+    return total * Fraction(2) ** int(levels[0])
 
 
 def _significands(values: NumpyArray) -> tuple[NumpyArray, NumpyArray]:

@@ -9,9 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adjointlab.core.layout import Layout
-from adjointlab.core.operator import LinearOperator, NotInSpace, apply_adjoint, apply_forward
+from adjointlab.core.operator import (
+    LinearOperator,
+    NotInSpace,
+    ProductOperator,
+    apply_adjoint,
+    apply_forward,
+)
 from adjointlab.core.partition import Partition
-from adjointlab.core.program import Program, buffers, move_to_new
+from adjointlab.core.program import Allocate, Buffer, Program, buffers, move_to_new
 from adjointlab.core.space import Space, Tensor
 
 small = settings(max_examples=30, deadline=None)
@@ -258,3 +264,170 @@ def test_the_specification_of_the_adjoint_is_the_adjoint_specification() -> None
     assert Declared(None).H.specification() == (there.adjoint(), there)
     assert Declared(None).H.H.specification() == (there, there.adjoint())
     assert Returns(None).H.specification() is None
+
+
+@pytest.mark.parametrize("batch", [(), (1,), (3,)])
+def test_arguments_in_a_batch_have_results_in_that_batch(batch: tuple[int, ...]) -> None:
+    """The first tensor may be of higher or of lower order than the last: its own order tells of a batch."""
+    both = Both(np.eye(2))
+    x, s = np.ones((2, *batch)), np.ones(batch)
+    assert [y.shape for y in apply_forward(both, (x, s))] == [batch, (2, *batch)]
+    assert [y.shape for y in apply_adjoint(both, (s, x))] == [(2, *batch), batch]
+
+
+@pytest.mark.parametrize("batch", [(1,), (3,)])
+def test_results_in_another_batch_than_the_arguments_are_refused(batch: tuple[int, ...]) -> None:
+    for result in (np.zeros(2), np.zeros((2, batch[0] + 1)), np.zeros((3, *batch))):
+        with pytest.raises(NotInSpace, match=rf"forward returned .* in a batch of {batch[0]}"):
+            apply_forward(Returns(result), (np.zeros((2, *batch)),))
+        with pytest.raises(NotInSpace, match=rf"adjoint returned .* in a batch of {batch[0]}"):
+            apply_adjoint(Returns(result), (np.zeros((2, *batch)),))
+
+
+@pytest.mark.parametrize(
+    "argument", [np.zeros((2, 0)), np.zeros((3, 1)), np.zeros((2, 1, 1)), 5.0, [[1.0], [2.0]]]
+)
+def test_arguments_that_are_no_batch_have_results_in_none(argument: Any) -> None:
+    (result,) = apply_forward(Returns(np.zeros(2)), (argument,))
+    assert result.shape == (2,)
+    with pytest.raises(NotInSpace, match=r"returned shape \(2, 1\) on rank 0"):
+        apply_forward(Returns(np.zeros((2, 1))), (argument,))
+
+
+def test_a_communicator_that_asks_is_told_where_user_code_ends() -> None:
+    noted: list[Any] = []
+    operator = Dense(np.eye(2))
+    operator.comm.note_return = noted.append  # type: ignore[attr-defined]
+    apply_forward(operator, (np.ones(2),))
+    apply_adjoint(operator, (np.ones(2),))
+    assert noted == [Dense.forward, Dense.adjoint]
+
+
+def test_a_composition_takes_a_batch_where_all_its_parts_do() -> None:
+    one, batched = Dense(np.eye(2)), Dense(np.eye(2))
+    batched.batched = True
+    assert [o.batched for o in (batched.H, 2 * batched, batched @ batched, batched + batched)] == [True] * 4
+    assert [o.batched for o in (one.H, one @ batched, batched @ one, one + batched)] == [False] * 4
+    assert np.array_equal((batched @ batched).matrix(), np.eye(2))
+
+
+@pytest.mark.parametrize(
+    ("scalar", "gain"),
+    [(0, 3), (1, 3), (-1, 3), (2, 6), (-3, 9), (3.0, 9), (2.5, None), (-0.5, None), (2 + 0j, 6), (2j, None)],
+)
+def test_a_whole_number_multiplies_the_gain_and_no_other_number_leaves_one(
+    scalar: complex, gain: int | None
+) -> None:
+    scaled = scalar * Dense(np.eye(2, dtype="complex128"), gain=3, fan_in=2)
+    assert (scaled.gain, scaled.fan_in) == (gain, 3)
+
+
+def test_a_sum_of_parts_without_elements_has_none_whatever_their_shapes() -> None:
+    elsewhere = Partition((1,), (3,))
+    left, right = Returns(np.zeros((0, 5)), elsewhere), Returns(np.zeros(0), elsewhere)
+    assert [y.shape for y in apply_forward(left + right, (np.zeros(0),))] == [(0, 5)]
+    assert [y.shape for y in apply_adjoint(right + left, (np.zeros(0),))] == [(0,)]
+
+
+def test_operators_print_with_as_few_parentheses_as_are_needed() -> None:
+    a, b = Dense(np.eye(2)), Dense(np.eye(2))
+    a.symbol, b.symbol = "A", "B"
+    printed = [
+        a.H,
+        -a,
+        a - b,
+        a @ b @ a,
+        a @ (b @ a),
+        (a + b) @ a,
+        (2 * a) @ b,
+        2 * (a + b),
+        (a @ b).H,
+        (a + b).H.H,
+    ]
+    assert list(map(str, printed)) == [
+        "A*", "-1 A", "A + -1 B", "A B A", "A B A", "(A + B) A", "(2 A) B", "2 (A + B)", "(A B)*", "A + B",
+    ]  # fmt: skip
+    product = (a @ b) @ (a @ a)
+    assert isinstance(product, ProductOperator)
+    assert product.factors == (a, b, a, a)
+
+
+def moved(name: str, to: str) -> LinearOperator:
+    """x -> y on one rank, with a buffer `t` in between."""
+
+    class Moved(Dense):
+        def specification(self) -> Program:
+            source, between, target = (Buffer(0, each, (2,)) for each in (name, "t", to))
+            return Program([source], [*move_to_new(source, between), *move_to_new(between, target)])
+
+    operator = Moved(np.eye(2))
+    operator.domain, operator.codomain = (Space(line(2).tensors[0].layout, name=each) for each in (name, to))
+    return operator
+
+
+def test_the_program_of_a_product_gives_each_factor_buffers_of_its_own() -> None:
+    a, b, c = moved("u", "v"), moved("x", "u"), moved("x", "x2")
+    for product, names in (
+        (a @ b, ["x", "t", "u", "t′", "v′"]),
+        ((a @ b) @ c, ["x", "t", "x2", "t′", "u′", "t′′", "v′′"]),
+        (a @ (b @ c), ["x", "t", "x2", "t′", "u′", "t′′", "v′′"]),
+    ):
+        program = product.specification()
+        assert isinstance(program, Program)
+        allocated = [step.buffer.name for step in program.steps if isinstance(step, Allocate)]
+        assert [program.inputs[0].name, *allocated] == names
+        assert [tensor.name for tensor in product.codomain.tensors] == names[-1:]
+        assert np.array_equal(program.matrix(), np.eye(2))
+
+
+def test_a_product_through_an_empty_space_still_renames_its_buffers() -> None:
+    zero, forget = Dense(np.zeros((2, 2))), Dense(np.zeros((2, 2)))
+    zero.domain = forget.codomain = Space()
+    assert [tensor.name for tensor in (zero @ forget).codomain.tensors] == ["x′"]
+
+
+def test_the_program_of_a_product_with_a_declared_adjoint_has_both_directions() -> None:
+    a, b = moved("u", "v"), moved("x", "u")
+    mechanical = (a @ b).specification()
+    assert isinstance(mechanical, Program)
+    expected = (mechanical, mechanical.adjoint())
+    declared = [moved("u", "v"), moved("x", "u")]
+    for operator in declared:
+        forward = operator.specification()
+        assert isinstance(forward, Program)
+        both = forward, forward.adjoint()
+        operator.specification = lambda both=both: both  # type: ignore[method-assign,misc]
+    for product in (declared[0] @ b, a @ declared[1], declared[0] @ declared[1]):
+        assert product.specification() == expected
+    assert (Dense(np.eye(2)) @ Dense(np.eye(2))).specification() is None
+    without = moved("u", "v")
+    without.specification = lambda: None  # type: ignore[method-assign]
+    assert (without @ b).specification() is None
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_each_of_several_results_is_looked_at(batch: tuple[int, ...]) -> None:
+    class Told(Both):
+        def forward(self, *x: Any) -> Any:
+            return results
+
+        adjoint = forward
+
+    told, x, s = Told(np.eye(2)), np.ones((2, *batch)), np.ones(batch)
+    right = s, x
+    results: Any = right
+    assert apply_forward(told, (x, s)) == right
+    for wrong in ((s, np.ones((3, *batch))), (np.ones((1, 1, 1)), x), (s, x.astype("float32")), (s, s)):
+        results = wrong
+        with pytest.raises(NotInSpace, match=r"^forward returned "):
+            apply_forward(told, (x, s))
+        results = wrong[::-1]
+        with pytest.raises(NotInSpace, match=r"^adjoint returned "):
+            apply_adjoint(told, (s, x))
+
+
+def test_a_sum_comes_in_a_tuple_where_that_of_its_first_term_does() -> None:
+    bare, in_tuple = Returns(np.ones(2)), Returns((np.ones(2),))
+    for left, right in ((bare, in_tuple), (in_tuple, bare)):
+        total = (left + right).forward(np.ones(2))
+        assert isinstance(total, tuple) == (left is in_tuple)

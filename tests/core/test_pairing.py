@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adjointlab.core import vectors as vectors_module
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
@@ -156,3 +157,50 @@ def test_each_rank_contributes_its_counted_tensors_and_an_inactive_one_nothing()
         assert [pair_local(space, held[r], held[r], r) for r in range(3)] == [
             Exact(Fraction(5 * c)) for c in counts
         ]
+
+
+@pytest.mark.parametrize("size", [65, 70, 200])
+@pytest.mark.parametrize("exponent", [-60, -53, -1, 0, 1, 51, 52, 53, 54, 60])
+def test_products_of_any_one_exponent_are_summed_exactly(size: int, exponent: int) -> None:
+    """Among them those whose integers have the exponent zero, and single ones of a higher and a lower exponent."""
+    a = np.ldexp(np.arange(1.0, size + 1) / 256, exponent)
+    for first in (1.0, 2.0**-70, -(2.0**70)):
+        b = np.ones(size)
+        b[0] = first
+        assert dot(a, b) == by_fractions(a, b)
+        assert dot(np.full(size, 2.0**exponent), b) == by_fractions(np.full(size, 2.0**exponent), b)
+
+
+@pytest.mark.parametrize(("a", "b"), [(2, 3), (3, 2), (70, 1), (1, 70), (0, 1), (1, 0)])
+def test_vectors_of_other_lengths_have_no_product(a: int, b: int) -> None:
+    with pytest.raises(ValueError, match=rf"^b: has shape \({b},\), but a has shape \({a},\)$"):
+        dot(np.ones(a), np.ones(b))
+
+
+def test_a_matrix_and_its_transpose_have_no_product() -> None:
+    with pytest.raises(ValueError, match=r"^b: has shape \(3, 2\), but a has shape \(2, 3\)$"):
+        dot(np.ones((2, 3)), np.ones((3, 2)))
+
+
+def test_long_vectors_are_summed_in_numpy_and_short_ones_and_integers_in_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A number of Python for each element takes ten times as long as NumPy's; for few, NumPy's calls take longer."""
+    used: list[str] = []
+    for name in ("_whole", "_dot_in_limbs"):
+        function = getattr(vectors_module, name)
+        monkeypatch.setattr(
+            vectors_module, name, lambda *given, n=name, f=function: (used.append(n), f(*given))[1]
+        )
+    for size, dtypes, expected in (
+        (1, "dd", "_whole"),
+        (64, "ff", "_whole"),
+        (65, "dd", "_dot_in_limbs"),
+        (65, "ef", "_dot_in_limbs"),
+        (65, "id", "_whole"),
+        (65, "dB", "_whole"),
+    ):
+        used.clear()
+        x, y = (np.full(size, 3).astype(dtype) for dtype in dtypes)
+        assert dot(x, y) == Exact(Fraction(9 * size))
+        assert set(used) == {expected}

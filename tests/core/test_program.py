@@ -20,6 +20,7 @@ from adjointlab.core.program import (
     Program,
     Region,
     buffers,
+    buffers_by_rank,
     copy,
     copy_to_new,
     move,
@@ -273,6 +274,14 @@ c = Buffer(0, "c", (2, 2))
         ([a], [Clear(Region(0, "a", ((1, 0),)))], r"a@0\[1:0\] is not inside"),
         ([a], [Clear(Region(0, "a", ()))], r"a@0 is not inside its buffer of shape \(2,\)"),
         ([a, b], [Add(a[:1], b.whole)], r"the regions have shapes \(1,\) and \(2,\)"),
+        ([a], [Clear(Region(0, "a", ((0, 2), (0, 1))))], r"a@0\[0:2, 0:1\] is not inside its buffer"),
+        ([c], [Clear(Region(0, "c", ((0, 2), (0, 3))))], r"c@0\[0:2, 0:3\] is not inside its buffer"),
+        ([a, b], [Add(a.whole, b[1:])], r"the regions have shapes \(2,\) and \(1,\)"),
+        (
+            [Buffer(0, "a", (2,), "float32"), b],
+            [Add(a.whole, b.whole)],
+            "the buffers have the element types float32 and float64",
+        ),
         ([a, c], [Add(a.whole, c.whole)], r"the regions have shapes \(2,\) and \(2, 2\)"),
         ([a], [Add(a.whole, a.whole)], "the regions overlap"),
         (
@@ -302,7 +311,10 @@ def test_an_ill_formed_program_is_refused_with_the_step(
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: a[::2], "step 1, not 2"),
+        (lambda: a[::2], "key: a region has step 1, not 2"),
+        (lambda: a[::-1], "key: a region has step 1, not -1"),
+        (lambda: c[:, :, :], "key: 3 slices of c@0, which has 2 dimensions"),
+        (lambda: c[:, 1], "key: 1 in dimension 1 of c@0 is not a slice"),
         (
             lambda: a[0],  # type: ignore[index]
             "key: 0 in dimension 0 of a@0 is not a slice",
@@ -310,7 +322,9 @@ def test_an_ill_formed_program_is_refused_with_the_step(
         (lambda: a[:, :], "key: 2 slices of a@0, which has 1 dimensions"),
         (lambda: Program([a], []).then(Program([b], [])), r"starts from \['b@1'\], .* ends with \['a@0'\]"),
         (lambda: Program([a], []).execute({}), r"memory: the input a@0 of shape \(2,\) is missing"),
+        (lambda: Program([b], []).then(Program([a], [])), r"starts from \['a@0'\], .* ends with \['b@1'\]"),
         (lambda: Program([a], []).execute({(0, "a"): np.zeros(3)}), r"a@0 of shape \(2,\) has shape \(3,\)"),
+        (lambda: Program([a], []).execute({(0, "a"): np.zeros(1)}), r"a@0 of shape \(2,\) has shape \(1,\)"),
     ],
 )
 def test_other_bad_arguments_are_refused_with_their_values(make: Callable[[], object], message: str) -> None:
@@ -330,3 +344,76 @@ def test_the_buffers_of_a_space_are_the_local_tensors_of_its_active_ranks() -> N
 
 def test_a_program_prints_in_the_order_of_execution() -> None:
     assert str(Program([a], move_to_new(a, b))) == "A(b@1)\nS(a@0[0:2] → b@1[0:2])\nD(a@0)"
+
+
+def test_buffers_by_rank_are_in_ascending_order() -> None:
+    space = Space(Layout((3,), Partition((2,), (2, 0))), name="w")
+    assert list(buffers_by_rank(space).items()) == [(0, Buffer(0, "w", (1,))), (2, Buffer(2, "w", (2,)))]
+
+
+EVERY_STEP = Program(
+    [a, b],
+    [
+        Allocate(Buffer(2, "t", (2,))),
+        Add(a.whole, Region(2, "t", ((0, 2),))),
+        Add(a[:1], a[1:]),
+        Clear(b[1:]),
+        Add(b.whole, a.whole),
+        Deallocate(b),
+    ],
+)
+
+
+def test_a_movement_is_who_sends_who_has_the_result_and_the_step() -> None:
+    assert EVERY_STEP.movements == (
+        (None, 2, "A(t@2)"),
+        (0, 2, "S(a@0[0:2] → t@2[0:2])"),
+        (None, 0, "S(a@0[0:1] → a@0[1:2])"),
+        (None, 1, "K(b@1[1:2])"),
+        (1, 0, "S(b@1[0:2] → a@0[0:2])"),
+        (None, 1, "D(b@1)"),
+    )
+
+
+def test_a_renamed_program_calls_every_buffer_by_its_new_name() -> None:
+    renamed = EVERY_STEP.renamed(lambda name: f"{name}{name}")
+    assert str(renamed) == (
+        "A(tt@2)\nS(aa@0[0:2] → tt@2[0:2])\nS(aa@0[0:1] → aa@0[1:2])\nK(bb@1[1:2])\n"
+        "S(bb@1[0:2] → aa@0[0:2])\nD(bb@1)"
+    )
+    assert [str(each) for each in renamed.inputs] == ["aa@0", "bb@1"]
+    assert [str(each) for each in renamed.outputs] == ["aa@0", "tt@2"]
+    assert renamed.outputs[1] == Buffer(2, "tt", (2,))
+
+
+@given(programs(), st.integers(1, 3))
+@small
+def test_a_batch_of_memories_is_executed_as_each_of_them(program: Program, width: int) -> None:
+    rng = np.random.default_rng(1)
+    memories = [
+        {
+            key: rng.integers(-5, 6, array.shape).astype(array.dtype)
+            for key, array in memory_of(program).items()
+        }
+        for _ in range(width)
+    ]
+    batch = {key: np.stack([memory[key] for memory in memories], axis=-1) for key in memories[0]}
+    result = program.execute(batch, (width,))
+    for number, memory in enumerate(memories):
+        alone = program.execute(memory)
+        assert result.keys() == alone.keys()
+        assert all(np.array_equal(result[key][..., number], alone[key]) for key in alone)
+        assert all(result[key].dtype == alone[key].dtype for key in alone)
+
+
+def test_inputs_are_of_the_shape_of_the_batch() -> None:
+    with pytest.raises(ValueError, match=r"^memory: the input a@0 of shape \(2,\) has shape \(2,\)$"):
+        Program([a], []).execute({(0, "a"): np.zeros(2)}, (2,))
+
+
+def test_a_gain_counts_values_that_are_cleared_later_and_is_at_least_one() -> None:
+    assert Program([], []).gain() == Program([a], [Clear(a.whole)]).gain() == 1
+    assert Program([a, b], copy(a.whole, b.whole)).gain() == 2  # backward, a has the cotangents of both
+    summed = [Add(a.whole, b.whole)] * 3
+    assert Program([a, b], [*summed, Clear(b.whole)]).gain() == 4
+    assert Program([a, b], [*summed, Add(b[:0], a[:0])]).gain() == 4  # of nothing, nothing is the largest

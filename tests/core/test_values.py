@@ -11,11 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adjointlab.core import vectors
 from adjointlab.core.arrays import DTYPES
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
-from adjointlab.core.vectors import Draw, local_values
+from adjointlab.core.splitmix import mixed
+from adjointlab.core.vectors import VALUES, Draw, local_values
 
 small = settings(max_examples=50, deadline=None)
 FLOATING = sorted(name for name, entry in DTYPES.items() if not entry.is_integer)
@@ -220,3 +222,109 @@ def test_values_are_in_memory_of_their_own() -> None:
     expected = first.copy()
     first[:] = 9
     assert np.array_equal(local_values(space, 0, 0, draw), expected)
+
+
+# Values by their definition, in Python's integers: a stored case draws the same tensors in every version.
+
+MODULUS, GAMMA = 2**64, 0x9E3779B97F4A7C15
+HALOS = Layout((3, 5), Partition((2, 2), (3, 1, 0, 2)), [[(-1, 2), (1, 5)], [(0, 3), (2, 5)]])
+COPIES = Layout((2,), Partition((2, 3)), axes=(None,))
+
+
+def hash_by_definition(counter: int, keys: tuple[int, ...]) -> int:
+    key = 0
+    for part in keys:
+        key = mixed(key ^ part)
+    return mixed(((mixed(counter) ^ key) - GAMMA) % MODULUS)
+
+
+def value_by_definition(bits: int, draw: Draw, dtype: str) -> Any:
+    if draw.bound == 0:
+        precision = DTYPES[dtype].precision
+        return ((bits >> (63 - precision)) - 2**precision) * 2.0 ** (draw.exponent - precision)
+    whole = bits % (2 * draw.bound + 1) - draw.bound
+    if DTYPES[dtype].is_integer:
+        return whole
+    if draw.values == "negative":
+        whole = -1 - bits % draw.bound
+    fraction = (bits >> 52) / 2**12 if draw.values == "fractions" else 0
+    return (whole + fraction) * 2.0**draw.exponent
+
+
+def tensor_by_definition(space: Space, position: int, rank: int, draw: Draw) -> np.ndarray[Any, Any]:
+    tensor = space.tensors[position]
+    layout, window = tensor.layout, tensor.layout.window(rank)
+    assert window is not None
+    copy = 0
+    index = layout.partition.index(rank)
+    for i, side, entry, copied in zip(
+        index, layout.partition.shape, tensor.types, layout.overlapping, strict=True
+    ):
+        copy = copy * side + (i if copied and not entry.is_shared else 0)
+    parts = 2 if tensor.element.is_complex else 1
+    found = []
+    for element in product(*(range(*interval) for interval in window)):
+        flat_index = 0
+        for i, (low, high) in zip(element, layout.hull, strict=True):
+            flat_index = flat_index * (high - low) + i - low
+        if draw.values == "equal" and not tensor.element.is_integer:
+            flat_index = 0
+        keys = (draw.seed, draw.index, position, int(draw.role == "dual"), copy)
+        values = [
+            value_by_definition(hash_by_definition(flat_index * parts + part, keys), draw, tensor.dtype)
+            for part in range(parts)
+        ]
+        found.append(complex(*values) if parts == 2 else values[0])
+    return np.array(found, tensor.element.in_numpy).reshape(layout.local_shape(rank))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "float16", "int32"])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        *(Draw(7, 3, "primal", 9, 2, values) for values in VALUES),
+        Draw(2**63 + 5, 0, "dual", 1000),
+        Draw(0, 1, "dual", 0, -3),
+    ],
+    ids=lambda draw: f"{draw.role}-{draw.bound}-{draw.values}",
+)
+@pytest.mark.parametrize(
+    ("layout", "types"),
+    [(HALOS, ("varying", "varying")), (COPIES, ("varying", "partial")), (COPIES, ("replicated", "varying"))],
+)
+def test_values_are_those_of_their_definition(
+    layout: Layout, types: tuple[str, ...], draw: Draw, dtype: str
+) -> None:
+    if draw.bound == 0 and DTYPES[dtype].is_integer:
+        draw = replace(draw, bound=2**30)
+    space = Space(*(Tensor(layout, dtype, types=types, name=name) for name in "xy"))
+    for position, rank in ((0, 0), (1, 1), (1, layout.partition.size - 1)):
+        expected = tensor_by_definition(space, position, rank, draw)
+        assert np.array_equal(local_values(space, position, rank, draw), expected)
+
+
+def test_elements_that_a_rank_does_not_hold_have_values_of_another_seed() -> None:
+    seed = 77
+    for layout, types, holder, same in (
+        (HALOS, ("varying", "varying"), 3, {3}),
+        (COPIES, ("replicated", "varying"), 4, {1, 4}),
+        (Layout((6,), Partition((3,))), ("varying",), 1, {1}),
+    ):
+        space = Space(layout, types=types)
+        draw = replace(WHOLE, bound=2**40)
+        for rank in layout.partition.ranks:
+            expected = replace(draw, seed=WHOLE.seed if rank in same else seed)
+            assert np.array_equal(
+                local_values(space, 0, rank, replace(draw, beyond=(holder, seed))),
+                local_values(space, 0, rank, expected),
+            )
+
+
+def test_the_bits_of_small_windows_alone_are_kept() -> None:
+    vectors._kept_bits.cache_clear()
+    for size, kept in ((1025, 0), (1024, 1), (1024, 1), (1, 2)):
+        local_values(flat(size, "float64"), 0, 0, WHOLE)
+        assert vectors._kept_bits.cache_info().currsize == kept
+    bits = vectors._kept_bits(((0, 1),), ((0, 1),), 0, 1, False)
+    with pytest.raises(ValueError, match="read-only"):
+        bits[0] = 0

@@ -1,0 +1,100 @@
+"""Functions and the arguments that they are called with: the whole sentence for what does not fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from adjointlab.core.declaration import SubjectError, require_accepts, takes
+
+
+def plain(comm: Any, x: Any, width: int = 1, *, height: int = 2) -> None: ...
+
+
+def positional(comm: Any, x: Any, /, width: int) -> None: ...
+
+
+def without_comm(x: Any, width: int) -> None: ...
+
+
+def any_name(comm: Any, width: int, **more: Any) -> None: ...
+
+
+def any_number(*given: Any, width: int) -> None: ...
+
+
+class Called:
+    def __call__(self, comm: Any, width: int) -> None: ...
+
+
+class Unhashable(Called):
+    __hash__ = None  # type: ignore[assignment]
+
+
+COMM = "takes no communicator: say process_group=True in the subject if it communicates by torch.distributed, else let its first argument be the communicator"  # fmt: skip
+
+REFUSED: list[tuple[Callable[..., Any], tuple[str, ...], tuple[str, ...], str]] = [
+    (plain, ("comm", "x"), ("widht",), "plain(comm, x, widht=…), but plain(comm, x, width, height) takes no `widht`; did you mean width?"),
+    (plain, ("comm", "x"), ("heigth",), "plain(comm, x, heigth=…), but plain(comm, x, width, height) takes no `heigth`; did you mean height?"),
+    (plain, ("comm", "x"), ("width", "widht"), "plain(comm, x, width=…, widht=…), but plain(comm, x, width, height) takes no `widht`"),
+    (plain, ("comm", "x"), ("height", "heigth"), "plain(comm, x, height=…, heigth=…), but plain(comm, x, width, height) takes no `heigth`"),
+    (plain, ("comm", "x"), ("xx",), "plain(comm, x, xx=…), but plain(comm, x, width, height) takes no `xx`"),
+    (plain, ("comm", "x"), ("domian",), "plain(comm, x, domian=…), but plain(comm, x, width, height) takes no `domian`; did you mean domain?"),
+    (plain, ("comm",), (), "plain(comm), but plain(comm, x, width, height) cannot be called so: missing a required argument: 'x'"),
+    (plain, ("comm", "x", "y", "z"), (), "plain(comm, x, y, z), but plain(comm, x, width, height) cannot be called so: too many positional arguments"),
+    (plain, ("comm", "x", "y"), ("width",), "plain(comm, x, y, width=…), but plain(comm, x, width, height) cannot be called so: multiple values for argument 'width'"),
+    (positional, ("comm", "x"), ("comm",), "positional(comm, x, comm=…), but positional(comm, x, width) takes no `comm`"),
+    (positional, ("comm", "x"), ("widht",), "positional(comm, x, widht=…), but positional(comm, x, width) takes no `widht`; did you mean width?"),
+    (without_comm, ("comm", "x"), ("width",), f"without_comm(comm, x, width=…), but without_comm(x, width) {COMM}"),
+    (without_comm, ("x",), (), "without_comm(x), but without_comm(x, width) cannot be called so: missing a required argument: 'width'"),
+    (without_comm, (), (), "without_comm(), but without_comm(x, width) cannot be called so: missing a required argument: 'x'"),
+    (without_comm, ("x", "y"), ("width",), "without_comm(x, y, width=…), but without_comm(x, width) cannot be called so: multiple values for argument 'width'"),
+    (any_name, ("comm",), ("height",), "any_name(comm, height=…), but any_name(comm, width, **more) cannot be called so: missing a required argument: 'width'"),
+    (any_number, ("comm", "x"), ("widht",), "any_number(comm, x, widht=…), but any_number(*given, width) takes no `widht`; did you mean width?"),
+    (Called(), ("comm",), ("widht",), "Called(comm, widht=…), but Called(comm, width) takes no `widht`; did you mean width?"),
+    (Unhashable(), ("comm",), ("widht",), "Unhashable(comm, widht=…), but Unhashable(comm, width) takes no `widht`; did you mean width?"),
+    (partial(plain, height=3), ("comm",), (), "partial(comm), but partial(comm, x, width, height) cannot be called so: missing a required argument: 'x'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "given", "named", "told"), REFUSED)
+def test_a_function_that_cannot_be_called_so_is_refused_in_one_sentence(
+    function: Callable[..., Any], given: tuple[str, ...], named: tuple[str, ...], told: str
+) -> None:
+    with pytest.raises(SubjectError, match=f"^the function is called as {re.escape(told)}$"):
+        require_accepts("the function", function, given, dict.fromkeys(named), ("domain",))
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "named"),
+    [
+        (plain, ("comm", "x"), ()),
+        (plain, ("comm", "x"), ("width", "height")),
+        (plain, ("comm", "x", "y"), ("height",)),
+        (plain, (), ("comm", "x")),
+        (positional, ("comm", "x"), ("width",)),
+        (any_name, ("comm",), ("width", "height")),
+        (any_number, ("comm", "x", "y"), ("width",)),
+        (Called(), ("comm",), ("width",)),
+        (Unhashable(), ("comm", "width"), ()),
+    ],
+)
+def test_a_function_that_can_be_called_so_is_accepted(
+    function: Callable[..., Any], given: tuple[str, ...], named: tuple[str, ...]
+) -> None:
+    require_accepts("the function", function, given, dict.fromkeys(named))
+
+
+def test_a_function_takes_the_names_that_it_tells() -> None:
+    names = ("comm", "x", "width", "height", "given", "more")
+    taken = {f: [name for name in names if takes(f, name)] for f in (plain, positional, any_name, any_number)}
+    assert taken == {
+        plain: ["comm", "x", "width", "height"],
+        positional: ["width"],
+        any_name: [*names],
+        any_number: ["width"],
+    }
