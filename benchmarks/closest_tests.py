@@ -31,6 +31,10 @@ _CALLS = tuple(
         "modes_of_messages",
         "reductions",
         "refused_arguments",
+        "texts_of_findings",
+        "groups",
+        "scheduler",
+        "envelopes",
     )
 )
 
@@ -183,7 +187,22 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/cli/test_outputs.py",
         ),
     ),
-    ("worlds/simulated/schedules/", (f"{_SIMULATED}/test_priorities.py", f"{_SIMULATED}/test_schedules.py")),
+    (
+        "worlds/simulated/schedules/",
+        tuple(f"{_SIMULATED}/test_{name}.py" for name in ("strategies", "priorities", "schedules")),
+    ),
+    ("worlds/simulated/thresholds", (f"{_SIMULATED}/test_thresholds.py",)),
+    ("worlds/simulated/garbage", (f"{_SIMULATED}/test_garbage.py",)),
+    (
+        "worlds/simulated/simulation",
+        (
+            *_CALLS,
+            *(
+                f"{_SIMULATED}/test_{name}.py"
+                for name in ("isolation", "schedules", "watchdog_of_a_run", "scaling")
+            ),
+        ),
+    ),
     ("worlds/simulated/world", (*_CALLS, f"{_SIMULATED}/test_isolation.py")),
     (
         "worlds/simulated/scheduler",

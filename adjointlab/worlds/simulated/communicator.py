@@ -460,7 +460,7 @@ class Communicator(LocalCalls):
 
     def _report(self, probe: PendingProbe, message: Message | None, status: Status | None) -> Message | None:
         if message is not None:
-            if probe.source == MPI.ANY_SOURCE:
+            if probe.is_wildcard:
                 matched = f"receives from rank {message.sender.rank}"
                 call = Matched(self._task.rank, probe.call, matched, message.sender.rank)
                 self._scheduler.matched.append(call)
