@@ -165,6 +165,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "store/script",
         (
+            "tests/store/test_texts_of_scripts.py",
             "tests/store/test_arguments_of_scripts.py",
             "tests/store/test_reproducer.py",
             "tests/store/test_scripts.py",

@@ -335,11 +335,7 @@ def claimed(rank: int, environment: MutableMapping[str, str] = os.environ) -> Jo
     a script. They share one folder, so one of them at a time is the job, and the others run as they would unsupervised.
     """
     folder = environment.get(VARIABLE)
-    if not folder or environment.get(HOOKED, _own_pid()) != _own_pid():
-        return None
-    if environment.get(HOOKED) is None:
-        if not _locked(_lock_file(Path(folder), rank)):
-            return None
+    if folder and HOOKED not in environment and _locked(_lock_file(Path(folder), rank)):
         environment[HOOKED] = _own_pid()
     return supervised(environment)
 

@@ -121,6 +121,9 @@ REFUSED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     (lambda comm: comm.Create_cart([-1, -1]), MPI.Exception, r"and the grid \(-1, -1\) 1"),
     (lambda comm: comm.group.Excl([1, 1]), MPI.Exception, r"Invalid ranks \[1, 1\]: one is there twice"),
     (lambda comm: comm.scatter([1, 2, 3]), ValueError, "expecting 2 items, got 3"),
+    (lambda comm: comm.scatter([1]), ValueError, "expecting 2 items, got 1"),
+    (lambda comm: comm.alltoall([1, 2, 3]), ValueError, "expecting 2 items, got 3"),
+    (lambda comm: comm.alltoall(iter([1])), ValueError, "expecting 2 items, got 1"),
     (
         lambda comm: comm.Bcast(np.ones(1), root=2),
         MPI.Exception,
@@ -157,8 +160,9 @@ def test_what_does_not_fit_is_refused(
 def test_a_grid_is_kept_along_as_many_dimensions_as_it_has() -> None:
     def body(context: Any, _: Any) -> Any:
         grid = context.comm.Create_cart([2, 1], [True, False])
-        with pytest.raises(ValueError, match="expecting 2 items, got 1"):
-            grid.Sub([True])
+        for kept in ([True], [True, False, True]):
+            with pytest.raises(ValueError, match=f"^expecting 2 items, got {len(kept)}$"):
+                grid.Sub(kept)
         lines = [grid.Sub(kept) for kept in ([True, False], [False, True], [True, True])]
         shapes = [(line.dims, line.periods, line.coords) for line in lines]
         for each in (grid, *lines):

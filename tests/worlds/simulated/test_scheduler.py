@@ -189,12 +189,12 @@ def pending_of(task: Task, count: int) -> list[Pending]:
     return [Pending(task, None) for _ in range(count)]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("need", [None, 0, 1, 2, 3])
-@pytest.mark.parametrize("done", [0, 1, 2, 3])
+@pytest.mark.parametrize("need", [None, 0, 1, 2, 3, 4])
+@pytest.mark.parametrize("done", [0, 1, 2, 3, 4])
 def test_a_rank_is_woken_as_soon_as_as_many_are_done_as_it_needs(need: int | None, done: int) -> None:
     scheduler, _ = scheduler_of(1)
     task = scheduler.tasks[0]
-    pending, woken_after = pending_of(task, 3), []
+    pending, woken_after = pending_of(task, 4), []
     for each in pending[:done]:
         scheduler.complete(each)
 
@@ -213,7 +213,7 @@ def test_a_rank_is_woken_as_soon_as_as_many_are_done_as_it_needs(need: int | Non
 
     scheduler._hand_over = hand_over  # type: ignore[method-assign]
     scheduler.wait(task, pending, "the call", need)  # type: ignore[arg-type]
-    least = 3 if need is None else need
+    least = 4 if need is None else need
     assert woken_after == ([] if done >= least else [least])
     assert task.waiting == ()
     assert not any(each.watched for each in pending)
