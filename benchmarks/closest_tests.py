@@ -35,6 +35,7 @@ _CALLS = tuple(
         "groups",
         "scheduler",
         "envelopes",
+        "mailbox",
     )
 )
 
