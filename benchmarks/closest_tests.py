@@ -59,7 +59,14 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("checks/basis_probe", ("tests/checks/test_basis_probe.py", _LOOKS)),
     ("checks/compared", ("tests/checks/test_compared_matrices.py", _LOOKS, "tests/checks/test_hints.py")),
     ("checks/drawing", ("tests/checks/test_compared_matrices.py", "tests/pictures/test_failures.py")),
-    ("checks/hints", ("tests/checks/test_hints.py", "tests/pictures/test_failures.py")),
+    (
+        "checks/hints",
+        (
+            "tests/checks/test_texts_of_hints.py",
+            "tests/checks/test_hints.py",
+            "tests/pictures/test_failures.py",
+        ),
+    ),
     ("checks/check.", ("tests/checks/test_registry.py", "tests/checks/test_figures.py", _LOOKS, *_SEARCH)),
     (
         "checks/",
