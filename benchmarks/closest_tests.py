@@ -58,6 +58,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("checks/layers/", (*_LAYERS, "tests/checks/test_values_of_inputs.py")),
     ("checks/basis_probe", ("tests/checks/test_basis_probe.py", _LOOKS)),
     ("checks/compared", ("tests/checks/test_compared_matrices.py", _LOOKS, "tests/checks/test_hints.py")),
+    ("checks/forms", ("tests/checks/test_other_forms.py", _LOOKS)),
     ("checks/drawing", ("tests/checks/test_compared_matrices.py", "tests/pictures/test_failures.py")),
     (
         "checks/hints",
