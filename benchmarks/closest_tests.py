@@ -41,7 +41,10 @@ _CALLS = tuple(
 
 CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("checks/layers/sensitivity", ("tests/checks/test_sensitivity.py", *_LAYERS)),
-    ("checks/layers/repeated", ("tests/checks/test_repeated_parameters.py",)),
+    (
+        "checks/layers/repeated",
+        ("tests/checks/test_repeated_parameters.py", "tests/checks/test_parts_of_whole_tensors.py"),
+    ),
     (
         "checks/layers/differences",
         ("tests/checks/test_differences.py", "tests/checks/test_jacobian_at_kinks.py"),
@@ -52,7 +55,14 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("tests/checks/test_jacobian_figures.py", *_LAYERS, "tests/checks/test_jacobian_at_kinks.py"),
     ),
     ("checks/layers/training", (*_LAYERS, "tests/torch_distributed/test_check_parallel.py")),
-    ("checks/layers/modules", (*_LAYERS, "tests/torch_distributed/test_check_parallel.py")),
+    (
+        "checks/layers/modules",
+        (
+            "tests/checks/test_parts_of_whole_tensors.py",
+            *_LAYERS,
+            "tests/torch_distributed/test_check_parallel.py",
+        ),
+    ),
     ("checks/layers/passes", (*_LAYERS, "tests/engine/test_drawn_cases.py")),
     ("checks/layers/sequential", (f"{_LOOKS}/test_sequential.py", *_LAYERS)),
     ("checks/layers/", (*_LAYERS, "tests/checks/test_values_of_inputs.py")),

@@ -99,6 +99,8 @@ def test_the_seconds_for_shrinking_count_from_the_first_death_on_and_are_not_bel
     assert job_log.shrinking("here:it adjoint") == 30.0
     for at in (time.time() - ago, time.time()):
         job_log.record_death(Death("died", (), {}, case="abc", check_id="here:it adjoint", at=at))
+    for other in ("here:a adjoint", "here:z adjoint"):
+        job_log.record_death(Death("died", case="abc", check_id=other, at=time.time() - 2000))
     assert least <= job_log.shrinking("here:it adjoint") <= most
     assert job_log.shrinking("here:else adjoint") == 30.0
 
@@ -111,9 +113,11 @@ def test_a_death_without_a_case_is_one_of_its_own_check_and_one_with_a_case_is_a
         job_log.record_death(death)
         return death
 
-    died("here:it adjoint", "abc"), died("here:other adjoint", "")
+    died("here:it adjoint", "abc"), died("here:other adjoint", ""), died("here:a adjoint", "")
+    died("here:a adjoint", "def"), died("here:other adjoint", "ghi")
     assert job_log.death_without_case("here:it adjoint") is None
-    assert job_log.deadly_cases("here:other adjoint").deaths == ()
+    assert [death.case for death in job_log.deadly_cases("here:it adjoint").deaths] == ["abc"]
+    assert [death.case for death in job_log.deadly_cases("here:other adjoint").deaths] == ["ghi"]
     death = died("here:it adjoint", "")
     assert job_log.death_without_case("here:it adjoint") == death
 

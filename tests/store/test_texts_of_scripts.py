@@ -73,6 +73,20 @@ def text_of(
     return text
 
 
+LINES = (("a", "first"), ("traceback", "not shown"), ("where", "two\nlines"), ("zone", "last"))
+
+
+def test_a_script_begins_with_the_findings_but_for_the_traceback() -> None:
+    verdict = Verdict(Status.UNJUDGED, "a crash", "wrong", LINES)
+    result = SearchResult("Rings", "adjoint", "simulated", verdict)
+    case = Case("scaled", "adjoint", 2, {}, InputSetting(), 0)
+    text = script(case, result, two_functions, "name.json")
+    assert text is not None
+    assert text.startswith(
+        "#!/usr/bin/env python3\n# -*- coding: utf-8 -*-\n# Rings: wrong\n#\n# a: first\n# where: two\n# lines\n# zone: last\n#\n# It replays"
+    )
+
+
 def run_with(text: str) -> str:
     (line,) = (line for line in text.splitlines() if line.startswith("# Run with: "))
     return line.removeprefix("# Run with: ")
