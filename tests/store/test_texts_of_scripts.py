@@ -83,7 +83,7 @@ def test_a_script_begins_with_the_findings_but_for_the_traceback() -> None:
     text = script(case, result, two_functions, "name.json")
     assert text is not None
     assert text.startswith(
-        "#!/usr/bin/env python3\n# -*- coding: utf-8 -*-\n# Rings: wrong\n#\n# a: first\n# where: two\n# lines\n# zone: last\n#\n# It replays"
+        "#!/usr/bin/env python3\n# -*- coding: utf-8 -*-\n# Rings: a crash\n#\n# a: first\n# where: two\n# lines\n# zone: last\n#\n# It replays"
     )
 
 
