@@ -69,7 +69,14 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("checks/basis_probe", ("tests/checks/test_basis_probe.py", _LOOKS)),
     ("checks/compared", ("tests/checks/test_compared_matrices.py", _LOOKS, "tests/checks/test_hints.py")),
     ("checks/forms", ("tests/checks/test_other_forms.py", _LOOKS)),
-    ("checks/drawing", ("tests/checks/test_compared_matrices.py", "tests/pictures/test_failures.py")),
+    (
+        "checks/drawing",
+        (
+            "tests/checks/test_drawings_of_evidence.py",
+            "tests/checks/test_compared_matrices.py",
+            "tests/pictures/test_failures.py",
+        ),
+    ),
     (
         "checks/hints",
         (

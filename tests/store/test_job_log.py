@@ -63,6 +63,7 @@ def test_what_is_done_comes_back_as_it_was(job_log: JobLog, monkeypatch: pytest.
     assert job_log.outcome("here:wrong adjoint") == done
     assert job_log.outcome("here:right adjoint") == other
     assert job_log.outcome("here:else adjoint") is None
+    assert job_log.outcome("here:zero adjoint") is None
 
 
 def test_the_signal_that_ends_a_job_is_known_to_its_supervised_process_alone(

@@ -226,6 +226,12 @@ def test_ranks_and_tags_that_there_are_not_are_refused(name: str) -> None:
             assert refused(lambda tag=tag: getattr(comm, name)(*given, 1, tag)) == (  # type: ignore[misc]
                 f"tag: Invalid tag {tag}: must be {legal}"
             )
+        for arguments in (("1",), (1, "2")):
+            with pytest.raises(TypeError, match=r"^an integer is required, not '[12]'$"):
+                getattr(comm, name)(*given, *arguments)
+        for arguments in ((2**33,), (1, 2**33)):
+            with pytest.raises(OverflowError, match="too large for an int of C"):
+                getattr(comm, name)(*given, *arguments)
         if is_send:
             assert refused(lambda: getattr(comm, name)(*given, 1, MPI.ANY_TAG)).startswith("tag: Invalid tag")
             if "init" not in name:
