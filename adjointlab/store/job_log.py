@@ -102,9 +102,9 @@ class _DoneLine(msgspec.Struct, frozen=True):
     spaces: tuple[Any, Any] | None  # as to_data makes them; msgspec takes no recursive alias (0.22)
     written: tuple[str, str | None] | None
     unwritten: str
-    process: str = ""  # that has finished it
-    command: int = 0  # of the job, if that is a script of several
-    deaths: int = 0  # so often the check had ended a job by then
+    process: str  # that has finished it
+    command: int  # of the job, if that is a script of several
+    deaths: int  # so often the check had ended a job by then
 
     @staticmethod
     def of(done: Done, command: int, deaths: int) -> _DoneLine:

@@ -144,6 +144,14 @@ def test_a_case_from_another_process_has_the_same_digest(report: SearchResult) -
     assert sent.digest == report.case.digest
 
 
+def test_a_reproducer_is_text_of_two_blanks_a_level_that_names_its_format(
+    report: SearchResult, tmp_path: Path
+) -> None:
+    text = write(report, wrong, tmp_path).json.read_text()
+    assert text.startswith('{\n  "schema": 1,\n  "location": ')
+    assert text.endswith("\n}\n")
+
+
 def test_a_stored_failure_reads_back_as_its_case(report: SearchResult, tmp_path: Path) -> None:
     written = write(report, doubles, tmp_path)
     entry = read(written.json)

@@ -429,6 +429,16 @@ def test_a_record_is_asked_for_by_the_command_that_shared_the_checks_out(
     assert not running_case._is_asked_for(None)
 
 
+def test_a_record_names_its_format_and_has_no_other_fields(tmp_path: Path):
+    content = json.loads(stored(Running.of(PROGRESS, case())))
+    assert content["schema"] == 1
+    for changed in ({**content, "schema": 2}, {**content, "unknown": 1}):
+        (tmp_path / NAME).write_text(json.dumps(changed))
+        assert read(tmp_path) is None
+    (tmp_path / NAME).write_text(json.dumps(content))
+    assert read(tmp_path) is not None
+
+
 def test_a_record_says_nothing_of_an_end_unless_there_is_one(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(COMMAND, raising=False)
     running = Running.of(PROGRESS, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
 from itertools import product
 from typing import Any
 
@@ -146,3 +147,11 @@ def test_a_shift_goes_along_a_dimension_of_the_grid(direction: int) -> None:
         GRID.shift(0, direction, 1)
     assert str(caught.value) == f"Invalid direction {direction} in a grid of 3 dimensions"
     assert caught.value.Get_error_class() == MPI.ERR_ARG
+
+
+def test_a_grid_is_data() -> None:
+    same = Grid((2, 3, 4), (False, True, False))
+    assert same == GRID
+    assert hash(same) == hash(GRID)
+    with pytest.raises(FrozenInstanceError):
+        same.dims = (1,)  # type: ignore[misc]
