@@ -1,4 +1,4 @@
-"""What a rank holds of a whole tensor, and the multiples of a parameter by which its elements may differ, called directly."""
+"""The part of a whole tensor that a rank holds, and the multiples of a parameter by which its elements may differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who a message is from, what it is like and who may send it: statuses, tags, ranks, and what a run notes of wildcards."""
+"""The envelopes of messages: statuses, tags and ranks, and the partners of wildcards that a run notes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does not fit together is told with its communicator, its calls and their counts, in ranks of the run."""
+"""Calls that do not fit together are told with their communicator, themselves and their counts, in ranks of the run."""
 
 from __future__ import annotations
 
