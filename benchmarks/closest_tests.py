@@ -35,12 +35,20 @@ _CALLS = tuple(
         "modes_of_messages",
         "reductions",
         "refused_arguments",
+        "texts_of_findings",
+        "groups",
+        "scheduler",
+        "envelopes",
+        "mailbox",
     )
 )
 
 CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("checks/layers/sensitivity", ("tests/checks/test_sensitivity.py", *_LAYERS)),
-    ("checks/layers/repeated", ("tests/checks/test_repeated_parameters.py",)),
+    (
+        "checks/layers/repeated",
+        ("tests/checks/test_repeated_parameters.py", "tests/checks/test_parts_of_whole_tensors.py"),
+    ),
     (
         "checks/layers/differences",
         ("tests/checks/test_differences.py", "tests/checks/test_jacobian_at_kinks.py"),
@@ -51,14 +59,36 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("tests/checks/test_jacobian_figures.py", *_LAYERS, "tests/checks/test_jacobian_at_kinks.py"),
     ),
     ("checks/layers/training", (*_LAYERS, "tests/torch_distributed/test_check_parallel.py")),
-    ("checks/layers/modules", (*_LAYERS, "tests/torch_distributed/test_check_parallel.py")),
+    (
+        "checks/layers/modules",
+        (
+            "tests/checks/test_parts_of_whole_tensors.py",
+            *_LAYERS,
+            "tests/torch_distributed/test_check_parallel.py",
+        ),
+    ),
     ("checks/layers/passes", (*_LAYERS, "tests/engine/test_drawn_cases.py")),
     ("checks/layers/sequential", (f"{_LOOKS}/test_sequential.py", *_LAYERS)),
     ("checks/layers/", (*_LAYERS, "tests/checks/test_values_of_inputs.py")),
     ("checks/basis_probe", ("tests/checks/test_basis_probe.py", _LOOKS)),
     ("checks/compared", ("tests/checks/test_compared_matrices.py", _LOOKS, "tests/checks/test_hints.py")),
-    ("checks/drawing", ("tests/checks/test_compared_matrices.py", "tests/pictures/test_failures.py")),
-    ("checks/hints", ("tests/checks/test_hints.py", "tests/pictures/test_failures.py")),
+    ("checks/forms", ("tests/checks/test_other_forms.py", _LOOKS)),
+    (
+        "checks/drawing",
+        (
+            "tests/checks/test_drawings_of_evidence.py",
+            "tests/checks/test_compared_matrices.py",
+            "tests/pictures/test_failures.py",
+        ),
+    ),
+    (
+        "checks/hints",
+        (
+            "tests/checks/test_texts_of_hints.py",
+            "tests/checks/test_hints.py",
+            "tests/pictures/test_failures.py",
+        ),
+    ),
     ("checks/check.", ("tests/checks/test_registry.py", "tests/checks/test_figures.py", _LOOKS, *_SEARCH)),
     (
         "checks/",
@@ -268,6 +298,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "store/script",
         (
+            "tests/store/test_texts_of_scripts.py",
             "tests/store/test_arguments_of_scripts.py",
             "tests/store/test_reproducer.py",
             "tests/store/test_scripts.py",
@@ -290,7 +321,22 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/cli/test_outputs.py",
         ),
     ),
-    ("worlds/simulated/schedules/", (f"{_SIMULATED}/test_priorities.py", f"{_SIMULATED}/test_schedules.py")),
+    (
+        "worlds/simulated/schedules/",
+        tuple(f"{_SIMULATED}/test_{name}.py" for name in ("strategies", "priorities", "schedules")),
+    ),
+    ("worlds/simulated/thresholds", (f"{_SIMULATED}/test_thresholds.py",)),
+    ("worlds/simulated/garbage", (f"{_SIMULATED}/test_garbage.py",)),
+    (
+        "worlds/simulated/simulation",
+        (
+            *_CALLS,
+            *(
+                f"{_SIMULATED}/test_{name}.py"
+                for name in ("isolation", "schedules", "watchdog_of_a_run", "scaling")
+            ),
+        ),
+    ),
     ("worlds/simulated/world", (*_CALLS, f"{_SIMULATED}/test_isolation.py")),
     (
         "worlds/simulated/scheduler",

@@ -31,10 +31,11 @@ def packed_matrix(operator: LinearOperator, library: str, precision: int, seed: 
     Collective over ``operator.comm``. `precision` is that of the operator's tensors in bits.
     """
     domain, codomain, comm = operator.domain, operator.codomain, operator.comm
+    if operator.batched or domain.is_complex or codomain.is_complex or precision < 24:
+        return None
     rank, width = comm.Get_rank(), (min(precision, 53) - 2) // _BITS
-    applications = -(-domain.dimension // width) if width else 0
-    is_less = 0 < applications + 1 < domain.dimension
-    if operator.batched or domain.is_complex or codomain.is_complex or precision < 24 or not is_less:
+    applications = -(-domain.dimension // width)
+    if applications + 1 >= domain.dimension:
         return None
     generator = np.random.default_rng(seed)
     columns = [np.zeros(domain.dimension) for _ in range(applications)]

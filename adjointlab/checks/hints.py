@@ -133,7 +133,7 @@ def _relation(
 
     if allowed == 0 and (np.abs(w) > 1e4).all() and (np.abs(g - w) < 2.0**-7 * np.abs(w)).all():
         return Hint(FaultKind.NARROWED, "right but for rounding: a narrower element type on the way")
-    if np.iscomplexobj(w) and w.imag.any():
+    if w.imag.any():
         if all_are(np.conj(w)):
             return Hint(FaultKind.CONJUGATE, "the conjugate of what is due")
         if all_are(w.real.astype(np.complex128)):
@@ -197,7 +197,7 @@ def matrix_hint(
 def _is_permuted(got: NumpyArray, want: NumpyArray) -> bool:
     """Return True if the entries that differ are the same numbers on both sides, in other places."""
     wrong = got != want
-    return bool(np.array_equal(np.sort_complex(got[wrong]), np.sort_complex(want[wrong])))
+    return bool(wrong.any() and np.array_equal(np.sort_complex(got[wrong]), np.sort_complex(want[wrong])))
 
 
 def _drops_summands(got: NumpyArray, want: NumpyArray) -> bool:

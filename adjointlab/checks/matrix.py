@@ -275,10 +275,9 @@ def _not_finite(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Verdi
     found = spaces.outputs(seen.matrices for seen in observations)
     for (direction, _, matrices), (axis, space) in zip(found, outputs, strict=True):
         for rank, matrix in enumerate(matrices):
-            wrong = np.argwhere(~np.isfinite(matrix))
-            if len(wrong):
-                value = "nan" if np.isnan(matrix[tuple(wrong[0])]) else "inf"
-                return returned_not_finite(direction, rank, locate(space, int(wrong[0][axis])), value)
+            for place in np.argwhere(~np.isfinite(matrix)):
+                value = "nan" if np.isnan(matrix[tuple(place)]) else "inf"
+                return returned_not_finite(direction, rank, locate(space, int(place[axis])), value)
     return None
 
 
@@ -297,7 +296,7 @@ def _probed(
     # An operator is used on one vector at a time, and a batch may take another path through its code.
     column = context.setting.seed % len(indices)
     alone = contributions(source, target, [indices[column]], apply, rank, library, batched=False)
-    return matrix, bool(np.array_equal(alone[:, 0], matrix[:, column], equal_nan=True))
+    return matrix, bool(np.array_equal(alone, matrix[:, [column]], equal_nan=True))
 
 
 def _summed(observations: Sequence[ProbedMatrices]) -> BothDirections[NumpyArray]:

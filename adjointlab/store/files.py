@@ -34,7 +34,7 @@ def open_file(path: Path, flags: int) -> int:
     a device may wait for ever, or do something.
     """
     # O_NONBLOCK: to open a FIFO would wait for its other end. It does nothing to a regular file.
-    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))

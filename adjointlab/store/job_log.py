@@ -102,9 +102,9 @@ class _DoneLine(msgspec.Struct, frozen=True):
     spaces: tuple[Any, Any] | None  # as to_data makes them; msgspec takes no recursive alias (0.22)
     written: tuple[str, str | None] | None
     unwritten: str
-    process: str = ""  # that has finished it
-    command: int = 0  # of the job, if that is a script of several
-    deaths: int = 0  # so often the check had ended a job by then
+    process: str  # that has finished it
+    command: int  # of the job, if that is a script of several
+    deaths: int  # so often the check had ended a job by then
 
     @staticmethod
     def of(done: Done, command: int, deaths: int) -> _DoneLine:
@@ -335,11 +335,7 @@ def claimed(rank: int, environment: MutableMapping[str, str] = os.environ) -> Jo
     a script. They share one folder, so one of them at a time is the job, and the others run as they would unsupervised.
     """
     folder = environment.get(VARIABLE)
-    if not folder or environment.get(HOOKED, _own_pid()) != _own_pid():
-        return None
-    if environment.get(HOOKED) is None:
-        if not _locked(_lock_file(Path(folder), rank)):
-            return None
+    if folder and HOOKED not in environment and _locked(_lock_file(Path(folder), rank)):
         environment[HOOKED] = _own_pid()
     return supervised(environment)
 

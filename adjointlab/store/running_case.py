@@ -261,7 +261,7 @@ def _locked(path: Path) -> int | None:
     """Open and lock a file; `None` where another process has it, or it cannot be made.
 
     The kernel gives the lock back when the process ends, however it ends. So an unlocked file with a record in it was left by
-    a process that has died. Children must not inherit the descriptor (O_CLOEXEC), for they would hold the lock after that.
+    a process that has died. Children do not inherit the descriptor, for they would hold the lock after that.
     """
     try:
         file = in_folder(path, lambda: open_file(path, os.O_RDWR | os.O_CREAT))

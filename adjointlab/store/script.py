@@ -324,7 +324,8 @@ def _products(
     made = literal(arguments)
     needs_lab = is_operator or made is None or any(_uses_lab(sys.modules[f.__module__]) for f in subject.pair)
     library = case.setting.library
-    needs = ["mpi4py", "NumPy", *(["torch"] if library == "torch" else [])]
+    is_torch = library == "torch"
+    needs = ["mpi4py", "NumPy", *(["torch"] if is_torch else [])]
     needs += [*(["adjointlab"] if needs_lab else []), *(["the JSON file beside it"] if made is None else [])]
     modules = dict.fromkeys(each.module for each in functions)
     setup = [f"arguments = {made or _STORED}"]
@@ -350,7 +351,7 @@ def _products(
         folders=_folders(functions),
         ranks=case.ranks,
         imports=indent(
-            ("    import torch\n" if library == "torch" else "") + (_TRANSLATION if needs_lab else ""), "    "
+            ("    import torch\n" if is_torch else "") + (_TRANSLATION if needs_lab else ""), "    "
         ),
         modules=literal(tuple(modules)),
         setup="".join(f"    {line}\n" for line in setup),
@@ -358,7 +359,7 @@ def _products(
         y=_values(codomain.dual, case.ranks, entry.row),
         counted_x=_counted(domain, case.ranks),
         counted_y=_counted(codomain, case.ranks),
-        convert="[torch.from_numpy(array) for array in made]" if library == "torch" else "made",
+        convert="[torch.from_numpy(array) for array in made]" if is_torch else "made",
         forward=forward,
         adjoint=adjoint,
         tolerance=4 * 2.0 ** -min(tensor.element.precision for tensor in domain.tensors),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import adjointlab as al
-from adjointlab.checks.declarations import declaration_hint
+from adjointlab.checks.declarations import _redeclared, declaration_hint
 from adjointlab.checks.evidence import ComparedMatrices, Element, Evidence, weight_text
 from adjointlab.checks.hints import (
     FaultKind,
@@ -267,6 +267,24 @@ def test_the_declaration_that_would_make_a_pair_coherent_is_found(
     domain: al.Space, codomain: al.Space, forward: NumpyArray, adjoint: NumpyArray, declaration: str
 ) -> None:
     assert declaration_hint(domain, codomain, forward, adjoint) == declaration
+
+
+@pytest.mark.parametrize(
+    ("space", "domain_types", "codomain_types"),
+    [
+        (COPIES, 2, 2),
+        (WHOLE, 0, 0),
+        (al.Space(al.Layout((4,), (2,))), 0, 0),
+        (al.Space(al.Layout((4,), (1, 2), axes=[1])), 0, 0),  # copies on one rank
+        (al.Space(al.Layout((4,), (2, 1), axes=[1])), 2, 2),
+        (al.Space(COPIES.tensors[0].layout, types=["invariant"]), 0, 0),
+    ],
+)
+def test_other_types_are_tried_of_varying_tensors_with_copies(
+    space: al.Space, domain_types: int, codomain_types: int
+) -> None:
+    assert len(list(_redeclared(space, True))) == domain_types
+    assert len(list(_redeclared(space, False))) == codomain_types
 
 
 @pytest.mark.parametrize(

@@ -33,12 +33,20 @@ def test_none_but_regular_files_are_opened(tmp_path: Path) -> None:
         assert error.value.errno == (errno.ELOOP if path == link else errno.EINVAL)
     if before:
         assert len(os.listdir("/proc/self/fd")) == before
-    umask = os.umask(0o027)
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o027, 0o640), (0, 0o666)])
+def test_a_file_has_the_permissions_that_the_umask_leaves_and_no_child_inherits_it(
+    tmp_path: Path, umask: int, mode: int
+) -> None:
+    before = os.umask(umask)
     try:
-        os.close(files.open_file(tmp_path / "made", os.O_WRONLY | os.O_CREAT))
+        file = files.open_file(tmp_path / "made", os.O_WRONLY | os.O_CREAT)
     finally:
-        os.umask(umask)
-    assert mode_of(tmp_path / "made") == 0o640
+        os.umask(before)
+    assert mode_of(tmp_path / "made") == mode
+    assert not os.get_inheritable(file)
+    os.close(file)
 
 
 @pytest.mark.parametrize("failures", [0, 1, 21])

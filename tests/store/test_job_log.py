@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import cycle, repeat
 from pathlib import Path
 
@@ -30,7 +34,7 @@ from adjointlab.store.job_log import (
 )
 from adjointlab.store.reproducer import Written
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import Run, Runner
+from adjointlab.worlds.world import Dead, Finding, Run, Runner
 from tests.running import ROOT
 from tests.samples import right, wrong
 
@@ -59,6 +63,7 @@ def test_what_is_done_comes_back_as_it_was(job_log: JobLog, monkeypatch: pytest.
     assert job_log.outcome("here:wrong adjoint") == done
     assert job_log.outcome("here:right adjoint") == other
     assert job_log.outcome("here:else adjoint") is None
+    assert job_log.outcome("here:zero adjoint") is None
 
 
 def test_the_signal_that_ends_a_job_is_known_to_its_supervised_process_alone(
@@ -95,6 +100,8 @@ def test_the_seconds_for_shrinking_count_from_the_first_death_on_and_are_not_bel
     assert job_log.shrinking("here:it adjoint") == 30.0
     for at in (time.time() - ago, time.time()):
         job_log.record_death(Death("died", (), {}, case="abc", check_id="here:it adjoint", at=at))
+    for other in ("here:a adjoint", "here:z adjoint"):
+        job_log.record_death(Death("died", case="abc", check_id=other, at=time.time() - 2000))
     assert least <= job_log.shrinking("here:it adjoint") <= most
     assert job_log.shrinking("here:else adjoint") == 30.0
 
@@ -107,9 +114,11 @@ def test_a_death_without_a_case_is_one_of_its_own_check_and_one_with_a_case_is_a
         job_log.record_death(death)
         return death
 
-    died("here:it adjoint", "abc"), died("here:other adjoint", "")
+    died("here:it adjoint", "abc"), died("here:other adjoint", ""), died("here:a adjoint", "")
+    died("here:a adjoint", "def"), died("here:other adjoint", "ghi")
     assert job_log.death_without_case("here:it adjoint") is None
-    assert job_log.deadly_cases("here:other adjoint").deaths == ()
+    assert [death.case for death in job_log.deadly_cases("here:it adjoint").deaths] == ["abc"]
+    assert [death.case for death in job_log.deadly_cases("here:other adjoint").deaths] == ["ghi"]
     death = died("here:it adjoint", "")
     assert job_log.death_without_case("here:it adjoint") == death
 
@@ -358,3 +367,135 @@ def test_each_command_of_a_script_has_results_of_its_own(
     assert command(2).outcome(check_id) is None
     (tmp_path / "rank-0.lock").unlink()  # as the next job begins
     assert command(3).outcome(check_id) is not None
+
+
+@pytest.mark.parametrize(("case", "known"), [("b", True), ("a", False), ("c", False), ("", False)])
+def test_a_death_is_known_by_its_case(job_log: JobLog, case: str, known: bool) -> None:
+    job_log.record_death(Death("a rank died", case="b"))
+    assert job_log.is_known(Death("another kind", case="".join(case))) is known
+
+
+@pytest.mark.parametrize(("since", "newer"), [(-5, False), (0, True), (5, True)])
+def test_a_file_is_newer_from_the_moment_on_at_which_supervision_began(
+    job_log: JobLog, tmp_path: Path, since: int, newer: bool
+) -> None:
+    path = tmp_path / "junit.xml"
+    assert not job_log.is_newer(path)
+    path.touch()
+    for file, moment in ((job_log.folder / "settings.json", 1000), (path, 1000 + since)):
+        os.utime(file, (moment, moment))
+    assert job_log.is_newer(path) is newer
+    (job_log.folder / "settings.json").unlink()
+    assert not job_log.is_newer(path)
+
+
+def test_the_settings_are_those_that_the_supervisor_has_written_or_others_where_they_are_lost(
+    job_log: JobLog, tmp_path: Path
+) -> None:
+    assert (job_log.session_seed, job_log.shrinking("it")) == (5, 30.0)
+    for settings in ("", "no JSON", '{"seed": "five"}'):
+        (job_log.folder / "settings.json").write_text(settings)
+        assert (job_log.session_seed, job_log.shrinking("it")) == (0, 60.0)
+
+
+def test_the_seed_of_a_check_follows_from_its_name_and_from_the_seed_of_the_job(tmp_path: Path) -> None:
+    def seeds(seed: int) -> list[int]:
+        log = JobLog(tmp_path / str(seed))
+        log.begin(seed, 1.0)
+        return [log.seed_of(name) for name in ("here:it adjoint", "here:it matrix")]
+
+    assert seeds(5) == [zlib.crc32(b"5:here:it adjoint"), zlib.crc32(b"5:here:it matrix")]
+    assert len({*seeds(5), *seeds(6)}) == 4
+
+
+def test_what_says_where_the_job_is_may_be_gone_at_any_moment(job_log: JobLog, tmp_path: Path) -> None:
+    job_log.clear()
+    job_log.clear()
+    with job_log.at("here:ring adjoint", tmp_path, is_leader=True):
+        (job_log.folder / "running.json").touch()
+        (job_log.folder / "running-1.json").touch()
+        job_log.clear()
+        assert sorted(path.name for path in job_log.folder.iterdir()) == ["settings.json"]
+    with job_log.at("here:ring matrix", tmp_path, is_leader=True):
+        pass
+    assert job_log.current == ("", None)
+
+
+@pytest.mark.parametrize(
+    ("finished_by", "asked_by", "is_known"), [("1", "2", True), ("2", "1", True), ("1", "1", False)]
+)
+def test_a_result_is_certain_if_another_process_has_found_it(
+    job_log: JobLog, monkeypatch: pytest.MonkeyPatch, finished_by: str, asked_by: str, is_known: bool
+) -> None:
+    done = Done("here:it adjoint", SearchResult("It", "adjoint", "simulated", coherent()), None, "why not")
+    for process in (finished_by, asked_by):
+        monkeypatch.setattr("adjointlab.store.job_log._own_pid", lambda process=process: "".join(process))
+        if process is finished_by and not job_log.done:
+            job_log.finish(done)
+    assert job_log.done == [done]
+    assert job_log.outcome("here:it adjoint") == (done if is_known else None)
+
+
+def test_a_result_that_was_found_after_more_deaths_than_are_known_is_not_certain(
+    job_log: JobLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_log.record_death(Death("died", check_id="here:it adjoint"))
+    job_log.finish(Done("here:it adjoint", SearchResult("It", "adjoint", "simulated", coherent()), None, ""))
+    monkeypatch.setattr("adjointlab.store.job_log._own_pid", lambda: "the next job")
+    assert job_log.outcome("here:it adjoint") is not None
+    (job_log.folder / "deaths.jsonl").unlink()
+    assert job_log.outcome("here:it adjoint") is None
+
+
+def test_the_newest_death_of_a_case_is_told_with_the_ranks_that_died() -> None:
+    case = Case("Ring", "adjoint", 3, {}, InputSetting(), 0)
+    first = Death("died at first", (("why", "so"),), {0: "killed"}, case=case.digest)
+    last = Death(
+        "died at last", (("why", "this"), ("and", "that")), {1: "killed", 2: "aborted"}, case=case.digest
+    )
+    run = DeadlyCases((first, Death("another", case="another"), last))(case, 2)
+    assert run is not None
+    assert run.outcomes == (Dead("ended with the job"), Dead("killed"), Dead("aborted"))
+    assert run.findings == (Finding("died at last", ""), Finding("why", "this"), Finding("and", "that"))
+
+    verdict = replace(last, ranks={2: "aborted", 1: "killed"}).verdict()
+    assert (verdict.status, verdict.kind) == (Status.UNJUDGED, "died at last")
+    assert verdict.lines == (("rank 1", "killed"), ("rank 2", "aborted"), ("why", "this"), ("and", "that"))
+
+
+def test_a_job_whose_folder_is_gone_is_nobodys(tmp_path: Path) -> None:
+    environment = {VARIABLE: str(tmp_path / "gone")}
+    assert claimed(0, environment) is None
+    assert environment == {VARIABLE: str(tmp_path / "gone")}
+    assert claimed(0, {VARIABLE: "", HOOKED: str(os.getpid())}) is None
+    # Nor one whose lock another file stands in for.
+    (tmp_path / "rank-0.lock").mkdir()
+    assert claimed(0, {VARIABLE: str(tmp_path)}) is None
+
+
+def test_each_claim_of_a_job_is_a_byte_more(tmp_path: Path) -> None:
+    for number in range(3):
+        environment = {VARIABLE: str(tmp_path)}
+        assert claimed(2, environment) == JobLog(tmp_path)
+        assert environment[HOOKED] == str(os.getpid())
+        assert (tmp_path / "rank-2.lock").read_bytes() == b"." * (number + 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_claimed"), [(errno.EACCES, False), (errno.EAGAIN, False), (errno.ENOLCK, True)]
+)
+def test_a_file_system_without_locks_lets_every_process_be_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, is_claimed: bool
+) -> None:
+    asked: list[int] = []
+
+    def lockf(file: int, how: int) -> None:
+        asked.append(how)
+        raise OSError(error, "no lock")
+
+    monkeypatch.setattr(fcntl, "lockf", lockf)
+    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+    assert (claimed(0, {VARIABLE: str(tmp_path)}) is not None) is is_claimed
+    assert asked == [fcntl.LOCK_EX | fcntl.LOCK_NB]
+    if before:
+        assert len(os.listdir("/proc/self/fd")) == before + is_claimed

@@ -22,7 +22,16 @@ from adjointlab.engine.case import Case, from_data, to_data
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.session import replay_corpus
-from adjointlab.store.reproducer import BadReproducer, read, stored, write, write_case
+from adjointlab.store.reproducer import (
+    BadReproducer,
+    _refuse_unknown,
+    _safe,
+    _same_subject,
+    read,
+    stored,
+    write,
+    write_case,
+)
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.fuzzing import many
 from tests.samples import wrong
@@ -133,6 +142,14 @@ def test_a_case_from_another_process_has_the_same_digest(report: SearchResult) -
     # By the digest the supervisor tells the next job which case has ended the last one.
     sent = msgspec.structs.replace(report.case, values=report.case.values.encode().decode())
     assert sent.digest == report.case.digest
+
+
+def test_a_reproducer_is_text_of_two_blanks_a_level_that_names_its_format(
+    report: SearchResult, tmp_path: Path
+) -> None:
+    text = write(report, wrong, tmp_path).json.read_text()
+    assert text.startswith('{\n  "schema": 1,\n  "location": ')
+    assert text.endswith("\n}\n")
 
 
 def test_a_stored_failure_reads_back_as_its_case(report: SearchResult, tmp_path: Path) -> None:
@@ -258,3 +275,51 @@ def test_the_script_stands_alone_and_shows_the_failure(report: SearchResult, tmp
     )
     assert "<Fx, y>" in result.stdout, result.stderr
     assert result.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "known", "field"),
+    [
+        ({"a": 1}, {"a": 1}, None),
+        ({"a": 1}, {}, "a"),
+        ({"a": 0, "b": "", "c": []}, {}, None),  # defaults are left out
+        ({"a": {"b": 1}}, {"a": {}}, "b"),
+        ({"a": {"b": 1}}, {"a": {"b": 2}}, None),
+        ([{"a": 1}, {"b": 1}], [{"a": 1}, {}], "b"),
+        ({"a": [[{"b": 1}]]}, {"a": [[{}]]}, "b"),
+        ([{"a": 1}], {"a": 1}, None),
+        ({"a": 1}, [1], None),
+        ([1, {"a": 1}], [1], None),
+    ],
+)
+def test_fields_that_a_case_does_not_have_are_found_at_any_depth(
+    given: Any, known: Any, field: str | None
+) -> None:
+    if field is None:
+        _refuse_unknown(given, known)
+    else:
+        with pytest.raises(ValueError, match=f"^unknown field `{field}`$"):
+            _refuse_unknown(given, known)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("rings:shift", "rings:shift", True),
+        ("tests.rings:shift", "rings:shift", True),
+        ("rings:shift", "tests.rings:shift", True),
+        ("rings:shift", "strings:shift", False),
+        ("strings:shift", "rings:shift", False),
+        ("rings:shift", "rings:shift2", False),
+    ],
+)
+def test_locations_mean_one_subject_if_one_is_the_end_of_the_other(one: str, other: str, same: bool) -> None:
+    assert _same_subject(one, other) is same
+
+
+@pytest.mark.parametrize(
+    ("name", "safe"),
+    [("Ring_1.2", "Ring_1.2"), ("a/b*?[c]", "a_b___c_"), ("é ü", "é_ü"), ("x" * 70, "x" * 60)],
+)
+def test_a_part_of_a_file_name_has_no_folders_and_no_patterns(name: str, safe: str) -> None:
+    assert _safe(name) == safe

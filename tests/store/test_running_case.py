@@ -32,6 +32,8 @@ from adjointlab.store.running_case import (
     Progress,
     Running,
     RunningCaseFile,
+    at_work,
+    is_record,
     left_behind,
     read,
     read_file,
@@ -281,6 +283,167 @@ def test_a_job_that_has_to_be_started_again_says_so(tmp_path: Path):
     running = read(tmp_path)
     assert running is not None
     assert (running.ended, running.check) == ("communicators", "adjoint")
+
+
+def stored(running: Running) -> bytes:
+    return running_case._encoded(running)
+
+
+@pytest.mark.parametrize("length", [0, 1, 1022, 1023, 1024, 1025, 2047, 2048, 5000])
+def test_a_record_fills_whole_blocks_of_its_file_and_ends_with_a_line(tmp_path: Path, length: int):
+    name = "x" * max(0, length - len(stored(Running.of(PROGRESS, case(), 3))))
+    data = stored(Running.of(PROGRESS, case(name), 3))
+    recorder = RunningCaseFile(tmp_path, PROGRESS)
+    recorder.record(case(name), 3)
+    blocks = len(data) // 1024 + 1
+    content = recorder.path.read_bytes()
+    assert content == data.ljust(blocks * 1024 - 1) + b"\n"
+    assert recorder.last == case(name)
+
+    recorder.record(case(), 4)
+    assert (
+        recorder.path.read_bytes() == stored(Running.of(PROGRESS, case(), 4)).ljust(blocks * 1024 - 1) + b"\n"
+    )
+    recorder.clear()
+
+
+def test_the_end_of_a_job_is_written_over_its_record_and_makes_the_file_no_longer_than_it_must(
+    tmp_path: Path,
+):
+    path = tmp_path / "folder" / NAME
+    long, short = (Running.of(PROGRESS, case(name)) for name in ("long" * 50, ""))
+    write_end(path, short)
+    assert path.read_bytes() == stored(short) + b"\n"
+    write_end(path, long)
+    assert path.read_bytes() == stored(long) + b"\n"
+    write_end(path, short)
+    assert path.read_bytes() == stored(short).ljust(len(stored(long))) + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (NAME, True),
+        ("running-1f.json", True),
+        ("running-.json", True),
+        ("running.jsonl", False),
+        ("a.json", False),
+        ("zero.json", False),
+        ("running-1f.txt", False),
+    ],
+)
+def test_records_have_names_of_their_own(name: str, expected: bool):
+    assert is_record(Path("folder") / name) is expected
+
+
+def test_a_record_that_is_half_written_is_read_again_and_after_three_times_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path, slept = tmp_path / NAME, []
+    whole = stored(Running.of(PROGRESS, case()))
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == becomes_whole_after:
+            path.write_bytes(whole)
+
+    monkeypatch.setattr(running_case.time, "sleep", sleep)
+    for becomes_whole_after, times in ((0, 3), (2, 2), (3, 3)):
+        slept.clear()
+        path.write_bytes(whole[:-5])
+        found = read(tmp_path)
+        assert (found is not None) is (becomes_whole_after == 2)
+        assert len(slept) == times
+        assert all(0 < seconds < 0.1 for seconds in slept)
+
+
+def others(folder: Path, *names: str) -> None:
+    for name in names:
+        write_end(folder / f"running-{name}.json", Running.of(PROGRESS, case(name)))
+
+
+def test_what_cannot_be_opened_and_what_is_locked_hides_no_record_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    live = RunningCaseFile(tmp_path, PROGRESS)
+    live.record(case("live"), 0)
+    (tmp_path / "running-b.json").mkdir()
+    monkeypatch.setattr(running_case.secrets, "token_hex", lambda count: "a" * count)
+    second = RunningCaseFile(tmp_path, PROGRESS)
+    second.record(case("second"), 0)
+    assert second.path == tmp_path / f"running-{'a' * 8}.json"
+
+    others(tmp_path, "c", "d")
+    left = left_behind(tmp_path, PROGRESS.location, PROGRESS.check)
+    assert left is not None
+    assert left.case == case("c")
+    assert [running.case for running in at_work(tmp_path)] == [case("live"), case("second"), case("d")]
+
+    # The one that begins has a name that comes before all of them.
+    monkeypatch.setattr(running_case.secrets, "token_hex", lambda count: "0" * count)
+    third = RunningCaseFile(tmp_path, PROGRESS)
+    assert third.path == tmp_path / f"running-{'0' * 8}.json"
+    assert [running.case for running in third.previous] == [case("d")]
+    for recorder in (live, second, third):
+        recorder.clear()
+    assert [path.name for path in tmp_path.iterdir()] == ["running-b.json"]
+
+
+def test_a_folder_without_records_has_left_nothing_behind(tmp_path: Path):
+    assert left_behind(tmp_path, PROGRESS.location, PROGRESS.check) is None
+    assert left_behind(tmp_path / "gone", PROGRESS.location, PROGRESS.check) is None
+    assert at_work(tmp_path) == []
+
+
+def test_the_record_of_another_process_at_the_same_place_stays(tmp_path: Path):
+    recorder = RunningCaseFile(tmp_path, PROGRESS)
+    recorder.record(case("mine"), 0)
+    recorder.path.unlink()
+    write_end(tmp_path / NAME, Running.of(PROGRESS, case("another's")))
+    recorder.clear()
+    running = read(tmp_path)
+    assert running is not None
+    assert running.case == case("another's")
+    recorder.clear()
+
+
+@pytest.mark.parametrize(
+    ("command", "own", "expected"),
+    [
+        ("", "", False),
+        ("1", "1", True),
+        ("1", "2", False),
+        ("2", "1", False),
+        ("1", "", False),
+        ("", "1", False),
+    ],
+)
+def test_a_record_is_asked_for_by_the_command_that_shared_the_checks_out(
+    command: str, own: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(COMMAND, command)
+    running = Running.of(PROGRESS, case())
+    assert running.command == command
+    monkeypatch.setenv(COMMAND, own)
+    assert running_case._is_asked_for(running) is expected
+    assert not running_case._is_asked_for(None)
+
+
+def test_a_record_names_its_format_and_has_no_other_fields(tmp_path: Path):
+    content = json.loads(stored(Running.of(PROGRESS, case())))
+    assert content["schema"] == 1
+    for changed in ({**content, "schema": 2}, {**content, "unknown": 1}):
+        (tmp_path / NAME).write_text(json.dumps(changed))
+        assert read(tmp_path) is None
+    (tmp_path / NAME).write_text(json.dumps(content))
+    assert read(tmp_path) is not None
+
+
+def test_a_record_says_nothing_of_an_end_unless_there_is_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(COMMAND, raising=False)
+    running = Running.of(PROGRESS, None)
+    assert (running.done, running.stage, running.ended) == (0, Stage.DRAWING, EndedBy.NOTHING)
+    assert (running.kind, running.reproducer, running.because, running.command) == ("", "", "", "")
 
 
 DYING = """

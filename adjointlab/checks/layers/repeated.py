@@ -63,7 +63,7 @@ def _along(values: NumpyArray, layout: Layout, rank: int, dim: int) -> NumpyArra
     indices = np.arange(start, stop)
     is_inside = (indices >= 0) & (indices < len(values))
     part = np.where(is_inside, values[np.clip(indices, 0, len(values) - 1)], np.nan)
-    return part.reshape([-1 if each == dim else 1 for each in range(len(layout.shape))])
+    return part.reshape([len(part) if each == dim else 1 for each in range(len(layout.shape))])
 
 
 def _multiple(

@@ -251,7 +251,7 @@ class SharedCommunicator:
         """
         number = self._counts[rank]
         self._counts[rank] = number + 1
-        self._scheduler.progress += 1
+        self._scheduler.note_event()
         if not call.is_lab:
             self.callers.add(self.members[rank])
         collective = self._pending.get(number)
@@ -261,17 +261,16 @@ class SharedCommunicator:
         first = next((other for other in collective.calls if other is not None), own)
         disagreement = collective.join(rank, own)
         collective.diverges = collective.diverges or not call.is_beside(first.call)
-        fits = first.contribution.kind == contribution.kind and disagreement is None
-        collective.fits = collective.fits and fits
         if first.contribution.kind != contribution.kind:
+            collective.fits = False
             self._mismatch(number, first, own, "they call different collectives")
         if disagreement is not None:
+            collective.fits = False
             other, reason = disagreement
             self._mismatch(number, collective.calls[other] or first, own, reason)
-        if collective.missing == 0:
-            del self._pending[number]
         # One that does not fit is never completed: who joined it rightly waits until it is told that its peers have failed.
-        if collective.missing == 0 and collective.fits:
+        if collective.fits and not collective.missing:
+            del self._pending[number]
             calls = [each for each in collective.calls if each is not None]
             if collective.diverges:
                 self._note_divergence(number, calls)
@@ -338,7 +337,7 @@ class SharedCommunicator:
         running = self._scheduler.current
         own = one.collective.calls[self.ranks[running.rank]]
         if own is not None:
-            peers = tuple(sorted((one.task.rank, other.task.rank)))
+            peers = tuple(sorted({one.task.rank, other.task.rank}))
             self._scheduler.cancel(
                 running, PeerFailed(str(own.call), own.call.where, peers, came_back(running.returned_from))
             )

@@ -256,7 +256,7 @@ class Communicator(LocalCalls):
     def Iprobe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Status | None = None
     ) -> bool:
-        if as_source(source) == MPI.PROC_NULL:
+        if self._peer(source) == MPI.PROC_NULL:
             return self.Probe(source, tag, status)  # true at once, with the status of a message from nobody
         return self._look_for_message("Iprobe", source, tag, status) is not None
 
@@ -268,7 +268,7 @@ class Communicator(LocalCalls):
     def Improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Status | None = None
     ) -> MatchedMessage | None:
-        if as_source(source) == MPI.PROC_NULL:
+        if self._peer(source) == MPI.PROC_NULL:
             return self.Mprobe(source, tag, status)
         message = self._look_for_message("Improbe", source, tag, status)
         return None if message is None else self._match(message)
@@ -460,7 +460,7 @@ class Communicator(LocalCalls):
 
     def _report(self, probe: PendingProbe, message: Message | None, status: Status | None) -> Message | None:
         if message is not None:
-            if probe.source == MPI.ANY_SOURCE:
+            if probe.is_wildcard:
                 matched = f"receives from rank {message.sender.rank}"
                 call = Matched(self._task.rank, probe.call, matched, message.sender.rank)
                 self._scheduler.matched.append(call)

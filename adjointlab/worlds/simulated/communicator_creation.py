@@ -118,7 +118,7 @@ def Create_cart(
     if len(periods) != len(extents):
         raise ValueError(f"expecting {len(extents)} items, got {len(periods)}")
     grid = Grid(extents, tuple(bool(period) for period in periods))
-    if grid.size > comm.size or min(extents, default=1) < 0:
+    if grid.size > comm.size or any(extent < 0 for extent in extents):
         raise MPI.Exception(
             f"Invalid argument: the communicator has {comm.size} ranks, and the grid {extents} {grid.size}",
             MPI.ERR_ARG,

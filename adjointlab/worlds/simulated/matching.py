@@ -124,18 +124,19 @@ class Send(Pending):
 class MessageWait(Pending):
     """A wait for a message of some source and tag."""
 
-    __slots__ = ("_members", "source", "tag")
+    __slots__ = ("_members", "is_wildcard", "source", "tag")
 
     def __init__(
         self, task: Task, call: SimulatedCall, source: int, tag: int, members: tuple[int, ...]
     ) -> None:
         super().__init__(task, call)
         self.source = source
+        self.is_wildcard = source == MPI.ANY_SOURCE
         self.tag = tag
         self._members = members  # of the communicator: their ranks in the run
 
     def waits_for(self) -> tuple[int, ...]:
-        if self.source == MPI.ANY_SOURCE:
+        if self.is_wildcard:
             return tuple(rank for rank in self._members if rank != self.task.rank)
         return (self._members[self.source],)
 
@@ -251,7 +252,7 @@ class Mailbox:
 
     def put(self, message: Message) -> None:
         """Send `message` to this rank."""
-        self._scheduler.progress += 1
+        self._scheduler.note_event()
         if self._delayed:
             # Behind the delayed ones, for some may be of the same sender.
             self.arrived.append(message)
@@ -261,7 +262,7 @@ class Mailbox:
         for index, receive in enumerate(self._receives):
             if receive.accepts(message):
                 # A receive from one source gets this message however late it arrives; a wildcard may get another first.
-                if receive.source == MPI.ANY_SOURCE and self._strategy.deviates():
+                if receive.is_wildcard and self._strategy.deviates():
                     self._delay(message)
                     return
                 del self._receives[index]
@@ -300,7 +301,7 @@ class Mailbox:
         message = self.find(receive)
         if message is None:
             self._receives.append(receive)
-            self._scheduler.progress += 1
+            self._scheduler.note_event()
         else:
             self.arrived.remove(message)
             self.deliver(receive, message)
@@ -323,7 +324,7 @@ class Mailbox:
         return self._matching(wait)
 
     def _matching(self, wait: MessageWait) -> Message | None:
-        if wait.source == MPI.ANY_SOURCE and not self._strategy.orderly:
+        if wait.is_wildcard and not self._strategy.orderly:
             candidates = list(self._first_of_each_source(wait))
             return self._strategy.choose(candidates) if candidates else None
         return next((message for message in self.arrived if wait.accepts(message)), None)
@@ -352,7 +353,7 @@ class Mailbox:
         if message.sent is not None:
             self._scheduler.complete(message.sent)
         if wrong is None:
-            if receive.source == MPI.ANY_SOURCE:
+            if receive.is_wildcard:
                 matched = f"receives from rank {message.sender.rank}"
                 call = Matched(receive.task.rank, receive.call, matched, message.sender.rank)
                 self._scheduler.matched.append(call)

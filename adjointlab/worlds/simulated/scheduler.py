@@ -166,7 +166,7 @@ class Task:
     waiting: Sequence[Pending] = ()  # what it is blocked in
     missing: int = 0  # how many of `waiting` must still be done before it can run
     call: SimulatedCall | None = None  # in which it waits or polls
-    polled_at: int = -1  # Scheduler.progress at its last poll
+    polled_at: int | None = None  # Scheduler.progress at its last poll
     fruitless: int = 0  # polls in vain since then
     polling_since: Moment | None = None
     # The function of user code from which it has returned last.
@@ -207,7 +207,7 @@ class Scheduler:
         self._ready: deque[Task] = deque(self.tasks)  # never holds a task twice, nor the running one
         self._unfinished = size
         # The value of `progress` at which all ranks that are not blocked were found polling in vain.
-        self._idle_at = -1
+        self._idle_at: int | None = None
         self._pool = pool
         self.streams = streams
         self._strategy = strategy
@@ -311,16 +311,20 @@ class Scheduler:
         if task.cancelled_as is not None:
             raise Cancelled
 
+    def note_event(self) -> None:
+        """Count what could help a blocked or polling rank."""
+        self.progress += 1
+
     def complete(self, pending: Pending) -> None:
         """Mark `pending` as done; its task can run if that was all that it waited for."""
         pending.done = True
-        self.progress += 1
+        self.note_event()
         if pending.watched:
             pending.watched = False
             task = pending.task
             task.missing -= 1
             # A cancelled task is not blocked any more, and already in `_ready`.
-            if task.missing == 0 and task.blocked:
+            if not task.missing and task.blocked:
                 task.blocked = False
                 self._ready.append(task)
 
@@ -440,9 +444,9 @@ class Scheduler:
 
     def _finish(self, worker: Worker) -> Task | None:
         """Hand over after the last step of a rank; return a rank for this thread to run, if the next has none."""
-        self.progress += 1
+        self.note_event()
         self._unfinished -= 1
-        if self._unfinished == 0:
+        if not self._unfinished:
             self._pool.give(worker)
             self._over.release()
             return None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from adjointlab.checks.proof import PROOF
+from adjointlab.checks.proof import PROOF, _random_vector
 from adjointlab.checks.verdict import Figure
+from adjointlab.core.operator import Direction
 from tests.checks.looks.harness import Look, assert_seen, each_of, verdict
 from tests.checks.looks.operators import (
     Copies,
@@ -90,3 +92,15 @@ def test_the_wrong_entry_is_named_by_domain_and_codomain(direction: str) -> None
     # What rank 1 gets is from rank 0 in forward, and belongs to the cotangent of rank 2 in adjoint.
     assert (found.entry.column, found.entry.row) == {"forward": (0, 1), "adjoint": (1, 2)}[direction]
     assert found.entry.weight == 1
+
+
+@pytest.mark.parametrize("bound", [1, 2, 7, 64])
+def test_the_random_vector_has_each_integer_up_to_its_bound_as_often(bound: int) -> None:
+    count = 400 * (2 * bound + 1)
+    drawn = [_random_vector(seed, direction, bound, count) for seed in (3, 4) for direction in Direction]
+    for vector in drawn:
+        values, times = np.unique(vector, return_counts=True)
+        assert values.tolist() == list(range(-bound, bound + 1))
+        assert (np.abs(times - 400) < 120).all()
+        assert not vector.flags.writeable
+    assert len({vector.tobytes() for vector in drawn}) == 4

@@ -181,10 +181,10 @@ def test_reduce_scatter(size, how):
     values(body, size, seed)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_object_forms(size):
+@pytest.mark.parametrize(("size", "root"), [(size, root) for size in SIZES for root in range(size)])
+def test_object_forms(size, root):
     def body(comm):
-        rank, root = comm.rank, size - 1
+        rank = comm.rank
         assert comm.bcast({"from": rank}, root) == {"from": root}
         assert comm.gather(rank, root) == (list(range(size)) if rank == root else None)
         assert comm.scatter([f"to {r}" for r in range(size)] if rank == root else None, root) == f"to {rank}"
@@ -199,6 +199,32 @@ def test_object_forms(size):
 
     for seed in range(3):
         values(body, size, seed)
+
+
+@pytest.mark.parametrize("root", range(4))
+@pytest.mark.parametrize("late", [False, True])
+def test_any_rank_may_be_the_root(root, late):
+    whole = np.concatenate([data(rank) for rank in range(4)])
+
+    def body(comm):
+        rank, is_root = comm.rank, comm.rank == root
+        buffer = data(rank)
+        call(comm, "Bcast", late, buffer, root)
+        np.testing.assert_array_equal(buffer, data(root))
+        for name, expected in {
+            "Reduce": whole.reshape(4, 3).sum(0),
+            "Gather": whole,
+            "Gatherv": whole,
+        }.items():
+            buffer = np.zeros(expected.size)
+            call(comm, name, late, data(rank), buffer if is_root else None, root=root)
+            np.testing.assert_array_equal(buffer, expected if is_root else 0)
+        for name in ("Scatter", "Scatterv"):
+            buffer = np.zeros(3)
+            call(comm, name, late, whole if is_root else None, buffer, root)
+            np.testing.assert_array_equal(buffer, data(rank))
+
+    values(body)
 
 
 @pytest.mark.parametrize("op", list(MPI.Op), ids=lambda op: op.value)

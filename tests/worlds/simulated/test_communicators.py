@@ -173,6 +173,19 @@ def test_names_and_kinds():
     values(body, 2)
 
 
+def test_a_communicator_shows_its_rank_its_size_and_its_name():
+    def body(comm):
+        copied, grid = comm.Dup(), comm.Create_cart([2])
+        grid.Set_name("grid")
+        return repr(comm), repr(copied), repr(grid)
+
+    assert values(body, 2)[1] == (
+        "<Communicator rank 1 of 2>",
+        "<Communicator rank 1 of 2 ranks 0 1>",
+        "<CartesianCommunicator rank 1 of 2 grid>",
+    )
+
+
 def test_a_deadlock_on_a_part_speaks_in_ranks_of_the_run():
     def body(comm):
         part = comm.Split(comm.rank % 2)

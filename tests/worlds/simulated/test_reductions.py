@@ -70,6 +70,12 @@ def test_the_largest_and_the_least_object_are_found_wherever_they_are(
         assert values(lambda comm, given=given: comm.allreduce(given[comm.rank], op)) == (expected,) * 3
 
 
+@pytest.mark.parametrize("op", [MPI.MAX, MPI.MIN])
+def test_of_objects_that_are_equal_the_first_is_kept(op: Any) -> None:
+    objects = (1.0, 1, True)
+    assert values(lambda comm: type(comm.allreduce(objects[comm.rank], op))) == (float,) * 3
+
+
 def test_bytes_have_bits_and_are_no_numbers() -> None:
     def body(comm: Any) -> Any:
         buffer = np.array([1 << comm.rank], "uint8")

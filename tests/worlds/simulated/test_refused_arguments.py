@@ -13,6 +13,19 @@ from adjointlab.worlds.simulated.world import SimulatedWorld
 
 WORLD = SimulatedWorld(2)
 
+
+def _shared(comm: Any, name: str) -> tuple[Any, Any]:
+    """Arguments of which the last element that is sent is the first that is received."""
+    whole = np.ones(8)
+    counts = {"Gather": (2, 4), "Allgather": (2, 4), "Allgatherv": (2, 4)}.get(name, (4, 4))
+    send, receive = whole[: counts[0]], whole[counts[0] - 1 :][: counts[1]]
+    if name == "Allgatherv":
+        return send, [receive, [2, 2]]
+    if name == "Alltoallv":
+        return [send, [2, 2]], [receive, [2, 2]]
+    return send, receive
+
+
 REFUSED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     (lambda comm: comm.Reduce_scatter(MPI.IN_PLACE, np.zeros(3)), TypeError, "in place needs recvcounts"),
     (
@@ -40,6 +53,63 @@ REFUSED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
         ValueError,
         "mismatch in send count 3 and receive count 4",
     ),
+    (
+        lambda comm: comm.Reduce_scatter(np.ones(3), np.zeros(1), [3]),
+        ValueError,
+        "expecting 2 items, got 1",
+    ),
+    (
+        lambda comm: comm.Reduce_scatter(np.ones(5), np.zeros(2), [2, 2]),
+        ValueError,
+        r"mismatch in send count 5 and sum\(counts\) 4",
+    ),
+    (
+        lambda comm: comm.Reduce_scatter(np.ones(3), np.zeros(1), [2, 1]),
+        ValueError,
+        r"mismatch in receive count 1 and counts\[0\] 2",
+    ),
+    (
+        lambda comm: comm.Reduce_scatter_block(np.ones(6), np.zeros(2)),
+        ValueError,
+        "mismatch in send count 3 and receive count 2",
+    ),
+    (
+        lambda comm: comm.Reduce_scatter_block(MPI.IN_PLACE, np.zeros(3)),
+        ValueError,
+        "not a multiple",
+    ),
+    *(
+        (
+            lambda comm, name=name, sizes=sizes: getattr(comm, name)(np.ones(sizes[0]), np.ones(sizes[1])),
+            ValueError,
+            f"^mismatch in send count {sizes[0]} and receive count {sizes[1]}$",
+        )
+        for name in ("Reduce", "Allreduce", "Scan", "Exscan")
+        for sizes in ((3, 4), (4, 3))
+    ),
+    *(
+        (
+            lambda comm, name=name, size=size: getattr(comm, name)(np.ones(2), np.ones(2 // size, "f4")),
+            ValueError,
+            "^mismatch in send and receive MPI datatypes$",
+        )
+        for name, size in {
+            "Reduce": 1,
+            "Allreduce": 1,
+            "Scan": 1,
+            "Exscan": 1,
+            "Reduce_scatter": 2,
+            "Reduce_scatter_block": 2,
+        }.items()
+    ),
+    *(
+        (
+            lambda comm, name=name: getattr(comm, name)(*_shared(comm, name)),
+            MPI.Exception,
+            f"^{name}: the send and receive buffers must not be aliased$",
+        )
+        for name in ("Allreduce", "Scan", "Gather", "Allgather", "Allgatherv", "Alltoall", "Alltoallv")
+    ),
     (lambda comm: comm.Split(-5), MPI.Exception, "Invalid color -5: must be nonnegative or UNDEFINED"),
     (lambda comm: comm.Create_cart([2, 1], [True]), ValueError, "expecting 2 items, got 1"),
     (lambda comm: comm.Create_cart([2], [True, False]), ValueError, "expecting 1 items, got 2"),
@@ -51,6 +121,9 @@ REFUSED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     (lambda comm: comm.Create_cart([-1, -1]), MPI.Exception, r"and the grid \(-1, -1\) 1"),
     (lambda comm: comm.group.Excl([1, 1]), MPI.Exception, r"Invalid ranks \[1, 1\]: one is there twice"),
     (lambda comm: comm.scatter([1, 2, 3]), ValueError, "expecting 2 items, got 3"),
+    (lambda comm: comm.scatter([1]), ValueError, "expecting 2 items, got 1"),
+    (lambda comm: comm.alltoall([1, 2, 3]), ValueError, "expecting 2 items, got 3"),
+    (lambda comm: comm.alltoall(iter([1])), ValueError, "expecting 2 items, got 1"),
     (
         lambda comm: comm.Bcast(np.ones(1), root=2),
         MPI.Exception,
@@ -67,7 +140,11 @@ REFUSED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "error", "message"), REFUSED, ids=[message for _, _, message in REFUSED])
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    REFUSED,
+    ids=[f"{number} {message}" for number, (_, _, message) in enumerate(REFUSED)],
+)
 def test_what_does_not_fit_is_refused(
     call: Callable[[Any], Any], error: type[Exception], message: str
 ) -> None:
@@ -83,8 +160,9 @@ def test_what_does_not_fit_is_refused(
 def test_a_grid_is_kept_along_as_many_dimensions_as_it_has() -> None:
     def body(context: Any, _: Any) -> Any:
         grid = context.comm.Create_cart([2, 1], [True, False])
-        with pytest.raises(ValueError, match="expecting 2 items, got 1"):
-            grid.Sub([True])
+        for kept in ([True], [True, False, True]):
+            with pytest.raises(ValueError, match=f"^expecting 2 items, got {len(kept)}$"):
+                grid.Sub(kept)
         lines = [grid.Sub(kept) for kept in ([True, False], [False, True], [True, True])]
         shapes = [(line.dims, line.periods, line.coords) for line in lines]
         for each in (grid, *lines):
@@ -107,3 +185,35 @@ def test_ranks_split_by_the_memory_that_they_share_are_together() -> None:
         return found
 
     assert WORLD.run(body, ranks=2).values == ((2, 1), (2, 0))
+
+
+def test_blocks_of_one_array_may_be_sent_and_received_at_once_if_they_share_no_element() -> None:
+    def body(context: Any, _: Any) -> Any:
+        comm, whole = context.comm, np.arange(8.0) + 10 * context.comm.rank
+        comm.Alltoallv([whole, [1, 1], [0, 4], "d"], [whole, [1, 1], [1, 3], "d"])
+        for at in (0, 4):
+            with pytest.raises(MPI.Exception, match="must not be aliased"):
+                comm.Alltoallv([whole, [1, 1], [0, 4], "d"], [whole, [1, 1], [6, at], "d"])
+        return whole.tolist()
+
+    first, second = WORLD.run(body, ranks=2).values
+    assert first == [0, 0, 2, 10, 4, 5, 6, 7]
+    assert second == [10, 4, 12, 14, 14, 15, 16, 17]
+
+
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_parts_of_a_reduction_have_any_number_of_elements(size: int) -> None:
+    def body(context: Any, _: Any) -> Any:
+        part = np.zeros(size)
+        context.comm.Reduce_scatter_block(np.arange(2.0 * size), part)
+        return part.tolist()
+
+    expected = [2.0 * element for element in range(2 * size)]
+    assert WORLD.run(body, ranks=2).values == (expected[:size], expected[size:])
+
+
+def test_nobody_gets_a_communicator_of_a_grid_without_ranks() -> None:
+    def body(context: Any, _: Any) -> Any:
+        return bool(context.comm.Create_cart([0])), bool(context.comm.Create_cart([2, 0]))
+
+    assert WORLD.run(body, ranks=2).values == ((False, False),) * 2

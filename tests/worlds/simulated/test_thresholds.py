@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from adjointlab.worlds.simulated.thresholds import thresholds_for
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import RankContext
 
@@ -51,6 +52,18 @@ def test_a_run_of_many_ranks_begins_about_as_many_collections_as_one_of_sixteen(
     few, many = (collections_of(world, ranks) for ranks in (16, 128))
     assert few > 5
     assert many <= 1.5 * few
+
+
+@pytest.mark.parametrize(
+    ("ranks", "times"), [(1, 1), (15, 1), (16, 1), (31, 1), (32, 2), (47, 2), (48, 3), (128, 8), (1000, 62)]
+)
+def test_a_collection_begins_after_as_many_times_more_objects_as_there_are_sixteens_of_ranks(
+    ranks: int, times: int
+) -> None:
+    before = gc.get_threshold()
+    with thresholds_for(ranks):
+        assert gc.get_threshold() == (times * before[0], *before[1:])
+    assert gc.get_threshold() == before
 
 
 def test_after_a_run_the_thresholds_are_those_of_before(world: SimulatedWorld) -> None:
