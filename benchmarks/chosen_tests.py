@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from benchmarks.altered_copies import LIMIT, ROOT, Mutant
-from benchmarks.closest_tests import ALWAYS, closest_tests
+from benchmarks.closest_tests import ALWAYS, ROOT, closest_tests
+from benchmarks.forked_tests import LIMIT, Mutant
 
 if TYPE_CHECKING:
     from benchmarks.reaching_tests import Reached

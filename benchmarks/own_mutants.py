@@ -25,13 +25,16 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.altered_copies import ROOT, Mutant, Outcome, run_all
+from benchmarks import altered_copies, altered_functions
 from benchmarks.chosen_tests import with_reaching_tests
+from benchmarks.closest_tests import ROOT
+from benchmarks.forked_tests import Mutant, Outcome
 from benchmarks.reaching_tests import Reached, has_been_measured
 from benchmarks.timing import is_smoke, least
 
@@ -170,6 +173,23 @@ def is_equivalent(mutant: Mutant) -> bool:
     return any(each["file"] == mutant.file and each["line"] in changed for each in equivalents())
 
 
+def outcomes_of(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
+    """Run the tests of the mutants: of those within functions first the tests that were measured, without a copy of the package."""
+    within: list[Mutant] = []
+    others: list[Mutant] = []
+    for mutant in mutants:
+        before = (ROOT / mutant.file).read_text(encoding="utf-8")
+        is_within = altered_functions.altered_functions(before, mutant.text, mutant.file) is not None
+        (within if is_within and mutant.stages else others).append(mutant)
+    for outcome in altered_functions.run_all(within, jobs) if within else ():
+        rest = tuple(test for stage in outcome.mutant.stages for test in stage if "::" not in test)
+        if outcome.found or not rest:
+            yield outcome
+        else:
+            others.append(replace(outcome.mutant, stages=(rest,)))
+    yield from altered_copies.run_all(others, jobs)
+
+
 def interval(found: int, of: int) -> tuple[float, float]:
     """Wilson's interval of the share, with a confidence of 95 %."""
     z, share = 1.96, found / of
@@ -216,7 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if has_been_measured():
         mutants = with_reaching_tests(mutants, Reached(), options.seconds)
     counted, survivors, equivalent = [], [], 0
-    for outcome in run_all(mutants, options.jobs):
+    for outcome in outcomes_of(mutants, options.jobs):
         if not outcome.found and is_equivalent(outcome.mutant):
             equivalent += 1
             continue

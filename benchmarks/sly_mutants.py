@@ -19,7 +19,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.altered_copies import ROOT, Mutant, run_all
+from benchmarks.altered_copies import run_all
+from benchmarks.closest_tests import ROOT
+from benchmarks.forked_tests import Mutant
 from benchmarks.timing import is_smoke
 
 DATA = Path(__file__).with_suffix(".toml")
