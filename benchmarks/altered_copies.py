@@ -25,7 +25,7 @@ __all__ = ["PRELOADED", "preload", "run_all"]
 _COPIED = ("adjointlab", "primitives", "layers", "tests", "benchmarks", "examples", "ci")
 _FILES = ("conftest.py", "pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 PRELOADED = ("numpy", "hypothesis", "hypothesis.internal.conjecture.engine", "pytest", "msgspec", "rich.table", "typer", "torch", "torch.testing")  # fmt: skip
-"""What tests import of other libraries, where it is installed."""
+"""Modules of other libraries that tests import, where they are installed."""
 
 
 def preload() -> None:

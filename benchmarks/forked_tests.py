@@ -55,7 +55,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Runs:
-    """How the tests of a mutant are run, in any of some folders at a time."""
+    """The way in which the tests of a mutant are run, in any of some folders at a time."""
 
     folders: Sequence[Path]
     prepare: Callable[[Mutant, Path], None]

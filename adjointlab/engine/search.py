@@ -281,7 +281,7 @@ class Search:
         cases, numbers = self._budget.cases, self._subject.ranks_up_to(self._ranks)
         fair = max(1, cases // (3 * len(numbers)))
         failure = self._searched_in_batches(cases - cases // 4)
-        for ranks in sorted(reversed(numbers), key=lambda ranks: self._drawn_on[ranks]):
+        for ranks in sorted(numbers, key=lambda ranks: (self._drawn_on[ranks], -ranks)):
             missing = min(fair - self._drawn_on[ranks], cases - self._counts.judged)
             if failure is None and missing > 0 and not self._counts.is_cut_short:
                 failure = self._searched(missing, ranks, ranks, stream=f" on {ranks}")
