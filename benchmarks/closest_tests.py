@@ -356,14 +356,14 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 """The tests that are run for a mutant of a file, the closest first: of the first line with which the file's name begins."""
 
-ALWAYS = "tests/core/test_frozen.py"
+ALWAYS = ("tests/core/test_frozen.py", "tests/core/test_left_out.py", "tests/core/test_abstract_methods.py")
 """Quick, and of all packages."""
 
 
 def closest_tests(file: str) -> tuple[str, ...]:
     """The files of tests to run for a mutant of `file`, those that are there; first those that have its name."""
     tests = next((tests for prefix, tests in CLOSEST if file.startswith(f"adjointlab/{prefix}")), ("tests",))
-    files = dict.fromkeys(found for test in (ALWAYS, *tests) for found in _files_of_tests(test))
+    files = dict.fromkeys(found for test in (*ALWAYS, *tests) for found in _files_of_tests(test))
     own = f"test_{Path(file).name}"
     return tuple(sorted(files, key=lambda found: Path(found).name != own))
 

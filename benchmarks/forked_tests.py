@@ -178,7 +178,7 @@ def _without(test: str, mutant: Mutant) -> Mutant:
         tuple(each for each in stage if each not in left_out and not (test == file == each.split("::")[0]))
         for stage in mutant.stages
     )
-    return replace(mutant, stages=tuple(filter(None, stages)) or ((ALWAYS,),))
+    return replace(mutant, stages=tuple(filter(None, stages)) or (ALWAYS,))
 
 
 def _end_group(process: int) -> None:

@@ -7,6 +7,7 @@ import pkgutil
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from importlib import import_module
+from types import ModuleType
 
 import msgspec
 import pytest
@@ -22,10 +23,16 @@ MUTABLE = {
 
 def data_types_of(package: str) -> Iterator[type]:
     """All dataclasses and structs that the modules of a package define."""
-    for module in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
-        for value in vars(import_module(module.name)).values():
-            if inspect.isclass(value) and value.__module__ == module.name and _is_data(value):
+    for module in modules_of(package):
+        for value in vars(module).values():
+            if inspect.isclass(value) and value.__module__ == module.__name__ and _is_data(value):
                 yield value
+
+
+def modules_of(package: str) -> Iterator[ModuleType]:
+    """The modules of a package and of the packages in it."""
+    for module in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
+        yield import_module(module.name)
 
 
 def _is_data(kind: type) -> bool:
