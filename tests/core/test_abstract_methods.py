@@ -7,7 +7,6 @@ import inspect
 from abc import ABCMeta
 from collections.abc import Iterator
 
-
 import pytest
 
 from tests.core.test_frozen import modules_of
