@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.check import Spaces
+from adjointlab.checks.layers import jacobian
 from adjointlab.checks.layers.jacobian import JACOBIAN, Differences, JacobianProducts, TwinPairing
 from adjointlab.checks.layers.sensitivity import Allowances
 from adjointlab.checks.verdict import Inapplicable, Verdict
@@ -165,3 +166,36 @@ def test_squares_of_norms_are_those_of_inputs_and_parameters_together(
         assert v != image  # Jv is the direction of the inputs, or its sum with that of the parameters
         if not is_used:
             assert v > image
+
+
+@pytest.mark.parametrize(("dtype", "unit"), [("float64", 2.0**-53), ("float32", 2.0**-24)])
+@pytest.mark.parametrize("rounding", [None, 2.0**-7])
+def test_products_may_be_wrong_by_64_units_and_outputs_of_differences_by_16(
+    dtype: str, unit: float, rounding: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    copies = al.Layout((3,), al.Partition((2,)), axes=[None])
+
+    @al.subject(layer=lambda comm: torch.nn.Identity(), sequential=torch.nn.Identity, ranks=(2,), name="Same")
+    def own_copies(draw: Any, ranks: int) -> dict[str, Any]:
+        space = al.Space(copies, dtype=dtype)
+        return {"domain": space, "codomain": space, "rounding": rounding}
+
+    seen: list[JacobianProducts] = []
+    noises: set[float] = set()
+    judge, by_differences = type(JACOBIAN).judge, jacobian.derivatives
+
+    def kept(self: Any, spaces: Spaces, observations: Sequence[JacobianProducts]) -> Verdict:
+        seen.extend(observations)
+        return judge(self, spaces, observations)
+
+    def noted(evaluate: Any, at_point: Any, noise: Callable[[float], float]) -> Any:
+        noises.update(noise(largest) / largest for largest in (1.0, 8.0))
+        return by_differences(evaluate, at_point, noise)
+
+    monkeypatch.setattr(type(JACOBIAN), "judge", kept)
+    monkeypatch.setattr(jacobian, "derivatives", noted)
+    assert investigate(SimulatedWorld(2), own_copies, "jacobian", Budget(1, seed=1)).verdict.is_coherent
+
+    assert {each.allowed for each in seen} == {rounding or 64 * unit}
+    assert noises == {rounding or 16 * unit}

@@ -13,7 +13,7 @@ import pytest
 import adjointlab as al
 from adjointlab.checks.context import FRACTIONS, INPUT_VALUES, InputSetting
 from adjointlab.checks.hints import FaultKind
-from adjointlab.checks.layers.modules import pass_keys
+from adjointlab.checks.layers.modules import _change_of, pass_keys
 from adjointlab.checks.layers.passes import PassPlan, plainer_seeds
 from adjointlab.core.vectors import VALUES, Draw, local_values
 from adjointlab.engine.case import Case
@@ -39,6 +39,26 @@ class Applied(nn.Module):
 
     def forward(self, x: Any) -> Any:
         return self.function(x)
+
+
+def test_data_are_integers_from_minus_four_to_four() -> None:
+    keys: dict[str, Draw] = pass_keys(
+        SimpleNamespace(setting=InputSetting(), values="integers", beyond=None), 0
+    )  # type: ignore[arg-type]
+    assert {key.bound for key in keys.values()} == {4}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_large_and_tiny_inputs_are_integers_times_a_power_of_two(dtype: str) -> None:
+    # As docs/layers.md says.
+    drawn = torch.tensor([-4.0, 0.0, 1.0, 3.0], dtype=getattr(torch, dtype))
+    exponents = {"large": 6, "tiny": -6} if dtype == "float16" else {"large": 14, "tiny": -40}
+    for values, exponent in exponents.items():
+        change = _change_of(values)
+        assert change is not None
+        changed = change(drawn)
+        assert changed.dtype is drawn.dtype
+        assert changed.tolist() == [2.0**exponent * each for each in (-4.0, 0.0, 1.0, 3.0)]
 
 
 def rows(function: Callable[[Any], Any], twin: Callable[[Any], Any], dtype: str = "float64") -> Subject:
