@@ -9,7 +9,11 @@ __all__ = ["ALWAYS", "CLOSEST", "ROOT", "closest_tests"]
 ROOT = Path(__file__).resolve().parent.parent
 
 _LOOKS = "tests/checks/looks"
-_LAYERS = (f"{_LOOKS}/test_layers.py", "tests/checks/test_checks_of_layers.py")
+_LAYERS = (
+    f"{_LOOKS}/test_layers.py",
+    "tests/checks/test_checks_of_layers.py",
+    "tests/checks/test_registry.py",
+)
 _SEARCH = (
     "tests/engine/test_looks_of_a_search.py",
     "tests/engine/test_promises_of_a_search.py",
@@ -70,8 +74,17 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("checks/layers/passes", (*_LAYERS, "tests/engine/test_drawn_cases.py")),
     ("checks/layers/sequential", (f"{_LOOKS}/test_sequential.py", *_LAYERS)),
     ("checks/layers/", (*_LAYERS, "tests/checks/test_values_of_inputs.py")),
+    ("checks/declarations", ("tests/checks/test_limits.py", "tests/checks/test_hints.py")),
     ("checks/basis_probe", ("tests/checks/test_basis_probe.py", _LOOKS)),
-    ("checks/compared", ("tests/checks/test_compared_matrices.py", _LOOKS, "tests/checks/test_hints.py")),
+    (
+        "checks/compared",
+        (
+            "tests/checks/test_compared_matrices.py",
+            "tests/checks/test_limits.py",
+            _LOOKS,
+            "tests/checks/test_hints.py",
+        ),
+    ),
     ("checks/forms", ("tests/checks/test_other_forms.py", _LOOKS)),
     (
         "checks/drawing",
@@ -94,6 +107,8 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         "checks/",
         (
             "tests/checks/test_figures.py",
+            "tests/checks/test_registry.py",
+            "tests/checks/test_limits.py",
             _LOOKS,
             "tests/checks/test_outputs_that_are_not_finite.py",
             "tests/engine/test_looks_of_a_search.py",

@@ -100,6 +100,8 @@ EVERYTHING: dict[str, tuple[Callable[[], Any], set[Any], int]] = {
     "shapes of order 1 and sides up to 2": (lambda: strategies.shapes(1, 2), {(0,), (1,), (2,)}, 60),
     "shapes of order 2 and sides up to 2": (lambda: strategies.shapes(2, 2), SQUARES, 200),
     "shapes of order 2 and sides up to 1": (lambda: strategies.shapes(2, 1), SQUARES, 200),
+    "shapes of order 2": (lambda: strategies.shapes(2), {*product(range(7), repeat=2)}, 200),
+    "shapes of order 3": (lambda: strategies.shapes(3), {*product(range(5), repeat=3)}, 400),
     "shapes in parts": (
         lambda: strategies.shapes(1, 4, divisible_by=(3,)),
         {(0,), (3,), (6,)},

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import adjointlab as al
 from adjointlab.checks.verdict import Status
-from adjointlab.core import strategies
+from adjointlab.core import kept_strategies, strategies
 from adjointlab.engine.case import from_data, to_data
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -21,6 +21,27 @@ from adjointlab.worlds.simulated.world import SimulatedWorld
 QUICK = settings(max_examples=60, deadline=None, database=None, derandomize=True)
 FINDS = settings(max_examples=2000, deadline=None, database=None, derandomize=True)
 SHRINKS = settings(FINDS, phases=(Phase.generate, Phase.shrink))
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments"),
+    [
+        (strategies.rank_orders, (3, 2)),
+        (strategies.partitions, (4,)),
+        (strategies.cuts, (5, 2)),
+        (strategies.layouts, (3,)),
+        (strategies.nested_shards, (4, 2)),
+        (strategies._nested_cuts, (6, (2, 2), 0)),
+        (strategies.meshes, (4,)),
+        (strategies.placements, ((2,), 1)),
+        (strategies.broadcasting_partitions, (4,)),
+        (kept_strategies.integers, (1, 3)),
+        (kept_strategies.choices, ((1, 3),)),
+    ],
+    ids=lambda entry: getattr(entry, "__name__", ""),
+)
+def test_a_strategy_is_made_once_for_equal_arguments(make: Any, arguments: tuple[object, ...]) -> None:
+    assert make(*arguments) is make(*arguments)
 
 
 @QUICK
