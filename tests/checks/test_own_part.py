@@ -36,6 +36,9 @@ def run(result: np.ndarray, expected: np.ndarray) -> list[tuple[PassObservation,
         ([1.0, 2.0], [5.0, -7.0], None),
         ([0.0, 0.0], [0.0, 0.0], None),
         ([1.0 + 2.0**-7, 2.0], [1.0, 2.0], None),
+        # A 64th of the largest value, 7, is 0.109375; the other element is right.
+        ([1.109375, 2.0], [1.109375, -7.0], None),
+        ([1.11, 2.0], [1.11, -7.0], True),
     ],
 )
 def test_wrong_elements_that_stay_are_of_the_own_part_whatever_their_size(

@@ -302,6 +302,13 @@ def test_a_run_has_the_ranks_it_is_asked_for():
         WORLD.run(lambda context, _: None, ranks=0)
 
 
+def test_the_simulated_world_takes_schedules_has_one_process_and_never_runs_out():
+    world = SimulatedWorld()
+    assert (world.ranks, world.can_schedule, world.has_communicator, world.is_leader) == (8, True, True, True)
+    # A hang is seen at once here, and needs no simulation.
+    assert (world.can_revoke, world.is_exhausted) == (False, False)
+
+
 def test_lead_hands_the_leader_the_runs():
     def conduct(run):
         return [run(payload, ranks, seed=seed).values for payload, ranks, seed in (("a", 2, 0), ("b", 1, 3))]

@@ -263,3 +263,22 @@ def test_delayed_messages_are_delivered_once_each() -> None:
     scheduler.deliver_delayed()
     scheduler.deliver_delayed()
     assert delivered == [1, 2]
+
+
+@pytest.mark.parametrize("calls", [True, False])
+def test_an_interrupted_rank_has_moments_until_its_next_call_and_then_two_seconds(calls: bool) -> None:
+    scheduler, _ = scheduler_of(2)
+    waited: list[float] = []
+    raised: list[tuple[Task, type[BaseException]]] = []
+
+    class Over:
+        def acquire(self, timeout: float) -> bool:
+            waited.append(timeout)
+            return calls
+
+    scheduler._over = Over()  # type: ignore[assignment]
+    scheduler.raise_in = lambda task, kind: raised.append((task, kind))  # type: ignore[assignment, method-assign]
+    scheduler._interrupt()
+
+    assert waited == ([0.2] if calls else [0.2, 2.0])
+    assert raised == ([] if calls else [(scheduler.current, Cancelled)])
