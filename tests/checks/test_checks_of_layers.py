@@ -55,6 +55,19 @@ def assert_coherent(subject: Subject) -> None:
     assert {check: str(each) for check, each in verdicts.items() if not each.is_coherent} == {}
 
 
+@pytest.mark.parametrize("check", ["sequential", "gradients"])
+def test_a_module_is_applied_twice_in_a_case(check: str) -> None:
+    applied: list[object] = []
+
+    class Applied(Scaled):
+        def forward(self, x: Any) -> Any:
+            applied.append(self)
+            return super().forward(x)
+
+    assert verdict(scaled(kind=Applied), check, cases=2).is_coherent
+    assert {applied.count(module) for module in applied} == {2}
+
+
 # What is declared.
 
 

@@ -14,6 +14,7 @@ from adjointlab import MPI
 from adjointlab.worlds.simulated.moment import Moment
 from adjointlab.worlds.simulated.scheduler import FRUITLESS_POLLS, Scheduler, WorkerPool
 from adjointlab.worlds.simulated.schedules.strategies import RoundRobin
+from adjointlab.worlds.simulated.simulation import Diagnosis
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Blocked, PeerFailed, Raised, Returned
 
@@ -178,6 +179,16 @@ def test_the_time_of_polling_in_vain_counts_from_the_last_rank_that_began():
     scheduler._check_for_livelock()
     assert len(seconds) == 1
     assert seconds[0] < 20
+
+
+@pytest.mark.parametrize(("seconds", "is_livelock"), [(0.0, False), (0.49, False), (0.5, True), (9.0, True)])
+def test_ranks_that_poll_in_vain_for_half_a_second_are_a_livelock(seconds, is_livelock):
+    def ask(comm):
+        Diagnosis(comm._run).on_livelock([comm._task], seconds)
+        comm.Iprobe()
+
+    found = WORLD.run(lambda context, _: ask(context.comm), ranks=1).findings
+    assert [finding.kind for finding in found] == ["livelock"] * is_livelock
 
 
 def test_ranks_that_sleep_between_their_questions_are_a_livelock_too():
