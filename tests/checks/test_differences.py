@@ -43,6 +43,19 @@ def test_a_smooth_function_has_its_derivative_with_a_small_error(
     assert error <= most
 
 
+def test_steps_are_quarters_of_each_other_to_both_sides() -> None:
+    asked: list[float] = []
+
+    def evaluate(t: float) -> list[np.ndarray]:
+        asked.append(t)
+        return [np.array([t])]
+
+    derivatives(evaluate, [np.zeros(1)], lambda largest: 0.0)
+    assert asked == [
+        sign * step for step in (2.0**-3, 2.0**-5, 2.0**-7, 2.0**-9, 2.0**-11) for sign in (1, -1)
+    ]
+
+
 @pytest.mark.parametrize(("function", "jump"), [(abs, 1.0), (lambda t: 5 * t + 3 * max(t, 0.0), 1.5)])
 def test_half_the_jump_of_the_one_sided_derivatives_is_an_error_at_a_kink(
     function: Callable[[float], float], jump: float

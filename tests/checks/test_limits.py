@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
 import adjointlab as al
+from adjointlab.checks import matrix
+from adjointlab.checks.check import Spaces
 from adjointlab.checks.compared import compared
 from adjointlab.checks.declarations import declaration_hint
 from adjointlab.checks.marked import marked_grid, tensor_hint
@@ -59,3 +64,23 @@ def test_thirty_two_declarations_are_tried_two_of_each_tensor(
     told = declaration_hint(domain, al.Space(al.Tensor(cut, name="y")), forward, adjoint)
 
     assert told == (f"x{position} were declared {type_of_copies}" if is_tried else "")
+
+
+@pytest.mark.parametrize(("rows", "is_shown"), [(256, True), (257, False)])
+def test_the_specification_and_other_declarations_are_beside_matrices_of_65536_entries(
+    rows: int, is_shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    domain, codomain = (al.Space(al.Layout((side,), al.Partition((2,)))) for side in (256, rows))
+    found = np.ones((rows, 256))
+    observations: Any = [SimpleNamespace(programs=(None, None))]
+    monkeypatch.setattr(matrix, "_summed", lambda observations: (found, found))
+    monkeypatch.setattr(matrix, "declaration_hint", lambda *given: "x were declared invariant")
+    monkeypatch.setattr(
+        matrix,
+        "program_matrix",
+        lambda program, source, target: np.zeros((target.dimension, source.dimension)),
+    )
+
+    shown = matrix.beside_specification(None, Spaces(domain, codomain), observations)
+    assert (shown is not None) is is_shown
+    assert bool(matrix._declaration(Spaces(domain, codomain), observations)) is is_shown
