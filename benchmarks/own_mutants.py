@@ -8,9 +8,11 @@
 The mutants are those of cosmic-ray's operators (``pip install cosmic-ray``): another comparison, another arithmetic operator, a number
 that is one more or less, ``not`` put before a condition, ``break`` for ``continue``, another exception, a decorator less, a loop that is
 not run. For each the tests run that reach the altered statement, the closest ones first, until one fails or --seconds of tests have
-been run; where it is not known which reach it, the closest. Annotations and docstrings have none, nor have ``strict=True`` of `zip` and the star before arguments by keyword: guards that never
-act; nor `if TYPE_CHECKING`, nor what keeps results that are computed again otherwise (`functools.cache`). Survivors are printed as differences of the source, to be read: those that stand in
-``equivalent_mutants.toml`` change nothing that anybody could see, and do not count. The exit code is 1 if fewer than 90 % are found.
+been run; where it is not known which reach it, the closest. Annotations and docstrings have none, nor have ``strict=True`` of `zip` and
+the star before arguments by keyword: guards that never act; nor `if TYPE_CHECKING`, the decorators of protocols, and `overload`; nor
+what keeps results that are computed again otherwise (`functools.cache`). Survivors are printed as differences of the source, to be read:
+those that stand in ``equivalent_mutants.toml`` change nothing that anybody could see, and do not count. The exit code is 1 if fewer than
+90 % are found.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ _LEFT_OUT = (
 )
 
 
-_KEEPS = re.compile(r"(functools\.)?(lru_)?cache\b")
+_INERT = re.compile(r"(functools\.)?(lru_)?cache\b|overload\b")
+"""Decorators that keep results, or that type checkers alone read."""
 
 
 class Spot(NamedTuple):
@@ -126,7 +129,15 @@ class _WithoutAnnotations(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         node.returns = None
-        node.decorator_list = [each for each in node.decorator_list if not _KEEPS.match(ast.unparse(each))]
+        node.decorator_list = [each for each in node.decorator_list if not _INERT.match(ast.unparse(each))]
+        self.generic_visit(node)
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        if any(ast.unparse(base).startswith("Protocol") for base in node.bases):
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef):
+                    method.decorator_list = []
         self.generic_visit(node)
         return node
 
