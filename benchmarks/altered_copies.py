@@ -22,7 +22,7 @@ from benchmarks.forked_tests import FINDER, Mutant, Outcome, Runs, confirmed, co
 
 __all__ = ["PRELOADED", "preload", "run_all"]
 
-_COPIED = ("adjointlab", "primitives", "layers", "tests", "benchmarks", "examples", "ci")
+_COPIED = ("adjointlab", "primitives", "layers", "tests", "benchmarks", "examples", "ci", "docs")
 _FILES = ("conftest.py", "pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 PRELOADED = ("numpy", "hypothesis", "hypothesis.internal.conjecture.engine", "pytest", "msgspec", "rich.table", "typer", "torch", "torch.testing")  # fmt: skip
 """Modules of other libraries that tests import, where they are installed."""

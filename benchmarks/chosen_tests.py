@@ -35,14 +35,18 @@ def with_reaching_tests(mutants: Sequence[Mutant], reached: Reached, seconds: fl
 def stages_of(file: str, text: str, reached: Reached, seconds: float) -> tuple[tuple[str, ...], ...]:
     """The tests that reach what is altered in a file, those of the closest files first, then the quickest: so many seconds of them.
 
-    What runs when the file is imported is reached by every test of the file. Closest files that were not measured come last; where no
-    test reaches the statements, all closest files, for they may reach them in processes that they start.
+    What runs when the file is imported is reached by every test of the file, and by others that read what it has made: so by all of the
+    closest files. Closest files that were not measured come last; where no test reaches the statements, all closest files, for they may
+    reach them in processes that they start.
     """
     before = (ROOT / file).read_text(encoding="utf-8")
     closest = closest_tests(file)
     first, others, spent = list[str](), list[str](), 0.0
-    tests = reached.tests(file, altered_lines(before, text)) & reached.seconds.keys()
+    lines = altered_lines(before, text)
+    tests = reached.tests(file, lines) & reached.seconds.keys()
     is_reached = bool(tests)
+    if lines is None:
+        tests |= {test for test in reached.seconds if test.split("::")[0] in closest}
     tests |= {test for test in reached.seconds if test.startswith(ALWAYS)}
     for test in sorted(tests, key=lambda test: (test.split("::")[0] not in closest, reached.seconds[test])):
         spent += reached.seconds[test]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from benchmarks.chosen_tests import altered_lines
+from benchmarks.chosen_tests import altered_lines, stages_of
+from benchmarks.closest_tests import ROOT
 
 TEXT = '''\
 LIMIT = 3
@@ -57,3 +61,27 @@ def test_the_statement_that_differs_is_found_and_the_body_of_a_function_whose_he
 @pytest.mark.parametrize(("before", "after"), [("LIMIT = 3", "LIMIT = 4"), ("int = 4", "int = 5")])
 def test_what_runs_at_the_import_of_a_file_concerns_every_test_of_the_file(before: str, after: str) -> None:
     assert altered_lines(TEXT, TEXT.replace(before, after)) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "chosen"),
+    [
+        ("share = 0.5", "share = 0.6", {"tests/checks/test_registry.py", "tests/x.py"}),
+        (" is not None", " is None", {"tests/x.py"}),
+    ],
+)
+def test_what_runs_at_the_import_of_a_file_concerns_its_closest_tests_too(
+    before: str, after: str, chosen: set[str]
+) -> None:
+    names = [
+        f"{file}::test"
+        for file in ("tests/checks/test_registry.py", "tests/x.py", "tests/core/test_space.py")
+    ]
+    reached: Any = SimpleNamespace(
+        seconds=dict.fromkeys(names, 0.1), tests=lambda file, lines: {"tests/x.py::test"}
+    )
+    file = "adjointlab/checks/purity.py"
+    text = (ROOT / file).read_text(encoding="utf-8")
+    assert before in text
+    stages = stages_of(file, text.replace(before, after), reached, seconds=10)
+    assert {test.split("::")[0] for stage in stages for test in stage if test.endswith("::test")} == chosen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import pickle
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +85,12 @@ def test_users_are_told_the_checks_that_they_may_ask_for() -> None:
 def test_follow_ups_and_the_proof_belong_to_no_subject() -> None:
     on_request = {check.name for check in all_checks().values() if check.order is None}
     assert on_request == {"gradcheck", "proof", "witness"}
+
+
+def test_checks_come_in_the_order_in_which_the_documentation_lists_them() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "design.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\w+)` \| (?:is|are|do|does) ", text, re.MULTILINE)
+    assert listed == [check.name for check in all_checks().values() if check.order is not None]
 
 
 def test_checks_that_see_early_draw_a_part_of_the_cases() -> None:
