@@ -43,6 +43,7 @@ def packed(matrix: NumpyArray, dtype: str = "float64") -> tuple[NumpyArray | Non
         needed = own.applications
         # What was read off is held against one more application, to integers that hardly agree by accident.
         assert not needed or 2**8 < own.largest <= 2**10
+        assert width < 2000 or own.largest > 1000
         assert found is None or np.array_equal(found, operator.matrix())
         return found, needed, own.applications - needed
 
@@ -59,6 +60,13 @@ def test_small_integers_are_read_off_with_less_work(dtype: str, least: int) -> N
     found, needed, one_by_one = packed(matrix, dtype)
     assert found is not None
     assert one_by_one >= least * needed
+
+
+def test_what_is_read_off_is_held_against_integers_up_to_1024() -> None:
+    # As `packed` says; among so many some are nearly as large.
+    found, _, one_by_one = packed(np.ones((2, 2000), dtype=int))
+    assert found is not None
+    assert one_by_one == 2000
 
 
 @pytest.mark.parametrize("entry", [1 / 3, 0.5, 8.0, -9.0, 1e6, np.nan, np.inf])
