@@ -146,9 +146,9 @@ def test_the_gain_of_a_matrix(matrix: Any, gain: Gain) -> None:
 # K: the largest integers.
 
 
-def context_of(make: Any) -> CheckContext:
-    """The context of rank 0 of two."""
-    run = SimulatedWorld(2).run(
+def context_of(make: Any, ranks: int = 2) -> CheckContext:
+    """The context of rank 0."""
+    run = SimulatedWorld(ranks).run(
         lambda context, _: (
             lambda made: (
                 made.integer_bound(),
@@ -159,7 +159,7 @@ def context_of(make: Any) -> CheckContext:
             )
         )(CheckContext(lambda: make(context.comm), InputSetting(), context.comm)),
         None,
-        2,
+        ranks,
     )
     return run.values[0]
 
@@ -190,6 +190,12 @@ def test_integers_of_an_unknown_gain_leave_eight_bits() -> None:
     assert gain == Gain(0, 80, 0.0, GainSource.UNKNOWN)
     # 84 roundings of 2u = 2**-52 each, doubled for complex products
     assert tolerance == Tolerance(84 * 2.0**-51, 0.0)
+
+
+@pytest.mark.parametrize(("dimension", "source"), [(64, GainSource.PROBE), (65, GainSource.UNKNOWN)])
+def test_a_gain_is_read_off_matrices_of_64_columns(dimension: int, source: GainSource) -> None:
+    *_, gain, _ = context_of(ring(gain=None, shape=(dimension,)), ranks=1)  # type: ignore[misc]
+    assert gain.source is source
 
 
 def test_the_tolerance_of_a_probed_operator_counts_its_terms() -> None:
