@@ -81,6 +81,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "tests/checks/test_compared_matrices.py",
             "tests/checks/test_limits.py",
+            "tests/checks/test_verdicts.py",
             _LOOKS,
             "tests/checks/test_hints.py",
         ),
@@ -109,6 +110,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/checks/test_figures.py",
             "tests/checks/test_registry.py",
             "tests/checks/test_limits.py",
+            "tests/checks/test_verdicts.py",
             _LOOKS,
             "tests/checks/test_outputs_that_are_not_finite.py",
             "tests/engine/test_looks_of_a_search.py",

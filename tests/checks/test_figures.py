@@ -423,7 +423,14 @@ def test_entries_may_be_off_by_two_units_in_the_last_place(dtype: str, tolerance
 @pytest.mark.parametrize(
     # As many as 24 basis vectors on either side; more where that is asked for, unless the whole matrix has above 2**22 entries.
     ("shape", "limit", "entries"),
-    [((12,), 24, 576), ((13,), 24, 576), ((13,), 4096, 676), ((13,), 5, 25), ((1024,), 30, 900), ((1025,), 30, 576)],
+    [
+        ((12,), 24, 576),
+        ((13,), 24, 576),
+        ((13,), 4096, 676),
+        ((13,), 5, 25),
+        ((1024,), 30, 900),
+        ((1025,), 30, 576),
+    ],
 )
 def test_so_many_entries_are_compared(shape: tuple[int, ...], limit: int, entries: int) -> None:
     make, check = ring(shape=shape), MatrixCheck(limit=limit)
