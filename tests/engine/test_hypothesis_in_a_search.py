@@ -26,6 +26,8 @@ from tests.engine.unrun_searches import (
 )
 from tests.samples import RingShift
 
+pytestmark = pytest.mark.mpi_skip
+
 
 def lines(draw: Any, ranks: int) -> dict[str, Any]:
     return {"side": draw(st.integers(0, 9))}
