@@ -19,5 +19,5 @@ def test_verdicts_are_equal_whatever_entry_and_evidence_show_them() -> None:
 
 def test_a_verdict_is_neither_exact_nor_a_hang_nor_a_death_unless_it_says_so() -> None:
     for verdict in (coherent(), incoherent("wrong"), unjudged("cause")):
-        assert not (verdict.is_exact or verdict.is_hang or verdict.is_death)
+        assert [verdict.is_exact, verdict.is_hang, verdict.is_death] == [False] * 3
     assert coherent(is_exact=True).is_exact
