@@ -19,7 +19,7 @@ from adjointlab.pictures.model import Role
 pytestmark = pytest.mark.mpi_skip
 
 TYPES = {"invariant": np.ones((2, 2)), "replicated": np.eye(2)[::-1]}
-"""What the adjoint's matrix is for copies of such a type where forward's is the identity."""
+"""The adjoint's matrix for copies of such a type, where forward's is the identity."""
 
 
 @pytest.mark.parametrize("ranks", [7, 8, 9, 12])

@@ -1,4 +1,4 @@
-"""What is left out of a call, or of data, counts nothing: numbers are zero and flags are false. What else they are stands here."""
+"""Numbers that are left out of a call, or of data, are zero, and flags are false; all others stand here."""
 
 from __future__ import annotations
 
