@@ -106,3 +106,16 @@ def test_what_is_left_out_counts_nothing_but_where_it_is_said(package: str) -> N
     }
     assert len(numbers) > 3
     assert {place: default for place, default in numbers.items() if default} == OTHERWISE[package]
+
+
+def test_values_are_integers_where_no_other_kind_is_asked_for() -> None:
+    kinds = {
+        f"{package}.{place}": default
+        for package in OTHERWISE
+        for place, default in left_out(f"adjointlab.{package}")
+        if place.endswith(".values") and isinstance(default, str)
+    }
+    assert kinds == dict.fromkeys(
+        ["core.vectors.Draw.values", "checks.context.CheckContext.values", "engine.case.Case.values"],
+        "integers",
+    )
