@@ -305,6 +305,8 @@ def test_a_run_has_the_ranks_it_is_asked_for():
 def test_the_simulated_world_takes_schedules_has_one_process_and_never_runs_out():
     world = SimulatedWorld()
     assert (world.ranks, world.can_schedule, world.has_communicator, world.is_leader) == (8, True, True, True)
+    # So their arrays on devices are not staged, as docs/design.md says.
+    assert all(values(lambda comm: comm.takes_device_memory))
     # A hang is seen at once here, and needs no simulation.
     assert (world.can_revoke, world.is_exhausted) == (False, False)
 
