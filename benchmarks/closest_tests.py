@@ -67,6 +67,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         "checks/layers/modules",
         (
             "tests/checks/test_parts_of_whole_tensors.py",
+            "tests/checks/test_values_of_inputs.py",
             *_LAYERS,
             "tests/torch_distributed/test_check_parallel.py",
         ),

@@ -203,7 +203,7 @@ def test_the_tolerance_of_a_probed_operator_counts_its_terms() -> None:
     assert gain == Gain(1, 3, 1.0, GainSource.PROBE)
     assert tolerance == Tolerance(7 * 2.0**-51, 2.0**20)
     *_, tolerance = context_of(ring())  # type: ignore[misc]
-    assert tolerance == EXACT
+    assert tolerance == EXACT == Tolerance(0.0, 0.0, 0.0)
 
 
 # Errors, and what rounding allows.
