@@ -84,6 +84,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "checks/hints",
         (
+            "tests/checks/test_relations_of_values.py",
             "tests/checks/test_texts_of_hints.py",
             "tests/checks/test_hints.py",
             "tests/pictures/test_failures.py",
