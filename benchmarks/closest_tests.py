@@ -62,6 +62,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "checks/layers/modules",
         (
+            "tests/checks/test_modules_of_layers.py",
             "tests/checks/test_parts_of_whole_tensors.py",
             *_LAYERS,
             "tests/torch_distributed/test_check_parallel.py",

@@ -202,7 +202,7 @@ def _is_permuted(got: NumpyArray, want: NumpyArray) -> bool:
 def _drops_summands(got: NumpyArray, want: NumpyArray) -> bool:
     """Return True if each column (or each row) that differs has kept some of its entries; those that differ are zero."""
     wrong = got != want
-    return any(bool(got.any(axis)[wrong.any(axis)].all()) for axis in (0, 1))
+    return any(bool(np.asarray(got.any(axis))[wrong.any(axis)].all()) for axis in (0, 1))
 
 
 def scaled_alike_hint(

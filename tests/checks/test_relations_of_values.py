@@ -34,7 +34,7 @@ def kind(got: Any, want: Any = WANT, allowed: float = 0.0, size: int = 2) -> Fau
     [
         # Differences up to what is allowed are none, neither of right elements nor of the relation.
         (WANT + 1, WANT, 1, None),
-        (WANT + [1, 0, 0, 2], WANT, 1, None),
+        (np.add(WANT, [1, 0, 0, 2]), WANT, 1, None),
         (2 * WANT + [1, -1, 1, -1], WANT, 1, FaultKind.DOUBLED),
         (2 * WANT + [1, -1, 1, -1.5], WANT, 1, None),
         ([WANT[0] + 1, *2 * WANT[1:]], WANT, 1, FaultKind.DOUBLED),
