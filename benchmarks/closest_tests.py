@@ -91,6 +91,15 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/pictures/test_failures.py",
         ),
     ),
+    (
+        "checks/context",
+        (
+            "tests/checks/test_contexts.py",
+            "tests/checks/test_figures.py",
+            _LOOKS,
+            "tests/engine/test_looks_of_a_search.py",
+        ),
+    ),
     ("checks/check.", ("tests/checks/test_registry.py", "tests/checks/test_figures.py", _LOOKS, *_SEARCH)),
     (
         "checks/",
