@@ -56,7 +56,12 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("checks/layers/own_part", ("tests/checks/test_own_part.py", "tests/checks/test_hints_of_retries.py")),
     (
         "checks/layers/jacobian",
-        ("tests/checks/test_jacobian_figures.py", *_LAYERS, "tests/checks/test_jacobian_at_kinks.py"),
+        (
+            "tests/checks/test_jacobian_figures.py",
+            "tests/checks/test_points_of_jacobians.py",
+            *_LAYERS,
+            "tests/checks/test_jacobian_at_kinks.py",
+        ),
     ),
     ("checks/layers/training", (*_LAYERS, "tests/torch_distributed/test_check_parallel.py")),
     (
@@ -97,6 +102,16 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/checks/test_contexts.py",
             "tests/checks/test_figures.py",
             _LOOKS,
+            "tests/engine/test_looks_of_a_search.py",
+        ),
+    ),
+    (
+        "checks/adjoint",
+        (
+            "tests/checks/test_dot_test_figures.py",
+            "tests/checks/test_figures.py",
+            _LOOKS,
+            "tests/checks/test_outputs_that_are_not_finite.py",
             "tests/engine/test_looks_of_a_search.py",
         ),
     ),
