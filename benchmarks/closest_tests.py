@@ -115,6 +115,16 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/engine/test_looks_of_a_search.py",
         ),
     ),
+    (
+        "checks/elements",
+        (
+            "tests/checks/test_elements.py",
+            "tests/checks/test_figures.py",
+            _LOOKS,
+            "tests/checks/test_outputs_that_are_not_finite.py",
+            "tests/engine/test_looks_of_a_search.py",
+        ),
+    ),
     ("checks/check.", ("tests/checks/test_registry.py", "tests/checks/test_figures.py", _LOOKS, *_SEARCH)),
     (
         "checks/",

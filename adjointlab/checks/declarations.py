@@ -55,7 +55,7 @@ def declaration_hint(domain: Space, codomain: Space, forward: NumpyArray, adjoin
     of_domain, of_codomain = list(_redeclared(domain, True)), list(_redeclared(codomain, False))
     single: Iterator[tuple[_Redeclared, ...]] = ((each,) for each in (*of_domain, *of_codomain))
     found = [each for each in islice(single, _MOST) if _are_coherent(each, forward, adjoint)]
-    if not found and len(domain.tensors) == len(codomain.tensors) == 1:
+    if not (found or domain.tensors[1:] or codomain.tensors[1:]):
         pairs = product(of_domain, of_codomain)
         found = [each for each in pairs if _are_coherent(each, forward, adjoint)]
     # Two declarations that would both do say that the case is too small to tell.
