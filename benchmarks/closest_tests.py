@@ -53,7 +53,14 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         "checks/layers/differences",
         ("tests/checks/test_differences.py", "tests/checks/test_jacobian_at_kinks.py"),
     ),
-    ("checks/layers/own_part", ("tests/checks/test_own_part.py", "tests/checks/test_hints_of_retries.py")),
+    (
+        "checks/layers/own_part",
+        (
+            "tests/checks/test_probed_matrices.py",
+            "tests/checks/test_own_part.py",
+            "tests/checks/test_hints_of_retries.py",
+        ),
+    ),
     (
         "checks/layers/jacobian",
         (
@@ -73,7 +80,14 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/torch_distributed/test_check_parallel.py",
         ),
     ),
-    ("checks/layers/passes", (*_LAYERS, "tests/engine/test_drawn_cases.py")),
+    (
+        "checks/layers/twin",
+        ("tests/checks/test_passes_of_layers.py", *_LAYERS, "tests/checks/test_values_of_inputs.py"),
+    ),
+    (
+        "checks/layers/passes",
+        ("tests/checks/test_passes_of_layers.py", *_LAYERS, "tests/engine/test_drawn_cases.py"),
+    ),
     ("checks/layers/sequential", (f"{_LOOKS}/test_sequential.py", *_LAYERS)),
     ("checks/layers/", (*_LAYERS, "tests/checks/test_values_of_inputs.py")),
     ("checks/basis_probe", ("tests/checks/test_basis_probe.py", _LOOKS)),
@@ -125,7 +139,32 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/engine/test_looks_of_a_search.py",
         ),
     ),
-    ("checks/check.", ("tests/checks/test_registry.py", "tests/checks/test_figures.py", _LOOKS, *_SEARCH)),
+    (
+        "checks/matrix",
+        (
+            "tests/checks/test_probed_matrices.py",
+            "tests/checks/test_figures.py",
+            _LOOKS,
+            "tests/checks/test_hints.py",
+            "tests/pictures/test_failures.py",
+            "tests/checks/test_compared_matrices.py",
+        ),
+    ),
+    ("checks/declarations", ("tests/checks/test_hints.py", "tests/checks/test_probed_matrices.py", _LOOKS)),
+    (
+        "checks/schedule_invariant",
+        ("tests/checks/test_probed_matrices.py", "tests/checks/test_figures.py", _LOOKS),
+    ),
+    (
+        "checks/check.",
+        (
+            "tests/checks/test_registry.py",
+            "tests/checks/test_probed_matrices.py",
+            "tests/checks/test_figures.py",
+            _LOOKS,
+            *_SEARCH,
+        ),
+    ),
     (
         "checks/",
         (

@@ -92,7 +92,7 @@ class InputSetting:
 
     def order(self, side: Side) -> str:
         """Memory order of the inputs of one side."""
-        return self.primal_order if side == "primal" else self.dual_order
+        return {"primal": self.primal_order, "dual": self.dual_order}[side]
 
 
 class GainSource(Enum):

@@ -99,9 +99,13 @@ def _merged(
     """
     if declared is LocalType.INVARIANT:
         # Copies of the result are equal and count once; an argument is the same on all of them.
-        if not all(bool((results[list(group)] == results[group[0]]).all()) for group in groups):
+        firsts = [first for first, *_ in groups]
+        if not all(
+            bool((results[list(group)] == results[first]).all())
+            for first, group in zip(firsts, groups, strict=True)
+        ):
             return None
-        return results[[group[0] for group in groups]], _added(arguments, groups)
+        return results[firsts], _added(arguments, groups)
     # Summands of a result, of which each rank's argument is the same; and the other way round for a replicated argument.
     return _added(results, groups), _added(arguments, groups)
 

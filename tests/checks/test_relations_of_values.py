@@ -45,6 +45,7 @@ def kind(got: Any, want: Any = WANT, allowed: float = 0.0, size: int = 2) -> Fau
         # Every number that is to be a multiple stands out of the tolerance tenfold, and one stands out a hundredfold.
         ([2000.0, 22.0], [1000.0, 11.0], 1, FaultKind.DOUBLED),
         ([2000.0, 20.0], [1000.0, 10.0], 1, None),
+        ([2000.0, 18.0], [1000.0, 9.0], 1, None),
         ([2000.0, 400.0], [1000.0, 200.0], 9.9, FaultKind.DOUBLED),
         ([2000.0, 400.0], [1000.0, 200.0], 10, None),
         # Rounding to few bits, of large numbers alone, and where nothing may differ.
