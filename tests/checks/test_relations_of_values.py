@@ -74,6 +74,8 @@ def kind(got: Any, want: Any = WANT, allowed: float = 0.0, size: int = 2) -> Fau
         # What is misplaced may be off by what is allowed, and is as telling as other values.
         ([WANT[1] + 1, *WANT[1:]], WANT, 1, FaultKind.MISPLACED),
         ([WANT[1] + 1.5, *WANT[1:]], WANT, 1, None),
+        ([0.0, WANT[0], *WANT[2:]], WANT, 0, FaultKind.MISPLACED),
+        ([1.0, WANT[0], *WANT[2:]], WANT, 0, None),
         ([WANT[1] - 1, *WANT[1:]], WANT, 1, FaultKind.MISPLACED),
         ([9.0, 1000.0, 9.0, 1000.0], [1000.0, 9.0, 9.0, 1000.0], 0, FaultKind.MISPLACED),
         ([9.0, 9.0, 8.0, 1000.0], [8.0, 8.0, 9.0, 1000.0], 0, None),
