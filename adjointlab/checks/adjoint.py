@@ -105,7 +105,7 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[DotTestObservation]) -> Verdict:
-        first = observations[0]
+        first, *_ = observations
         for rank, seen in enumerate(observations):
             if found := seen.not_finite:
                 return returned_not_finite(found.direction, rank, found.where, found.value)

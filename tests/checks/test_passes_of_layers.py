@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,8 @@ import torch
 from torch import nn
 
 import adjointlab as al
-from adjointlab.checks.context import InputSetting
+from adjointlab.checks.check import check_named
+from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.elements import Tolerance, WhereNotFinite
 from adjointlab.checks.hints import FaultKind
 from adjointlab.checks.layers.modules import pass_keys
@@ -40,10 +42,16 @@ from adjointlab.checks.layers.twin import (
     _tolerances,
     first_wrong,
     is_measured,
+    results_of_twin,
     tolerance_of,
     with_expected,
 )
+from adjointlab.checks.verdict import Inapplicable
+from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer
+from tests.checks.looks.harness import WORLD
+from tests.checks.looks.layers import Weights
+from tests.checks.looks.layers import layer as weights
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -415,3 +423,102 @@ def test_a_parameter_that_the_outputs_have_once_more_is_told_where_the_values_te
 
 def test_keys_of_passes_are_those_of_the_context() -> None:
     assert pass_keys(context(layer(), 4), 1)["inputs"].seed == 4
+
+
+# What the twin gives.
+
+
+class Twin(nn.Module):
+    def __init__(self, dtype: Any = torch.float64) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(4, dtype=dtype))
+
+
+RESULTS = {"y": (np.array([1.0, 3.0]), np.array([1, 2]))}
+
+
+def given(values: str = "integers", rounding: float | None = 0.0, dtype: Any = torch.float64) -> Any:
+    of = context(layer(rounding=rounding), values=values)
+    of.reference, of.needs_run = lambda: Twin(dtype), False
+    return of
+
+
+def raising(error: Exception) -> Any:
+    def run() -> Any:
+        raise error
+
+    return run
+
+
+def test_rounding_is_measured_later_or_at_once_where_the_twin_needs_a_run() -> None:
+    runs: list[bool] = []
+
+    def run() -> Any:
+        runs.append(True)
+        return RESULTS
+
+    assert results_of_twin(given(), run) == (RESULTS, None)
+    for values, rounding in (("integers", None), ("large", 0.0), ("subnormal", None), ("infinite", 0.0)):
+        for needs_run in (False, True):
+            runs.clear()
+            of = given(values, rounding)
+            of.needs_run = needs_run
+            results, allowances = results_of_twin(of, run)
+            assert results is RESULTS
+            assert allowances is not None
+            tiny = float(np.finfo(float).tiny) if values == "subnormal" else 0.0
+            assert allowances.least == {"y": (8 * 2.0**-52 * 3 + tiny, 0.0)}
+            assert (len(runs) > 1) == needs_run
+
+
+@pytest.mark.parametrize(("rounding", "values"), [(0.0, "integers"), (None, "integers")])
+def test_of_small_integers_an_exception_is_noted_as_the_twins(rounding: float | None, values: str) -> None:
+    note = "raised by the sequential twin, not by the layer"
+    for dtype, more in (
+        (torch.float64, ""),
+        (torch.float32, "; its parameter w is float32, and parameter_space declares float64"),
+    ):
+        with pytest.raises(KeyError) as raised:
+            results_of_twin(given(values, rounding, dtype), raising(KeyError("x")))
+        assert raised.value.__notes__ == [f"{note}{more}"]
+    for own in (SubjectError("x"), Inapplicable("x")):
+        with pytest.raises(type(own)) as of_the_lab:
+            results_of_twin(given(values, rounding), raising(own))
+        assert not hasattr(of_the_lab.value, "__notes__")
+
+
+def test_values_that_are_too_much_for_the_twin_are_not_judged() -> None:
+    text = "the sequential layer does not take large values"
+    with pytest.raises(Inapplicable, match=text):
+        results_of_twin(given("large"), raising(OverflowError()))
+    for wrong in (np.inf, np.nan, complex(0, np.inf)):
+        results = {"x": RESULTS["y"], "y": (np.array([1]), np.array([1.0, wrong]))}
+        with pytest.raises(Inapplicable, match=text):
+            results_of_twin(given("large"), lambda results=results: results)  # type: ignore[misc]
+        assert results_of_twin(given("infinite"), lambda results=results: results)[0] is results  # type: ignore[misc]
+    for own in (SubjectError("x"), Inapplicable("x")):
+        with pytest.raises(type(own), match=r"^x$"):
+            results_of_twin(given("large"), raising(own))
+
+
+@pytest.mark.parametrize("check", ["sequential", "gradients", "double_backward", "training"])
+def test_rank_0_alone_runs_the_twin(check: str) -> None:
+    made_on: list[int] = []
+
+    def observe(rank_context: Any, _: object) -> Any:
+        comm = rank_context.comm
+
+        def reference() -> Any:
+            made_on.append(comm.Get_rank())
+            return Weights()
+
+        of = partial(weights, comm, optimizer=lambda parameters: torch.optim.SGD(parameters, 0.5), steps=1)
+        return check_named(check).observe(CheckContext(of, InputSetting(0, "torch"), comm, reference))
+
+    with check_named(check).surroundings():
+        run = WORLD.run(observe, None, 2)
+    assert run.completed, run
+    assert set(made_on) == {0}
+    first, second = run.values
+    assert all(each.expected is not None for seen in first for each in seen.comparisons)
+    assert all(each.expected is None for seen in second for each in seen.comparisons)
