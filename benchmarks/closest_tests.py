@@ -56,6 +56,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "checks/layers/own_part",
         (
+            "tests/checks/test_explanations_of_verdicts.py",
             "tests/checks/test_probed_matrices.py",
             "tests/checks/test_own_part.py",
             "tests/checks/test_hints_of_retries.py",
@@ -70,7 +71,15 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/checks/test_jacobian_at_kinks.py",
         ),
     ),
-    ("checks/layers/training", (*_LAYERS, "tests/torch_distributed/test_check_parallel.py")),
+    (
+        "checks/layers/training",
+        (
+            "tests/checks/test_explanations_of_verdicts.py",
+            "tests/checks/test_passes_of_layers.py",
+            *_LAYERS,
+            "tests/torch_distributed/test_check_parallel.py",
+        ),
+    ),
     (
         "checks/layers/modules",
         (
@@ -88,8 +97,19 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         "checks/layers/passes",
         ("tests/checks/test_passes_of_layers.py", *_LAYERS, "tests/engine/test_drawn_cases.py"),
     ),
-    ("checks/layers/sequential", (f"{_LOOKS}/test_sequential.py", *_LAYERS)),
-    ("checks/layers/", (*_LAYERS, "tests/checks/test_values_of_inputs.py")),
+    (
+        "checks/layers/sequential",
+        ("tests/checks/test_passes_of_layers.py", f"{_LOOKS}/test_sequential.py", *_LAYERS),
+    ),
+    (
+        "checks/layers/",
+        (
+            "tests/checks/test_explanations_of_verdicts.py",
+            "tests/checks/test_passes_of_layers.py",
+            *_LAYERS,
+            "tests/checks/test_values_of_inputs.py",
+        ),
+    ),
     ("checks/basis_probe", ("tests/checks/test_basis_probe.py", _LOOKS)),
     ("checks/compared", ("tests/checks/test_compared_matrices.py", _LOOKS, "tests/checks/test_hints.py")),
     ("checks/forms", ("tests/checks/test_other_forms.py", _LOOKS)),
@@ -168,6 +188,8 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "checks/",
         (
+            "tests/checks/test_explanations_of_verdicts.py",
+            "tests/checks/test_elements.py",
             "tests/checks/test_figures.py",
             _LOOKS,
             "tests/checks/test_outputs_that_are_not_finite.py",

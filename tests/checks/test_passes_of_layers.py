@@ -197,7 +197,7 @@ MIXED = layer(
 )
 
 
-@pytest.mark.parametrize("values", ["integers", "infinite"])
+@pytest.mark.parametrize("values", ["integers", "infinite", "equal", "large"])
 @pytest.mark.parametrize("kind", [OUTPUTS, BUFFERS, PARAMETERS])
 def test_results_are_compared_within_the_declared_tolerance(kind: Any, values: str) -> None:
     not_finite = WhereNotFinite.ALIKE if values == "infinite" else WhereNotFinite.WRONG

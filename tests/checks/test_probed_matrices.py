@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import adjointlab as al
+from adjointlab.checks import matrix
 from adjointlab.checks.check import BothDirections, Spaces
 from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.evidence import Evidence
@@ -139,7 +140,7 @@ def test_of_a_sample_the_rows_and_columns_that_both_have_are_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gain", "matrix", "says"),
+    ("gain", "entries", "says"),
     [
         (3, [[1.0, 2], [0, 0]], ""),
         (2, [[1.0, 2], [0, 0]], "3"),
@@ -148,8 +149,8 @@ def test_of_a_sample_the_rows_and_columns_that_both_have_are_compared() -> None:
         (0, [[1.0, 2], [0, 0]], ""),
     ],
 )
-def test_a_gain_that_is_smaller_than_a_row_sum_is_wrong(gain: int, matrix: Any, says: str) -> None:
-    verdict = MATRIX.judge(PAIR, [probed(matrix, gain=gain)])
+def test_a_gain_that_is_smaller_than_a_row_sum_is_wrong(gain: int, entries: Any, says: str) -> None:
+    verdict = MATRIX.judge(PAIR, [probed(entries, gain=gain)])
     assert verdict.is_coherent == (not says)
     if says:
         assert verdict.headline == "the declared gain is too small, so exact tests would not be exact"
@@ -157,11 +158,11 @@ def test_a_gain_that_is_smaller_than_a_row_sum_is_wrong(gain: int, matrix: Any, 
 
 
 @pytest.mark.parametrize(
-    ("matrix", "row_sum"),
+    ("entries", "row_sum"),
     [([[0.25]], 0.25), ([[0.0]], 0.0), (np.zeros((0, 2)), 0.0), (np.zeros((2, 0)), 0.0)],
 )
-def test_the_largest_row_sum_may_be_below_one(matrix: Any, row_sum: float) -> None:
-    assert _largest_row_sum([probed(matrix)]) == row_sum
+def test_the_largest_row_sum_may_be_below_one(entries: Any, row_sum: float) -> None:
+    assert _largest_row_sum([probed(entries)]) == row_sum
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -210,13 +211,17 @@ def test_matrices_of_other_shapes_differ_whichever_is_larger() -> None:
 # Beside the specification.
 
 
-def test_a_declaration_is_looked_for_in_whole_matrices_of_some_size() -> None:
+def test_a_declaration_is_looked_for_in_whole_matrices_of_some_size(monkeypatch: pytest.MonkeyPatch) -> None:
     copies = al.Layout((1,), (2,), axes=[None])
     spaces = Spaces(al.Space(al.Layout((1,), (1,))), al.Space(copies, name="y"))
     forward, adjoint = np.ones((2, 1)), np.array([[1.0], [0.0]])
     assert _declaration(spaces, [probed(forward, adjoint)]) == "y were declared invariant"
     assert _declaration(spaces, [probed(forward, adjoint[:1])]) == ""
     assert _declaration(spaces, [probed(forward[:1], adjoint)]) == ""
+    monkeypatch.setattr(matrix, "_SPECIFIED", 2)
+    assert _declaration(spaces, [probed(forward, adjoint)])
+    monkeypatch.setattr(matrix, "_SPECIFIED", 1)
+    assert _declaration(spaces, [probed(forward, adjoint)]) == ""
 
 
 def programs(swapped: bool = False) -> tuple[Program, Program]:
@@ -229,7 +234,9 @@ def programs(swapped: bool = False) -> tuple[Program, Program]:
 SWAP = np.array([[0.0, 1.0], [1.0, 0.0]])
 
 
-def test_of_directions_that_are_adjoint_the_one_that_is_not_as_specified_is_shown() -> None:
+def test_of_directions_that_are_adjoint_the_one_that_is_not_as_specified_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def shown(forward: Any, adjoint: Any, given: Any) -> tuple[Any, Any] | None:
         found = beside_specification(None, PAIR, [probed(forward, adjoint, programs=given)])
         return None if found is None else (found.names, None if found.hint is None else found.hint.kind)
@@ -245,6 +252,9 @@ def test_of_directions_that_are_adjoint_the_one_that_is_not_as_specified_is_show
     sample = probed(2 * SWAP[:, :1], SWAP, programs=both, columns=(0,))
     assert beside_specification(None, PAIR, [sample]) is None
     assert shown(2 * SWAP, SWAP, programs(swapped=True)) is None
+    for most, is_shown in ((4, True), (3, False)):
+        monkeypatch.setattr(matrix, "_SPECIFIED", most)
+        assert (shown(2 * SWAP, SWAP, both) is not None) == is_shown
 
 
 @pytest.mark.parametrize(
