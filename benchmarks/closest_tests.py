@@ -176,6 +176,14 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("tests/checks/test_probed_matrices.py", "tests/checks/test_figures.py", _LOOKS),
     ),
     (
+        "checks/linearity",
+        (
+            "tests/checks/test_dot_test_figures.py",
+            f"{_LOOKS}/test_linearity.py",
+            "tests/checks/test_figures.py",
+        ),
+    ),
+    (
         "checks/check.",
         (
             "tests/checks/test_registry.py",

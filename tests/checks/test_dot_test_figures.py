@@ -18,8 +18,9 @@ from adjointlab.checks.adjoint import (
     NotFinite,
     _products,
 )
-from adjointlab.checks.check import Spaces
+from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.context import CheckContext, Gain, GainSource, InputSetting
+from adjointlab.checks.elements import EXACT
 from adjointlab.checks.hints import FaultKind
 from adjointlab.checks.schedule_invariant import InnerProductResult
 from adjointlab.checks.verdict import Figure, Inapplicable, Verdict
@@ -273,3 +274,37 @@ def test_no_schedule_may_change_the_inner_products_of_any_draw_beyond_rounding()
         "⟨Fx, y⟩ of draw 2": InnerProductResult(exact(33), pytest.approx(within)),
         "⟨x, F*y⟩ of draw 2": InnerProductResult(exact(44), pytest.approx(within)),
     }
+
+
+# The combinations that linearity is sampled on.
+
+
+@pytest.mark.parametrize(
+    ("dtype", "seed", "scalar"),
+    [
+        ("float64", 0, 2),
+        ("float64", 1, 2),
+        ("complex128", 0, 2),
+        ("complex128", 1, 1j),
+        ("complex128", 3, 1j),
+    ],
+)
+def test_twice_a_vector_and_another_are_combined_or_i_times_it_in_every_other_case(
+    dtype: str, seed: int, scalar: complex
+) -> None:
+    def arguments(context: CheckContext) -> Any:
+        seen = check_named("linearity").observe(context)
+        bound = context.integers(4)
+        operator: Any = context.operator
+        (x,), (y,) = context.primal(0, bound), context.primal(1, bound)
+        (v,), (w,) = context.dual(0, bound), context.dual(1, bound)
+        return operator.seen, (x, y), (v, w), seen
+
+    for applied, (x, y), (v, w), seen in observed(ring(dtype=dtype), seed, arguments):
+        for given, one, other in ((applied["forward"], x, y), (applied["adjoint"], v, w)):
+            expected = [scalar * one + other, one, other, 0 * one]
+            assert [each.tolist() for each in given] == [each.tolist() for each in expected]
+        for images in seen.images:
+            np.testing.assert_array_equal(images.combined[0], images.combination[0])
+            assert not images.zero[0].any()
+        assert seen.tolerance == EXACT
