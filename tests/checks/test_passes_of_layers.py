@@ -44,6 +44,7 @@ from adjointlab.checks.layers.twin import (
     is_measured,
     results_of_twin,
     tolerance_of,
+    twin_passes,
     with_expected,
 )
 from adjointlab.checks.verdict import Inapplicable
@@ -416,6 +417,9 @@ def test_a_parameter_that_the_outputs_have_once_more_is_told_where_the_values_te
     )
     assert hint(values + bias, "buffers") is None
     assert hint(values + bias * [1, 1, 1, 1.5]) is None
+    zero = values.copy()
+    zero[2:] = 0
+    assert hint(zero) == (FaultKind.ZERO_RANK, "all is zero on rank 1, and right elsewhere")
     assert hint(2 * values) == (FaultKind.DOUBLED, "twice what is due, on 2 ranks")
     # Something where nothing is due may be the parameter.
     assert hint(bias, want=np.zeros(4)) == (FaultKind.REPEATED, again.format(""))
@@ -485,6 +489,22 @@ def test_of_small_integers_an_exception_is_noted_as_the_twins(rounding: float | 
         with pytest.raises(type(own)) as of_the_lab:
             results_of_twin(given(values, rounding), raising(own))
         assert not hasattr(of_the_lab.value, "__notes__")
+
+
+def test_parameters_that_the_twin_has_frozen_are_those_of_the_layer_that_it_does_not_train() -> None:
+    class Frozen(Weights):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight.requires_grad_(False)
+
+    def frozen(twin: Any, trained: frozenset[str] | None) -> Any:
+        comm: Any = SimpleNamespace(Get_rank=lambda: 0, Get_size=lambda: 1)
+        of = CheckContext(partial(weights, comm, trained=trained), InputSetting(0, "torch"), comm, twin)
+        return twin_passes(of, backward=True)[0].frozen_in_twin
+
+    assert frozen(Weights, frozenset({"weight"})) == frozenset()
+    assert frozen(Frozen, frozenset({"weight"})) == frozenset({"weight"})
+    assert frozen(Frozen, None) is None
 
 
 def test_values_that_are_too_much_for_the_twin_are_not_judged() -> None:
