@@ -183,7 +183,7 @@ def test_what_is_computed_once_is_documented_on_the_class() -> None:
 
 
 def leaks(direction: Direction, *opened: list[str]) -> dict[Direction, str]:
-    """What is told after calls of one operator, before and after each of which these communicators are open."""
+    """The leaks told after calls of one operator, before and after each of which these communicators are open."""
     states = iter([*opened, *[opened[-1]] * 2])
     operator: Any = Operator(forward=lambda x: x, adjoint=lambda x: x, codomain=SHORT)
     of = context(operator, comm={"unfreed": lambda: next(states)})

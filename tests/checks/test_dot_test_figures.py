@@ -1,4 +1,4 @@
-"""What the dot test draws, adds up and says, on vectors that are small enough to do it by hand."""
+"""Draws, sums and verdicts of the dot test, on vectors that are small enough to do it by hand."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def judged(*draws: InnerProducts, gain: Gain, u: float = 0.0, spaces: Spaces = F
 
 
 def observed(make: Any, seed: int = 0, what: Any = ADJOINT.observe, ranks: int = 2) -> Any:
-    """What each rank observes, or the exception of rank 0."""
+    """The observation of each rank, or the exception of rank 0."""
 
     def observe(rank_context: Any, _: object) -> Any:
         comm = rank_context.comm

@@ -1,4 +1,4 @@
-"""How a check explains its verdict: follow-ups, plainer settings, and the hints that are told; and the looks at small parts."""
+"""Explanations of verdicts: follow-ups, plainer settings, and the hints that are told; and the looks at small parts."""
 
 from __future__ import annotations
 

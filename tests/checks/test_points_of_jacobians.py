@@ -1,4 +1,4 @@
-"""What the check of a Jacobian observes of y = x + p, whose derivatives are the directions themselves."""
+"""Observations of the check of a Jacobian, of y = x + p, whose derivatives are the directions themselves."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def layer(comm: Any, layout: al.Layout, **given: Any) -> Layer:
 
 
 def observed(layout: al.Layout = CUT, seed: int = 2, **given: Any) -> tuple[Any, ...]:
-    """What each of two ranks observes, with its context."""
+    """The observation of each of two ranks, with its context."""
 
     def observe(rank_context: Any, _: object) -> Any:
         comm = rank_context.comm
