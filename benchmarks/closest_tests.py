@@ -57,24 +57,64 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         "checks/layers/differences",
         ("tests/checks/test_differences.py", "tests/checks/test_jacobian_at_kinks.py"),
     ),
-    ("checks/layers/own_part", ("tests/checks/test_own_part.py", "tests/checks/test_hints_of_retries.py")),
+    (
+        "checks/layers/own_part",
+        (
+            "tests/checks/test_explanations_of_verdicts.py",
+            "tests/checks/test_probed_matrices.py",
+            "tests/checks/test_own_part.py",
+            "tests/checks/test_hints_of_retries.py",
+        ),
+    ),
     (
         "checks/layers/jacobian",
-        ("tests/checks/test_jacobian_figures.py", *_LAYERS, "tests/checks/test_jacobian_at_kinks.py"),
+        (
+            "tests/checks/test_jacobian_figures.py",
+            "tests/checks/test_points_of_jacobians.py",
+            *_LAYERS,
+            "tests/checks/test_jacobian_at_kinks.py",
+        ),
     ),
-    ("checks/layers/training", (*_LAYERS, "tests/torch_distributed/test_check_parallel.py")),
+    (
+        "checks/layers/training",
+        (
+            "tests/checks/test_explanations_of_verdicts.py",
+            "tests/checks/test_passes_of_layers.py",
+            *_LAYERS,
+            "tests/torch_distributed/test_check_parallel.py",
+        ),
+    ),
     (
         "checks/layers/modules",
         (
+            "tests/checks/test_modules_of_layers.py",
             "tests/checks/test_parts_of_whole_tensors.py",
             "tests/checks/test_values_of_inputs.py",
             *_LAYERS,
             "tests/torch_distributed/test_check_parallel.py",
         ),
     ),
-    ("checks/layers/passes", (*_LAYERS, "tests/engine/test_drawn_cases.py")),
-    ("checks/layers/sequential", (f"{_LOOKS}/test_sequential.py", *_LAYERS)),
-    ("checks/layers/", (*_LAYERS, "tests/checks/test_values_of_inputs.py")),
+    (
+        "checks/layers/twin",
+        ("tests/checks/test_passes_of_layers.py", *_LAYERS, "tests/checks/test_values_of_inputs.py"),
+    ),
+    (
+        "checks/layers/passes",
+        ("tests/checks/test_passes_of_layers.py", *_LAYERS, "tests/engine/test_drawn_cases.py"),
+    ),
+    (
+        "checks/layers/sequential",
+        ("tests/checks/test_passes_of_layers.py", f"{_LOOKS}/test_sequential.py", *_LAYERS),
+    ),
+    (
+        "checks/layers/",
+        (
+            "tests/checks/test_explanations_of_verdicts.py",
+            "tests/checks/test_passes_of_layers.py",
+            *_LAYERS,
+            "tests/checks/test_values_of_inputs.py",
+        ),
+    ),
     ("checks/declarations", ("tests/checks/test_limits.py", "tests/checks/test_hints.py")),
     ("checks/basis_probe", ("tests/checks/test_basis_probe.py", _LOOKS)),
     (
@@ -99,15 +139,80 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "checks/hints",
         (
+            "tests/checks/test_relations_of_values.py",
             "tests/checks/test_texts_of_hints.py",
             "tests/checks/test_hints.py",
             "tests/pictures/test_failures.py",
         ),
     ),
-    ("checks/check.", ("tests/checks/test_registry.py", "tests/checks/test_figures.py", _LOOKS, *_SEARCH)),
+    (
+        "checks/context",
+        (
+            "tests/checks/test_contexts.py",
+            "tests/checks/test_figures.py",
+            _LOOKS,
+            "tests/engine/test_looks_of_a_search.py",
+        ),
+    ),
+    (
+        "checks/adjoint",
+        (
+            "tests/checks/test_dot_test_figures.py",
+            "tests/checks/test_figures.py",
+            _LOOKS,
+            "tests/checks/test_outputs_that_are_not_finite.py",
+            "tests/engine/test_looks_of_a_search.py",
+        ),
+    ),
+    (
+        "checks/elements",
+        (
+            "tests/checks/test_elements.py",
+            "tests/checks/test_figures.py",
+            _LOOKS,
+            "tests/checks/test_outputs_that_are_not_finite.py",
+            "tests/engine/test_looks_of_a_search.py",
+        ),
+    ),
+    (
+        "checks/matrix",
+        (
+            "tests/checks/test_probed_matrices.py",
+            "tests/checks/test_figures.py",
+            _LOOKS,
+            "tests/checks/test_hints.py",
+            "tests/pictures/test_failures.py",
+            "tests/checks/test_compared_matrices.py",
+        ),
+    ),
+    ("checks/declarations", ("tests/checks/test_hints.py", "tests/checks/test_probed_matrices.py", _LOOKS)),
+    (
+        "checks/schedule_invariant",
+        ("tests/checks/test_probed_matrices.py", "tests/checks/test_figures.py", _LOOKS),
+    ),
+    (
+        "checks/linearity",
+        (
+            "tests/checks/test_dot_test_figures.py",
+            f"{_LOOKS}/test_linearity.py",
+            "tests/checks/test_figures.py",
+        ),
+    ),
+    (
+        "checks/check.",
+        (
+            "tests/checks/test_registry.py",
+            "tests/checks/test_probed_matrices.py",
+            "tests/checks/test_figures.py",
+            _LOOKS,
+            *_SEARCH,
+        ),
+    ),
     (
         "checks/",
         (
+            "tests/checks/test_explanations_of_verdicts.py",
+            "tests/checks/test_elements.py",
             "tests/checks/test_figures.py",
             "tests/checks/test_registry.py",
             "tests/checks/test_limits.py",

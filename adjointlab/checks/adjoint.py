@@ -105,7 +105,7 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[DotTestObservation]) -> Verdict:
-        first = observations[0]
+        first, *_ = observations
         for rank, seen in enumerate(observations):
             if found := seen.not_finite:
                 return returned_not_finite(found.direction, rank, found.where, found.value)
@@ -145,10 +145,11 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
     def schedule_invariants(
         self, spaces: Spaces, observations: Sequence[DotTestObservation]
     ) -> Mapping[str, ScheduleInvariant]:
+        first, *_ = observations
         found: dict[str, ScheduleInvariant] = {}
         for number, parts in enumerate(zip(*(seen.products for seen in observations), strict=True), 1):
             draw = _total(parts)
-            within = _rounding_bound(draw, observations[0])
+            within = _rounding_bound(draw, first)
             found[f"⟨Fx, y⟩ of draw {number}"] = InnerProductResult(draw.forward, within)
             found[f"⟨x, F*y⟩ of draw {number}"] = InnerProductResult(draw.adjoint, within)
         return found

@@ -41,7 +41,7 @@ def packed_matrix(operator: LinearOperator, library: str, precision: int, seed: 
     columns = [np.zeros(domain.dimension) for _ in range(applications)]
     for index in range(domain.dimension):
         columns[index // width][index] = 16.0 ** (index % width)
-    columns.append(generator.integers(-_LARGEST, _LARGEST + 1, domain.dimension).astype(float))
+    columns.append(generator.integers(-_LARGEST, _LARGEST, domain.dimension, endpoint=True).astype(float))
     with np.errstate(all="ignore"):
         images = [
             coordinates(codomain, apply_forward(operator, combination(domain, column, rank, library)), rank)
@@ -58,7 +58,7 @@ def _digits(image: NumpyArray, width: int) -> NumpyArray:
     """The digits of every number of `image`, the lowest first, as columns."""
     digits, rest = [], np.array(image)
     for _ in range(width):
-        digit = rest - 16.0 * np.round(rest / 16.0)
-        digits.append(digit)
-        rest = (rest - digit) / 16.0
+        higher = np.round(rest / 16.0)
+        digits.append(rest - 16.0 * higher)
+        rest = higher
     return np.stack(digits, axis=1)

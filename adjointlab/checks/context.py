@@ -12,6 +12,7 @@ the coefficients: for an operator with halves, x/2 is a multiple of 1/2, so that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -65,6 +66,9 @@ _GAIN_IF_UNKNOWN = 2**8
 _LARGEST_BOUND = 2**53
 """Largest K. A value is a 64-bit hash modulo 2K + 1, which must be far below 2**64 for all values to be as likely."""
 
+_LARGEST_GAIN = 2**64
+"""Largest gain that is stated: under it no integer is exact in any element type."""
+
 _LARGEST_INTEGER = 2**20
 """Bound of the integers that are compared one by one: two elements agree by accident with probability 1e-6 at most."""
 
@@ -88,7 +92,7 @@ class InputSetting:
 
     def order(self, side: Side) -> str:
         """Memory order of the inputs of one side."""
-        return self.primal_order if side == "primal" else self.dual_order
+        return {"primal": self.primal_order, "dual": self.dual_order}[side]
 
 
 class GainSource(Enum):
@@ -386,13 +390,9 @@ def _probed(matrix: NumpyArray, fan_in: int | None) -> Gain:
     # Rows bound forward, columns adjoint.
     row_sum = float(max(magnitudes.sum(axis=0).max(), magnitudes.sum(axis=1).max(), 1.0))
     components = np.concatenate([matrix.real.ravel(), matrix.imag.ravel()])
-    last_bit = min(map(_last_bit, np.unique(components).tolist()))
-    value = int(min(np.ceil(row_sum) / last_bit, 2.0**64))
+    # One over the weight of the last bit of all: the entries are fractions of powers of two.
+    units = max(entry.as_integer_ratio()[1] for entry in np.unique(components).tolist())
+    value = min(math.ceil(min(row_sum, _LARGEST_GAIN)) * units, _LARGEST_GAIN)
     terms = int(max((magnitudes != 0).sum(axis=0).max(), (magnitudes != 0).sum(axis=1).max()))
     # Intermediates that the matrix does not show may add up two terms more.
     return Gain(value, fan_in or terms + 2, row_sum, GainSource.PROBE)
-
-
-def _last_bit(value: float) -> float:
-    """Weight of the lowest bit of `value`, at most 1."""
-    return 1.0 / value.as_integer_ratio()[1]

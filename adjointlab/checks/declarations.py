@@ -55,7 +55,7 @@ def declaration_hint(domain: Space, codomain: Space, forward: NumpyArray, adjoin
     of_domain, of_codomain = list(_redeclared(domain, True)), list(_redeclared(codomain, False))
     single: Iterator[tuple[_Redeclared, ...]] = ((each,) for each in (*of_domain, *of_codomain))
     found = [each for each in islice(single, _MOST) if _are_coherent(each, forward, adjoint)]
-    if not found and len(domain.tensors) == len(codomain.tensors) == 1:
+    if not (found or domain.tensors[1:] or codomain.tensors[1:]):
         pairs = product(of_domain, of_codomain)
         found = [each for each in pairs if _are_coherent(each, forward, adjoint)]
     # Two declarations that would both do say that the case is too small to tell.
@@ -99,9 +99,13 @@ def _merged(
     """
     if declared is LocalType.INVARIANT:
         # Copies of the result are equal and count once; an argument is the same on all of them.
-        if not all(bool((results[list(group)] == results[group[0]]).all()) for group in groups):
+        firsts = [first for first, *_ in groups]
+        if not all(
+            bool((results[list(group)] == results[first]).all())
+            for first, group in zip(firsts, groups, strict=True)
+        ):
             return None
-        return results[[group[0] for group in groups]], _added(arguments, groups)
+        return results[firsts], _added(arguments, groups)
     # Summands of a result, of which each rank's argument is the same; and the other way round for a replicated argument.
     return _added(results, groups), _added(arguments, groups)
 

@@ -195,8 +195,7 @@ def first_difference(
         got = summed(tensor, [local[position] for local in actual])
         want = summed(tensor, [local[position] for local in expected])
         unbounded = not_finite is not WhereNotFinite.WRONG and tensor.element.kind == "real"
-        finite = {rank: array[np.isfinite(array)] if unbounded else array for rank, array in want.items()}
-        scale = max((_largest(array) for array in finite.values()), default=0.0)
+        scale = max(map(_largest, want.values()), default=0.0)
         for rank, array in got.items():
             if array.shape != want[rank].shape:
                 return Difference(
@@ -316,7 +315,9 @@ def _first_index(wrong: NumpyArray) -> tuple[int, ...]:
 
 
 def _largest(array: NumpyArray) -> float:
-    return float(np.max(np.abs(array).ravel(), initial=0.0) if array.ndim else abs(array[()]))
+    """The largest magnitude that is finite: an infinite one would allow for any difference."""
+    magnitudes = np.asarray(np.abs(array), dtype=float)
+    return float(magnitudes[np.isfinite(magnitudes)].max(initial=0.0))
 
 
 def _wide(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:

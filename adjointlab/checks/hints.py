@@ -167,11 +167,10 @@ def _factors(size: int, run_ranks: int) -> Iterator[tuple[float, FaultKind, str]
 
 
 def _zero(want: NumpyArray, wrong: NumpyArray, ranks: NumpyArray) -> Hint:
-    due = want != 0
-    empty = sorted({int(rank) for rank in ranks[wrong]})
-    others_are_right = bool((due & ~wrong).any())
-    if len(empty) == 1 and others_are_right and not (due & ~wrong & (ranks == empty[0])).any():
-        return Hint(FaultKind.ZERO_RANK, f"all is zero on rank {empty[0]}, and right elsewhere")
+    right = set(ranks[np.where(wrong, 0, want) != 0].tolist())
+    match sorted(set(ranks[wrong].tolist())):
+        case [rank] if right and rank not in right:
+            return Hint(FaultKind.ZERO_RANK, f"all is zero on rank {rank}, and right elsewhere")
     return Hint(FaultKind.MISSING, "zero where something is due")
 
 
@@ -201,14 +200,9 @@ def _is_permuted(got: NumpyArray, want: NumpyArray) -> bool:
 
 
 def _drops_summands(got: NumpyArray, want: NumpyArray) -> bool:
-    """Return True if each column (or each row) that differs has kept some of several entries."""
-    for one, other in ((got, want), (got.T, want.T)):
-        wrong = (one != other).any(axis=0)
-        kept = ((one == other) & (other != 0))[:, wrong].sum(axis=0)
-        due = (other != 0)[:, wrong].sum(axis=0)
-        if ((due > 1) & (kept > 0)).all():
-            return True
-    return False
+    """Return True if each column (or each row) that differs has kept some of its entries; those that differ are zero."""
+    wrong = got != want
+    return any(bool(np.asarray(got.any(axis))[wrong.any(axis)].all()) for axis in (0, 1))
 
 
 def scaled_alike_hint(
@@ -225,7 +219,7 @@ def scaled_alike_hint(
 
 def _root_hint(pairs: Sequence[tuple[NumpyArray, NumpyArray]], size: int) -> Hint | None:
     root = float(np.sqrt(size))
-    if size < 2 or root == round(root):
+    if root.is_integer():
         return None
     for factor, kind, text in (
         (root, FaultKind.TIMES_ROOT, f"√{size} times"),

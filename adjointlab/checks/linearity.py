@@ -59,6 +59,7 @@ class LinearityCheck(Check[LinearityObservation]):
         return LinearityObservation(BothDirections(forward, adjoint), context.tolerance)
 
     def judge(self, spaces: Spaces, observations: Sequence[LinearityObservation]) -> Verdict:
+        first, *_ = observations
         for direction, space, images in spaces.outputs(seen.images for seen in observations):
             combined = [each.combined for each in images]
             combination = [each.combination for each in images]
@@ -66,7 +67,7 @@ class LinearityCheck(Check[LinearityObservation]):
             for outputs in (combined, combination, zero):
                 if verdict := not_finite_verdict(direction, space, outputs):
                     return verdict
-            if difference := first_difference(space, combined, combination, observations[0].tolerance):
+            if difference := first_difference(space, combined, combination, first.tolerance):
                 lines = difference.lines("F(cx + y)", "c F(x) + F(y)")
                 evidence = difference.evidence("F(cx + y)", "c F(x) + F(y)")
                 return incoherent(f"{direction} is not linear", *lines, evidence=evidence)
@@ -84,8 +85,9 @@ class LinearityCheck(Check[LinearityObservation]):
     def schedule_invariants(
         self, spaces: Spaces, observations: Sequence[LinearityObservation]
     ) -> Mapping[str, ScheduleInvariant]:
+        first, *_ = observations
         combined = (BothDirections(*(each.combined for each in seen.images)) for seen in observations)
-        return spaces.element_results(combined, observations[0].tolerance)
+        return spaces.element_results(combined, first.tolerance)
 
 
 def _images(

@@ -25,11 +25,11 @@ def tensor_hint(
     tensor: Tensor, got: dict[int, NumpyArray], want: dict[int, NumpyArray], allowed: float, run_ranks: int
 ) -> Hint | None:
     """The hint on the values of a tensor, by rank, in comparison with those that are due, in a run of so many ranks."""
-    ranks = [rank for rank in got if got[rank].shape == want[rank].shape]
-    if len(ranks) < len(got) or sum(got[rank].size for rank in ranks) > _COMPARED:
+    sizes = [array.size for array in got.values()]
+    if any(got[rank].shape != want[rank].shape for rank in got) or sum(sizes) > _COMPARED:
         return None
-    actual, expected = (np.concatenate([np.ravel(each[rank]) for rank in ranks]) for each in (got, want))
-    owners = np.repeat(ranks, [got[rank].size for rank in ranks])
+    actual, expected = (np.concatenate([np.ravel(each[rank]) for rank in got]) for each in (got, want))
+    owners = np.repeat(list(got), sizes)
     return value_hint(actual, expected, owners, tensor.layout.partition.size, allowed, run_ranks=run_ranks)
 
 

@@ -125,7 +125,7 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Verdict:
-        first = observations[0]
+        first, *_ = observations
         if verdict := _not_finite(spaces, observations):
             return verdict
         for rank, seen in enumerate(observations):
@@ -164,12 +164,11 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
     def schedule_invariants(
         self, spaces: Spaces, observations: Sequence[ProbedMatrices]
     ) -> Mapping[str, ScheduleInvariant]:
-        found: dict[str, ScheduleInvariant] = {}
-        for direction, matrix in zip(Direction, _summed(observations), strict=True):
-            found[f"the matrix of {direction}"] = MatrixResult(
-                matrix, _allowed(matrix, observations[0].tolerance)
-            )
-        return found
+        first, *_ = observations
+        return {
+            f"the matrix of {direction}": MatrixResult(matrix, _allowed(matrix, first.tolerance))
+            for direction, matrix in zip(Direction, _summed(observations), strict=True)
+        }
 
 
 @dataclass(frozen=True)
@@ -320,7 +319,7 @@ def _largest_row_sum(observations: Sequence[ProbedMatrices]) -> float:
 
 def find_witness(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Witness | None:
     """Return the first entry, by column, that differs between the directions."""
-    first = observations[0]
+    first, *_ = observations
     forward, adjoint = _summed(observations)
     forward, adjoint = forward[list(first.rows), :], adjoint[:, list(first.columns)]
     if spaces.mixed:

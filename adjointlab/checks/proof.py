@@ -78,8 +78,8 @@ class ProofCheck(Check[ProofObservation]):
         directions = _directions(spaces.domain, spaces.codomain)
         columns = [_columns(target, ranks) for (_, _, target), ranks in zip(directions, probed, strict=True)]
         forward, adjoint = (
-            of_direction[:, : len(ranks[0].vector)]
-            for of_direction, ranks in zip(columns, probed, strict=True)
+            of_direction[:, : len(first.vector)]
+            for of_direction, (first, *_) in zip(columns, probed, strict=True)
         )
         figures: Figures = {Figure.ENTRIES: forward.size}
         programs = observations[0].specification
@@ -203,8 +203,8 @@ def _element_type(space: Space) -> type[np.number[Any]]:
 
 def _columns(space: Space, ranks: Sequence[ProbedDirection]) -> NumpyArray:
     """The coordinates of the images that all ranks have observed, one column for each."""
-    width = len(ranks[0].vector) + len(ranks[0].forms)
-    columns = np.zeros((space.dual.dimension, width), _element_type(space))
+    first, *_ = ranks
+    columns = np.zeros((space.dual.dimension, len(first.vector) + len(first.forms)), _element_type(space))
     for (position, rank), rows in space.coordinate_rows.items():
         columns[rows] += ranks[rank].columns[position]
     return columns

@@ -84,7 +84,7 @@ class PurityCheck(Check[PurityObservation]):
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[PurityObservation]) -> Verdict:
-        tolerance = observations[0].tolerance
+        first, *_ = observations
         for direction, space, seen in spaces.outputs(each.directions for each in observations):
             for rank, one in enumerate(seen):
                 if one.changed:
@@ -93,25 +93,27 @@ class PurityCheck(Check[PurityObservation]):
             # found, and named, by the comparisons below.
             if verdict := not_finite_verdict(direction, space, [one.plain for one in seen]):
                 return verdict
-            if verdict := _of_circumstances(direction, space, seen, tolerance):
+            if verdict := _of_circumstances(direction, space, seen, first.tolerance):
                 return verdict
-            if verdict := _of_forms(direction, space, seen, tolerance):
+            if verdict := _of_forms(direction, space, seen, first.tolerance):
                 return verdict
         return coherent()
 
     def schedule_invariants(
         self, spaces: Spaces, observations: Sequence[PurityObservation]
     ) -> Mapping[str, ScheduleInvariant]:
+        first, *_ = observations
         standard = (
             BothDirections(*(one.outputs[one.standard] for one in each.directions)) for each in observations
         )
-        return spaces.element_results(standard, observations[0].tolerance)
+        return spaces.element_results(standard, first.tolerance)
 
 
 def _of_circumstances(
     direction: Direction, space: Space, seen: Sequence[DirectionOutputs], tolerance: Tolerance
 ) -> Verdict | None:
-    standard, *others = seen[0].outputs
+    first, *_ = seen
+    standard, *others = first.outputs
     for circumstance in others:
         difference = first_difference(
             space,
@@ -139,7 +141,8 @@ def _of_circumstances(
 def _of_forms(
     direction: Direction, space: Space, seen: Sequence[DirectionOutputs], tolerance: Tolerance
 ) -> Verdict | None:
-    for form in seen[0].forms:
+    first, *_ = seen
+    for form in first.forms:
         difference = first_difference(
             space, [one.forms[form] for one in seen], [one.outputs[one.standard] for one in seen], tolerance
         )

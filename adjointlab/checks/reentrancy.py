@@ -72,21 +72,23 @@ class ReentrancyCheck(Check[ReentrancyObservation]):
         return ReentrancyObservation(BothDirections(forward, adjoint), context.tolerance)
 
     def judge(self, spaces: Spaces, observations: Sequence[ReentrancyObservation]) -> Verdict:
+        first, *_ = observations
         for direction, space, ranks in spaces.outputs(seen.calls for seen in observations):
             for call, outputs in enumerate(zip(*ranks, strict=True)):
-                if verdict := _of_call(direction, space, call, outputs, observations[0].tolerance):
+                if verdict := _of_call(direction, space, call, outputs, first.tolerance):
                     return verdict
         return coherent()
 
     def schedule_invariants(
         self, spaces: Spaces, observations: Sequence[ReentrancyObservation]
     ) -> Mapping[str, ScheduleInvariant]:
+        first, *_ = observations
         return {
-            f"{direction}, call {call + 1}": ElementResult(
-                space, [each.on_return for each in outputs], observations[0].tolerance
+            f"{direction}, call {call}": ElementResult(
+                space, [each.on_return for each in outputs], first.tolerance
             )
             for direction, space, ranks in spaces.outputs(seen.calls for seen in observations)
-            for call, outputs in enumerate(zip(*ranks, strict=True))
+            for call, outputs in enumerate(zip(*ranks, strict=True), 1)
         }
 
 

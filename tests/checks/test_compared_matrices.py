@@ -50,6 +50,12 @@ def test_the_relation_of_large_matrices_is_not_looked_for(side: int, has_hint: b
     right = np.eye(side) + np.eye(side)[::-1]
     shown = compared(("forward", "specification"), (2 * right, right), right != 0, bases)
     assert (shown.hint is not None) is has_hint
+    if shown.hint is not None:
+        # Forward is held against the specification, and adjoint against forward.
+        assert shown.hint.text == "twice what is due, on 2 ranks"
+        held = compared(("forward", "adjoint, transposed"), (2 * right, right), right != 0, bases)
+        assert held.hint is not None
+        assert held.hint.text == "half of what is due, on 2 ranks"
 
 
 @pytest.mark.parametrize("is_whole", [False, True])

@@ -136,6 +136,11 @@ WHOLE = np.array([[1.0, -2.0], [3.0, 4.0]])
         # Of the terms that are not zero, two more may be hidden.
         (np.array([[1.0, 0.0, 1.0]]), Gain(2, 4, 2.0, GainSource.PROBE)),
         (np.array([[1.0], [1.0], [1.0]]), Gain(3, 5, 3.0, GainSource.PROBE)),
+        # However small or large, of any number of bits, it is stated up to 2**64.
+        (np.array([[2.0**-63]]), Gain(2**63, 3, 1.0, GainSource.PROBE)),
+        (np.array([[2.0**-65]]), Gain(2**64, 3, 1.0, GainSource.PROBE)),
+        (np.array([[1e-300, 0.0]]), Gain(2**64, 3, 1.0, GainSource.PROBE)),
+        (np.array([[2.0**65]]), Gain(2**64, 3, 2.0**65, GainSource.PROBE)),
     ],
 )
 def test_the_gain_of_a_matrix(matrix: Any, gain: Gain) -> None:

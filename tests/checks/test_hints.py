@@ -250,6 +250,8 @@ COPIES = al.Space(al.Layout((1,), al.Partition((2,)), axes=[None]))
 WHOLE = al.Space(al.Layout((1,), al.Partition((1,))))
 ONES, EYE = np.ones((2, 2)), np.eye(2)
 Y_COPIES = al.Space(COPIES.tensors[0].layout, name="y")
+ANOTHER = al.Tensor(al.Layout((1,), (2,)), name="z")
+LAST_OF_LAST, FIRST_OF_FIRST = np.array([[0, 0], [0, 1]]), np.array([[1, 0], [0, 0]])
 
 
 @pytest.mark.parametrize(
@@ -261,6 +263,28 @@ Y_COPIES = al.Space(COPIES.tensors[0].layout, name="y")
         (COPIES, Y_COPIES, EYE, EYE[::-1], ""),  # either could be summed
         (COPIES, Y_COPIES, np.array([[1, 0], [2, 0]]), np.array([[0, 5], [1, 7]]), ""),
         (WHOLE, Y_COPIES, np.ones((2, 1)), np.array([[3], [0]]), ""),
+        # Both together, where neither space has another tensor.
+        (
+            COPIES,
+            Y_COPIES,
+            LAST_OF_LAST,
+            FIRST_OF_FIRST,
+            "x were declared replicated and y were declared partial",
+        ),
+        (
+            al.Space(COPIES.tensors[0], ANOTHER),
+            Y_COPIES,
+            np.pad(LAST_OF_LAST, ((0, 0), (0, 1))),
+            np.pad(FIRST_OF_FIRST, ((0, 0), (0, 1))),
+            "",
+        ),
+        (
+            COPIES,
+            al.Space(Y_COPIES.tensors[0], ANOTHER),
+            np.pad(LAST_OF_LAST, ((0, 1), (0, 0))),
+            np.pad(FIRST_OF_FIRST, ((0, 1), (0, 0))),
+            "",
+        ),
     ],
 )
 def test_the_declaration_that_would_make_a_pair_coherent_is_found(

@@ -100,18 +100,38 @@ def test_rounding_that_is_measured_counts_by_the_sums_of_the_direction(
         return {"inputs": [0.5, 2.0], "parameters": [4.0]}
 
     def within(error: float) -> bool:
-        least = {"inputs": [0.25, 0.0], "parameters": [0.0]}
+        least = {"inputs": [0.75, 0.0], "parameters": [0.0]}
         weights = {"inputs": [4.0, 3.0], "parameters": [2.0]}
         twin = TwinPairing(exact(100 + (error if forward is None else 0)), Allowances(least, most), weights)
         return judged(forward, 100 + (0 if forward is None else error), twin, allowed=0.0).is_coherent
 
-    # At least 0.25 · 4, which needs no measurement, and at most 0.5 · 4 + 2 · 3 + 4 · 2.
-    assert within(1.0 * times) is True
+    # At least 0.75 · 4, which needs no measurement, and at most 0.5 · 4 + 2 · 3 + 4 · 2.
+    assert within(3.0 * times) is True
     if forward is None:
         assert not measured
     assert within(16.0) is True
     assert measured
     assert within(16.5 * times) is False
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_what_is_known_to_round_adds_to_what_is_measured(times: int) -> None:
+    measured: list[bool] = []
+
+    def most() -> dict[str, list[float]]:
+        measured.append(True)
+        return {"inputs": [2.0]}
+
+    pairing = TwinPairing(exact(0), Allowances({"inputs": [0.5]}, most), {"inputs": [6.0]})
+    least, largest = 1 + 3 * times, 1 + 12 * times
+    assert pairing.allows(least, 1.0, times)
+    assert not measured
+    assert pairing.allows(least + 0.125, 1.0, times)
+    assert measured
+    assert pairing.allows(largest, 1.0, times)
+    assert not pairing.allows(largest + 0.125, 1.0, times)
+    unmeasured = TwinPairing(exact(0), None, {})
+    assert [unmeasured.allows(error, 1.0, times) for error in (0.5, 1.0, 1.125)] == [True, True, False]
 
 
 @pytest.mark.parametrize("forward", [None, 2.0])

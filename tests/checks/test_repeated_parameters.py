@@ -60,6 +60,52 @@ def test_nothing_is_told_of_any_other_error(error: NumpyArray):
     assert told(error) == ""
 
 
+def test_other_parameters_and_other_dimensions_do_not_hide_the_one_that_is_counted_again():
+    square = Tensor(al.Layout((5, 5), al.Partition((1, 1))), name="y")
+    due = np.random.default_rng(2).normal(size=(5, 5))
+    layout = al.Layout((5,), al.Partition((1,)))
+    matrix = al.Tensor(al.Layout((5, 5), al.Partition((1, 1))), name="matrix")
+    other, bias = (al.Tensor(layout, name=name) for name in ("other", "bias"))
+    partial = al.Tensor(al.Layout((5,), al.Partition((1,)), axes=[None]), types=("partial",), name="partial")
+    space = al.Space(matrix, partial, other, bias)
+    local = [(due, BIAS, BIAS[::-1] ** 2, BIAS)]
+    for error in (BIAS, BIAS[:, None]):
+        hint = repeated_hint(square, [due + error], [due], (space, local), 1e-12)
+        assert hint is not None
+        assert hint.text == "what is due plus bias: the parameter bias is counted again"
+    # Of summands no rank has the whole.
+    alone = al.Space(partial), [(BIAS,)]
+    assert repeated_hint(square, [due + BIAS], [due], alone, 1e-12) is None
+
+
+def test_a_parameter_is_the_same_on_all_ranks_that_have_copies_or_windows_of_it():
+    due = [DUE[:, :2], DUE[:, 2:]]
+    wrong = [due[0] + BIAS[:2], due[1] + BIAS[2:]]
+    copies = al.Space(al.Tensor(al.Layout((5,), (2,), axes=[None]), types=("invariant",), name="bias"))
+    wide = al.Space(al.Layout((5,), (2,), windows=[[(0, 3), (2, 5)]]), name="bias")
+    beyond = al.Space(al.Layout((5,), (2,), windows=[[(-1, 3), (3, 6)]]), name="bias")
+    for space, local, is_told in (
+        (copies, [(BIAS,), (BIAS,)], True),
+        (wide, [(BIAS[:3],), (BIAS[2:],)], True),
+        (beyond, [(np.array([0, *BIAS[:3]]),), (np.array([*BIAS[3:], 0]),)], False),
+    ):
+        hint = repeated_hint(OUTPUT, wrong, due, (space, local), 1e-12)
+        assert (hint is not None) == is_told
+
+
+@pytest.mark.parametrize(
+    ("off", "is_told"),
+    [(1 + 2.0**-30, True), (1 + 2.0**-29, False), (-1 - 2.0**-30, True), (-1 - 2.0**-29, False)],
+)
+def test_either_side_may_be_off_by_what_is_allowed_and_by_rounding(off: float, is_told: bool):
+    one = al.Layout((1,), (1,))
+    output, space = Tensor(one, name="y"), al.Space(one, name="bias")
+    for times in (1, -1):
+        result = np.array([times * 1024.0 + off])
+        hint = repeated_hint(output, [result], [np.zeros(1)], (space, [(np.array([1024.0]),)]), 0.5)
+        assert (hint is not None) == is_told
+
+
 def test_small_integers_tell_nothing():
     parameters = SPACE, [(np.array([1.0, 2.0]),), (np.array([3.0, 1.0, 2.0]),)]
     due = [DUE[:, :2], DUE[:, 2:]]

@@ -23,6 +23,9 @@ from torch import nn
 from adjointlab.checks.layers import sensitivity
 from adjointlab.checks.layers.sensitivity import (
     _attributed,
+    _difference,
+    _epsilon,
+    _is_small,
     _least_difference,
     _perturbation,
     measured,
@@ -313,6 +316,42 @@ def test_the_least_difference_is_of_units_in_the_last_place_of_the_largest_value
     assert _least_difference(np.array([1.0], np.float32), False) == one * 2.0**29
     assert _least_difference(np.array([0.0]), True) == np.finfo(float).tiny
     assert _least_difference(np.array([0.0]), False) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("result", "perturbed", "difference"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], 0.0),
+        ([1.0, 2.0], [1.5, 1.75], 0.5),
+        ([1.0, 2.0], [1.125, 1.5], 0.5),
+        ([1.0, np.inf], [1.25, 3.0], 0.25),
+        ([1.0, np.nan], [1.25, 3.0], 0.25),
+        ([1.0, 2.0], [np.nan, 2.0], np.inf),
+        ([1.0, 2.0], [1.0, np.inf], np.inf),
+        ([np.nan], [1.0], 0.0),
+        ([1.0, 2.0], [5.0], 0.0),
+        ([1.0], [5.0, 6.0], 0.0),
+        ([], [], 0.0),
+        ([1, 2], [5, 6], 0.0),
+        ([True], [False], 0.0),
+        ([1j], [2j], 0.0),
+    ],
+)
+def test_differences_are_of_finite_fractions_of_equal_shapes(
+    result: list[Any], perturbed: list[Any], difference: float
+) -> None:
+    assert _difference(np.array(result), np.array(perturbed)) == difference
+
+
+def test_a_difference_is_small_up_to_the_root_of_epsilon_times_the_largest_value_or_one() -> None:
+    for largest, scale in ((0.5, 1.0), (1.0, 1.0), (8.0, 8.0), (-8.0, 8.0)):
+        array = np.array([0.25, largest, np.inf])
+        assert _is_small(ROOT_OF_EPSILON * scale, array)
+        assert not _is_small(1.01 * ROOT_OF_EPSILON * scale, array)
+    assert _is_small(0.0, np.array([1, 2]))
+    assert not _is_small(2.0**-1000, np.array([1, 2]))
+    kinds = (np.float64, np.float32, np.float16, np.int64, np.complex128, np.bool_)
+    assert [_epsilon(np.zeros(1, kind)) for kind in kinds] == [2.0**-52, 2.0**-23, 2.0**-10, 0, 0, 0]
 
 
 @pytest.mark.parametrize("elementwise", [True, False])

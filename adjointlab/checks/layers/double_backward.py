@@ -72,7 +72,7 @@ class DoubleBackwardCheck(TwinCheck):
             spaces[_BY_COTANGENT] = layer.codomain
         tolerance = tolerance_of(layer)
         comparisons = tuple(Comparison(what, space, found[what], tolerance) for what, space in spaces.items())
-        if context.rank == 0:
+        if not context.rank:
             expected, allowances = results_of_twin(
                 context, lambda: _second_derivatives(context, SequentialTwin(context))
             )

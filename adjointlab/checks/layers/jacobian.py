@@ -196,7 +196,7 @@ class JacobianCheck(Check[JacobianProducts]):
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[JacobianProducts]) -> Verdict:
-        first = observations[0]
+        first, *_ = observations
         forward, reverse = ZERO, ZERO
         for seen in observations:
             forward, reverse = forward + (seen.forward or ZERO), reverse + seen.reverse

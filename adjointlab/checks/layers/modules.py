@@ -156,7 +156,7 @@ class ModuleUnderTest(ABC):
 
     def summed(self, gradients: Sequence[GradientT]) -> tuple[GradientT, ...]:
         """Gradients of the parameters as sums over all ranks, where the module takes the mean."""
-        return tuple(g * self._averaged for g in gradients) if self._averaged > 1 else tuple(gradients)
+        return tuple(g * self._averaged for g in gradients)
 
     @abstractmethod
     def as_loss(self, cotangents: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -55,7 +55,7 @@ class PassPlan:
     @classmethod
     def of(cls, seed: int, *, backward: bool) -> PassPlan:
         requires_grad = ("all", "some", "others on each rank")[seed % 3]
-        return cls(backward, requires_grad, backward and seed // 3 % 2 == 0, backward and seed // 6 % 2 == 1)
+        return cls(backward, requires_grad, backward and not seed // 3 % 2, backward and bool(seed // 6 % 2))
 
     def for_layer(self, layer: Layer) -> PassPlan:
         """The plan as far as a layer allows it."""

@@ -30,10 +30,14 @@ def repeated_hint(
     for name, dim, values in _terms(output.layout, *parameters):
         terms = {rank: _along(values, output.layout, rank, dim) for rank in got}
         if (times := _multiple(got, want, terms, allowed)) is not None:
-            more = "" if times == 1 else f"{times} times "
-            text = f"what is due plus {more}{name}" if times > 0 else f"what is due less {name}"
-            done = "counted again" if times > 0 else "left out"
-            return Hint(FaultKind.REPEATED, f"{text}: the parameter {name} is {done}")
+            match times:
+                case -1:
+                    change, done = f"less {name}", "left out"
+                case 1:
+                    change, done = f"plus {name}", "counted again"
+                case _:
+                    change, done = f"plus {times} times {name}", "counted again"
+            return Hint(FaultKind.REPEATED, f"what is due {change}: the parameter {name} is {done}")
     return None
 
 

@@ -249,7 +249,7 @@ def _perturbation() -> Callable[[int, float, bool], AbstractContextManager[objec
         def __init__(self, sample: int, error: float, spares_integers: bool) -> None:
             super().__init__()  # type: ignore[no-untyped-call]
             self.generator = torch.Generator().manual_seed(sample)
-            self.factor = 1e6 * (sample + 2**0.5)
+            self.factor = 1e6 * (sample + math.pi)
             self.error, self.spares_integers = error, spares_integers
 
         @classmethod
@@ -313,7 +313,7 @@ def _perturbation() -> Callable[[int, float, bool], AbstractContextManager[objec
             errors = ((2 * fractions - 1) * self.error * torch.finfo(value.dtype).eps).to(value.dtype)
             if spares_integers:
                 largest = 2.0**-_SPARE_BITS / torch.finfo(value.dtype).eps
-                errors[(value == value.round()) & (value.abs() <= largest)] = 0.0
+                errors[torch.logical_and(value == value.round(), value.abs() <= largest)] = 0.0
             return 1 + errors
 
     return Perturbation

@@ -82,7 +82,7 @@ class SequentialCheck(Check[_Observation]):
     def judge(self, spaces: Spaces, observations: Sequence[_Observation]) -> Verdict:
         if not _of_operator(observations):
             return first_wrong([seen for seen in observations if isinstance(seen, tuple)])
-        first = observations[0]
+        first, *_ = observations
         assert first.expected is not None
         actual = [seen.outputs for seen in observations]
         if difference := first_difference(spaces.codomain, actual, first.expected, first.tolerance):
@@ -104,13 +104,14 @@ class SequentialCheck(Check[_Observation]):
     ) -> Mapping[str, ScheduleInvariant]:
         if not _of_operator(observations):
             return {}
+        first, *_ = observations
         outputs = [seen.outputs for seen in observations]
-        return {"forward": ElementResult(spaces.codomain, outputs, observations[0].tolerance)}
+        return {"forward": ElementResult(spaces.codomain, outputs, first.tolerance)}
 
 
 def _of_operator(observations: Sequence[_Observation]) -> TypeGuard[Sequence[ReferenceOutputs]]:
     """Return True for observations of a linear operator; those of a layer are of its passes."""
-    return isinstance(observations[0], ReferenceOutputs)
+    return all(isinstance(seen, ReferenceOutputs) for seen in observations)
 
 
 SEQUENTIAL = SequentialCheck()

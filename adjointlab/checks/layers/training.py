@@ -58,7 +58,7 @@ class TrainingCheck(TwinCheck):
         comparisons = tuple(
             Comparison(what, layer.parameters, local, tolerance) for what, local in found.items()
         )
-        if context.rank == 0:
+        if not context.rank:
             expected, allowances = results_of_twin(
                 context, lambda: _trained(context, SequentialTwin(context), kinds)
             )

@@ -103,7 +103,7 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
     layer, differentiated = context.layer, plan.differentiated(context)
     with torch.set_grad_enabled(backward):
         twin, unfit = None, None
-        if context.rank == 0 and is_measured(context):
+        if not context.rank and is_measured(context):
             try:
                 twin = _twin_results(context, plan)
             except Inapplicable as error:
@@ -321,6 +321,7 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
                 lines.append(("if so asked", allowed_by))
             return incoherent(f"the layer writes into {what}", *lines)
     for number, ranks in enumerate(zip(*observations, strict=True)):
+        first, *_ = ranks
         if found := _first_difference(ranks):
             wrong, difference = found
             what, where, got, want = wrong.what, difference.where, difference.actual, difference.expected
@@ -331,7 +332,7 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
                 )
             if number:
                 lines.append(("pass", "the second one, with other data; the first was right"))
-            if wrong.without is not None and ranks[0].accumulated:
+            if wrong.without is not None and first.accumulated:
                 lines.append(("accumulated", ".grad held other gradients before, which are taken off here"))
             verb = "are not the sequential ones" if what.endswith("s") else "is not the sequential one"
             evidence = difference.evidence("distributed", "sequential", _own_hint(ranks, *found))

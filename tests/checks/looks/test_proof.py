@@ -120,3 +120,30 @@ def test_random_vectors_of_a_proof_have_integers_up_to_64() -> None:
     make = ring(shape=(150,), **{direction: noted(direction) for direction in largest})
     assert verdict(PROOF, Look("", make, "")).is_coherent
     assert largest == {"forward": 64, "adjoint": 64}
+
+
+@pytest.mark.parametrize(
+    ("seed", "forward", "adjoint"),
+    [
+        (0, [-7, 4, 1, 1, 4, -3], [4, -7, -5, 6, 7, 0]),
+        (3, [3, -3, 2, -1, -2, 3], [6, -6, 2, -1, -7, -3]),
+    ],
+)
+def test_a_case_that_was_stored_is_replayed_with_the_random_vectors_that_it_had(
+    seed: int, forward: list[int], adjoint: list[int]
+) -> None:
+    for direction, expected in ((Direction.FORWARD, forward), (Direction.ADJOINT, adjoint)):
+        assert _random_vector(seed, direction, 7, 6).tolist() == expected
+
+
+@pytest.mark.parametrize("direction", ["forward", "adjoint"])
+def test_a_direction_is_told_beside_its_specification(direction: str) -> None:
+    found = verdict(PROOF, Look("", ring(shape=(1,), is_specified=True, **{direction: on(1)}), "", 3))
+    assert found.headline == f"{direction} is not what its specification says"
+    moved = {"forward": "x[0] (rank 0) to y[1] (rank 1)", "adjoint": "y[2] (rank 2) to x[1] (rank 1)"}[
+        direction
+    ]
+    assert found.lines == (
+        (direction, f"moves {moved} with weight 2"),
+        ("program", "gives that entry weight 1"),
+    )

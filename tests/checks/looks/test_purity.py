@@ -184,6 +184,14 @@ LOOKS = [
         "a right operator", ring(Ring, shape=(2, 3)), "", 3, InputSetting(0, "numpy", "strided", "reversed")
     ),
     Look("all forms of a right operator", ring(RingWithForms), "", 3),
+    *(
+        Look(
+            f"{direction} in memory that no case of row-major arguments has",
+            ring(shape=(2, 3), **{direction: where(lies("column-major"), filled_with(np.nan))}),
+            "",
+        )
+        for direction in ("forward", "adjoint")
+    ),
 ]
 
 

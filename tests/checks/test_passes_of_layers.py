@@ -1,0 +1,544 @@
+"""Passes of a layer: what requires a gradient in them, what is compared after them, and how far it may be off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+
+import adjointlab as al
+from adjointlab.checks.check import check_named
+from adjointlab.checks.context import CheckContext, InputSetting
+from adjointlab.checks.elements import Tolerance, WhereNotFinite
+from adjointlab.checks.hints import FaultKind
+from adjointlab.checks.layers.modules import pass_keys
+from adjointlab.checks.layers.passes import (
+    BUFFERS,
+    INPUT_GRADIENT,
+    OUTPUTS,
+    PARAMETER_GRADIENT,
+    PARAMETERS,
+    PassPlan,
+    _require_gradients,
+    gradients,
+    plainer_seeds,
+)
+from adjointlab.checks.layers.sensitivity import Allowances
+from adjointlab.checks.layers.twin import (
+    Comparison,
+    PassObservation,
+    _comparable,
+    _comparison,
+    _frozen_and_trained,
+    _tolerances,
+    first_wrong,
+    is_measured,
+    results_of_twin,
+    tolerance_of,
+    twin_passes,
+    with_expected,
+)
+from adjointlab.checks.verdict import Inapplicable
+from adjointlab.core.declaration import SubjectError
+from adjointlab.core.layer import Layer
+from tests.checks.looks.harness import WORLD
+from tests.checks.looks.layers import Weights
+from tests.checks.looks.layers import layer as weights
+
+pytestmark = pytest.mark.mpi_skip
+
+CUT = al.Layout((4,), (2,))
+COPIES = al.Layout((4,), (2,), axes=[None])
+ALL, SOME, OTHERS = "all", "some", "others on each rank"
+
+
+def tensor(name: str, layout: al.Layout = CUT, dtype: str = "float64", *types: str) -> Any:
+    return al.Tensor(layout, dtype, types or (), name)  # type: ignore[arg-type]
+
+
+def layer(**given: Any) -> Layer:
+    spaces: dict[str, Any] = {
+        "domain": al.Space(tensor("a"), tensor("b")),
+        "codomain": al.Space(tensor("y")),
+        "parameters": al.Space(
+            tensor("w"), tensor("c", COPIES, "float64", "invariant"), tensor("n", CUT, "int64")
+        ),
+        "buffers": al.Space(tensor("calls")),
+        "module": None,
+    }
+    return Layer(None, **spaces | given)  # type: ignore[arg-type]
+
+
+def context(of: Layer, seed: int = 0, rank: int = 0, values: str = "integers") -> Any:
+    return SimpleNamespace(layer=of, rank=rank, values=values, setting=InputSetting(seed), beyond=None)
+
+
+# Plans.
+
+
+def test_a_plan_follows_from_the_seed() -> None:
+    for seed in range(24):
+        plan = PassPlan.of(seed, backward=True)
+        assert plan == PassPlan(
+            True, (ALL, SOME, OTHERS)[seed % 3], (seed // 3) % 2 == 0, (seed // 6) % 2 == 1
+        )
+        forward = PassPlan.of(seed, backward=False)
+        assert forward == PassPlan(False, plan.requires_grad, False, False)
+
+
+@pytest.mark.parametrize("alternates", [True, False])
+@pytest.mark.parametrize("accumulates", [True, False])
+def test_a_layer_may_not_allow_all_of_a_plan(alternates: bool, accumulates: bool) -> None:
+    plan = PassPlan(True, ALL, together=True, accumulated=True)
+    allowed = plan.for_layer(layer(alternates=alternates, accumulates=accumulates))
+    assert allowed == PassPlan(True, ALL, not alternates, accumulates)
+    neither = PassPlan(True, ALL, together=False, accumulated=False)
+    assert neither.for_layer(layer(alternates=alternates, accumulates=accumulates)) == neither
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_plainer_seed_takes_one_thing_from_the_plan(seed: int) -> None:
+    plan = PassPlan.of(seed, backward=True)
+    told = [(hint.kind, hint.text, PassPlan.of(other, backward=True)) for hint, other in plainer_seeds(seed)]
+    kept = (
+        FaultKind.KEPT,
+        "right where each pass goes backward before the next one goes forward, and wrong where both go forward first",
+        replace(plan, together=False),
+    )
+    added = (
+        FaultKind.ACCUMULATED,
+        "right where there are no gradients before, and wrong where they are added to earlier ones",
+        replace(plan, accumulated=False),
+    )
+    assert told == [kept] * plan.together + [added] * plan.accumulated
+    assert all(other >= 0 for _, other in plainer_seeds(seed))
+
+
+SOME_OF_ALL = ["bcw", "anw", "abc", "abcn", "bc", "cnw"]
+OTHERS_ON_THE_LAST = ["bcn", "aw", "cnw", "abcnw", "bcw", "bcn"]
+
+
+def required(kind: str, seed: int, rank: int, of: Layer) -> str:
+    plan = PassPlan(True, kind, together=False, accumulated=False)
+    return "".join(sorted(plan.differentiated(context(of, seed, rank))))
+
+
+def test_some_tensors_require_a_gradient_on_all_ranks_or_others_on_each() -> None:
+    of = layer()
+    some = [required(SOME, seed, 0, of) for seed in range(6)]
+    # A stored case is replayed with the same ones.
+    assert some == SOME_OF_ALL
+    assert [required(SOME, seed, 1, of) for seed in range(6)] == some
+    assert [required(OTHERS, seed, 0, of) for seed in range(6)] == some
+    on_the_last = [required(OTHERS, seed, 1, of) for seed in range(6)]
+    assert on_the_last == OTHERS_ON_THE_LAST
+    uniform = layer(uniform_requires_grad=True)
+    assert [required(OTHERS, seed, 1, uniform) for seed in range(6)] == some
+    # Of copies that are equal all require one, or none.
+    assert [("c" in one, "c" in last) for one, last in zip(some, on_the_last, strict=True)] == [
+        ("c" in one,) * 2 for one in some
+    ]
+    assert required(ALL, 0, 0, of) == required(ALL, 0, 1, of) == "abcnw"
+
+
+def test_what_is_frozen_requires_none_and_other_parameters_do() -> None:
+    frozen = layer(frozen=frozenset({"w", "a"}))
+    assert required(ALL, 0, 0, frozen) == "bcn"
+    for seed in range(6):
+        for kind in (SOME, OTHERS):
+            found = set(required(kind, seed, 1, frozen))
+            assert found - {"b"} == {"c", "n"}
+    assert {required(SOME, seed, 0, frozen) for seed in range(6)} == {"bcn", "cn"}
+    assert required(ALL, 0, 0, layer(frozen=frozenset({"z"}))) == "abcnw"
+
+
+@pytest.mark.parametrize(
+    ("differentiated", "found"),
+    [(None, [True, True, False]), (frozenset("wn"), [True, False, False]), (frozenset(), [False] * 3)],
+)
+def test_parameters_require_a_gradient_if_they_are_named_and_no_integers(
+    differentiated: frozenset[str] | None, found: list[bool]
+) -> None:
+    parameters = [
+        nn.Parameter(torch.ones(2), requires_grad=False),
+        nn.Parameter(torch.ones(2)),
+        nn.Parameter(torch.ones(2, dtype=torch.int64), requires_grad=False),
+    ]
+    version: Any = SimpleNamespace(layer=layer(), parameters=lambda: parameters)
+    _require_gradients(version, differentiated)
+    assert [each.requires_grad for each in parameters] == found
+
+
+def test_what_has_no_gradient_has_one_of_zero() -> None:
+    x, y = torch.ones(3, requires_grad=True), torch.ones(2, requires_grad=True)
+    (2 * y).sum().backward()  # type: ignore[no-untyped-call]
+    found = gradients([x, y])
+    assert [each.tolist() for each in found] == [[0, 0, 0], [2, 2]]
+
+
+# Comparisons.
+
+
+PLAIN = PassPlan(True, ALL, together=False, accumulated=False)
+ADDED = replace(PLAIN, accumulated=True)
+LOCAL = (np.ones(2), np.ones(2))
+MIXED = layer(
+    domain=al.Space(tensor("a"), tensor("b", CUT, "float32"), tensor("i", CUT, "int64")),
+    rounding=2.0**-10,
+    reach=3.0,
+)
+
+
+@pytest.mark.parametrize("values", ["integers", "infinite", "equal", "large"])
+@pytest.mark.parametrize("kind", [OUTPUTS, BUFFERS, PARAMETERS])
+def test_results_are_compared_within_the_declared_tolerance(kind: Any, values: str) -> None:
+    not_finite = WhereNotFinite.ALIKE if values == "infinite" else WhereNotFinite.WRONG
+    for plan in (PLAIN, ADDED):
+        found = _comparison(context(MIXED, values=values), kind, LOCAL, frozenset(), plan)
+        tolerance = Tolerance(2.0**-10, 3.0)
+        assert found == Comparison(kind.name, kind.space(MIXED), LOCAL, tolerance, not_finite=not_finite)
+
+
+@pytest.mark.parametrize(
+    ("plan", "values", "of", "tolerance"),
+    [
+        (PLAIN, "integers", MIXED, Tolerance(2.0**-10, 3.0)),
+        # Where gradients are added to others, which are 4 at most, their sum is 8.
+        (ADDED, "integers", MIXED, Tolerance(2.0**-10, 8.0)),
+        (ADDED, "integers", replace(MIXED, reach=9.0), Tolerance(2.0**-10, 9.0)),
+        (ADDED, "large", replace(MIXED, rounding=2.0**-30), Tolerance(2.0**-22, 8.0)),
+        (ADDED, "integers", replace(MIXED, rounding=2.0**-30), Tolerance(2.0**-30, 8.0)),
+        (ADDED, "integers", replace(MIXED, rounding=None), Tolerance(2.0**-22, 8.0)),
+        (ADDED, "integers", replace(MIXED, rounding=0.0), Tolerance(0.0, 8.0)),
+        (PLAIN, "integers", replace(MIXED, rounding=None), Tolerance(0.0, 3.0)),
+    ],
+)
+def test_gradients_are_compared_where_they_are_required(
+    plan: PassPlan, values: str, of: Layer, tolerance: Tolerance
+) -> None:
+    found = _comparison(context(of, values=values), INPUT_GRADIENT, LOCAL, frozenset("ai"), plan)
+    assert found == Comparison("input gradient", of.domain.dual, LOCAL, tolerance, frozenset("bi"))
+    infinite = _comparison(context(of, values="infinite"), PARAMETER_GRADIENT, LOCAL, frozenset("w"), PLAIN)
+    assert infinite.not_finite is WhereNotFinite.UNJUDGED
+    assert infinite.without == frozenset("cn")
+
+
+def test_rounding_is_measured_unless_it_is_declared_for_such_values() -> None:
+    for values in ("integers", "negative", "equal", "large", "tiny", "infinite", "fractions"):
+        assert is_measured(context(MIXED, values=values)) == (values != "integers")
+        assert is_measured(context(replace(MIXED, rounding=None), values=values))
+    assert (
+        tolerance_of(replace(MIXED, rounding=0.0))
+        == tolerance_of(replace(MIXED, rounding=None))
+        == Tolerance(0.0, 3.0)
+    )
+
+
+def test_a_tolerance_that_is_measured_is_tried_after_the_least() -> None:
+    comparison = Comparison("outputs", MIXED.codomain, LOCAL, Tolerance(0.5, 2.0))
+    assert list(_tolerances(comparison, 0)) == [Tolerance(0.5, 2.0)]
+    allowances = Allowances({"r": (1.0, 2.0)}, lambda: {"r": (3.0, 4.0)})
+    measured = replace(comparison, allowances=allowances, result="r")
+    for position in (0, 1):
+        least, most = (Tolerance(0.5, 2.0, absolute + position) for absolute in (1.0, 3.0))
+        assert list(_tolerances(measured, position)) == [least, most]
+
+
+def test_the_twins_results_are_cut_into_the_parts_of_all_ranks() -> None:
+    allowances = Allowances({}, dict)
+    (found,) = with_expected(
+        [Comparison("outputs", MIXED.codomain, LOCAL, Tolerance(0.0))],
+        {"pass 1, outputs": (np.arange(4.0),), "outputs": (np.zeros(4),)},
+        allowances,
+        3,
+        "pass 1, ",
+    )
+    assert found.expected is not None
+    assert [[array.tolist() for array in local] for local in found.expected] == [[[0, 1]], [[2, 3]], [[]]]
+    assert (found.allowances, found.result) == (allowances, "pass 1, outputs")
+
+
+def test_a_gradient_that_is_not_required_is_not_compared_nor_a_sum_with_it() -> None:
+    space = al.Space(tensor("a"), tensor("p", COPIES, "float64", "partial"))
+    expected = [(np.zeros(2), np.zeros(4))] * 2
+
+    def compared(*without: str) -> list[list[bool]]:
+        ranks = [
+            Comparison("gradient", space, (np.ones(2), np.ones(4)), Tolerance(0.0), frozenset(names))
+            for names in without
+        ]
+        return [[bool(part.any()) for part in local] for local in _comparable(space, ranks, expected)]
+
+    assert compared("", "") == [[True, True]] * 2
+    assert compared("a", "") == [[False, True], [True, True]]
+    assert compared("", "a") == [[True, True], [False, True]]
+    assert compared("p", "") == [[True, False]] * 2
+    assert compared("", "p") == [[True, False]] * 2
+
+
+def test_parameters_of_which_a_rank_has_elements_are_trained_or_frozen() -> None:
+    third = al.Layout((4,), (3,), windows=[[(0, 2), (2, 4), (4, 4)]])
+    of = layer(parameters=al.Space(tensor("u"), tensor("v"), tensor("e", third)), trained=frozenset("vx"))
+    assert _frozen_and_trained(of, 0) == (frozenset("ue"), frozenset("v"))
+    assert _frozen_and_trained(of, 2) == (frozenset(), frozenset())
+    assert _frozen_and_trained(layer(), 0) == ()
+
+
+# Verdicts.
+
+
+def observed(
+    actual: list[float],
+    what: str = "outputs",
+    *,
+    number: int = 2,
+    wrong: int = 0,
+    accumulated: bool = False,
+    without: frozenset[str] | None = None,
+    **given: Any,
+) -> list[tuple[PassObservation, ...]]:
+    """Passes of two ranks whose results are 1, but those of the last rank in the pass that is wrong."""
+    space = al.Space(tensor("y"))
+    expected = ((np.ones(2),), (np.ones(2),))
+
+    def seen(values: Any) -> PassObservation:
+        compared = Comparison(what, space, (np.asarray(values),), Tolerance(0.0), without, expected)
+        parameters = Comparison("parameters", space, (np.ones(2),), Tolerance(0.0), None, expected)
+        return PassObservation((parameters, compared), accumulated=accumulated, **given)
+
+    right = seen(np.ones(2))
+    return [(right,) * number, tuple(seen(actual) if each == wrong else right for each in range(number))]
+
+
+ELEMENT = "y[3] (rank 1)"
+
+
+@pytest.mark.parametrize(
+    ("seen", "headline", "lines"),
+    [
+        (observed([1.0, 3.5]), "outputs are not the sequential ones", {}),
+        (observed([1.0, 3.5], "input gradient"), "input gradient is not the sequential one", {}),
+        (
+            observed([1.0, 3.5], wrong=1),
+            "outputs are not the sequential ones",
+            {"pass": "the second one, with other data; the first was right"},
+        ),
+        (
+            observed([1.0, np.nan]),
+            "outputs are not the sequential ones",
+            {"perhaps": "it reads memory that nobody wrote: fresh memory is filled with NaN here"},
+        ),
+        (
+            observed([1.0, 3.5], "input gradient", accumulated=True, without=frozenset()),
+            "input gradient is not the sequential one",
+            {"accumulated": ".grad held other gradients before, which are taken off here"},
+        ),
+        (observed([1.0, 3.5], accumulated=True), "outputs are not the sequential ones", {}),
+    ],
+)
+def test_the_first_difference_from_the_twin_is_told_with_its_pass(
+    seen: Any, headline: str, lines: dict[str, str]
+) -> None:
+    verdict = first_wrong(seen)
+    assert verdict.headline == f"the layer's {headline}"
+    got = "nan" if "perhaps" in lines else "3.5"
+    what = headline.split(" is ")[0].split(" are ")[0]
+    assert dict(verdict.lines) == {what: ELEMENT, "distributed": got, "sequential": "1"} | lines
+    assert verdict.kind == what
+
+
+def test_parameters_are_trained_on_both_sides_or_on_none() -> None:
+    right = [1.0, 1.0]
+    so = ("so", "an optimiser would train one and not the other; freeze both, or neither")
+    for frozen, in_twin, headline, lines in (
+        ("", None, "", ()),
+        ("ab", None, "", ()),
+        ("ab", "ab", "", ()),
+        (
+            "ab",
+            "b",
+            "the layer's parameter a does not require a gradient as it is made, the sequential one's does",
+            (("rank", "0"), so),
+        ),
+        (
+            "b",
+            "ab",
+            "the sequential layer's parameter a does not require a gradient as it is made, the distributed one's does",
+            (so,),
+        ),
+    ):
+        twin = None if in_twin is None else frozenset(in_twin)
+        given = {
+            "frozen": frozenset(frozen),
+            "trained": frozenset("ab") - frozenset(frozen),
+            "frozen_in_twin": twin,
+        }
+        verdict = first_wrong(observed(right, **given))
+        assert verdict.is_coherent == (not headline)
+        if headline:
+            assert (verdict.headline, verdict.lines, verdict.kind) == (headline, lines, "requires_grad")
+
+
+def test_a_parameter_that_the_outputs_have_once_more_is_told_where_the_values_tell_nothing() -> None:
+    space, bias = al.Space(tensor("y")), np.array([1234.5678, -4321.125, 777.0625 + 1 / 3, 31.25 + 1 / 7])
+    values = np.array([10000.25, 20000.5, 30000.125, 40000.75])
+    named = al.Space(tensor("bias"))
+
+    def halves(whole: Any) -> tuple[Any, ...]:
+        return ((whole[:2],), (whole[2:],))
+
+    def seen(rank: int, got: Any, what: str, want: Any = values) -> tuple[PassObservation, ...]:
+        outputs = Comparison(what, space, halves(got)[rank], Tolerance(0.0), None, halves(want))
+        parameters = Comparison("parameters", named, halves(bias)[rank], Tolerance(0.0), None, halves(bias))
+        return (PassObservation((parameters, outputs)),)
+
+    def hint(got: Any, what: str = "outputs", want: Any = values) -> tuple[Any, str] | None:
+        verdict = first_wrong([seen(rank, got, what, want) for rank in (0, 1)])
+        assert verdict.evidence is not None
+        assert verdict.evidence.place is not None
+        found = verdict.evidence.place.hint
+        return None if found is None else (found.kind, found.text)
+
+    again = "what is due plus {}bias: the parameter bias is counted again"
+    assert hint(values + bias) == (FaultKind.REPEATED, again.format(""))
+    assert hint(values + 2 * bias) == (FaultKind.REPEATED, again.format("2 times "))
+    assert hint(values - bias) == (
+        FaultKind.REPEATED,
+        "what is due less bias: the parameter bias is left out",
+    )
+    assert hint(values + bias, "buffers") is None
+    assert hint(values + bias * [1, 1, 1, 1.5]) is None
+    zero = values.copy()
+    zero[2:] = 0
+    assert hint(zero) == (FaultKind.ZERO_RANK, "all is zero on rank 1, and right elsewhere")
+    assert hint(2 * values) == (FaultKind.DOUBLED, "twice what is due, on 2 ranks")
+    # Something where nothing is due may be the parameter.
+    assert hint(bias, want=np.zeros(4)) == (FaultKind.REPEATED, again.format(""))
+
+
+def test_keys_of_passes_are_those_of_the_context() -> None:
+    assert pass_keys(context(layer(), 4), 1)["inputs"].seed == 4
+
+
+# What the twin gives.
+
+
+class Twin(nn.Module):
+    def __init__(self, dtype: Any = torch.float64) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(4, dtype=dtype))
+
+
+RESULTS = {"y": (np.array([1.0, 3.0]), np.array([1, 2]))}
+
+
+def given(values: str = "integers", rounding: float | None = 0.0, dtype: Any = torch.float64) -> Any:
+    of = context(layer(rounding=rounding), values=values)
+    of.reference, of.needs_run = lambda: Twin(dtype), False
+    return of
+
+
+def raising(error: Exception) -> Any:
+    def run() -> Any:
+        raise error
+
+    return run
+
+
+def test_rounding_is_measured_later_or_at_once_where_the_twin_needs_a_run() -> None:
+    runs: list[bool] = []
+
+    def run() -> Any:
+        runs.append(True)
+        return RESULTS
+
+    assert results_of_twin(given(), run) == (RESULTS, None)
+    for values, rounding in (("integers", None), ("large", 0.0), ("subnormal", None), ("infinite", 0.0)):
+        for needs_run in (False, True):
+            runs.clear()
+            of = given(values, rounding)
+            of.needs_run = needs_run
+            results, allowances = results_of_twin(of, run)
+            assert results is RESULTS
+            assert allowances is not None
+            tiny = float(np.finfo(float).tiny) if values == "subnormal" else 0.0
+            assert allowances.least == {"y": (8 * 2.0**-52 * 3 + tiny, 0.0)}
+            assert (len(runs) > 1) == needs_run
+
+
+@pytest.mark.parametrize(("rounding", "values"), [(0.0, "integers"), (None, "integers")])
+def test_of_small_integers_an_exception_is_noted_as_the_twins(rounding: float | None, values: str) -> None:
+    note = "raised by the sequential twin, not by the layer"
+    for dtype, more in (
+        (torch.float64, ""),
+        (torch.float32, "; its parameter w is float32, and parameter_space declares float64"),
+    ):
+        with pytest.raises(KeyError) as raised:
+            results_of_twin(given(values, rounding, dtype), raising(KeyError("x")))
+        assert raised.value.__notes__ == [f"{note}{more}"]
+    for own in (SubjectError("x"), Inapplicable("x")):
+        with pytest.raises(type(own)) as of_the_lab:
+            results_of_twin(given(values, rounding), raising(own))
+        assert not hasattr(of_the_lab.value, "__notes__")
+
+
+def test_parameters_that_the_twin_has_frozen_are_those_of_the_layer_that_it_does_not_train() -> None:
+    class Frozen(Weights):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight.requires_grad_(False)
+
+    def frozen(twin: Any, trained: frozenset[str] | None) -> Any:
+        comm: Any = SimpleNamespace(Get_rank=lambda: 0, Get_size=lambda: 1)
+        of = CheckContext(partial(weights, comm, trained=trained), InputSetting(0, "torch"), comm, twin)
+        return twin_passes(of, backward=True)[0].frozen_in_twin
+
+    assert frozen(Weights, frozenset({"weight"})) == frozenset()
+    assert frozen(Frozen, frozenset({"weight"})) == frozenset({"weight"})
+    assert frozen(Frozen, None) is None
+
+
+def test_values_that_are_too_much_for_the_twin_are_not_judged() -> None:
+    text = "the sequential layer does not take large values"
+    with pytest.raises(Inapplicable, match=text):
+        results_of_twin(given("large"), raising(OverflowError()))
+    for wrong in (np.inf, np.nan, complex(0, np.inf)):
+        results = {"x": RESULTS["y"], "y": (np.array([1]), np.array([1.0, wrong]))}
+        with pytest.raises(Inapplicable, match=text):
+            results_of_twin(given("large"), lambda results=results: results)  # type: ignore[misc]
+        assert results_of_twin(given("infinite"), lambda results=results: results)[0] is results  # type: ignore[misc]
+    for own in (SubjectError("x"), Inapplicable("x")):
+        with pytest.raises(type(own), match=r"^x$"):
+            results_of_twin(given("large"), raising(own))
+
+
+@pytest.mark.parametrize("check", ["sequential", "gradients", "double_backward", "training"])
+def test_rank_0_alone_runs_the_twin(check: str) -> None:
+    made_on: list[int] = []
+
+    def observe(rank_context: Any, _: object) -> Any:
+        comm = rank_context.comm
+
+        def reference() -> Any:
+            made_on.append(comm.Get_rank())
+            return Weights()
+
+        of = partial(weights, comm, optimizer=lambda parameters: torch.optim.SGD(parameters, 0.5), steps=1)
+        return check_named(check).observe(CheckContext(of, InputSetting(0, "torch"), comm, reference))
+
+    with check_named(check).surroundings():
+        run = WORLD.run(observe, None, 2)
+    assert run.completed, run
+    assert set(made_on) == {0}
+    first, second = run.values
+    assert all(each.expected is not None for seen in first for each in seen.comparisons)
+    assert all(each.expected is None for seen in second for each in seen.comparisons)
