@@ -40,6 +40,7 @@ _CALLS = tuple(
         "scheduler",
         "envelopes",
         "mailbox",
+        "requests",
     )
 )
 
@@ -335,6 +336,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
                 f"{_SIMULATED}/test_{name}.py"
                 for name in ("isolation", "schedules", "watchdog_of_a_run", "scaling")
             ),
+            "tests/worlds/test_forks.py",
         ),
     ),
     ("worlds/simulated/world", (*_CALLS, f"{_SIMULATED}/test_isolation.py")),

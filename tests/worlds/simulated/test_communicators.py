@@ -139,6 +139,8 @@ def test_the_lines_of_a_grid_keep_their_own_dimensions_and_periods():
 
 def test_ranks_beyond_the_grid_get_null_and_a_grid_too_large_is_refused():
     assert values(lambda comm: bool(comm.Create_cart([2])), 3) == (True, True, False)
+    assert values(lambda comm: bool(comm.Create_cart([0, 2])), 2) == (False, False)
+    assert values(lambda comm: bool(comm.Create_cart([1, 2])), 2) == (True, True)
 
     def body(comm):
         with pytest.raises(MPI.Exception, match="has 2 ranks"):

@@ -98,6 +98,17 @@ def test_arguments_that_are_left_out_are_those_of_mpi4py(ours, library):
     assert compared
 
 
+def test_the_communicator_of_the_run_equals_comm_world_and_no_other_one_does():
+    def body(context, _):
+        comm = context.comm
+        copied = comm.Dup()
+        others = (theirs.COMM_SELF, None, 5, comm.group)
+        assert not any(comm == other or copied == other for other in others)
+        return comm == theirs.COMM_WORLD, copied == theirs.COMM_WORLD, comm == comm, comm == copied
+
+    assert WORLD.run(body, ranks=2).values == ((True, False, True, False),) * 2
+
+
 def test_requests_of_any_kind_complete_by_our_waitall():
     class Duck:
         def wait(self, status=None):

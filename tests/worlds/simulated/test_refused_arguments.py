@@ -110,7 +110,14 @@ REFUSED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
         )
         for name in ("Allreduce", "Scan", "Gather", "Allgather", "Allgatherv", "Alltoall", "Alltoallv")
     ),
-    (lambda comm: comm.Split(-5), MPI.Exception, "Invalid color -5: must be nonnegative or UNDEFINED"),
+    *(
+        (
+            lambda comm, color=color: comm.Split(color),
+            MPI.Exception,
+            f"^Invalid color {color}: must be nonnegative or UNDEFINED$",
+        )
+        for color in (-1, -2, -5)
+    ),
     (lambda comm: comm.Create_cart([2, 1], [True]), ValueError, "expecting 2 items, got 1"),
     (lambda comm: comm.Create_cart([2], [True, False]), ValueError, "expecting 1 items, got 2"),
     (
@@ -119,6 +126,7 @@ REFUSED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
         r"the communicator has 2 ranks, and the grid \(3,\) 3",
     ),
     (lambda comm: comm.Create_cart([-1, -1]), MPI.Exception, r"and the grid \(-1, -1\) 1"),
+    (lambda comm: comm.Create_cart([1, -2, 0]), MPI.Exception, r"and the grid \(1, -2, 0\) 0"),
     (lambda comm: comm.group.Excl([1, 1]), MPI.Exception, r"Invalid ranks \[1, 1\]: one is there twice"),
     (lambda comm: comm.scatter([1, 2, 3]), ValueError, "expecting 2 items, got 3"),
     (lambda comm: comm.scatter([1]), ValueError, "expecting 2 items, got 1"),
@@ -129,6 +137,7 @@ REFUSED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
         MPI.Exception,
         "Invalid root 2: must be nonnegative and less than 2",
     ),
+    (lambda comm: comm.gather(1, 3), MPI.Exception, "^Invalid root 3: must be nonnegative and less than 2$"),
     (
         lambda comm: comm.bcast(1, root=-1),
         MPI.Exception,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -263,3 +264,79 @@ def test_delayed_messages_are_delivered_once_each() -> None:
     scheduler.deliver_delayed()
     scheduler.deliver_delayed()
     assert delivered == [1, 2]
+
+
+@pytest.mark.parametrize("is_over_at", [0, 1, 2])
+def test_after_ctrl_c_a_rank_has_a_while_to_come_to_a_call_before_it_is_interrupted(is_over_at: int) -> None:
+    scheduler, _ = scheduler_of(2)
+    scheduler.current = scheduler.tasks[1]
+    seen: list[Any] = []
+
+    def acquire(timeout: float) -> bool:
+        seen.append(timeout)
+        return len(seen) > is_over_at
+
+    scheduler._over = SimpleNamespace(acquire=acquire)  # type: ignore[assignment]
+    scheduler.raise_in = lambda *raised: seen.append(raised)  # type: ignore[method-assign]
+    scheduler._interrupt()
+    assert seen == [0.2, *([(scheduler.tasks[1], Cancelled), 2.0] if is_over_at else [])]
+    for task in scheduler.tasks:
+        with pytest.raises(Cancelled):
+            scheduler.enter(task)
+        assert task.cancelled_as == Dead("interrupted")
+
+
+def test_ctrl_c_ends_the_run_and_is_raised_to_the_caller() -> None:
+    ended: list[int] = []
+    waits = iter(range(10))
+
+    def rank_main(task: Task) -> Any:
+        try:
+            for _ in range(10_000):
+                time.sleep(0.001)
+                scheduler.enter(task)
+        except Cancelled:
+            ended.append(task.rank)
+        return Returned(None)
+
+    def while_waiting() -> None:
+        if next(waits) == 0:
+            raise KeyboardInterrupt
+
+    scheduler, _ = scheduler_of(2, rank_main)
+    scheduler.while_waiting = while_waiting
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.run()
+    assert [task.outcome for task in scheduler.tasks] == [Dead("interrupted")] * 2
+    assert ended == [0, 1]
+
+
+def test_ranks_without_a_thread_end_with_the_reason_on_the_threads_of_those_that_have_one() -> None:
+    ran: list[tuple[int, int]] = []
+
+    def rank_main(task: Task) -> Any:
+        ran.append((task.rank, threading.get_ident()))
+        try:
+            scheduler.enter(task)
+            scheduler._yield(task)
+        except Cancelled:
+            pass
+        return Returned(None)
+
+    scheduler, _ = scheduler_of(4, rank_main)
+    pool = WorkerPool()
+    taken: list[Any] = []
+
+    def take(job: Any) -> Worker:
+        if len(taken) == 2:
+            raise RuntimeError("no more threads")
+        taken.append(WorkerPool.take(pool, job))
+        return taken[-1]
+
+    scheduler._pool = SimpleNamespace(take=take, give=pool.give)  # type: ignore[assignment]
+    with pytest.raises(RuntimeError, match="no more threads"):
+        scheduler.run()
+    assert [task.outcome for task in scheduler.tasks] == [Dead("no more threads")] * 4
+    assert sorted(rank for rank, _ in ran) == [0, 1, 2, 3]
+    assert len({thread for _, thread in ran}) == 2
+    pool.close()

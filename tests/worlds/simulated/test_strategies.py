@@ -111,6 +111,21 @@ def test_a_rank_that_has_polled_in_vain_comes_after_all_others_whatever_the_dept
         assert [walk.next(ready) for _ in RANKS] == [*order[1:], order[0]]
 
 
+@pytest.mark.parametrize("depth", range(1, 5))
+def test_a_rank_that_has_polled_in_vain_comes_after_those_whose_priority_has_been_lowered_too(
+    depth: int,
+) -> None:
+    for seed in range(5):
+        walk = PriorityWalk(seed, depth)
+        for _ in range(2**12):  # all changes of priority lie among so many calls
+            walk.preempts(RANKS[0], deque())
+        walk.polled(RANKS[1])
+        ready = deque(RANKS)
+        order = [walk.next(ready) for _ in RANKS]
+        assert order[-1] is RANKS[1]
+        assert (order[-2] is RANKS[0]) or depth == 1
+
+
 def test_the_number_of_calls_among_which_priorities_change_is_drawn_from_4_on() -> None:
     """With a chance of 1 / 2**k for each k from 2 to 12, the change comes with the very first call: in 4.5 of 100 runs."""
     first = 0
