@@ -186,6 +186,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
                     "partition",
                     "program",
                     "program_equations",
+                    "texts_of_programs",
                     "space",
                     "values",
                     "local_types",
