@@ -80,6 +80,35 @@ TEXTS: dict[str, tuple[int, Callable[[Any], Any], str]] = {
         "  rank 1 calls Allgatherv(), expecting [3, 1] elements\n"
         "  rank 0 calls Allgatherv(), expecting [3, 1] elements",
     ),
+    "less than the part that is gathered": (
+        2,
+        lambda comm: comm.Allgatherv(np.ones(3), [np.ones(7), [3, 4]]),
+        "in collective 1, rank 1 sends 3 elements to rank 0, which expects 4\n"
+        "  rank 1 calls Allgatherv(), expecting [3, 4] elements\n"
+        "  rank 0 calls Allgatherv(), expecting [3, 4] elements",
+    ),
+    "less than the root gathers": (
+        3,
+        lambda comm: comm.Gatherv(np.ones(1), [np.ones(4), [1, 1, 2]], root=1),
+        "in collective 1, rank 2 sends 1 element to rank 1, which expects 2\n"
+        "  rank 2 calls Gatherv(root=1)\n"
+        "  rank 1 calls Gatherv(root=1), expecting [1, 1, 2] elements",
+    ),
+    "more than the root scatters": (
+        3,
+        lambda comm: comm.Scatterv([np.ones(4), [1, 1, 2]], np.ones(1), root=2),
+        "in collective 1, rank 2 sends 2 elements to itself, and expects 1\n"
+        "  rank 2 calls Scatterv(root=2), sending [1, 1, 2] elements",
+    ),
+    "less than is exchanged": (
+        3,
+        lambda comm: comm.Alltoallv(
+            [np.ones(3), [1, 1, 1]], [np.ones(4), [1, 2, 1] if comm.rank == 2 else [1, 1, 1]]
+        ),
+        "in collective 1, rank 1 sends 1 element to rank 2, which expects 2\n"
+        "  rank 1 calls Alltoallv(), sending [1, 1, 1] and expecting [1, 1, 1] elements\n"
+        "  rank 2 calls Alltoallv(), sending [1, 1, 1] and expecting [1, 2, 1] elements",
+    ),
     "another part than the root gathers": (
         2,
         lambda comm: comm.Gatherv(np.ones(3), [np.ones(5), [3, 2]]),
@@ -135,6 +164,17 @@ def test_a_mismatch_is_told_in_full(name: str) -> None:
         # Who arrives first, and so is named first, is not what this is about.
         f"mismatched collective: {_exchanged(expected)}",
     )
+
+
+def test_datatypes_of_parts_without_elements_need_not_agree() -> None:
+    def body(comm: Any) -> Any:
+        buffer = np.zeros(2)
+        counts = [2 - 2 * comm.rank, 0]
+        sent = [np.full(2, 3.0), (counts, [0, 16]), [MPI.DOUBLE, MPI.FLOAT]]
+        comm.Alltoallw(sent, [buffer, (counts, [0, 16]), [MPI.DOUBLE, MPI.INT64_T]])
+        return buffer.tolist()
+
+    assert run(body, 2).values == ([3.0, 3.0], [0.0, 0.0])
 
 
 def _exchanged(text: str) -> str:
