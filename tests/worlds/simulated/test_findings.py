@@ -165,6 +165,17 @@ def test_loops_of_asking_that_end_by_themselves_are_no_livelock(seed):
     assert run(often, seed=seed).completed
 
 
+@pytest.mark.parametrize(("seconds", "is_found"), [(0.0, False), (0.49, False), (0.5, True), (1.0, True)])
+def test_ranks_that_have_polled_in_vain_for_half_a_second_each_are_a_livelock(seconds, is_found):
+    def body(comm):
+        scheduler = comm._run.scheduler
+        scheduler._stuck_handler.on_livelock([scheduler.tasks[1]], seconds)
+        return comm.rank
+
+    result = run(lambda comm: body(comm) if comm.rank == 0 else comm.Barrier())
+    assert ("livelock" in {finding.kind for finding in result.findings}) is is_found
+
+
 def test_the_time_of_polling_in_vain_counts_from_the_last_rank_that_began():
     seconds = []
 
