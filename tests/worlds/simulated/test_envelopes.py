@@ -217,12 +217,12 @@ def test_ranks_and_tags_that_there_are_not_are_refused(name: str) -> None:
 
     def body(comm: Any) -> None:
         given = () if name in PROBES else (np.ones(1),)
-        for rank in (-5, -1, 2, 3):
+        for rank in (-5, 2, 3):
             assert refused(lambda rank=rank: getattr(comm, name)(*given, rank)) == (  # type: ignore[misc]
                 f"rank: Invalid rank {rank}: must be nonnegative and less than 2"
             )
         legal = f"from 0 to {LARGEST_TAG}" + ("" if is_send else ", or ANY_TAG")
-        for tag in (-5, -2, -1, LARGEST_TAG + 1, LARGEST_TAG + 2):
+        for tag in (-5, -2, *([-1] if is_send else []), LARGEST_TAG + 1, LARGEST_TAG + 2):
             assert refused(lambda tag=tag: getattr(comm, name)(*given, 1, tag)) == (  # type: ignore[misc]
                 f"tag: Invalid tag {tag}: must be {legal}"
             )
