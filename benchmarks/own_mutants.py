@@ -2,15 +2,19 @@
 
     python benchmarks/reaching_tests.py --jobs 2                        once: the tests that reach each line
     python benchmarks/own_mutants.py --seed 1 --count 300 --jobs 2      a random sample, by the size of each package
-    python benchmarks/own_mutants.py --all --jobs 8                     every mutant; takes days of a processor
+    python benchmarks/own_mutants.py --all --jobs 8                     every mutant: a second or two for most
     python benchmarks/own_mutants.py --only 17,23                       some of a sample again
 
 The mutants are those of cosmic-ray's operators (``pip install cosmic-ray``): another comparison, another arithmetic operator, a number
 that is one more or less, ``not`` put before a condition, ``break`` for ``continue``, another exception, a decorator less, a loop that is
 not run. For each the tests run that reach the altered statement, the closest ones first, until one fails or --seconds of tests have
-been run; where it is not known which reach it, the closest. Annotations and docstrings have none, nor have ``strict=True`` of `zip` and the star before arguments by keyword: guards that never
-act; nor `if TYPE_CHECKING`, nor what keeps results that are computed again otherwise (`functools.cache`). Survivors are printed as differences of the source, to be read: those that stand in
-``equivalent_mutants.toml`` change nothing that anybody could see, and do not count. The exit code is 1 if fewer than 90 % are found.
+been run; where it is not known which reach it, the closest. A function is altered in a fork of one process that has collected the tests
+(:mod:`benchmarks.altered_functions`), what else a file has in a copy of the package (:mod:`benchmarks.altered_copies`).
+
+Annotations and docstrings have none, nor have ``strict=True`` of `zip` and the star before arguments by keyword: guards that never
+act; nor `if TYPE_CHECKING`, nor what keeps results that are computed again otherwise (`functools.cache`). Survivors are printed as
+differences of the source, to be read: those that stand in ``equivalent_mutants.toml`` change nothing that anybody could see, and do not
+count. The exit code is 1 if fewer than 90 % are found.
 """
 
 from __future__ import annotations

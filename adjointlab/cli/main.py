@@ -37,7 +37,11 @@ from adjointlab.worlds.deadline import Deadline
 from adjointlab.worlds.exit_of_c import guard_exit_of_c
 from adjointlab.worlds.launch import is_launched, launched_rank
 from adjointlab.worlds.process import ENDING, Interrupts, RepeatedInterrupt, earn, install_exit_guard
-from adjointlab.worlds.process_end import end_despite_leftovers
+from adjointlab.worlds.process_end import (
+    end_despite_leftovers,
+    ignore_late_signals,
+    ignore_signals_at_exit,
+)
 
 __all__ = ["app", "exit_code_of", "main"]
 
@@ -64,6 +68,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit; the console script, where no `arguments` are given."""
     install_exit_guard()
     is_program, folder = arguments is None, None
+    if is_program:
+        ignore_signals_at_exit()
     if "ADJOINTLAB_SUPERVISED" in os.environ:
         from adjointlab.store.job_log import claimed
         from adjointlab.supervisor.exit_hooks import install_exit_hooks
@@ -111,6 +117,7 @@ def _exit_code(arguments: list[str] | None, *, is_program: bool) -> int:
         if is_program:
             # It counts to the end of the process, which may be late too. Who calls `main` with arguments goes on afterwards.
             until_return.pop_all()
+            ignore_late_signals()
         if code == ExitCode.INTERRUPTED and interrupts is not None:
             code = 128 + (interrupts.number or signal.SIGINT)
         earn(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -88,6 +89,6 @@ class CaseCounts:
 
 def _reasons(rejected: Mapping[str, int]) -> list[tuple[str, str]]:
     """Lines that say why cases were rejected, the commonest reason first."""
-    commonest = sorted(rejected.items(), key=lambda entry: -entry[1])[:_REASONS_SHOWN]
+    commonest = Counter(rejected).most_common(_REASONS_SHOWN)
     lines = [("rejected", f"{number}: {reason}") for reason, number in commonest]
     return lines or [("because", "the subject's strategy draws no others")]

@@ -261,17 +261,18 @@ class _Process:
             return list(self.judged_one_by_one(run, batch))
 
     def judged_one_by_one(self, run: Runner, batch: Sequence[tuple[int, Case]]) -> Iterator[_Judged]:
-        last: list[Run] = []
+        last: Run
 
         def recorded(payload: Case, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
-            last[:] = [run(payload, ranks, seed=seed, schedule=schedule)]
-            return last[0]
+            nonlocal last
+            last = run(payload, ranks, seed=seed, schedule=schedule)
+            return last
 
         for number, case in batch:
             if number > self.first_failure.value:
                 return
             judgement = run_case(recorded, case) or Judgement(unjudged("inapplicable"), None)
-            yield _Judged(number, case, judgement, last[0])
+            yield _Judged(number, case, judgement, last)
             if not judgement.verdict.is_coherent:
                 return
 

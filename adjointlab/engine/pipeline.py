@@ -106,7 +106,7 @@ class PipelineRecipe:
             of_stages(names.buffers, lambda each: each.buffers),
             prepare=self.prepare,
             uniform_requires_grad=True,
-            frozen=frozen | without_gradient,
+            frozen=frozen.union(without_gradient),
             # What sums up .grad by itself would sum up what stood there before.
             accumulates=self.after_backward is None,
             optimizer=self.optimizer,

@@ -1,4 +1,5 @@
-"""The end of a process: held up for some seconds only by the threads, processes and hooks of user code, its exit code unchanged.
+"""The end of a process: held up for some seconds only by the threads, processes and hooks of user code, its exit code unchanged,
+also by a Ctrl-C that comes too late.
 
 By then the verdicts are printed. But before the interpreter ends it joins all threads that are no daemons, then calls the functions
 that were registered with `atexit`, one of which joins the processes of `multiprocessing`; it would wait for each of them for ever.
@@ -20,13 +21,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from adjointlab.worlds.call_sites import call_site_of_thread, frame_of_thread
-from adjointlab.worlds.process import HookEnded
+from adjointlab.worlds.process import ENDING, HookEnded, install_handlers
 from adjointlab.worlds.watchdog import Elapsed
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
-__all__ = ["end_despite_leftovers"]
+__all__ = ["end_despite_leftovers", "ignore_late_signals", "ignore_signals_at_exit"]
 
 _PATIENCE: Final = 5.0
 _PATIENCE_IN_ALL: Final = 60.0
@@ -44,6 +45,33 @@ def end_despite_leftovers(code: int, stderr: int = 2) -> None:
     To be called at the end of the main thread.
     """
     _Ending(code, stderr).watch()
+
+
+def ignore_late_signals() -> None:
+    """Have Ctrl-C, SIGTERM and SIGHUP leave the exit code as it is from here on: the results are out, and the process is ending.
+
+    A :class:`~adjointlab.worlds.deadline.Deadline` sees them still, and bounds what is left to do.
+    """
+    install_handlers(_ignore)
+
+
+def ignore_signals_at_exit() -> None:
+    """Have them leave it as it is at the very end too; to be called before other hooks are registered, for the first one runs last.
+
+    After the hooks, but before it frees its modules and leaves MPI, the interpreter replaces handlers by the default action, of
+    which the process would die.
+    """
+    atexit.register(_ignore_for_good)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """The handler of a signal that comes too late."""
+
+
+def _ignore_for_good() -> None:
+    for number in ENDING:
+        if signal.getsignal(number) is _ignore:
+            signal.signal(number, signal.SIG_IGN)
 
 
 class _Ending:

@@ -6,6 +6,8 @@ import pytest
 
 from benchmarks.altered_functions import altered_functions
 
+pytestmark = pytest.mark.mpi_skip
+
 TEXT = '''\
 """Says what it is."""
 

@@ -22,6 +22,8 @@ from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
+pytestmark = pytest.mark.mpi_skip
+
 
 def on_ranks(ranks: int, body: Callable[[Any], Any]) -> tuple[Any, ...]:
     result = SimulatedWorld(ranks).run(lambda context, _: body(context.comm), seed=0)

@@ -19,6 +19,8 @@ from adjointlab.core.operator import (
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
 
+pytestmark = pytest.mark.mpi_skip
+
 # x is cut over ranks 2 and 0 (three rows and two), w lies on rank 1 alone; rank 3 is inactive.
 CUT = Layout((5, 2), Partition((2, 1), (2, 0)))
 TWO = Space(Tensor(CUT, name="x"), Tensor(Layout((2,), Partition((1,), (1,))), "complex64", name="w"))

@@ -11,6 +11,8 @@ import pytest
 
 from adjointlab.core.declaration import SubjectError, require_accepts, takes
 
+pytestmark = pytest.mark.mpi_skip
+
 
 def plain(comm: Any, x: Any, width: int = 1, *, height: int = 2) -> None: ...
 

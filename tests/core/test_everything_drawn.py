@@ -18,6 +18,8 @@ from adjointlab.core import strategies
 from adjointlab.core.partition import Partition
 from tests.drawing import first_examples
 
+pytestmark = pytest.mark.mpi_skip
+
 FINDS = settings(max_examples=500, deadline=None, database=None, derandomize=True)
 
 

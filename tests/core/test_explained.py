@@ -20,6 +20,8 @@ from adjointlab.core.space import Space, Tensor
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.sum_reduce import SumReduce
 
+pytestmark = pytest.mark.mpi_skip
+
 X = Space(Layout([4], Partition([2])))
 a, b = Buffer(0, "x", (2,)), Buffer(1, "x", (2,))
 c = Buffer(1, "scratch", (2,))

@@ -10,6 +10,8 @@ from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
 
 torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.mpi_skip
 nn = torch.nn
 
 

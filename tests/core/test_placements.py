@@ -13,6 +13,8 @@ from adjointlab.core.placements import chunks, placed, sharded
 
 torch = pytest.importorskip("torch")
 tensor = pytest.importorskip("torch.distributed.tensor")
+
+pytestmark = pytest.mark.mpi_skip
 Shard, Replicate, Partial = tensor.Shard, tensor.Replicate, tensor.Partial
 Strided = pytest.importorskip("torch.distributed.tensor.placement_types")._StridedShard
 

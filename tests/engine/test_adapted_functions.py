@@ -27,6 +27,8 @@ from adjointlab.engine.adapters import (
 )
 from adjointlab.worlds.backward import BackwardPass
 
+pytestmark = pytest.mark.mpi_skip
+
 
 class OneRank:
     """A communicator of one rank, or of another one that has no part of any tensor."""

@@ -15,6 +15,8 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.worlds.world import Run
 
+pytestmark = pytest.mark.mpi_skip
+
 
 def space(workers: int) -> al.Space:
     return al.Space(al.Layout((4,), (workers,)))

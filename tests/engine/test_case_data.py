@@ -20,6 +20,8 @@ from adjointlab.worlds.schedule import schedules_from
 from tests.drawing import first_examples
 from tests.samples import RingShift
 
+pytestmark = pytest.mark.mpi_skip
+
 PARTITION = al.Partition((2,), (1, 0))
 LAYOUT = al.Layout((4,), PARTITION)
 TENSOR = al.Tensor(LAYOUT, "float32", name="w")

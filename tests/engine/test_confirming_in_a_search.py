@@ -28,6 +28,8 @@ from tests.engine.unrun_searches import (
     stopped_clock,
 )
 
+pytestmark = pytest.mark.mpi_skip
+
 
 @pytest.fixture
 def unexplained(monkeypatch: pytest.MonkeyPatch) -> list[bool]:

@@ -15,6 +15,8 @@ from adjointlab.engine.adapters import Differentiable, FunctionPair, Ranks
 from adjointlab.engine.subject import Kind, Subject, declarations
 from tests.samples import RingShift
 
+pytestmark = pytest.mark.mpi_skip
+
 SPACE = al.Space(al.Layout((4,), (2,)))
 
 

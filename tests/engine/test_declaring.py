@@ -13,6 +13,8 @@ import pytest
 import adjointlab as al
 from adjointlab.engine.declaring import how_to_declare, how_to_declare_in
 
+pytestmark = pytest.mark.mpi_skip
+
 
 def of_torch(module: str, name: str) -> type:
     """A class that torch would have there."""

@@ -14,6 +14,8 @@ from adjointlab.checks.verdict import Figure, Verdict, coherent, incoherent
 from adjointlab.engine import dot_test
 from adjointlab.engine.dot_test import check_adjoint
 
+pytestmark = pytest.mark.mpi_skip
+
 
 class Ring:
     """An operator of so many dimensions, among two ranks."""

@@ -8,6 +8,8 @@ import pytest
 import adjointlab as al
 from adjointlab.engine.drawing_errors import formatted, refusal
 
+pytestmark = pytest.mark.mpi_skip
+
 LAB = al.__path__[0] + "/core/layout.py"
 USER, OTHER = "/home/user/rings.py", "/home/user/grids.py"
 LIBRARY = np.__file__

@@ -27,6 +27,8 @@ from tests.engine.unrun_searches import (
 )
 from tests.samples import RingShift
 
+pytestmark = pytest.mark.mpi_skip
+
 Call = tuple[int, int, int, str]
 
 

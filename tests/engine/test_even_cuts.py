@@ -12,6 +12,8 @@ from adjointlab.core.layout import balanced_cut
 from adjointlab.engine.case import Case
 from adjointlab.engine.even_cuts import Cuts, _changed, _ends, _even_side, _Uneven, has_uneven_cuts, with_cuts
 
+pytestmark = pytest.mark.mpi_skip
+
 GRID = al.Partition((3, 1))
 ENDS = (0, 1, 1, 2)
 LAYOUT = al.Layout.cut((2, 5), GRID, [ENDS, None])

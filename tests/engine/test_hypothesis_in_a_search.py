@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.errors import FailedHealthCheck, Flaky, HypothesisException
+from msgspec import structs
 
 import adjointlab as al
 from adjointlab.checks.verdict import incoherent, unjudged
@@ -25,6 +26,8 @@ from tests.engine.unrun_searches import (
     search_of,
 )
 from tests.samples import RingShift
+
+pytestmark = pytest.mark.mpi_skip
 
 
 def lines(draw: Any, ranks: int) -> dict[str, Any]:
@@ -116,6 +119,21 @@ def test_cases_have_several_schedules_where_the_world_can_choose_them(
     search._searched(5, 1, 1)
     assert {len(case.schedules) for case in judged} == {number}
     assert len(judged) == 5
+
+
+def test_the_cases_of_a_search_follow_from_its_seed_its_check_and_the_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def drawn(seed: int, check: str = "adjoint", stream: str = "") -> list[Case]:
+        search = search_of(Budget(20, seed=seed), DRAWN, check=check)
+        judged = answering(monkeypatch, RIGHT)
+        search._searched(20, 1, 2, stream=stream)
+        return [structs.replace(case, check="") for case in judged]
+
+    first = drawn(1)
+    assert drawn(1) == first
+    assert first not in (others := [drawn(2), drawn(1, "matrix"), drawn(1, stream=" on 2")])
+    assert others[0] != others[1] != others[2] != others[0]
 
 
 def test_a_failure_that_is_yet_to_be_made_smaller_says_so() -> None:

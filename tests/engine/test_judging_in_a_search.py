@@ -30,6 +30,8 @@ from tests.engine.unrun_searches import (
     stopped_clock,
 )
 
+pytestmark = pytest.mark.mpi_skip
+
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:

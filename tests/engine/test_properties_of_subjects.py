@@ -16,6 +16,8 @@ from tests.drawing import first_examples
 from tests.engine.test_declarations_of_subjects import copied, module, operator, parallel_module
 from tests.samples import RingShift
 
+pytestmark = pytest.mark.mpi_skip
+
 # Names
 
 

@@ -29,6 +29,8 @@ from adjointlab.spelling import did_you_mean
 from adjointlab.worlds.watchdog import Overdue
 from tests.samples import RingShift, WrongShift
 
+pytestmark = pytest.mark.mpi_skip
+
 FORMS = "give package.module:name, path/to/file.py:name, a module or file alone for all its subjects, or an installed name"
 
 

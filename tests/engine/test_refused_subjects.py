@@ -24,6 +24,8 @@ from tests.engine.test_declarations_of_subjects import (
 )
 from tests.samples import RingShift
 
+pytestmark = pytest.mark.mpi_skip
+
 
 class Made:
     """Whatever is given as the operator of a subject."""

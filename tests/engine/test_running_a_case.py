@@ -32,6 +32,8 @@ from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Raised, Returned, Run
 from tests.samples import RingShift
 
+pytestmark = pytest.mark.mpi_skip
+
 SPACE = al.Space(al.Layout((4,), (1,)))
 COMPLEX = al.Space(al.Layout((4,), (1,)), dtype="complex128")
 SPACES = Spaces(SPACE, SPACE)

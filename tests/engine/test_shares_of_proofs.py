@@ -33,6 +33,8 @@ from adjointlab.engine.subject import Subject, SubjectError
 from tests.engine import enumerated_subjects
 from tests.samples import RingShift
 
+pytestmark = pytest.mark.mpi_skip
+
 SUBJECTS = str(Path(enumerated_subjects.__file__))
 
 

@@ -17,6 +17,8 @@ from adjointlab.worlds.watchdog import Watchdog
 from adjointlab.worlds.world import Run
 from tests.samples import right
 
+pytestmark = pytest.mark.mpi_skip
+
 CASE = Case("RingShift", "adjoint", 3, {}, InputSetting(4), 5)
 RIGHT = Judgement(coherent(), None)
 RAISED = Judgement(unjudged("raised", kind="deadlock"), None)

@@ -32,6 +32,8 @@ from adjointlab.worlds.shared_functions import FunctionsReplaced
 from adjointlab.worlds.watchdog import Overdue
 from adjointlab.worlds.world import Blocked, Dead, Finding, FindingKind, Outcome, Raised, Returned, Run
 
+pytestmark = pytest.mark.mpi_skip
+
 CASE = Case("Ring", "purity", 2, {}, InputSetting(), 0)
 HERE = "ring.py:7"
 LAB = f"{al.__path__[0]}/checks/purity.py:3"

@@ -60,13 +60,14 @@ def search_of(
     found: Callable[[SearchResult], None] = lambda result: None,
     runner: Any = None,
     tick: Callable[[int], None] = lambda tried: None,
+    check: str = "adjoint",
     **world: Any,
 ) -> Search:
     """A search in a world of three ranks, which runs nothing."""
     fields = {"name": WorldName.MPI, "ranks": 3, "can_revoke": False, "can_schedule": True}
     given: Any = SimpleNamespace(**(fields | {"is_exhausted": False, "watchdog": Watchdog()} | world))
     runner = runner or CaseRunner(lambda *_, **__: Run(()))
-    return Search(given, runner, subject, "adjoint", budget or Budget(100, seed=1), tick, found)
+    return Search(given, runner, subject, check, budget or Budget(100, seed=1), tick, found)
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, *answers: Judgement | None) -> list[Case]:

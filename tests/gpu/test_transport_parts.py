@@ -25,6 +25,8 @@ from tests.gpu.stand_in.arrays import counts
 from tests.gpu.stand_in.nccl import Nccl, Ranks
 from tests.outcomes import values_of
 
+pytestmark = pytest.mark.mpi_skip
+
 
 def on_ranks(world: al.SimulatedWorld, ranks: int, body: Callable[[Communicator], Any]) -> Any:
     return values_of(world.run(lambda context, _: body(context.comm), None, ranks))

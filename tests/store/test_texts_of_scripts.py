@@ -27,6 +27,8 @@ from adjointlab.store.script import literal, script
 from adjointlab.worlds.schedule import Schedule
 from tests.store.test_arguments_of_scripts import operators, pairs
 
+pytestmark = pytest.mark.mpi_skip
+
 ENTRY = MatrixEntry(0, 1)
 LAYOUT = al.Layout((3,), (2,))
 SPACE = al.Space(LAYOUT)

@@ -21,6 +21,8 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.parallel_check import _legal, _meshes, _text
 from adjointlab.engine.search import Budget, SearchResult
 
+pytestmark = pytest.mark.mpi_skip
+
 FLOATS, INDICES = torch.zeros(4, 3), torch.tensor([[0, 6], [1, 2]])
 MODEL = nn.Linear(3, 2)
 

@@ -15,6 +15,8 @@ import adjointlab as al
 from adjointlab.core.layer import Layer
 from adjointlab.torch_distributed.pipelines import PipelineStep, SequentialStep, held_by
 
+pytestmark = pytest.mark.mpi_skip
+
 
 class First(nn.Module):
     def __init__(self) -> None:

@@ -26,6 +26,8 @@ from adjointlab.engine.parallel import (
 from adjointlab.torch_distributed.opening import process_group
 from adjointlab.worlds.world import RankContext
 
+pytestmark = pytest.mark.mpi_skip
+
 
 class Sum(nn.Module):
     """A linear map of the sum of its inputs, and the sum itself."""

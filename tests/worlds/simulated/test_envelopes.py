@@ -14,6 +14,8 @@ from adjointlab.worlds.local_calls import LARGEST_TAG
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Raised, Run
 
+pytestmark = pytest.mark.mpi_skip
+
 WORLD = SimulatedWorld(4)
 
 

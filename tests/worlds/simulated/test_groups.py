@@ -11,6 +11,8 @@ import pytest
 from adjointlab import MPI
 from adjointlab.worlds.simulated.groups import Grid, SimulatedGroup
 
+pytestmark = pytest.mark.mpi_skip
+
 GROUP = SimulatedGroup((5, 2, 7, 0), own=7)
 OTHER = SimulatedGroup((7, 9, 5), own=7)
 

@@ -14,6 +14,8 @@ from adjointlab.worlds.simulated.matching import Mailbox, Message, PendingProbe,
 from adjointlab.worlds.simulated.scheduler import Pending, Task
 from adjointlab.worlds.simulated.schedules.strategies import RoundRobin
 
+pytestmark = pytest.mark.mpi_skip
+
 CALL: Any = SimpleNamespace(where="here.py:1")
 TASKS = [Task(rank) for rank in range(3)]
 MEMBERS = (0, 1, 2)

@@ -22,6 +22,8 @@ from adjointlab.worlds.simulated.scheduler import (
 from adjointlab.worlds.simulated.schedules.strategies import RoundRobin
 from adjointlab.worlds.world import Cancelled, Dead, Returned
 
+pytestmark = pytest.mark.mpi_skip
+
 
 class Handler:
     """Notes what it is asked."""

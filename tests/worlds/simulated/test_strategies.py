@@ -13,6 +13,8 @@ from adjointlab.worlds.simulated.schedules.pct import PriorityWalk
 from adjointlab.worlds.simulated.schedules.replay import Replay
 from adjointlab.worlds.simulated.schedules.strategies import RandomWalk, RoundRobin, strategy_for
 
+pytestmark = pytest.mark.mpi_skip
+
 
 @dataclass(frozen=True)
 class Rank:

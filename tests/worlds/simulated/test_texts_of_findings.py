@@ -13,6 +13,8 @@ from adjointlab import MPI
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Blocked, PeerFailed, Run
 
+pytestmark = pytest.mark.mpi_skip
+
 WORLD = SimulatedWorld(4)
 
 
