@@ -17,6 +17,8 @@ from adjointlab.primitives.sum_reduce import SumReduce
 from tests.core.test_executor_and_notation import SHIFT, X, _Alone
 from tests.core.test_operator import Both, Dense
 
+pytestmark = pytest.mark.mpi_skip
+
 
 def sum_that_is_spread() -> LinearOperator:
     comm, copies = _Alone(2), Layout([4], Partition([2]), axes=[None])

@@ -13,6 +13,8 @@ from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Run
 
+pytestmark = pytest.mark.mpi_skip
+
 WORLD = SimulatedWorld(2)
 NOBODYS = (MPI.ANY_SOURCE, MPI.ANY_TAG, 0, False)
 
