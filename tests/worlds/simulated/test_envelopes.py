@@ -273,9 +273,10 @@ def test_a_function_that_a_rank_replaces_is_the_failure_of_all(ranks: int) -> No
     world = SimulatedWorld(ranks)
     with world.together():  # which looks for it once in the end, for its own runs alone
         assert world.run(lambda *_: 1).values == (1,) * ranks
-    result = world.run(body)
-    assert np.array_equal is original
-    assert len(result.outcomes) == ranks
-    for outcome in result.outcomes:
-        assert isinstance(outcome, Raised)
-        assert "numpy.array_equal had been replaced in the run" in outcome.message
+    for each in (world, SimulatedWorld(ranks)):
+        result = each.run(body)
+        assert np.array_equal is original
+        assert len(result.outcomes) == ranks
+        for outcome in result.outcomes:
+            assert isinstance(outcome, Raised)
+            assert "numpy.array_equal had been replaced in the run" in outcome.message

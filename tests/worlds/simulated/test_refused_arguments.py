@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -226,3 +227,91 @@ def test_nobody_gets_a_communicator_of_a_grid_without_ranks() -> None:
         return bool(context.comm.Create_cart([0])), bool(context.comm.Create_cart([2, 0]))
 
     assert WORLD.run(body, ranks=2).values == ((False, False),) * 2
+
+
+def constant(*, is_constant: bool, count: int) -> Any:
+    array = np.ones(count)
+    array.flags.writeable = not is_constant
+    return array
+
+
+def moving(
+    comm: Any, send: Callable[[int], Any], receive: Callable[[int], Any]
+) -> dict[str, tuple[Any, ...]]:
+    """Arguments of each call, with so many elements of a buffer to send and of one to receive into."""
+    bytes_apart = ([1, 1], [0, 8]), [MPI.DOUBLE] * 2
+    return {
+        "Bcast": (receive(1) if comm.rank else send(1),),
+        "Reduce": (send(2), None if comm.rank else receive(2)),
+        "Allreduce": (send(2), receive(2)),
+        "Scan": (send(2), receive(2)),
+        "Exscan": (send(2), receive(2)),
+        "Reduce_scatter": (send(2), receive(1), [1, 1]),
+        "Reduce_scatter_block": (send(2), receive(1)),
+        "Gather": (send(1), None if comm.rank else receive(2)),
+        "Gatherv": (send(1), None if comm.rank else [receive(2), [1, 1]]),
+        "Scatter": (None if comm.rank else send(2), receive(1)),
+        "Scatterv": (None if comm.rank else [send(2), [1, 1]], receive(1)),
+        "Allgather": (send(1), receive(2)),
+        "Allgatherv": (send(1), [receive(2), [1, 1]]),
+        "Alltoall": (send(2), receive(2)),
+        "Alltoallv": ([send(2), [1, 1]], [receive(2), [1, 1]]),
+        "Alltoallw": ([send(2), *bytes_apart], [receive(2), *bytes_apart]),
+        "Sendrecv": (send(1), 1 - comm.rank, 0, receive(1), 1 - comm.rank),
+    }
+
+
+CALLS = list(moving(SimpleNamespace(rank=0), str, str))
+
+
+@pytest.mark.parametrize("is_blocking", [True, False])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_buffer_to_receive_into_is_writable_and_one_to_send_need_not_be(
+    name: str, is_blocking: bool
+) -> None:
+    called = name if is_blocking or name == "Sendrecv" else f"I{name.lower()}"
+
+    def body(context: Any, _: Any) -> None:
+        comm = context.comm
+
+        def arguments(*, is_sent: bool, is_received: bool) -> tuple[Any, ...]:
+            return moving(
+                comm,
+                lambda count: constant(is_constant=is_sent, count=count),
+                lambda count: constant(is_constant=is_received, count=count),
+            )[name]
+
+        receives = not (name in ("Reduce", "Gather", "Gatherv") and comm.rank)
+        if receives and not (name == "Bcast" and comm.rank == 0):
+            with pytest.raises(BufferError, match="not writable"):
+                getattr(comm, called)(*arguments(is_sent=False, is_received=True))
+        request = getattr(comm, called)(*arguments(is_sent=True, is_received=False))
+        if request is not None:
+            request.Wait()
+
+    run = WORLD.run(body, ranks=2)
+    assert run.completed, (run.findings, run.outcomes)
+
+
+RECEIVING: dict[str, Callable[[Any, Any], Any]] = {
+    "Recv": lambda comm, buffer: comm.Recv(buffer),
+    "Irecv": lambda comm, buffer: comm.Irecv(buffer),
+    "Sendrecv_replace": lambda comm, buffer: comm.Sendrecv_replace(buffer, comm.rank),
+    "Allreduce in place": lambda comm, buffer: comm.Allreduce(MPI.IN_PLACE, buffer),
+    "Mprobe, Recv": lambda comm, buffer: comm.Mprobe().Recv(buffer),
+    "Mprobe, Irecv": lambda comm, buffer: comm.Mprobe().Irecv(buffer),
+}
+
+
+@pytest.mark.parametrize("name", RECEIVING)
+def test_a_message_is_received_into_a_buffer_that_is_writable(name: str) -> None:
+    def body(context: Any, _: Any) -> None:
+        comm, buffer = context.comm, constant(is_constant=True, count=1)
+        comm.Bsend(buffer, comm.rank)
+        with pytest.raises(BufferError, match="not writable"):
+            RECEIVING[name](comm, buffer)
+        if not name.startswith("Mprobe"):
+            comm.Recv(np.ones(1))
+
+    run = WORLD.run(body, ranks=2)
+    assert run.completed, (run.findings, run.outcomes)

@@ -38,10 +38,12 @@ class Handler:
         self.stuck.append(([task.rank for task in stuck], seconds))
 
 
-def scheduler_of(size: int, rank_main: Any = None) -> tuple[Scheduler, Handler]:
+def scheduler_of(
+    size: int, rank_main: Any = None, strategy: RoundRobin | None = None
+) -> tuple[Scheduler, Handler]:
     handler = Handler()
     streams = RandomStreams(GlobalStreams(), 0, size)
-    return Scheduler(size, WorkerPool(), streams, RoundRobin(), handler, rank_main), handler
+    return Scheduler(size, WorkerPool(), streams, strategy or RoundRobin(), handler, rank_main), handler
 
 
 LEAST = FRUITLESS_POLLS // 2
@@ -342,3 +344,29 @@ def test_ranks_without_a_thread_end_with_the_reason_on_the_threads_of_those_that
     assert sorted(rank for rank, _ in ran) == [0, 1, 2, 3]
     assert len({thread for _, thread in ran}) == 2
     pool.close()
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+@pytest.mark.parametrize("all_poll_in_vain", [True, False])
+@pytest.mark.parametrize("preempts", [True, False])
+def test_a_rank_lets_others_run_before_its_call_where_the_strategy_says_so_and_is_asked(
+    orderly: bool, all_poll_in_vain: bool, preempts: bool
+) -> None:
+    asked: list[Any] = []
+
+    class Asked(RoundRobin):
+        def preempts(self, current: Any, ready: Any) -> bool:
+            asked.append((current, ready))
+            return preempts
+
+    strategy = Asked()
+    strategy.orderly = orderly  # type: ignore[misc]
+    scheduler, _ = scheduler_of(2, strategy=strategy)
+    yielded: list[Task] = []
+    scheduler._yield = yielded.append  # type: ignore[method-assign]
+    task = scheduler.tasks[0]
+    scheduler._idle_at = scheduler.progress if all_poll_in_vain else scheduler.progress - 1
+    scheduler.enter(task)
+    is_asked = not orderly and not all_poll_in_vain
+    assert asked == ([(task, scheduler._ready)] if is_asked else [])
+    assert yielded == ([task] if is_asked and preempts else [])
