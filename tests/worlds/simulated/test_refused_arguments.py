@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -314,4 +316,23 @@ def test_a_message_is_received_into_a_buffer_that_is_writable(name: str) -> None
             comm.Recv(np.ones(1))
 
     run = WORLD.run(body, ranks=2)
+    assert run.completed, (run.findings, run.outcomes)
+
+
+def test_where_mpi4py_is_not_imported_a_number_below_zero_is_no_rank_and_no_tag(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where it is, -1 may be one of its constants."""
+
+    def body(context: Any, _: Any) -> None:
+        comm, one = context.comm, np.ones(1)
+        with monkeypatch.context() as patched:
+            patched.delitem(sys.modules, "mpi4py.MPI", raising=False)
+            for number, call in product((-1, -2), (comm.Send, comm.Recv, comm.Irecv)):
+                with pytest.raises(MPI.Exception, match=f"^Invalid rank {number}: must be nonnegative"):
+                    call(one, number)
+                with pytest.raises(MPI.Exception, match=f"^Invalid tag {number}: must be from 0 to"):
+                    call(one, 0, number)
+
+    run = WORLD.run(body, ranks=1)
     assert run.completed, (run.findings, run.outcomes)

@@ -370,3 +370,34 @@ def test_a_rank_lets_others_run_before_its_call_where_the_strategy_says_so_and_i
     is_asked = not orderly and not all_poll_in_vain
     assert asked == ([(task, scheduler._ready)] if is_asked else [])
     assert yielded == ([task] if is_asked and preempts else [])
+
+
+@pytest.mark.parametrize("all_poll_in_vain", [True, False])
+def test_the_strategy_says_who_runs_next_unless_all_poll_in_vain(all_poll_in_vain: bool) -> None:
+    class Last(RoundRobin):
+        def next(self, ready: Any) -> Any:
+            return ready.pop()
+
+    scheduler, _ = scheduler_of(3, strategy=Last())
+    first, second, third = scheduler.tasks
+    scheduler._idle_at = scheduler.progress if all_poll_in_vain else None
+    assert scheduler._next() is (first if all_poll_in_vain else third)
+    assert list(scheduler._ready) == ([second, third] if all_poll_in_vain else [first, second])
+
+
+def test_what_was_held_back_is_delivered_where_no_rank_can_run_and_not_before() -> None:
+    scheduler, _ = scheduler_of(2)
+    first, second = scheduler.tasks
+    delivered: list[str] = []
+
+    def deliver() -> None:
+        delivered.append("delivered")
+        scheduler._ready.append(second)
+
+    scheduler.delayed = [deliver]
+    assert scheduler._next() is first
+    scheduler._ready.clear()
+    second.blocked = True
+    assert not delivered
+    assert scheduler._next() is second
+    assert delivered == ["delivered"]
