@@ -170,7 +170,18 @@ def test_names_and_kinds():
         assert comm == comm
         assert not comm.Is_inter()
         assert comm.Get_topology() == MPI.UNDEFINED
-        assert copied.Create_cart([2]).Get_topology() == MPI.CART
+        grid = copied.Create_cart([2])
+        assert [each.Get_topology() for each in (comm, grid)] == [MPI.UNDEFINED, MPI.CART]
+        assert [each.topology for each in (comm, grid)] == [MPI.UNDEFINED, MPI.CART]
+        assert [each.is_topo for each in (comm, grid)] == [False, True]
+        assert (comm.grid, grid.grid) == (None, Grid((2,), (False,)))
+        assert grid.dim == grid.ndim == grid.Get_dim() == 1
+        assert grid.topo == grid.Get_topo() == ([2], [0], [grid.rank])
+        assert comm.takes_device_memory is True
+        assert comm.unfreed() == [copied._shared, grid._shared]
+        grid.keep()
+        copied.Free()
+        assert comm.unfreed() == []
 
     values(body, 2)
 
