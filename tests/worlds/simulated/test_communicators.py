@@ -1,9 +1,12 @@
 """Communicators made from others: groups, colours, grids."""
 
+import inspect
+
 import numpy as np
 import pytest
 
 from adjointlab import MPI
+from adjointlab.worlds.simulated.communicator import _collective
 from adjointlab.worlds.simulated.groups import Grid
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Blocked, PeerFailed
@@ -209,3 +212,12 @@ def test_a_deadlock_on_a_part_speaks_in_ranks_of_the_run():
     assert [finding.kind for finding in run.findings] == ["deadlock"]
     assert run.outcomes[1].call == "Recv(source=1, tag=ANY_TAG, comm=ranks 1 3)"
     assert run.outcomes[1].waits_for == (3,)
+
+
+def test_a_collective_has_the_name_of_its_method_and_the_arguments_that_it_reads():
+    def read(comm, buf, root=0):
+        """Read it."""
+
+    made = _collective("Ibcast", read, blocking=False)
+    assert (made.__name__, made.__qualname__, made.__doc__) == ("Ibcast", "Communicator.Ibcast", "Read it.")
+    assert inspect.signature(made) == inspect.signature(read)

@@ -16,6 +16,16 @@ theirs = pytest.importorskip("mpi4py.MPI")
 WORLD = SimulatedWorld(2)
 
 
+def signatures(kind):
+    """Of the methods of a class of mpi4py."""
+    methods = inspect.getmembers(kind, lambda each: callable(each) and not inspect.isclass(each))
+    return {name: inspect.signature(method) for name, method in methods if not name.startswith("_")}
+
+
+# Read before any run, which has methods of mpi4py's communicators replaced by what shows no arguments.
+SIGNATURES = signatures(theirs.Cartcomm), signatures(theirs.Request)
+
+
 @pytest.mark.parametrize("op", list(MPI.Op), ids=lambda op: op.value)
 def test_operations_go_both_ways(op):
     assert arguments.to_mpi4py(op) == getattr(theirs, op.value)
@@ -80,22 +90,25 @@ def test_a_communicator_takes_mpi4pys_constants():
 
 
 @pytest.mark.parametrize(
-    ("ours", "library"), [(Communicator, theirs.Cartcomm), (SimulatedRequest, theirs.Request)]
+    ("ours", "library"),
+    [(Communicator, SIGNATURES[0]), (SimulatedRequest, SIGNATURES[1])],
+    ids=["comm", "request"],
 )
 def test_arguments_that_are_left_out_are_those_of_mpi4py(ours, library):
-    compared = 0
+    compared = set()
     for name, method in inspect.getmembers(ours, inspect.isfunction):
-        if name.startswith("_") or not hasattr(library, name):
+        if name.startswith("_") or name not in library:
             continue
-        expected = inspect.signature(getattr(library, name)).parameters
+        expected = library[name].parameters
         for argument in inspect.signature(method).parameters.values():
             if argument.name not in expected or name == "Split_type":  # whose information is not looked at
                 continue
             default = expected[argument.name].default
             if argument.default is not argument.empty or default is not argument.empty:
-                compared += 1
+                compared.add((name, argument.name))
                 assert arguments.to_mpi4py(argument.default) == default, (name, argument.name)
-    assert compared
+    some = {("Bcast", "root"), ("allreduce", "op"), ("Send", "tag"), ("Split", "color"), ("Ireduce", "op")}
+    assert compared >= (some if ours is Communicator else {("Wait", "status")})
 
 
 def test_the_communicator_of_the_run_equals_comm_world_and_no_other_one_does():

@@ -74,11 +74,11 @@ def test_all_ranks_that_move_must_have_polled_half_as_often_in_vain(polls: Any, 
 def test_the_seconds_of_a_livelock_are_shared_by_the_ranks_that_poll(monkeypatch: Any) -> None:
     scheduler, handler = scheduler_of(3)
     scheduler.tasks[0].blocked = True
-    for task, began in zip(scheduler.tasks[1:], (10.0, 12.0), strict=True):
+    for task, began in zip(scheduler.tasks[1:], (10.0, 13.0), strict=True):
         task.polled_at, task.fruitless, task.polling_since = 0, FRUITLESS_POLLS, Moment(began, began)
     monkeypatch.setattr(Moment, "now", classmethod(lambda cls: Moment(20.0, 20.0)))
     scheduler._check_for_livelock()
-    assert handler.stuck == [([0, 1, 2], 4.0)]
+    assert handler.stuck == [([0, 1, 2], 3.5)]
 
 
 def polls_of_one_rank(count: int, events_at: tuple[int, ...] = ()) -> tuple[list[int], Task]:

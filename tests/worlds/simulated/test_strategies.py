@@ -193,3 +193,17 @@ def test_a_recorded_rank_runs_where_it_is_ready() -> None:
     assert replay.next(ready) is RANKS[0]
     assert replay.left_at == 1
     assert list(ready) == list(RANKS[1:])
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 256, 257, 300])
+def test_a_replay_leaves_its_record_at_its_end_however_long_it_is(count: int) -> None:
+    numbers = bytearray()
+    for number in range(count):
+        append(numbers, DecisionKind.DEVIATION, number % 2)
+    replay = Replay(encode(bytes(numbers)), RoundRobin())
+    assert [replay.deviates() for _ in range(count)] == [bool(number % 2) for number in range(count)]
+    assert replay.left_at is None
+    assert not replay.deviates()
+    assert replay.left_at == count
+    assert not replay.deviates()
+    assert replay.left_at == count

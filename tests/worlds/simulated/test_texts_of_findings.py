@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -322,3 +323,47 @@ def test_calls_of_two_communicators_in_different_orders_are_told_with_both() -> 
         "  rank 1 is in one of the communicator of ranks 0 1\n"
         "2 of 2 ranks wait"
     )
+
+
+@pytest.mark.parametrize("of_lab", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("in_backward", [(False, False), (False, True), (True, False)])
+def test_a_collective_of_different_places_is_told_where_all_of_them_are_of_user_code(
+    of_lab: tuple[bool, bool], in_backward: tuple[bool, bool]
+) -> None:
+    def body(comm: Any) -> Any:
+        calls: list[Any] = [
+            SimpleNamespace(
+                task=SimpleNamespace(rank=rank),
+                call=SimpleNamespace(is_lab=is_lab, in_backward=backward, where=f"mine.py:{rank}"),
+            )
+            for rank, (is_lab, backward) in enumerate(zip(of_lab, in_backward, strict=True))
+        ]
+        comm._shared._note_divergence(4, calls)
+        return comm._run.divergences.lines()
+
+    places = [
+        f"{rank} at mine.py:{rank}{' in backward' * backward}" for rank, backward in enumerate(in_backward)
+    ]
+    told = f"  collective 5 was called from different places: rank {places[0]}; rank {places[1]}"
+    found = WORLD.run(lambda context, _: body(context.comm) if context.rank == 0 else None, ranks=2).values[0]
+    assert found == (() if any(of_lab) else (told,))
+
+
+def test_of_further_collectives_of_different_places_the_first_between_forward_and_backward_is_told() -> None:
+    def body(comm: Any) -> Any:
+        found = []
+        for number, in_backward in enumerate((False, False, True, True)):
+            calls: list[Any] = [
+                SimpleNamespace(
+                    task=SimpleNamespace(rank=rank),
+                    call=SimpleNamespace(
+                        is_lab=False, in_backward=in_backward and rank == 1, where=f"{rank}"
+                    ),
+                )
+                for rank in range(2)
+            ]
+            comm._shared._note_divergence(number, calls)
+            found.append(comm._run.divergences.lines()[0].split()[1])
+        return found
+
+    assert WORLD.run(lambda context, _: body(context.comm), ranks=1).values == (["1", "1", "3", "3"],)
