@@ -322,7 +322,7 @@ def test_a_message_is_received_into_a_buffer_that_is_writable(name: str) -> None
 def test_where_mpi4py_is_not_imported_a_number_below_zero_is_no_rank_and_no_tag(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where it is, -1 may be one of its constants."""
+    """Else -1 may be one of its constants."""
 
     def body(context: Any, _: Any) -> None:
         comm, one = context.comm, np.ones(1)

@@ -1,4 +1,4 @@
-"""What a request and several of them answer, in every form: before there is a message, with one, and once they are complete."""
+"""The answers of a request, and of several at once, in every form: before there is a message, with one, and once they are complete."""
 
 from __future__ import annotations
 
