@@ -1,6 +1,7 @@
 """Communicators made from others: groups, colours, grids."""
 
 import inspect
+import itertools
 
 import numpy as np
 import pytest
@@ -221,3 +222,9 @@ def test_a_collective_has_the_name_of_its_method_and_the_arguments_that_it_reads
     made = _collective("Ibcast", read, blocking=False)
     assert (made.__name__, made.__qualname__, made.__doc__) == ("Ibcast", "Communicator.Ibcast", "Read it.")
     assert inspect.signature(made) == inspect.signature(read)
+
+
+def test_views_of_one_communicator_on_two_ranks_are_not_equal():
+    run = WORLD.run(lambda context, _: context.comm, ranks=3)
+    for one, other in itertools.product(run.values, repeat=2):
+        assert (one == other) is (one is other)

@@ -349,7 +349,10 @@ def test_a_collective_of_different_places_is_told_where_all_of_them_are_of_user_
     assert found == (() if any(of_lab) else (told,))
 
 
-def test_of_further_collectives_of_different_places_the_first_between_forward_and_backward_is_told() -> None:
+@pytest.mark.parametrize("behind", [0, 1])
+def test_of_further_collectives_of_different_places_the_first_between_forward_and_backward_is_told(
+    behind: int,
+) -> None:
     def body(comm: Any) -> Any:
         found = []
         for number, in_backward in enumerate((False, False, True, True)):
@@ -357,7 +360,7 @@ def test_of_further_collectives_of_different_places_the_first_between_forward_an
                 SimpleNamespace(
                     task=SimpleNamespace(rank=rank),
                     call=SimpleNamespace(
-                        is_lab=False, in_backward=in_backward and rank == 1, where=f"{rank}"
+                        is_lab=False, in_backward=in_backward and rank == behind, where=f"{rank}"
                     ),
                 )
                 for rank in range(2)
