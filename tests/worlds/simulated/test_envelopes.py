@@ -280,3 +280,14 @@ def test_a_function_that_a_rank_replaces_is_the_failure_of_all(ranks: int) -> No
         for outcome in result.outcomes:
             assert isinstance(outcome, Raised)
             assert "numpy.array_equal had been replaced in the run" in outcome.message
+
+
+@pytest.mark.parametrize(("sender", "receiver"), [(0, 2), (2, 0), (1, 2), (2, 1)])
+def test_a_message_in_either_direction_is_communication_of_its_two_ranks(sender: int, receiver: int) -> None:
+    def body(comm: Any) -> None:
+        if comm.rank == sender:
+            comm.Send(np.ones(1), receiver)
+        if comm.rank == receiver:
+            comm.Recv(np.ones(1), sender)
+
+    assert run(body, 3).communicating == {sender, receiver}
