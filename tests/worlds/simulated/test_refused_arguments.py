@@ -181,7 +181,9 @@ def test_a_grid_is_kept_along_as_many_dimensions_as_it_has() -> None:
             each.Free()
         return shapes
 
-    for rank, shapes in enumerate(WORLD.run(body, ranks=2).values):
+    run = WORLD.run(body, ranks=2)
+    assert run.completed, (run.findings, run.outcomes)
+    for rank, shapes in enumerate(run.values):
         assert shapes == [([2], [1], [rank]), ([1], [0], [0]), ([2, 1], [1, 0], [rank, 0])]
 
 
