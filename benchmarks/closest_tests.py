@@ -44,6 +44,7 @@ _CALLS = tuple(
         "scheduler",
         "envelopes",
         "mailbox",
+        "requests",
     )
 )
 
@@ -308,6 +309,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
                     "partition",
                     "program",
                     "program_equations",
+                    "texts_of_programs",
                     "space",
                     "values",
                     "local_types",
@@ -458,6 +460,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
                 f"{_SIMULATED}/test_{name}.py"
                 for name in ("isolation", "schedules", "watchdog_of_a_run", "scaling")
             ),
+            "tests/worlds/test_forks.py",
         ),
     ),
     ("worlds/simulated/world", (*_CALLS, f"{_SIMULATED}/test_isolation.py")),

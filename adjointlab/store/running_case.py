@@ -229,8 +229,7 @@ def write_end(path: Path, running: Running) -> None:
     """
     file = in_folder(path, lambda: open_file(path, os.O_WRONLY | os.O_CREAT))
     try:
-        data = _encoded(running)
-        _write_over(file, data, max(len(data) + 1, os.fstat(file).st_size))
+        _write_over(file, _encoded(running), os.fstat(file).st_size)
     finally:
         os.close(file)
 
@@ -331,6 +330,6 @@ def _write_over(file: int, data: bytes, length: int) -> None:
     """Write a record over the last one, in one call and without truncating the file first.
 
     A process that is killed leaves one record or the other, never an empty file. Blanks, which JSON ignores, cover what is left
-    of a longer record.
+    of a longer record: it has `length` bytes, or more where it does not fit.
     """
     os.pwrite(file, data.ljust(length - 1) + b"\n", 0)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adjointlab import MPI
 from adjointlab.core.executor import ProgramOperator, execute
 from adjointlab.core.layout import Layout
 from adjointlab.core.notation import explain
@@ -54,6 +55,33 @@ def test_a_message_is_a_copy_that_later_steps_cannot_change(seed: int) -> None:
 
     for rank, x in enumerate(on_ranks(2, body, seed)):
         np.testing.assert_array_equal(x, [[0, 0], [1, 2]][rank])
+
+
+def test_tags_of_messages_are_the_numbers_of_their_steps_among_as_many_as_mpi_promises() -> None:
+    tags: list[tuple[str, int]] = []
+
+    class Noting(_Alone):
+        def __init__(self, rank: int) -> None:
+            super().__init__(2)
+            self.rank = rank
+
+        def Get_rank(self) -> int:
+            return self.rank
+
+        def Isend(self, message: Any, dest: int, tag: int) -> Any:
+            tags.append((f"to {dest}", tag))
+            return MPI.Prequest(lambda: None)
+
+        def Recv(self, message: Any, source: int, tag: int) -> None:
+            tags.append((f"from {source}", tag))
+
+    steps = [Clear(a.whole)] * 32_770
+    for position in (0, 1, 32_767, 32_768, 32_769):
+        steps[position] = Add(a.whole, b.whole)  # type: ignore[call-overload]
+    for rank in (0, 1):
+        execute(Program([a, b], steps), Noting(rank), {"x": np.zeros(2)})
+    expected = [0, 1, 32_767, 0, 1]
+    assert tags == [("to 1", tag) for tag in expected] + [("from 0", tag) for tag in expected]
 
 
 def test_parts_of_buffers_of_any_order_travel() -> None:

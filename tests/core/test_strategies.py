@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from itertools import pairwise, product
 from typing import Any
@@ -235,3 +236,61 @@ def test_a_search_asks_hypothesis_once_for_each_strategy(make: Callable[[], obje
 
 def test_arguments_that_cannot_be_hashed_serve_as_well() -> None:
     assert find(strategies.layouts(2, shape=[3]), lambda _: True, settings=SHRINKS).shape == (3,)
+
+
+# What is left out, and what is made once
+
+
+def test_arguments_of_strategies_that_are_left_out_are_these() -> None:
+    left_out = {
+        name: {
+            argument.name: argument.default
+            for argument in inspect.signature(getattr(strategies, name)).parameters.values()
+            if argument.default is not argument.empty
+        }
+        for name in strategies.__all__
+    }
+    assert left_out == {
+        "broadcasting_partitions": {"max_order": 3, "transpose": True},
+        "cuts": {"least": 0},
+        "dtypes": {"names": None, "bfloat16": False, "integers": False},
+        "layouts": {
+            "ndim": None,
+            "partition": None,
+            "whole": True,
+            "balanced": False,
+            "shape": None,
+            "least": 0,
+            "divisible": False,
+        },
+        "meshes": {"max_dims": 2},
+        "nested_shards": {"ndim": None, "whole": True, "least": 0},
+        "partitions": {"order": None, "whole": True, "max_order": 3},
+        "pipelines": {"schedules": strategies.SCHEDULES},
+        "placements": {"partial": False, "strided": None},
+        "rank_orders": {"size": None},
+        "shapes": {"largest": None, "divisible_by": None},
+    }
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments"),
+    [
+        (strategies.broadcasting_partitions, (3,)),
+        (strategies.cuts, (5, 2)),
+        (strategies.layouts, (3, 2)),
+        (strategies.meshes, (4,)),
+        (strategies.nested_shards, (4, 2)),
+        (strategies._nested_cuts, (4, (2, 2), 0)),
+        (strategies.partitions, (4,)),
+        (strategies.placements, ((2, 2), 2)),
+        (strategies.rank_orders, (4,)),
+        (strategies.shapes, (2,)),
+        (kept_strategies.integers, (0, 2)),
+        (kept_strategies.choices, ((1, 2),)),
+    ],
+    ids=lambda given: getattr(given, "__name__", None),
+)
+def test_a_strategy_is_made_once_for_equal_arguments(make: Any, arguments: tuple[Any, ...]) -> None:
+    """Hypothesis examines a strategy at its first draw, which takes as long as the draw."""
+    assert make(*arguments) is make(*arguments)

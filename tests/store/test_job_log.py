@@ -362,7 +362,10 @@ def test_each_command_of_a_script_has_results_of_its_own(
         return job_log
 
     result = SearchResult("Made", "adjoint", "simulated", coherent())
+    before, nobodys = JobLog(tmp_path), "here:nobodys adjoint"
+    before.finish(Done(nobodys, result, None, ""))  # of a process that has not claimed the job
     command(1).finish(Done(check_id, result, None, ""))
+    assert before.outcome(nobodys) is None
     # The second may have another environment, other cases, or another file under the same name.
     assert command(2).outcome(check_id) is None
     (tmp_path / "rank-0.lock").unlink()  # as the next job begins

@@ -15,7 +15,8 @@ LIST = """
 # until the ring is closed
 WrongShift adjoint         # issue 17
 tests/test_it.py::test_one[a b #1]
-tests/test_it.py::TestAll::test_two  # issue 18
+tests/test_it.py::TestAll::test_two  # issue 18, and # 19
+tests/test_it.py::test_one[a#1]
 """
 
 
@@ -36,6 +37,8 @@ def test_lines_are_checks_of_subjects_or_tests_with_their_reasons(tmp_path: Path
         "tests/test_it.py::TestAll::test_two"
     )
     assert known.of_test("tests/test_it.py::test_one") is None
+    assert str(known.of_test("tests/test_it.py::test_one[a#1]")) == f"no reason given ({path}:6)"
+    assert str(known.of_test("tests/test_it.py::TestAll::test_two")) == f"issue 18, and # 19 ({path}:5)"
 
 
 def test_a_line_that_nothing_matches_is_unused(tmp_path: Path) -> None:

@@ -161,6 +161,21 @@ def test_a_stored_failure_reads_back_as_its_case(report: SearchResult, tmp_path:
     assert stored(tmp_path, doubles, "matrix") == []
 
 
+@pytest.mark.parametrize(
+    ("subject", "check"),
+    [("Aaa", "matrix"), ("Zzz", "matrix"), ("Doubles", "adjoint"), ("Doubles", "sequential")],
+)
+def test_a_file_that_was_given_another_name_is_still_what_it_says_inside(
+    report: SearchResult, tmp_path: Path, subject: str, check: str
+) -> None:
+    assert report.case is not None
+    other = msgspec.structs.replace(report.case, subject=subject, check=check)
+    path = write_case(other, doubles.location, "simulated", report.verdict, tmp_path)
+    path.rename(tmp_path / "Doubles-matrix-1234.json")
+    assert read(tmp_path / "Doubles-matrix-1234.json").check == check
+    assert stored(tmp_path, doubles, "matrix") == []
+
+
 def test_a_failure_of_another_subject_of_that_name_is_not_this_ones(
     report: SearchResult, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from adjointlab.worlds.forks import forks_ended
 from adjointlab.worlds.simulated.world import SimulatedWorld
+from adjointlab.worlds.world import Dead
 
 
 def exit_code_of_child(leave):
@@ -57,3 +58,15 @@ def test_a_child_does_not_communicate_in_the_place_of_its_parent():
         return context.comm.allreduce(1)
 
     assert SimulatedWorld(2).run(body).values == (2, 2)
+
+
+def test_a_child_may_not_communicate_and_what_was_to_be_the_outcome_of_a_rank_stays():
+    def body(context, _):
+        run = context.comm._run
+        if context.rank == 0:
+            run.scheduler.cancel(run.scheduler.tasks[2], Dead("before"))
+            run._cut_off()
+        context.comm.Barrier()
+
+    run = SimulatedWorld(3).run(body)
+    assert run.outcomes == (*(Dead("it is a child process"),) * 2, Dead("before"))

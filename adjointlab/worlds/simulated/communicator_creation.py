@@ -79,7 +79,7 @@ def Split(comm: Communicator, color: int = 0, key: int = 0) -> ObjectContributio
 
 def Split_type(comm: Communicator, split_type: int, key: int = 0, info: object = None) -> ObjectContribution:
     """All simulated ranks share memory, so of any type there is one communicator."""
-    return _by_color(comm, "Split_type", None if is_undefined(split_type) else 0, key)
+    return _by_color(comm, "Split_type", None if is_undefined(split_type) else "memory", key)
 
 
 def Create(comm: Communicator, group: SimulatedGroup) -> ObjectContribution:

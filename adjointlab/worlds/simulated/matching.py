@@ -194,10 +194,9 @@ class Receive(MessageWait):
             return None if message.pickled else "an array was sent, and an object is received"
         data = message.data
         is_bytes = MPI.BYTE in (message.datatype, target.datatype)
-        if message.pickled and target.array.dtype.itemsize > 1:
-            return f"an object was sent, and {target.datatype.numpy} is received"
         if not is_bytes and data.size and target.array.size and data.dtype != target.array.dtype:
-            return f"{data.dtype} was sent, and {target.array.dtype} is received"
+            sent = "an object" if message.pickled else data.dtype
+            return f"{sent} was sent, and {target.array.dtype} is received"
         if data.nbytes > target.array.nbytes:
             return f"{data.nbytes} bytes were sent, and the receive buffer holds {target.array.nbytes}"
         if not self._late:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import get_ident
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.typing import Status
@@ -303,13 +303,14 @@ def _waits_for(task: Task) -> tuple[int, ...]:
 class SimulationWatchdog:
     """Ends one run that has lasted too long."""
 
+    _raised_at: float  # once it is overdue: the seconds that the run had lasted
+
     def __init__(self, watchdog: Watchdog, scheduler: Scheduler, payload: object) -> None:
         self._watchdog = watchdog
         self._scheduler = scheduler
         self._payload = payload
         self._elapsed = Elapsed()
         self._exceeded = 0.0  # once it is overdue: the seconds that it has exceeded
-        self._raised_at = 0.0
 
     def look(self) -> None:
         """Raise :class:`Overdue` in the running rank once the limit is exceeded; some seconds later, end the process."""
@@ -317,7 +318,8 @@ class SimulationWatchdog:
         running = self._scheduler.current
         if running.worker is None:
             return
-        thread, native_thread = running.worker.thread.ident or 0, running.worker.thread.native_id or 0
+        started = running.worker.thread
+        thread, native_thread = cast(int, started.ident), cast(int, started.native_id)
         self._elapsed.look(native_thread, self._scheduler.progress)
         if not self._exceeded:
             self._exceeded = self._elapsed.exceeded(limit, thread)

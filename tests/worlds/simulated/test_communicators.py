@@ -1,9 +1,13 @@
 """Communicators made from others: groups, colours, grids."""
 
+import inspect
+import itertools
+
 import numpy as np
 import pytest
 
 from adjointlab import MPI
+from adjointlab.worlds.simulated.communicator import _collective
 from adjointlab.worlds.simulated.groups import Grid
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Blocked, PeerFailed
@@ -139,6 +143,8 @@ def test_the_lines_of_a_grid_keep_their_own_dimensions_and_periods():
 
 def test_ranks_beyond_the_grid_get_null_and_a_grid_too_large_is_refused():
     assert values(lambda comm: bool(comm.Create_cart([2])), 3) == (True, True, False)
+    assert values(lambda comm: bool(comm.Create_cart([0, 2])), 2) == (False, False)
+    assert values(lambda comm: bool(comm.Create_cart([1, 2])), 2) == (True, True)
 
     def body(comm):
         with pytest.raises(MPI.Exception, match="has 2 ranks"):
@@ -168,7 +174,18 @@ def test_names_and_kinds():
         assert comm == comm
         assert not comm.Is_inter()
         assert comm.Get_topology() == MPI.UNDEFINED
-        assert copied.Create_cart([2]).Get_topology() == MPI.CART
+        grid = copied.Create_cart([2])
+        assert [each.Get_topology() for each in (comm, grid)] == [MPI.UNDEFINED, MPI.CART]
+        assert [each.topology for each in (comm, grid)] == [MPI.UNDEFINED, MPI.CART]
+        assert [each.is_topo for each in (comm, grid)] == [False, True]
+        assert (comm.grid, grid.grid) == (None, Grid((2,), (False,)))
+        assert grid.dim == grid.ndim == grid.Get_dim() == 1
+        assert grid.topo == grid.Get_topo() == ([2], [0], [grid.rank])
+        assert comm.takes_device_memory is True
+        assert comm.unfreed() == [copied._shared, grid._shared]
+        grid.keep()
+        copied.Free()
+        assert comm.unfreed() == []
 
     values(body, 2)
 
@@ -196,3 +213,18 @@ def test_a_deadlock_on_a_part_speaks_in_ranks_of_the_run():
     assert [finding.kind for finding in run.findings] == ["deadlock"]
     assert run.outcomes[1].call == "Recv(source=1, tag=ANY_TAG, comm=ranks 1 3)"
     assert run.outcomes[1].waits_for == (3,)
+
+
+def test_a_collective_has_the_name_of_its_method_and_the_arguments_that_it_reads():
+    def read(comm, buf, root=0):
+        """Read it."""
+
+    made = _collective("Ibcast", read, blocking=False)
+    assert (made.__name__, made.__qualname__, made.__doc__) == ("Ibcast", "Communicator.Ibcast", "Read it.")
+    assert inspect.signature(made) == inspect.signature(read)
+
+
+def test_views_of_one_communicator_on_two_ranks_are_not_equal():
+    run = WORLD.run(lambda context, _: context.comm, ranks=3)
+    for one, other in itertools.product(run.values, repeat=2):
+        assert (one == other) is (one is other)

@@ -219,12 +219,12 @@ def test_ranks_and_tags_that_there_are_not_are_refused(name: str) -> None:
 
     def body(comm: Any) -> None:
         given = () if name in PROBES else (np.ones(1),)
-        for rank in (-5, 2, 7):
+        for rank in (-5, 2, 3):
             assert refused(lambda rank=rank: getattr(comm, name)(*given, rank)) == (  # type: ignore[misc]
                 f"rank: Invalid rank {rank}: must be nonnegative and less than 2"
             )
         legal = f"from 0 to {LARGEST_TAG}" + ("" if is_send else ", or ANY_TAG")
-        for tag in (-5, LARGEST_TAG + 1):
+        for tag in (-5, -2, *([-1] if is_send else []), LARGEST_TAG + 1, LARGEST_TAG + 2):
             assert refused(lambda tag=tag: getattr(comm, name)(*given, 1, tag)) == (  # type: ignore[misc]
                 f"tag: Invalid tag {tag}: must be {legal}"
             )
@@ -273,9 +273,21 @@ def test_a_function_that_a_rank_replaces_is_the_failure_of_all(ranks: int) -> No
     world = SimulatedWorld(ranks)
     with world.together():  # which looks for it once in the end, for its own runs alone
         assert world.run(lambda *_: 1).values == (1,) * ranks
-    result = world.run(body)
-    assert np.array_equal is original
-    assert len(result.outcomes) == ranks
-    for outcome in result.outcomes:
-        assert isinstance(outcome, Raised)
-        assert "numpy.array_equal had been replaced in the run" in outcome.message
+    for each in (world, SimulatedWorld(ranks)):
+        result = each.run(body)
+        assert np.array_equal is original
+        assert len(result.outcomes) == ranks
+        for outcome in result.outcomes:
+            assert isinstance(outcome, Raised)
+            assert "numpy.array_equal had been replaced in the run" in outcome.message
+
+
+@pytest.mark.parametrize(("sender", "receiver"), [(0, 2), (2, 0), (1, 2), (2, 1)])
+def test_a_message_in_either_direction_is_communication_of_its_two_ranks(sender: int, receiver: int) -> None:
+    def body(comm: Any) -> None:
+        if comm.rank == sender:
+            comm.Send(np.ones(1), receiver)
+        if comm.rank == receiver:
+            comm.Recv(np.ones(1), sender)
+
+    assert run(body, 3).communicating == {sender, receiver}

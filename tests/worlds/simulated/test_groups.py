@@ -69,7 +69,7 @@ def test_ranks_are_translated_from_one_group_to_another() -> None:
     assert GROUP.Translate_ranks([], OTHER) == []
 
 
-@pytest.mark.parametrize("rank", [-1, 4, 9])
+@pytest.mark.parametrize("rank", [-2, -1, 4, 9])
 @pytest.mark.parametrize("name", ["Incl", "Excl", "Translate_ranks"])
 def test_a_rank_that_a_group_does_not_have_is_refused(name: str, rank: int) -> None:
     for ranks in ([rank], [0, rank], [rank, 3]):
@@ -97,7 +97,7 @@ def test_coordinates_and_ranks_of_a_grid_are_in_row_major_order() -> None:
     assert (Grid((), ()).size, Grid((), ()).coordinates(0), Grid((), ()).rank([])) == (1, [], 0)
 
 
-@pytest.mark.parametrize("rank", [-1, 24])
+@pytest.mark.parametrize("rank", [-2, -1, 24, 25])
 def test_a_rank_beyond_a_grid_is_refused(rank: int) -> None:
     with pytest.raises(MPI.Exception, match=f"^Invalid rank {rank} in a grid of 24$") as caught:
         GRID.coordinates(rank)
@@ -111,7 +111,11 @@ def test_coordinates_wrap_around_where_a_grid_is_periodic(around: int, inside: i
 
 @pytest.mark.parametrize(
     ("coordinates", "dim", "last"),
-    [([-1, 0, 0], 0, 1), ([2, 0, 0], 0, 1), ([0, 9, -1], 2, 3), ([1, 1, 4], 2, 3)],
+    [
+        *(([at, 0, 0], 0, 1) for at in (-2, -1, 2, 3)),
+        *(([1, 1, at], 2, 3) for at in (-2, -1, 4, 5)),
+        ([0, 9, -1], 2, 3),
+    ],
 )
 def test_coordinates_beyond_an_edge_are_refused(coordinates: list[int], dim: int, last: int) -> None:
     with pytest.raises(MPI.Exception) as caught:
@@ -129,6 +133,8 @@ def test_coordinates_beyond_an_edge_are_refused(coordinates: list[int], dim: int
         ([1, 1, 1], 0, 1, ([0, 1, 1], None)),
         ([1, 1, 1], 0, -1, (None, [0, 1, 1])),
         ([0, 1, 1], 0, 2, (None, None)),
+        ([0, 1, 1], 0, 3, (None, None)),
+        ([0, 1, 1], 2, 7, (None, None)),
         ([1, 2, 3], 1, 1, ([1, 1, 3], [1, 0, 3])),
         ([1, 0, 3], 1, 2, ([1, 1, 3], [1, 2, 3])),
         ([0, 2, 1], 2, 2, (None, [0, 2, 3])),
@@ -143,7 +149,7 @@ def test_a_shift_goes_around_or_ends_at_nobody(
     assert GRID.shift(GRID.rank(at), direction, displacement) == ranks
 
 
-@pytest.mark.parametrize("direction", [-1, 3])
+@pytest.mark.parametrize("direction", [-2, -1, 3, 4])
 def test_a_shift_goes_along_a_dimension_of_the_grid(direction: int) -> None:
     with pytest.raises(MPI.Exception) as caught:
         GRID.shift(0, direction, 1)

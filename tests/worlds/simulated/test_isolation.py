@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from adjointlab.worlds.simulated.world import SimulatedWorld
+from adjointlab.worlds.world import WorldName
 
 WORLD = SimulatedWorld(4)
 
@@ -275,6 +276,7 @@ def test_a_rank_that_never_comes_back_does_not_keep_the_interpreter():
 import os, signal
 from adjointlab.worlds.simulated import scheduler
 from adjointlab.worlds.simulated.world import SimulatedWorld
+from adjointlab.worlds.world import WorldName
 scheduler.GRACE = 0.2
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job would ignore
 
@@ -328,7 +330,47 @@ import sys
 sys.modules["mpi4py"] = None
 import numpy as np
 from adjointlab.worlds.simulated.world import SimulatedWorld
+from adjointlab.worlds.world import WorldName
 assert SimulatedWorld(3).run(lambda context, _: context.comm.allreduce(1)).values == (3, 3, 3)
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_the_simulated_world_has_eight_ranks_unless_told_and_leads_its_runs_alone():
+    world = SimulatedWorld()
+    assert world.ranks == 8
+    assert (world.name, world.can_schedule, world.can_revoke) == (WorldName.SIMULATED, True, False)
+    assert (world.has_communicator, world.is_leader, world.is_exhausted) == (True, True, False)
+    assert world.share(world) is world
+
+
+def test_without_a_seed_a_run_has_the_order_and_the_random_streams_of_seed_0():
+    def body(context, _):
+        arrived = [context.comm.recv() for _ in range(2 * context.comm.size - 2)] if context.rank == 0 else []
+        for _ in range(2) if context.rank else ():
+            context.comm.send(context.rank, 0)
+        return arrived, draws()
+
+    runs = [WORLD.run(body, seed=seed) for seed in (0, 1)]
+    assert runs[0] != runs[1]
+    assert WORLD.run(body) == runs[0]
+    assert WORLD.lead(body, lambda run: run(None, 4)) == runs[0]
+    assert WORLD.lead(body, lambda run: run(None, 4, seed=1)) == runs[1]
+
+
+@pytest.mark.parametrize("other", [-1, 1])
+def test_a_communicator_of_the_run_is_given_to_the_thread_of_the_running_rank_alone(monkeypatch, other):
+    def body(context, _):
+        run = context.comm._run
+        assert run.communicator() is context.comm
+        with monkeypatch.context() as patched:
+            thread = threading.get_ident() + other
+            patched.setattr("adjointlab.worlds.simulated.simulation.get_ident", lambda: thread)
+            with pytest.raises(RuntimeError, match="a thread that user code has started"):
+                run.communicator()
+        return True
+
+    result = WORLD.run(body, ranks=2)
+    assert result.values == (True, True)
+    assert [finding.text[:7] for finding in result.findings] == ["rank 0:", "rank 1:"]

@@ -176,3 +176,23 @@ def test_a_send_that_waits_is_complete_with_its_receive_whether_it_fits_or_not()
         assert scheduler.completed == ([sent.sent, waiting] if fits else [sent.sent])
         assert scheduler.cancelled == ([] if fits else [2])
         assert len(mailbox._findings) == (not fits)
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+@pytest.mark.parametrize("source", [MPI.ANY_SOURCE, 1])
+def test_the_strategy_chooses_among_the_senders_of_a_wildcard_unless_ranks_run_in_turn(
+    source: int, orderly: bool
+) -> None:
+    mailbox, scheduler, strategy = mailbox_of()
+    strategy.orderly = orderly  # type: ignore[misc]
+    asked: list[list[Message]] = []
+    strategy.choose = lambda options: asked.append(list(options)) or options[-1]  # type: ignore[func-returns-value,method-assign]
+    sent = [message(0), message(1), message(0), message(1)]
+    for each in sent:
+        mailbox.put(each)
+    waiting = receive(source)
+    mailbox.post(waiting)
+    is_asked = source == MPI.ANY_SOURCE and not orderly
+    assert asked == ([sent[:2]] if is_asked else [])
+    assert waiting.message is (sent[0] if source == MPI.ANY_SOURCE and orderly else sent[1])
+    assert scheduler.completed == [waiting]

@@ -190,3 +190,21 @@ def test_an_unknown_method_raises_an_error_that_lists_the_known_ones():
             comm.Psend_init(np.ones(1), 0)
 
     values(body, ranks=1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("sends_bytes", "receives_bytes"), [(False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("dtype", ["f8", "i4", "u1", "?", "c16"])
+def test_elements_are_sent_and_received_as_their_bytes(dtype, sends_bytes, receives_bytes, seed):
+    def body(comm):
+        if comm.rank == 0:
+            sent = np.array([1, 0, 3], dtype)
+            comm.Send([sent, MPI.BYTE] if sends_bytes else sent, 1)
+            return sent.tolist()
+        received = np.ones(4, dtype)
+        request = comm.Irecv([received, MPI.BYTE] if receives_bytes else received, 0)
+        request.Wait()
+        return received.tolist()
+
+    sent, received = values(body, ranks=2, seed=seed)
+    assert received == [*sent, 1]

@@ -60,7 +60,7 @@ def test_a_synchronous_send_waits_for_its_receive_and_a_buffered_one_never(name:
         run = WORLD.run(lambda context, _: body(context.comm, name), ranks=2, seed=seed)
         assert [finding.kind for finding in run.findings] == ["deadlock"]
     buffered = "Bsend" if name[0].isupper() else "bsend"
-    for seed in SEEDS:
+    for seed in range(20):
         assert values(lambda comm: body(comm, buffered), seed) == (1, 0)
 
 

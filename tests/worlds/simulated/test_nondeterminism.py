@@ -33,12 +33,16 @@ def misused(body, kind):
     return found, others
 
 
-def test_a_send_buffer_changed_before_completion_is_reported_and_arrives_changed_under_some_seed():
+@pytest.mark.parametrize("name", ["Isend", "Issend"])
+@pytest.mark.parametrize("changed", [2.0, -1.0, 0.1])
+def test_a_send_buffer_changed_before_completion_is_reported_and_arrives_changed_under_some_seed(
+    changed, name
+):
     def body(comm):
         if comm.rank == 0:
             buffer = np.array([1.0])
-            request = comm.Isend(buffer, 1)
-            buffer[0] = 2.0
+            request = getattr(comm, name)(buffer, 1)
+            buffer[0] = changed
             request.Wait()
             return None
         received = np.zeros(1)
@@ -46,19 +50,20 @@ def test_a_send_buffer_changed_before_completion_is_reported_and_arrives_changed
         return float(received[0])
 
     assert run(body).values[1] == 1.0
-    found, others = misused(body, "rank 0 changed the send buffer of Isend(dest=1, tag=0) at ")
-    assert {values[1] for values in found} == {1.0, 2.0}
+    found, others = misused(body, f"rank 0 changed the send buffer of {name}(dest=1, tag=0) at ")
+    assert {values[1] for values in found} == {1.0, changed}
     assert not others
 
 
-def test_a_receive_buffer_written_before_completion_is_reported_under_some_seed():
+@pytest.mark.parametrize("written", [5.0, -1.0, 0.1])
+def test_a_receive_buffer_written_before_completion_is_reported_under_some_seed(written):
     def body(comm):
         if comm.rank == 0:
             comm.Send(np.ones(2), 1)
             return None
         buffer = np.zeros(2)
         request = comm.Irecv(buffer, 0)
-        buffer[1] = 5.0
+        buffer[1] = written
         request.Wait()
         return tuple(buffer)
 
@@ -67,12 +72,13 @@ def test_a_receive_buffer_written_before_completion_is_reported_under_some_seed(
     assert others
 
 
+@pytest.mark.parametrize("written", [5.0, -1.0, 0.1])
 @pytest.mark.parametrize("what", ["send", "receive"])
-def test_buffers_of_a_non_blocking_collective_changed_before_completion_are_reported(what):
+def test_buffers_of_a_non_blocking_collective_changed_before_completion_are_reported(what, written):
     def body(comm):
         mine, total = np.ones(2), np.zeros(2)
         request = comm.Iallreduce(mine, total)
-        (mine if what == "send" else total)[0] = 5.0
+        (mine if what == "send" else total)[0] = written
         request.Wait()
 
     verb = {"send": "changed the send", "receive": "wrote into the receive"}[what]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -110,7 +113,14 @@ REFUSED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
         )
         for name in ("Allreduce", "Scan", "Gather", "Allgather", "Allgatherv", "Alltoall", "Alltoallv")
     ),
-    (lambda comm: comm.Split(-5), MPI.Exception, "Invalid color -5: must be nonnegative or UNDEFINED"),
+    *(
+        (
+            lambda comm, color=color: comm.Split(color),
+            MPI.Exception,
+            f"^Invalid color {color}: must be nonnegative or UNDEFINED$",
+        )
+        for color in (-1, -2, -5)
+    ),
     (lambda comm: comm.Create_cart([2, 1], [True]), ValueError, "expecting 2 items, got 1"),
     (lambda comm: comm.Create_cart([2], [True, False]), ValueError, "expecting 1 items, got 2"),
     (
@@ -119,6 +129,7 @@ REFUSED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
         r"the communicator has 2 ranks, and the grid \(3,\) 3",
     ),
     (lambda comm: comm.Create_cart([-1, -1]), MPI.Exception, r"and the grid \(-1, -1\) 1"),
+    (lambda comm: comm.Create_cart([1, -2, 0]), MPI.Exception, r"and the grid \(1, -2, 0\) 0"),
     (lambda comm: comm.group.Excl([1, 1]), MPI.Exception, r"Invalid ranks \[1, 1\]: one is there twice"),
     (lambda comm: comm.scatter([1, 2, 3]), ValueError, "expecting 2 items, got 3"),
     (lambda comm: comm.scatter([1]), ValueError, "expecting 2 items, got 1"),
@@ -129,6 +140,7 @@ REFUSED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
         MPI.Exception,
         "Invalid root 2: must be nonnegative and less than 2",
     ),
+    (lambda comm: comm.gather(1, 3), MPI.Exception, "^Invalid root 3: must be nonnegative and less than 2$"),
     (
         lambda comm: comm.bcast(1, root=-1),
         MPI.Exception,
@@ -169,7 +181,9 @@ def test_a_grid_is_kept_along_as_many_dimensions_as_it_has() -> None:
             each.Free()
         return shapes
 
-    for rank, shapes in enumerate(WORLD.run(body, ranks=2).values):
+    run = WORLD.run(body, ranks=2)
+    assert run.completed, (run.findings, run.outcomes)
+    for rank, shapes in enumerate(run.values):
         assert shapes == [([2], [1], [rank]), ([1], [0], [0]), ([2, 1], [1, 0], [rank, 0])]
 
 
@@ -217,3 +231,110 @@ def test_nobody_gets_a_communicator_of_a_grid_without_ranks() -> None:
         return bool(context.comm.Create_cart([0])), bool(context.comm.Create_cart([2, 0]))
 
     assert WORLD.run(body, ranks=2).values == ((False, False),) * 2
+
+
+def constant(*, is_constant: bool, count: int) -> Any:
+    array = np.ones(count)
+    array.flags.writeable = not is_constant
+    return array
+
+
+def moving(
+    comm: Any, send: Callable[[int], Any], receive: Callable[[int], Any]
+) -> dict[str, tuple[Any, ...]]:
+    """Arguments of each call, with so many elements of a buffer to send and of one to receive into."""
+    bytes_apart = ([1, 1], [0, 8]), [MPI.DOUBLE] * 2
+    return {
+        "Bcast": (receive(1) if comm.rank else send(1),),
+        "Reduce": (send(2), None if comm.rank else receive(2)),
+        "Allreduce": (send(2), receive(2)),
+        "Scan": (send(2), receive(2)),
+        "Exscan": (send(2), receive(2)),
+        "Reduce_scatter": (send(2), receive(1), [1, 1]),
+        "Reduce_scatter_block": (send(2), receive(1)),
+        "Gather": (send(1), None if comm.rank else receive(2)),
+        "Gatherv": (send(1), None if comm.rank else [receive(2), [1, 1]]),
+        "Scatter": (None if comm.rank else send(2), receive(1)),
+        "Scatterv": (None if comm.rank else [send(2), [1, 1]], receive(1)),
+        "Allgather": (send(1), receive(2)),
+        "Allgatherv": (send(1), [receive(2), [1, 1]]),
+        "Alltoall": (send(2), receive(2)),
+        "Alltoallv": ([send(2), [1, 1]], [receive(2), [1, 1]]),
+        "Alltoallw": ([send(2), *bytes_apart], [receive(2), *bytes_apart]),
+        "Sendrecv": (send(1), 1 - comm.rank, 0, receive(1), 1 - comm.rank),
+    }
+
+
+CALLS = list(moving(SimpleNamespace(rank=0), str, str))
+
+
+@pytest.mark.parametrize("is_blocking", [True, False])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_buffer_to_receive_into_is_writable_and_one_to_send_need_not_be(
+    name: str, is_blocking: bool
+) -> None:
+    called = name if is_blocking or name == "Sendrecv" else f"I{name.lower()}"
+
+    def body(context: Any, _: Any) -> None:
+        comm = context.comm
+
+        def arguments(*, is_sent: bool, is_received: bool) -> tuple[Any, ...]:
+            return moving(
+                comm,
+                lambda count: constant(is_constant=is_sent, count=count),
+                lambda count: constant(is_constant=is_received, count=count),
+            )[name]
+
+        receives = not (name in ("Reduce", "Gather", "Gatherv") and comm.rank)
+        if receives and not (name == "Bcast" and comm.rank == 0):
+            with pytest.raises(BufferError, match="not writable"):
+                getattr(comm, called)(*arguments(is_sent=False, is_received=True))
+        request = getattr(comm, called)(*arguments(is_sent=True, is_received=False))
+        if request is not None:
+            request.Wait()
+
+    run = WORLD.run(body, ranks=2)
+    assert run.completed, (run.findings, run.outcomes)
+
+
+RECEIVING: dict[str, Callable[[Any, Any], Any]] = {
+    "Recv": lambda comm, buffer: comm.Recv(buffer),
+    "Irecv": lambda comm, buffer: comm.Irecv(buffer),
+    "Sendrecv_replace": lambda comm, buffer: comm.Sendrecv_replace(buffer, comm.rank),
+    "Allreduce in place": lambda comm, buffer: comm.Allreduce(MPI.IN_PLACE, buffer),
+    "Mprobe, Recv": lambda comm, buffer: comm.Mprobe().Recv(buffer),
+    "Mprobe, Irecv": lambda comm, buffer: comm.Mprobe().Irecv(buffer),
+}
+
+
+@pytest.mark.parametrize("name", RECEIVING)
+def test_a_message_is_received_into_a_buffer_that_is_writable(name: str) -> None:
+    def body(context: Any, _: Any) -> None:
+        comm, buffer = context.comm, constant(is_constant=True, count=1)
+        comm.Bsend(buffer, comm.rank)
+        with pytest.raises(BufferError, match="not writable"):
+            RECEIVING[name](comm, buffer)
+        if not name.startswith("Mprobe"):
+            comm.Recv(np.ones(1))
+
+    run = WORLD.run(body, ranks=2)
+    assert run.completed, (run.findings, run.outcomes)
+
+
+def test_where_mpi4py_is_not_imported_a_number_below_zero_is_no_rank_and_no_tag(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else -1 may be one of its constants."""
+
+    def body(context: Any, _: Any) -> None:
+        comm, one = context.comm, np.ones(1)
+        with monkeypatch.context() as patched:
+            patched.delitem(sys.modules, "mpi4py.MPI", raising=False)
+            for number, call in product((-1, -2), (comm.Send, comm.Recv, comm.Irecv)):
+                with pytest.raises(MPI.Exception, match=f"^Invalid rank {number}: must be nonnegative"):
+                    call(one, number)
+                with pytest.raises(MPI.Exception, match=f"^Invalid tag {number}: must be from 0 to"):
+                    call(one, 0, number)
+
+    run = WORLD.run(body, ranks=1)
+    assert run.completed, (run.findings, run.outcomes)

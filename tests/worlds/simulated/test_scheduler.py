@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,10 +38,12 @@ class Handler:
         self.stuck.append(([task.rank for task in stuck], seconds))
 
 
-def scheduler_of(size: int, rank_main: Any = None) -> tuple[Scheduler, Handler]:
+def scheduler_of(
+    size: int, rank_main: Any = None, strategy: RoundRobin | None = None
+) -> tuple[Scheduler, Handler]:
     handler = Handler()
     streams = RandomStreams(GlobalStreams(), 0, size)
-    return Scheduler(size, WorkerPool(), streams, RoundRobin(), handler, rank_main), handler
+    return Scheduler(size, WorkerPool(), streams, strategy or RoundRobin(), handler, rank_main), handler
 
 
 LEAST = FRUITLESS_POLLS // 2
@@ -71,11 +74,11 @@ def test_all_ranks_that_move_must_have_polled_half_as_often_in_vain(polls: Any, 
 def test_the_seconds_of_a_livelock_are_shared_by_the_ranks_that_poll(monkeypatch: Any) -> None:
     scheduler, handler = scheduler_of(3)
     scheduler.tasks[0].blocked = True
-    for task, began in zip(scheduler.tasks[1:], (10.0, 12.0), strict=True):
+    for task, began in zip(scheduler.tasks[1:], (10.0, 13.0), strict=True):
         task.polled_at, task.fruitless, task.polling_since = 0, FRUITLESS_POLLS, Moment(began, began)
     monkeypatch.setattr(Moment, "now", classmethod(lambda cls: Moment(20.0, 20.0)))
     scheduler._check_for_livelock()
-    assert handler.stuck == [([0, 1, 2], 4.0)]
+    assert handler.stuck == [([0, 1, 2], 3.5)]
 
 
 def polls_of_one_rank(count: int, events_at: tuple[int, ...] = ()) -> tuple[list[int], Task]:
@@ -267,20 +270,134 @@ def test_delayed_messages_are_delivered_once_each() -> None:
     assert delivered == [1, 2]
 
 
-@pytest.mark.parametrize("calls", [True, False])
-def test_an_interrupted_rank_has_moments_until_its_next_call_and_then_two_seconds(calls: bool) -> None:
+@pytest.mark.parametrize("is_over_at", [0, 1, 2])
+def test_after_ctrl_c_a_rank_has_a_while_to_come_to_a_call_before_it_is_interrupted(is_over_at: int) -> None:
     scheduler, _ = scheduler_of(2)
-    waited: list[float] = []
-    raised: list[tuple[Task, type[BaseException]]] = []
+    scheduler.current = scheduler.tasks[1]
+    seen: list[Any] = []
 
-    class Over:
-        def acquire(self, timeout: float) -> bool:
-            waited.append(timeout)
-            return calls
+    def acquire(timeout: float) -> bool:
+        seen.append(timeout)
+        return len(seen) > is_over_at
 
-    scheduler._over = Over()  # type: ignore[assignment]
-    scheduler.raise_in = lambda task, kind: raised.append((task, kind))  # type: ignore[assignment, method-assign]
+    scheduler._over = SimpleNamespace(acquire=acquire)  # type: ignore[assignment]
+    scheduler.raise_in = lambda *raised: seen.append(raised)  # type: ignore[method-assign]
     scheduler._interrupt()
+    assert seen == [0.2, *([(scheduler.tasks[1], Cancelled), 2.0] if is_over_at else [])]
+    for task in scheduler.tasks:
+        with pytest.raises(Cancelled):
+            scheduler.enter(task)
+        assert task.cancelled_as == Dead("interrupted")
 
-    assert waited == ([0.2] if calls else [0.2, 2.0])
-    assert raised == ([] if calls else [(scheduler.current, Cancelled)])
+
+def test_ctrl_c_ends_the_run_and_is_raised_to_the_caller() -> None:
+    ended: list[int] = []
+    waits = iter(range(10))
+
+    def rank_main(task: Task) -> Any:
+        try:
+            for _ in range(1000):  # a second, in which the waiting thread wakes once
+                time.sleep(0.001)
+                scheduler.enter(task)
+        except Cancelled:
+            ended.append(task.rank)
+        return Returned(None)
+
+    def while_waiting() -> None:
+        if next(waits) == 0:
+            raise KeyboardInterrupt
+
+    scheduler, _ = scheduler_of(2, rank_main)
+    scheduler.while_waiting = while_waiting
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.run()
+    assert [task.outcome for task in scheduler.tasks] == [Dead("interrupted")] * 2
+    assert ended == [0, 1]
+
+
+def test_ranks_without_a_thread_end_with_the_reason_on_the_threads_of_those_that_have_one() -> None:
+    ran: list[tuple[int, int]] = []
+
+    def rank_main(task: Task) -> Any:
+        ran.append((task.rank, threading.get_ident()))
+        try:
+            scheduler.enter(task)
+            scheduler._yield(task)
+        except Cancelled:
+            pass
+        return Returned(None)
+
+    scheduler, _ = scheduler_of(4, rank_main)
+    pool = WorkerPool()
+    taken: list[Any] = []
+
+    def take(job: Any) -> Worker:
+        if len(taken) == 2:
+            raise RuntimeError("no more threads")
+        taken.append(WorkerPool.take(pool, job))
+        return taken[-1]
+
+    scheduler._pool = SimpleNamespace(take=take, give=pool.give)  # type: ignore[assignment]
+    with pytest.raises(RuntimeError, match="no more threads"):
+        scheduler.run()
+    assert [task.outcome for task in scheduler.tasks] == [Dead("no more threads")] * 4
+    assert sorted(rank for rank, _ in ran) == [0, 1, 2, 3]
+    assert len({thread for _, thread in ran}) == 2
+    pool.close()
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+@pytest.mark.parametrize("all_poll_in_vain", [True, False])
+@pytest.mark.parametrize("preempts", [True, False])
+def test_a_rank_lets_others_run_before_its_call_where_the_strategy_says_so_and_is_asked(
+    orderly: bool, all_poll_in_vain: bool, preempts: bool
+) -> None:
+    asked: list[Any] = []
+
+    class Asked(RoundRobin):
+        def preempts(self, current: Any, ready: Any) -> bool:
+            asked.append((current, ready))
+            return preempts
+
+    strategy = Asked()
+    strategy.orderly = orderly  # type: ignore[misc]
+    scheduler, _ = scheduler_of(2, strategy=strategy)
+    yielded: list[Task] = []
+    scheduler._yield = yielded.append  # type: ignore[method-assign]
+    task = scheduler.tasks[0]
+    scheduler._idle_at = scheduler.progress if all_poll_in_vain else scheduler.progress - 1
+    scheduler.enter(task)
+    is_asked = not orderly and not all_poll_in_vain
+    assert asked == ([(task, scheduler._ready)] if is_asked else [])
+    assert yielded == ([task] if is_asked and preempts else [])
+
+
+@pytest.mark.parametrize("all_poll_in_vain", [True, False])
+def test_the_strategy_says_who_runs_next_unless_all_poll_in_vain(all_poll_in_vain: bool) -> None:
+    class Last(RoundRobin):
+        def next(self, ready: Any) -> Any:
+            return ready.pop()
+
+    scheduler, _ = scheduler_of(3, strategy=Last())
+    first, second, third = scheduler.tasks
+    scheduler._idle_at = scheduler.progress if all_poll_in_vain else None
+    assert scheduler._next() is (first if all_poll_in_vain else third)
+    assert list(scheduler._ready) == ([second, third] if all_poll_in_vain else [first, second])
+
+
+def test_what_was_held_back_is_delivered_where_no_rank_can_run_and_not_before() -> None:
+    scheduler, _ = scheduler_of(2)
+    first, second = scheduler.tasks
+    delivered: list[str] = []
+
+    def deliver() -> None:
+        delivered.append("delivered")
+        scheduler._ready.append(second)
+
+    scheduler.delayed = [deliver]
+    assert scheduler._next() is first
+    scheduler._ready.clear()
+    second.blocked = True
+    assert not delivered
+    assert scheduler._next() is second
+    assert delivered == ["delivered"]

@@ -113,6 +113,21 @@ def test_a_rank_that_has_polled_in_vain_comes_after_all_others_whatever_the_dept
         assert [walk.next(ready) for _ in RANKS] == [*order[1:], order[0]]
 
 
+@pytest.mark.parametrize("depth", range(1, 5))
+def test_a_rank_that_has_polled_in_vain_comes_after_those_whose_priority_has_been_lowered_too(
+    depth: int,
+) -> None:
+    for seed in range(5):
+        walk = PriorityWalk(seed, depth)
+        for _ in range(2**12):  # all changes of priority lie among so many calls
+            walk.preempts(RANKS[0], deque())
+        walk.polled(RANKS[1])
+        ready = deque(RANKS)
+        order = [walk.next(ready) for _ in RANKS]
+        assert order[-1] is RANKS[1]
+        assert (order[-2] is RANKS[0]) or depth == 1
+
+
 def test_the_number_of_calls_among_which_priorities_change_is_drawn_from_4_on() -> None:
     """With a chance of 1 / 2**k for each k from 2 to 12, the change comes with the very first call: in 4.5 of 100 runs."""
     first = 0
@@ -178,3 +193,17 @@ def test_a_recorded_rank_runs_where_it_is_ready() -> None:
     assert replay.next(ready) is RANKS[0]
     assert replay.left_at == 1
     assert list(ready) == list(RANKS[1:])
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 256, 257, 300])
+def test_a_replay_leaves_its_record_at_its_end_however_long_it_is(count: int) -> None:
+    numbers = bytearray()
+    for number in range(count):
+        append(numbers, DecisionKind.DEVIATION, number % 2)
+    replay = Replay(encode(bytes(numbers)), RoundRobin())
+    assert [replay.deviates() for _ in range(count)] == [bool(number % 2) for number in range(count)]
+    assert replay.left_at is None
+    assert not replay.deviates()
+    assert replay.left_at == count
+    assert not replay.deviates()
+    assert replay.left_at == count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,35 @@ TEXTS: dict[str, tuple[int, Callable[[Any], Any], str]] = {
         "  rank 1 calls Allgatherv(), expecting [3, 1] elements\n"
         "  rank 0 calls Allgatherv(), expecting [3, 1] elements",
     ),
+    "less than the part that is gathered": (
+        2,
+        lambda comm: comm.Allgatherv(np.ones(3), [np.ones(7), [3, 4]]),
+        "in collective 1, rank 1 sends 3 elements to rank 0, which expects 4\n"
+        "  rank 1 calls Allgatherv(), expecting [3, 4] elements\n"
+        "  rank 0 calls Allgatherv(), expecting [3, 4] elements",
+    ),
+    "less than the root gathers": (
+        3,
+        lambda comm: comm.Gatherv(np.ones(1), [np.ones(4), [1, 1, 2]], root=1),
+        "in collective 1, rank 2 sends 1 element to rank 1, which expects 2\n"
+        "  rank 2 calls Gatherv(root=1)\n"
+        "  rank 1 calls Gatherv(root=1), expecting [1, 1, 2] elements",
+    ),
+    "more than the root scatters": (
+        3,
+        lambda comm: comm.Scatterv([np.ones(4), [1, 1, 2]], np.ones(1), root=2),
+        "in collective 1, rank 2 sends 2 elements to itself, and expects 1\n"
+        "  rank 2 calls Scatterv(root=2), sending [1, 1, 2] elements",
+    ),
+    "less than is exchanged": (
+        3,
+        lambda comm: comm.Alltoallv(
+            [np.ones(3), [1, 1, 1]], [np.ones(4), [1, 2, 1] if comm.rank == 2 else [1, 1, 1]]
+        ),
+        "in collective 1, rank 1 sends 1 element to rank 2, which expects 2\n"
+        "  rank 1 calls Alltoallv(), sending [1, 1, 1] and expecting [1, 1, 1] elements\n"
+        "  rank 2 calls Alltoallv(), sending [1, 1, 1] and expecting [1, 2, 1] elements",
+    ),
     "another part than the root gathers": (
         2,
         lambda comm: comm.Gatherv(np.ones(3), [np.ones(5), [3, 2]]),
@@ -137,6 +167,17 @@ def test_a_mismatch_is_told_in_full(name: str) -> None:
         # Who arrives first, and so is named first, is not what this is about.
         f"mismatched collective: {_exchanged(expected)}",
     )
+
+
+def test_datatypes_of_parts_without_elements_need_not_agree() -> None:
+    def body(comm: Any) -> Any:
+        buffer = np.zeros(2)
+        counts = [2 - 2 * comm.rank, 0]
+        sent = [np.full(2, 3.0), (counts, [0, 16]), [MPI.DOUBLE, MPI.FLOAT]]
+        comm.Alltoallw(sent, [buffer, (counts, [0, 16]), [MPI.DOUBLE, MPI.INT64_T]])
+        return buffer.tolist()
+
+    assert run(body, 2).values == ([3.0, 3.0], [0.0, 0.0])
 
 
 def _exchanged(text: str) -> str:
@@ -282,3 +323,50 @@ def test_calls_of_two_communicators_in_different_orders_are_told_with_both() -> 
         "  rank 1 is in one of the communicator of ranks 0 1\n"
         "2 of 2 ranks wait"
     )
+
+
+@pytest.mark.parametrize("of_lab", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("in_backward", [(False, False), (False, True), (True, False)])
+def test_a_collective_of_different_places_is_told_where_all_of_them_are_of_user_code(
+    of_lab: tuple[bool, bool], in_backward: tuple[bool, bool]
+) -> None:
+    def body(comm: Any) -> Any:
+        calls: list[Any] = [
+            SimpleNamespace(
+                task=SimpleNamespace(rank=rank),
+                call=SimpleNamespace(is_lab=is_lab, in_backward=backward, where=f"mine.py:{rank}"),
+            )
+            for rank, (is_lab, backward) in enumerate(zip(of_lab, in_backward, strict=True))
+        ]
+        comm._shared._note_divergence(4, calls)
+        return comm._run.divergences.lines()
+
+    places = [
+        f"{rank} at mine.py:{rank}{' in backward' * backward}" for rank, backward in enumerate(in_backward)
+    ]
+    told = f"  collective 5 was called from different places: rank {places[0]}; rank {places[1]}"
+    found = WORLD.run(lambda context, _: body(context.comm) if context.rank == 0 else None, ranks=2).values[0]
+    assert found == (() if any(of_lab) else (told,))
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+def test_of_further_collectives_of_different_places_the_first_between_forward_and_backward_is_told(
+    behind: int,
+) -> None:
+    def body(comm: Any) -> Any:
+        found = []
+        for number, in_backward in enumerate((False, False, True, True)):
+            calls: list[Any] = [
+                SimpleNamespace(
+                    task=SimpleNamespace(rank=rank),
+                    call=SimpleNamespace(
+                        is_lab=False, in_backward=in_backward and rank == behind, where=f"{rank}"
+                    ),
+                )
+                for rank in range(2)
+            ]
+            comm._shared._note_divergence(number, calls)
+            found.append(comm._run.divergences.lines()[0].split()[1])
+        return found
+
+    assert WORLD.run(lambda context, _: body(context.comm), ranks=1).values == (["1", "1", "3", "3"],)

@@ -42,10 +42,13 @@ def test_the_process_is_ended_after_the_grace_period_alone(seen: list[Any]) -> N
         seconds_in_simulation=8.0,
         grace=Watchdog.grace,
         has_fired=False,
-        report_overdue=lambda who, limit, payload, thread: seen.append((who, limit, payload)),
+        report_overdue=lambda *told: seen.append(told),
     )
+    looked: list[Any] = []
     elapsed = SimpleNamespace(
-        total=3.0, look=lambda thread, progress: None, exceeded=lambda limit, thread: 0.0
+        total=1.0,
+        look=lambda thread, progress: looked.append((thread, progress)),
+        exceeded=lambda limit, thread: 0.0,
     )
     watchdog = SimulationWatchdog(stated, scheduler, "the case")  # type: ignore[arg-type]
     watchdog._elapsed = elapsed  # type: ignore[assignment]
@@ -53,8 +56,9 @@ def test_the_process_is_ended_after_the_grace_period_alone(seen: list[Any]) -> N
     watchdog.look()
     assert not seen
     assert not stated.has_fired
+    assert looked == [(thread.native_id, 0)]
 
-    elapsed.exceeded = lambda limit, thread: limit
+    elapsed.exceeded = lambda limit, of: limit if of == thread.ident else 0.0
     watchdog.look()
     (raised,) = seen
     assert raised[0] is running
@@ -62,14 +66,14 @@ def test_the_process_is_ended_after_the_grace_period_alone(seen: list[Any]) -> N
     assert "8 s" in str(raised[1]())
     assert stated.has_fired
 
-    for elapsed.total in (3.5, 5.0):  # the grace period is a quarter of the limit
+    for elapsed.total in (1.5, 3.0):  # the grace period is a quarter of the limit
         watchdog.look()
     assert len(seen) == 1
 
-    elapsed.total = 5.1
+    elapsed.total = 3.1
     with pytest.raises(Ended):
         watchdog.look()
-    assert seen[1:] == [("rank 1", 8.0, "the case"), ExitCode.UNJUDGED]
+    assert seen[1:] == [("rank 1", 8.0, "the case", thread.ident), ExitCode.UNJUDGED]
 
 
 def test_a_run_whose_rank_has_no_thread_yet_is_not_looked_at(seen: list[Any]) -> None:
