@@ -24,27 +24,6 @@ FINDS = settings(max_examples=2000, deadline=None, database=None, derandomize=Tr
 SHRINKS = settings(FINDS, phases=(Phase.generate, Phase.shrink))
 
 
-@pytest.mark.parametrize(
-    ("make", "arguments"),
-    [
-        (strategies.rank_orders, (3, 2)),
-        (strategies.partitions, (4,)),
-        (strategies.cuts, (5, 2)),
-        (strategies.layouts, (3,)),
-        (strategies.nested_shards, (4, 2)),
-        (strategies._nested_cuts, (6, (2, 2), 0)),
-        (strategies.meshes, (4,)),
-        (strategies.placements, ((2,), 1)),
-        (strategies.broadcasting_partitions, (4,)),
-        (kept_strategies.integers, (1, 3)),
-        (kept_strategies.choices, ((1, 3),)),
-    ],
-    ids=lambda entry: getattr(entry, "__name__", ""),
-)
-def test_a_strategy_is_made_once_for_equal_arguments(make: Any, arguments: tuple[object, ...]) -> None:
-    assert make(*arguments) is make(*arguments)
-
-
 @QUICK
 @given(st.data(), st.integers(0, 20), st.integers(1, 5), st.integers(0, 3))
 def test_a_cut_has_the_least_part(data: st.DataObject, spare: int, parts: int, least: int) -> None:
