@@ -17,12 +17,26 @@ import pytest
 
 from benchmarks.closest_tests import ALWAYS, ROOT, closest_tests
 
-__all__ = ["FINDER", "LIMIT", "OUTPUT", "Mutant", "Outcome", "Runs", "confirmed", "control", "forked"]
+__all__ = [
+    "FINDER",
+    "LIMIT",
+    "NOT_RUN",
+    "OUTPUT",
+    "Mutant",
+    "Outcome",
+    "Runs",
+    "confirmed",
+    "control",
+    "forked",
+]
 
 LIMIT = 1200.0
 """Seconds after which the tests of a mutant are ended: it then counts as found, for it does not return."""
 
 OUTPUT, FINDER = "output.txt", "finder.txt"
+
+NOT_RUN = "no test has run"
+"""What has found a mutant where the child ended before its tests: in copies, which it imports, that is a fault of the mutant."""
 
 _CONTROL = "no mutant"
 
@@ -190,4 +204,7 @@ def _finder(folder: Path, status: int) -> str:
     """The name of the test that has failed, or what else has ended the tests."""
     if (folder / FINDER).exists():
         return (folder / FINDER).read_text(encoding="utf-8")
-    return "the end of the process" if os.WIFSIGNALED(status) else f"exit code {os.WEXITSTATUS(status)}"
+    if os.WIFSIGNALED(status):
+        return "the end of the process"
+    code = os.WEXITSTATUS(status)
+    return NOT_RUN if code == _NO_TESTS else f"exit code {code}"

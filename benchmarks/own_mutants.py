@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import altered_copies, altered_functions
 from benchmarks.chosen_tests import with_reaching_tests
 from benchmarks.closest_tests import ROOT
-from benchmarks.forked_tests import Mutant, Outcome
+from benchmarks.forked_tests import NOT_RUN, Mutant, Outcome
 from benchmarks.reaching_tests import Reached, has_been_measured
 from benchmarks.timing import is_smoke, least
 
@@ -196,7 +196,9 @@ def outcomes_of(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
         (within if is_within and mutant.stages else others).append(mutant)
     for outcome in altered_functions.run_all(within, jobs) if within else ():
         rest = tuple(test for stage in outcome.mutant.stages for test in stage if "::" not in test)
-        if outcome.found or not rest:
+        if outcome.by == NOT_RUN:  # Python does not take the code in place of the function's own
+            others.append(outcome.mutant)
+        elif outcome.found or not rest:
             yield outcome
         else:
             others.append(replace(outcome.mutant, stages=(rest,)))
