@@ -36,7 +36,7 @@ LIMIT = 1200.0
 OUTPUT, FINDER = "output.txt", "finder.txt"
 
 NOT_RUN = "no test has run"
-"""What has found a mutant where the child ended before its tests: in copies, which it imports, that is a fault of the mutant."""
+"""The finder of a mutant whose child ended before its tests: in copies, which it imports, that is a fault of the mutant."""
 
 _CONTROL = "no mutant"
 

@@ -36,6 +36,10 @@ def test_of_summands_the_first_rank_holds_all() -> None:
     (tensor,) = al.Space(al.Layout((3,), (2,), axes=[None]), types=["partial"]).tensors
     whole = np.array([5.0, 6.0, 7.0])
     assert [held(tensor, whole, rank).tolist() for rank in range(2)] == [[5, 6, 7], [0, 0, 0]]
+    # The first one of the grid, whatever its number is.
+    permuted = al.Layout((3,), al.Partition((2,), (1, 0)), axes=[None])
+    (tensor,) = al.Space(permuted, types=["partial"]).tensors
+    assert [held(tensor, whole, rank).tolist() for rank in range(2)] == [[0, 0, 0], [5, 6, 7]]
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,17 @@ def test_inputs_of_all_values_are_drawn_where_one_pass_is_held_against_the_seque
     )
 
 
+def test_parameters_of_a_parallel_module_are_frozen_in_some_cases_unless_the_strategy_says_which() -> None:
+    def drawn(parameters: dict[str, Any]) -> set[Any]:
+        declare: Any = al.subject.parallel(lambda: None, lambda module, mesh: module, name="Parallel")
+        subject = declare(lambda draw, ranks: parameters)
+        found = first_examples(cases(subject, "gradients", (1, 2)), 60)
+        return {case.parameters["frozen"] for case in found}
+
+    assert drawn({"inputs": (2, 3)}) == {0, 1, 2, 3}
+    assert drawn({"inputs": (2, 3), "frozen": 0}) == {0}
+
+
 def test_cases_are_drawn_on_the_ranks_that_are_asked_for() -> None:
     assert {case.ranks for case in first_examples(cases(KEPT, "adjoint", (2, 4)), 60)} == {2, 3, 4}
 

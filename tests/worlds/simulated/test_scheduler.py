@@ -20,6 +20,7 @@ from adjointlab.worlds.simulated.scheduler import (
     WorkerPool,
 )
 from adjointlab.worlds.simulated.schedules.strategies import RoundRobin
+from adjointlab.worlds.simulated.simulation import _blocked
 from adjointlab.worlds.world import Cancelled, Dead, Returned
 
 pytestmark = pytest.mark.mpi_skip
@@ -401,3 +402,9 @@ def test_what_was_held_back_is_delivered_where_no_rank_can_run_and_not_before() 
     assert not delivered
     assert scheduler._next() is second
     assert delivered == ["delivered"]
+
+
+def test_a_rank_that_waits_outside_of_any_call_is_told_without_one() -> None:
+    scheduler, _ = scheduler_of(2)
+    found = _blocked(scheduler.tasks[0])
+    assert (found.where, found.in_backward) == ("?", False)
