@@ -105,7 +105,12 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "checks/layers/sequential",
-        ("tests/checks/test_passes_of_layers.py", f"{_LOOKS}/test_sequential.py", *_LAYERS),
+        (
+            "tests/checks/test_passes_of_layers.py",
+            f"{_LOOKS}/test_sequential.py",
+            f"{_LOOKS}/test_schedule_invariants.py",
+            *_LAYERS,
+        ),
     ),
     (
         "checks/layers/",
