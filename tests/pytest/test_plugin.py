@@ -191,6 +191,31 @@ def test_a_conftest_that_fails_on_one_rank_ends_all(tmp_path: Path) -> None:
     assert result.stderr.count("OSError: only here") == 1
 
 
+REFILLED = """
+import os, pathlib, pytest
+remove = os.rmdir
+def refilling(path, **options):
+    # As a rank does that takes the folder for one that it is to remove itself.
+    if "garbage-" in str(path):
+        raise OSError(39, "Directory not empty", str(path))
+    remove(path, **options)
+@pytest.fixture(autouse=True, scope="session")
+def old_folder(tmp_path_factory):
+    (tmp_path_factory.getbasetemp().parent / "garbage-old").mkdir(exist_ok=True)
+    os.rmdir = refilling
+"""
+
+
+@needs_mpi
+def test_ranks_that_remove_the_same_old_folders_pass_with_warnings_as_errors(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(REFILLED)
+    (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    (tmp_path / "temporary").mkdir()
+    result = launch(cwd=tmp_path, ranks=2, PYTEST_DEBUG_TEMPROOT=str(tmp_path / "temporary"))
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 @needs_mpi
 @pytest.mark.skipif(find_spec("xdist") is None, reason="needs pytest-xdist")
 def test_xdist_under_mpiexec_is_refused(tmp_path: Path) -> None:
