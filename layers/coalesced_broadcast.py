@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Final
 
 from adjointlab.core import arrays
+from adjointlab.core.direct_sum import DirectSumOperator
 from adjointlab.core.layout import Layout
-from adjointlab.core.operator import LinearOperator
 from adjointlab.core.space import Space, check_arguments
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.typing import Array
@@ -27,26 +26,23 @@ MOST_BYTES: Final = 2**16
 """The most that a worker gets in a message of several tensors: larger ones are not worth the copies into it."""
 
 
-class CoalescedBroadcast(LinearOperator):
-    """The `broadcasts` B_i, as one operator of tensors x_i, by the broadcast `joined` of all their local tensors behind one another.
+class CoalescedBroadcast(DirectSumOperator):
+    """The direct sum of `broadcasts`, by the broadcast `joined` of all their local tensors behind one another.
 
     Raises `ValueError` in a call, before its first message, for local tensors that are not what the layouts say.
     """
 
-    symbol = "B"
-
     def __init__(self, broadcasts: Sequence[Broadcast], joined: Broadcast) -> None:
-        self.comm, self.gain, self.fan_in = joined.comm, joined.gain, joined.fan_in
-        self.domain = Space(*(replace(each.one, name=f"x{i}") for i, each in enumerate(broadcasts)))
-        self.codomain = Space(*(replace(each.many, name=f"y{i}") for i, each in enumerate(broadcasts)))
+        super().__init__(*broadcasts)
+        self.batched = False  # a trailing dimension would not stay behind each tensor's own
         self._joined, self._rank = joined, joined.rank
 
     def forward(self, *x: Array) -> tuple[Array, ...]:
-        """The local tensors of B_i x_i."""
+        """The local tensors of B x_0, B x_1, ..."""
         return self._moved(self.domain, self.codomain, self._joined.forward, x)
 
     def adjoint(self, *y: Array) -> tuple[Array, ...]:
-        """The local tensors of B_i* y_i."""
+        """The local tensors of B* y_0, B* y_1, ..."""
         return self._moved(self.codomain, self.domain, self._joined.adjoint, y)
 
     def _moved(

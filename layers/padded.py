@@ -25,10 +25,12 @@ class Padded(nn.Sequential):
     `padding` is (left, right) in each spatial dimension, `mode` one of torch's padding modes.
     """
 
+    bias: nn.Parameter | None
+
     def __init__(self, convolution: nn.Module, padding: Sequence[Sequence[int]], mode: str) -> None:
         super().__init__()
         self.weight: nn.Parameter = convolution.get_parameter("weight")
-        self.bias = cast(nn.Parameter | None, convolution.bias)
+        self.register_parameter("bias", cast(nn.Parameter | None, convolution.bias))
         # In a list: as a submodule it would give each parameter a second name.
         self._convolution = [convolution]
         self.padding: Paddings = tuple((left, right) for left, right in padding)

@@ -274,7 +274,8 @@ def _not_finite(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Verdi
     found = spaces.outputs(seen.matrices for seen in observations)
     for (direction, _, matrices), (axis, space) in zip(found, outputs, strict=True):
         for rank, matrix in enumerate(matrices):
-            for place in np.argwhere(~np.isfinite(matrix)):
+            place = next(iter(np.argwhere(~np.isfinite(matrix))), None)
+            if place is not None:
                 value = "nan" if np.isnan(matrix[tuple(place)]) else "inf"
                 return returned_not_finite(direction, rank, locate(space, int(place[axis])), value)
     return None

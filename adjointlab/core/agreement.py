@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from adjointlab.core.operator import AdjointOperator, CompositeOperator, LinearOperator, Result
+from adjointlab.core.operator import AdjointOperator, CompositeOperator, LinearOperator, Result, precedence_of
 from adjointlab.core.program import Program
 from adjointlab.core.space import Space, check_arguments
 from adjointlab.typing import Array, Communicator
@@ -38,7 +38,7 @@ class CheckedOperator(CompositeOperator):
 
     def __init__(self, operator: LinearOperator) -> None:
         super().__init__(operator.domain, operator.codomain, operator)
-        self.is_identity = operator.is_identity
+        self.is_identity, self.precedence = operator.is_identity, precedence_of(operator)
 
     def forward(self, *x: Array) -> Result:
         self._agree(self.domain, x)

@@ -37,9 +37,12 @@ __all__ = [
     "basis_batch",
     "basis_images",
     "basis_vector",
+    "both_directions",
     "contributions",
     "coordinates",
     "implementation",
+    "precedence_of",
+    "written",
 ]  # fmt: skip
 
 A = TypeVar("A", bound=Array)
@@ -176,6 +179,9 @@ class CompositeOperator(LinearOperator):
     Its bounds `gain` and `fan_in` are `combine` of those of the parts, or unknown where one of these is.
     """
 
+    precedence: int = 3
+    """The precedence of the expression that it prints as: 3 of a factor, 2 of a product, 1 of a sum, 0 of a direct sum."""
+
     def __init__(
         self,
         domain: Space,
@@ -236,7 +242,7 @@ class AdjointOperator(CompositeOperator):
         return inner[::-1] if isinstance(inner, tuple) else inner.adjoint()
 
     def __str__(self) -> str:
-        return f"{_factor(self.part)}*"
+        return f"{written(self.part, 3)}*"
 
     @property
     def H(self) -> LinearOperator:
@@ -248,6 +254,8 @@ class ProductOperator(CompositeOperator):
 
     Its specification is B's program followed by A's, with A's buffers renamed.
     """
+
+    precedence = 2
 
     def __init__(self, left: LinearOperator, right: LinearOperator) -> None:
         _require_fit("composed", ("domain", left.domain), ("codomain", right.codomain))
@@ -274,7 +282,10 @@ class ProductOperator(CompositeOperator):
         if not isinstance(left, tuple) and not isinstance(right, tuple):
             return right.then(left.renamed(self._renamed))
         # One of the two has an adjoint that is not mechanical, so the product's is composed by hand, in the other order.
-        (left_forward, left_adjoint), (right_forward, right_adjoint) = _both(left), _both(right)
+        (left_forward, left_adjoint), (right_forward, right_adjoint) = (
+            both_directions(left),
+            both_directions(right),
+        )
         return (
             right_forward.then(left_forward.renamed(self._renamed)),
             left_adjoint.renamed(self._renamed).then(right_adjoint),
@@ -292,7 +303,7 @@ class ProductOperator(CompositeOperator):
     def __str__(self) -> str:
         # Products associate: (A B) C and A (B C) both print as A B C.
         return " ".join(
-            str(part) if isinstance(part, ProductOperator) else _factor(part) for part in self.parts
+            str(part) if isinstance(part, ProductOperator) else written(part, 3) for part in self.parts
         )
 
     @property
@@ -304,6 +315,8 @@ class ProductOperator(CompositeOperator):
 
 class SumOperator(CompositeOperator):
     """A + B. Raises `ValueError` where their spaces differ."""
+
+    precedence = 1
 
     def __init__(self, left: LinearOperator, right: LinearOperator) -> None:
         _require_fit("added", ("domain", left.domain), ("domain", right.domain))
@@ -317,11 +330,13 @@ class SumOperator(CompositeOperator):
         return _for_each(_add, *(part.adjoint(*y) for part in self.parts))
 
     def __str__(self) -> str:
-        return " + ".join(map(str, self.parts))
+        return " + ".join(written(part, 1) for part in self.parts)
 
 
 class ScaledOperator(CompositeOperator):
     """c A, whose adjoint is conj(c) A*. Raises `ValueError` where c is not in the field of every tensor."""
+
+    precedence = 2
 
     def __init__(self, scalar: complex, operator: LinearOperator) -> None:
         number = _number(scalar)
@@ -344,7 +359,7 @@ class ScaledOperator(CompositeOperator):
         return _for_each(partial(arrays.scale, self.scalar.conjugate()), self.part.adjoint(*y))
 
     def __str__(self) -> str:
-        return f"{self.scalar} {_factor(self.part)}"
+        return f"{self.scalar} {written(self.part, 3)}"
 
 
 def apply_forward(operator: LinearOperator, x: Sequence[A]) -> tuple[A, ...]:
@@ -474,16 +489,18 @@ def contributions(
     return np.concatenate(columns, axis=1)
 
 
-def _factor(operator: LinearOperator) -> str:
-    """Return `operator` as a factor of a product is written."""
-    return (
-        f"({operator})"
-        if isinstance(operator, SumOperator | ProductOperator | ScaledOperator)
-        else str(operator)
-    )
+def written(operator: LinearOperator, precedence: int) -> str:
+    """Return `operator` as a part of an expression is written, in parentheses if its precedence is lower than `precedence`."""
+    return f"({operator})" if precedence_of(operator) < precedence else str(operator)
 
 
-def _both(programs: Program | tuple[Program, Program]) -> tuple[Program, Program]:
+def precedence_of(operator: LinearOperator) -> int:
+    """Return the precedence of the expression that `operator` prints as: :attr:`CompositeOperator.precedence`."""
+    return operator.precedence if isinstance(operator, CompositeOperator) else 3
+
+
+def both_directions(programs: Program | tuple[Program, Program]) -> tuple[Program, Program]:
+    """Return the programs of forward and adjoint, from what a specification is."""
     return programs if isinstance(programs, tuple) else (programs, programs.adjoint())
 
 

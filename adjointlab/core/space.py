@@ -446,11 +446,7 @@ def check_arguments(tensors: Sequence[Tensor], given: Sequence[Array], rank: int
 
     Returns the shape of the batch, () or (b,). Raises as :func:`check_argument` does.
     """
-    if len(given) != len(tensors):
-        names = ", ".join(tensor.name for tensor in tensors)
-        raise ValueError(
-            f"arguments: {len(given)} on rank {rank}, but the operator takes {len(tensors)}: {names}"
-        )
+    check_number(tensors, given, rank)
     (first, first_array), *others = zip(tensors, given, strict=True)
     batch = check_argument(first, first_array, rank)
     for tensor, array in others:
@@ -461,6 +457,15 @@ def check_arguments(tensors: Sequence[Tensor], given: Sequence[Array], rank: int
             )
         _check_library(tensor.name, array, first_array, first.name, rank)
     return batch
+
+
+def check_number(tensors: Sequence[Tensor], given: Sequence[Array], rank: int) -> None:
+    """Raise `ValueError` unless as many arguments are `given` on `rank` as there are `tensors`."""
+    if len(given) != len(tensors):
+        names = ", ".join(tensor.name for tensor in tensors)
+        raise ValueError(
+            f"arguments: {len(given)} on rank {rank}, but the operator takes {len(tensors)}: {names}"
+        )
 
 
 def check_out(

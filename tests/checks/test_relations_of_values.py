@@ -15,11 +15,9 @@ from adjointlab.checks.hints import (
     scaled_alike_hint,
     value_hint,
 )
+from tests.checks.test_texts_of_hints import RANKS, WANT
 
 pytestmark = pytest.mark.mpi_skip
-
-WANT = np.array([243540.0, -280552.0, 607773.0, -972300.0])
-RANKS = np.array([0, 0, 1, 1])
 
 
 def kind(got: Any, want: Any = WANT, allowed: float = 0.0, size: int = 2) -> FaultKind | None:

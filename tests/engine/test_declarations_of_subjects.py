@@ -52,22 +52,25 @@ def operator(**options: Any) -> Subject:
 
 
 def test_a_subject_without_options_has_the_defaults() -> None:
+    defaults: dict[str, Any] = {
+        "reference": None,
+        "arrays": ("numpy",),
+        "orders": ORDERS,
+        "ranks": (),
+        "every": None,
+        "twice_differentiable": False,
+        "takes_steps": False,
+        "process_group": False,
+        "rank_local": (),
+        "declared_in": "",
+    }
     assert replace(operator(), declared_in="") == Subject(
         name="RingShift",
         kind=Kind.OPERATOR,
         build=RingShift,
         draws=cases,
         target=RingShift,
-        reference=None,
-        arrays=("numpy",),
-        orders=ORDERS,
-        ranks=(),
-        every=None,
-        twice_differentiable=False,
-        takes_steps=False,
-        process_group=False,
-        rank_local=(),
-        declared_in="",
+        **defaults,
     )
     bare = Subject("Ring", Kind.PAIR, RingShift, cases, RingShift)
     assert bare == Subject(
@@ -76,16 +79,7 @@ def test_a_subject_without_options_has_the_defaults() -> None:
         RingShift,
         cases,
         RingShift,
-        reference=None,
-        arrays=("numpy",),
-        orders=ORDERS,
-        ranks=(),
-        every=None,
-        twice_differentiable=False,
-        takes_steps=False,
-        process_group=False,
-        rank_local=(),
-        declared_in="",
+        **defaults,
     )
 
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from adjointlab import Layout, Partition
+from adjointlab.checks.program_matrix import program_matrix
 from adjointlab.core import arrays
+from adjointlab.core.program import Program
 from adjointlab.layers.coalesced_broadcast import coalesced
 from adjointlab.layers.convolution import Conv2d
 from adjointlab.primitives.broadcast import Broadcast
@@ -73,6 +75,17 @@ def test_one_message_does_what_the_broadcasts_do_apart(
         ]
 
     assert values_of(ranks, body) == ([True] * 4,) * ranks
+
+
+def test_the_program_of_one_message_is_those_of_the_broadcasts_in_turn() -> None:
+    def body(comm: Any) -> bool:
+        together = coalesced(*broadcasts(comm, Partition((1, 1)), ROW, None))
+        assert together is not None
+        program = together.specification()
+        assert isinstance(program, Program)
+        return np.array_equal(program_matrix(program, together.domain, together.codomain), together.matrix())
+
+    assert values_of(3, body) == (True,) * 3
 
 
 def test_what_moves_nothing_or_much_or_goes_elsewhere_stays_apart() -> None:

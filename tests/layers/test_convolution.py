@@ -55,6 +55,16 @@ def test_sizes_are_given_as_torch_takes_them(
     run_on_ranks(adjointlab_world, ranks, body)
 
 
+@pytest.mark.parametrize("padding", [(1, 1), ((1, 0), (0, 1))], ids=["even", "uneven"])
+def test_a_convolution_without_a_bias_has_none(adjointlab_world: World, padding: Any) -> None:
+    def body(comm: Any) -> None:
+        layer = Conv2d(comm, (1, 1, 1, 1, 1), (1, 2, 4, 4), 2, 3, 3, padding=padding, bias=False)
+        assert layer.bias is None
+        assert list(layer.sequential_state_dict()) == ["weight"]
+
+    run_on_ranks(adjointlab_world, 1, body)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import adjointlab as al
 from adjointlab.checks.program_matrix import program_matrix
 from adjointlab.core import strategies
+from adjointlab.core.direct_sum import DirectSumOperator
 from adjointlab.core.layout import Layout
 from adjointlab.core.notation import explain
 from adjointlab.core.operator import LinearOperator, ProductOperator
@@ -142,6 +143,26 @@ subject = al.subject(chain, name="chain")(chains)
 def test_chains_of_primitives_are_coherent(alarms: Callable[..., dict[str, str]]) -> None:
     world = SimulatedWorld(4)
     assert alarms(world, subject, Budget(40, seed=5)) == {}
+    world.close()
+
+
+def beside(comm: Any, *, steps: tuple[Step, ...]) -> LinearOperator:
+    """The direct sum of the steps."""
+    return DirectSumOperator(*(made(comm, step) for step in steps))
+
+
+def unrelated(draw: Any, ranks: int) -> dict[str, Any]:
+    """One to three primitives, of tensors that have nothing to do with each other."""
+    layouts = [
+        draw(strategies.layouts(ranks, draw(st.integers(1, 2)), whole=False))
+        for _ in range(draw(st.integers(1, 3)))
+    ]
+    return {"steps": tuple(fitting(draw, ranks, layout) for layout in layouts)}
+
+
+def test_direct_sums_of_primitives_are_coherent(alarms: Callable[..., dict[str, str]]) -> None:
+    world = SimulatedWorld(4)
+    assert alarms(world, al.subject(beside, name="direct sum")(unrelated), Budget(40, seed=5)) == {}
     world.close()
 
 

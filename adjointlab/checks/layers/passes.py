@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,12 +83,16 @@ class PassPlan:
             rank = context.rank if per_rank else 0
             if per_rank and position >= len(layer.domain.tensors):
                 rank = tensor.groups.get(rank, rank)
-            return bool(
-                np.random.default_rng((context.setting.seed, rank)).random(len(tensors))[position] < 0.6
-            )
+            return _wanted(context.setting.seed, rank, len(tensors))[position]
 
         drawn = {tensor.name for position, tensor in enumerate(tensors) if wanted(position, tensor)}
         return given | (drawn - (layer.frozen or frozenset()))
+
+
+@lru_cache(maxsize=64)  # of the running case, for all its ranks
+def _wanted(seed: int, rank: int, number: int) -> tuple[bool, ...]:
+    """Of so many tensors on a rank, True for each that is to require a gradient: three in five."""
+    return tuple(map(bool, np.random.default_rng((seed, rank)).random(number) < 0.6))
 
 
 def plainer_seeds(seed: int) -> Iterator[tuple[Hint, int]]:

@@ -105,6 +105,19 @@ class RingWithForms(Ring):
         return self.in_place("adjoint", -1, y)
 
 
+def noting_largest(largest: dict[str, float]) -> dict[str, Fault]:
+    """Faults that are none: they note the largest argument of either direction."""
+
+    def noted(direction: str) -> Fault:
+        def fault(operator: Any, x: Any, result: Any) -> Any:
+            largest[direction] = max(largest.get(direction, 0.0), float(abs(x).max()))
+            return result
+
+        return fault
+
+    return {direction: noted(direction) for direction in ("forward", "adjoint")}
+
+
 class TwoRings(Ring):
     """Two tensors, each moved to the next worker; a fault gets both."""
 

@@ -10,11 +10,11 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.linearity import LINEARITY
 from tests.checks.looks.harness import Look, assert_seen, each_of, verdict
 from tests.checks.looks.operators import (
-    Fault,
     TwoRings,
     filled_with,
     is_zero,
     larger_than,
+    noting_largest,
     on,
     ring,
     where,
@@ -89,16 +89,9 @@ def test_a_look_of_linearity(look: Look) -> None:
 
 def test_a_quarter_of_the_exact_integers_are_combined() -> None:
     # K = 2047 // 4 in half precision, so that |2x + y| is 3K at most, and nearly so among many elements.
-    largest = dict.fromkeys(("forward", "adjoint"), 0.0)
-
-    def noted(direction: str) -> Fault:
-        def fault(operator: Any, x: Any, result: Any) -> Any:
-            largest[direction] = max(largest[direction], float(abs(x).max()))
-            return result
-
-        return fault
-
-    make = ring(shape=(2000,), dtype="float16", **{direction: noted(direction) for direction in largest})
+    largest: dict[str, float] = {}
+    make = ring(shape=(2000,), dtype="float16", **noting_largest(largest))
     assert verdict(LINEARITY, Look("", make, "")).is_coherent
+    assert len(largest) == 2
     for seen in largest.values():
         assert 0.95 * 3 * 511 < seen <= 3 * 511

@@ -19,6 +19,7 @@ from tests.checks.looks.operators import (
     TwoOfCopies,
     doubled,
     last_lost,
+    noting_largest,
     on,
     ring,
     where,
@@ -108,16 +109,8 @@ def test_the_random_vector_has_each_integer_up_to_its_bound_as_often(bound: int)
 
 def test_random_vectors_of_a_proof_have_integers_up_to_64() -> None:
     # So that a sum of products with any whole matrix that is proved is exact in float64.
-    largest = dict.fromkeys(("forward", "adjoint"), 0.0)
-
-    def noted(direction: str) -> Fault:
-        def fault(operator: Any, x: Any, result: Any) -> Any:
-            largest[direction] = max(largest[direction], float(abs(x).max()))
-            return result
-
-        return fault
-
-    make = ring(shape=(150,), **{direction: noted(direction) for direction in largest})
+    largest: dict[str, float] = {}
+    make = ring(shape=(150,), **noting_largest(largest))
     assert verdict(PROOF, Look("", make, "")).is_coherent
     assert largest == {"forward": 64, "adjoint": 64}
 
