@@ -29,6 +29,7 @@ from adjointlab.engine.case import Case, cases
 from adjointlab.engine.constants_of_modules import without_constants_of_modules
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.folded_warnings import FoldedWarning
+from adjointlab.engine.independent_draws import INDEPENDENT
 from adjointlab.engine.interleavings import narrowed
 from adjointlab.engine.retries import with_hints_of_retries
 from adjointlab.engine.run_case import (
@@ -275,8 +276,7 @@ class Search:
     def _drawn_failure(self) -> _Failing | Verdict | None:
         """Draw the cases of the budget, some of them on each number of ranks.
 
-        Hypothesis changes a part of what it has drawn, again and again, and the number of ranks is a small part: so a hundred
-        cases may come without one on two ranks.
+        Each number of ranks is drawn by chance, and a small budget may come without one on two ranks.
         """
         cases, numbers = self._budget.cases, self._subject.ranks_up_to(self._ranks)
         fair = max(1, cases // (3 * len(numbers)))
@@ -376,6 +376,7 @@ class Search:
             # Whatever a user's profile, or the "ci" profile that Hypothesis loads where the variable CI is set, would change
             # is set here: equal seeds have to draw equal cases everywhere. (A seed overrides `derandomize`.)
             database=None,
+            backend=INDEPENDENT,
             deadline=None,
             print_blob=False,
             report_multiple_bugs=False,
@@ -407,6 +408,8 @@ class Search:
                 self._found(self._unconfirmed(case, judgement))
                 raise _Failing(case, judgement)
 
+        # A name for Hypothesis's database, which is not used: to make it, Hypothesis would read and tokenise the source above.
+        vars(every_case_is_coherent)["_hypothesis_internal_database_key"] = b""
         try:
             with without_constants_of_modules():
                 every_case_is_coherent()

@@ -32,6 +32,7 @@ class GradientsCheck(TwinCheck):
 
     name = "gradients"
     order = 90
+    share = 0.5
     varies_values = True
 
     def follow_up(self) -> AnyCheck:
