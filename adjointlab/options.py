@@ -102,10 +102,9 @@ class Option(Generic[T]):
 
 CASES: Final = Option(
     "cases",
-    100,
+    50,
     int,
     "Cases to draw for each check; some draw a part of them, as they find early what they find.",
-    "100 (pytest under CI: 50)",
     least=1,
 )
 SEED: Final = Option[int | None](

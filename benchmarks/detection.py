@@ -4,7 +4,7 @@
     python benchmarks/detection.py --part halos          only those of one part
     python benchmarks/detection.py --write docs/power.md puts them between the marks in that page
 
-Every check of the lab that applies is run on every subject, with the default budget of 100 cases. The tables name all checks
+Every check of the lab that applies is run on every subject, with the default budget. The tables name all checks
 that see the fault, and tell cases and smallest case for the one that saw it first. For halo exchanges and repartitions the
 column "dot test" tells whether the customary one (even layouts, one draw) sees the bug too. Exits with 1 if one is found by
 none.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import zlib
 from dataclasses import dataclass
@@ -50,8 +49,6 @@ _OPTIONS: Final = (
     HTML,
     PATIENCE,
 )
-_CASES_UNDER_CI: Final = 50
-"""Fewer than elsewhere, but fresh ones in each run, of which there are many."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +100,12 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
         text: str = config.getoption(name) or config.getini(name)
         return text
 
-    def value(option: Option[T], default: T | None = None) -> T:
+    def value(option: Option[T]) -> T:
         text = given(option)
         if not text and option.name in table:
             return cast(T, table[option.name])
         if not text:
-            return option.default if default is None else default
+            return option.default
         try:
             return option.parse(text)
         except ValueError as problem:
@@ -135,7 +132,7 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
     if folder.is_file():
         raise pytest.UsageError(f"--adjointlab-folder: {folder} is a file; name a folder")
     return Profile(
-        cases=value(CASES, _CASES_UNDER_CI if os.environ.get("CI") else None),
+        cases=value(CASES),
         seed=secrets.randbits(32) if seed is None else seed,
         ranks=value(RANKS),
         device=value(DEVICE),
