@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECKS_FOR_A_PROCESS", "CheckRun", "processes_for"]
 
-CHECKS_FOR_A_PROCESS = 8
+CHECKS_FOR_A_PROCESS = 16
 """Checks, of as many cases as is the default, by which another process gains more than it takes to start."""
 
 _SECONDS_TO_HEED = 3.0

@@ -193,7 +193,7 @@ def test_under_a_launcher_there_are_no_jobs(
 
 @pytest.mark.parametrize(
     ("checks", "cases", "cores", "processes"),
-    [(1, 10**6, 8, 1), (15, 100, 8, 1), (16, 100, 8, 2), (16, 50, 8, 1), (500, 100, 8, 8), (500, 100, 1, 1)],
+    [(1, 10**6, 8, 1), (31, 50, 8, 1), (32, 50, 8, 2), (32, 25, 8, 1), (500, 50, 8, 8), (500, 50, 1, 1)],
 )
 def test_few_checks_are_done_in_one_process_and_many_on_all_cores(
     checks: int, cases: int, cores: int, processes: int
