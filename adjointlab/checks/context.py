@@ -336,6 +336,11 @@ class CheckContext:
         return max(self.domain.dimension, self.codomain.dual.dimension)
 
     @_computed_once
+    def has_integers(self) -> bool:
+        """True if a tensor of either space is of an integer type."""
+        return any(tensor.element.is_integer for tensor in (*self.domain.tensors, *self.codomain.tensors))
+
+    @_computed_once
     def precision(self) -> int:
         """p: integers up to 2**p are exact in every tensor of both spaces."""
         tensors = (*self.domain.tensors, *self.codomain.tensors)
