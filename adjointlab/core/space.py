@@ -103,7 +103,10 @@ class Tensor:
     def __post_init__(self) -> None:
         dtype(self.dtype)
         order = self.layout.partition.order
-        types = tuple(LocalType(entry) for entry in self.types) or (LocalType.VARYING,) * order
+        if not self.types:
+            object.__setattr__(self, "types", (LocalType.VARYING,) * order)
+            return  # nearly always
+        types = tuple([LocalType(entry) for entry in self.types])
         if len(types) != order:
             raise ValueError(
                 f"types: a partition of order {order} needs {order} local types, "
@@ -261,7 +264,7 @@ class Space(Drawable):
             for entry in tensors
         )
         names = [entry.name for entry in entries]
-        if len(set(names)) != len(names):
+        if len(names) > 1 and len(set(names)) != len(names):
             raise ValueError(f"tensors: the names {names} are not distinct; give each tensor its own name")
         object.__setattr__(self, "tensors", entries)
 
