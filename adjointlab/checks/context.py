@@ -182,7 +182,7 @@ class CheckContext:
         self.needs_run = needs_run
         self.comm = comm
         self.rank = comm.Get_rank()
-        self._known_values: dict[tuple[Space, Draw], Local] = {}
+        self._known_values: dict[tuple[Side, int, int, int], tuple[Space, Local]] = {}
         self.leaks: dict[Direction, str] = {}  # by direction: a communicator that calls make and do not free
         self._has_leaked: list[tuple[LinearOperator, Direction]] = []  # calls after which one more was left
         # Communicators of a world are told where user code ends: what follows is the lab's. And they list those that were made
@@ -265,7 +265,7 @@ class CheckContext:
         the same element of a varying or partial tensor, each draws another value: with equal copies, an adjoint of a broadcast
         that returns P times one cotangent, and not the sum of all P, would pass.
         """
-        values = self._drawn(space, Draw(self.setting.seed, number, side, bound, exponent))
+        values = self._drawn(space, side, number, bound, exponent)
         memory, order = self.library, order or self.setting.order(side)
         return tuple(
             [
@@ -274,17 +274,20 @@ class CheckContext:
             ]
         )
 
-    def _drawn(self, space: Space, draw: Draw) -> Local:
-        """This rank's values of a draw, which are kept for the next time if they are few: some checks place them ten times."""
-        if (known := self._known_values.get((space, draw))) is not None:
-            return known
+    def _drawn(self, space: Space, side: Side, number: int, bound: int, exponent: int) -> Local:
+        """This rank's values of a draw, kept for the next time if they are few: some checks place them several times."""
+        key = side, number, bound, exponent
+        known = self._known_values.get(key)
+        if known is not None and known[0] is space:
+            return known[1]
+        draw = Draw(self.setting.seed, number, side, bound, exponent)
         values = tuple(
             [local_values(space, position, self.rank, draw) for position in range(len(space.tensors))]
         )
         for each in values:
             each.flags.writeable = False
         if sum([each.size for each in values]) <= _KEPT_ELEMENTS:
-            self._known_values[space, draw] = values
+            self._known_values[key] = space, values
         return values
 
     def forward(self, x: Sequence[Array], operator: LinearOperator | None = None) -> tuple[Array, ...]:

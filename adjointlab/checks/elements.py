@@ -211,7 +211,8 @@ def first_difference(
         got = summed(tensor, [local[position] for local in actual])
         want = summed(tensor, [local[position] for local in expected])
         unbounded = not_finite is not WhereNotFinite.WRONG and tensor.element.kind == "real"
-        scale = max(map(_largest, want.values()), default=0.0)
+        # Where nothing may differ the largest value does not matter.
+        scale = max(map(_largest, want.values()), default=0.0) if tolerance.relative else 0.0
         for rank, array in got.items():
             if array.shape != want[rank].shape:
                 return Difference(
@@ -224,10 +225,10 @@ def first_difference(
                     near = near | np.isnan(array) | ~np.isfinite(want[rank])
                 else:
                     near = np.where(np.isfinite(want[rank]), near, ~np.isfinite(array))
-            # Negated, so that NaN counts as different. Arrays of Python integers give Python's booleans in order 0.
-            wrong = ~np.asarray(near, dtype=bool)
-            if wrong.any():
-                index = _first_index(wrong)
+            # Not by what is far, so that NaN counts as different. Arrays of Python integers give Python's booleans in order 0.
+            is_near = np.asarray(near, dtype=bool)
+            if not is_near.all():
+                index = _first_index(~is_near)
                 return Difference(
                     element_name(tensor, rank, index),
                     _number(array[index]),
