@@ -16,12 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import CheckContext, Gain
-from adjointlab.checks.elements import first_not_finite, returned_not_finite, square_norm
+from adjointlab.checks.elements import Local, first_not_finite, returned_not_finite, square_norm
 from adjointlab.checks.evidence import Evidence
 from adjointlab.checks.hints import narrowing_hint
 from adjointlab.checks.matrix import WitnessedCheck
@@ -29,7 +30,9 @@ from adjointlab.checks.schedule_invariant import InnerProductResult, ScheduleInv
 from adjointlab.checks.verdict import Figure, Figures, Inapplicable, Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.operator import Direction
-from adjointlab.core.vectors import ZERO, Exact, pair_local
+from adjointlab.core.space import Space
+from adjointlab.core.vectors import Exact, exact_sum, pair_local
+from adjointlab.typing import NumpyArray
 
 __all__ = ["ADJOINT", "AdjointCheck", "DotTestObservation", "InnerProducts", "miss_probability"]
 
@@ -85,7 +88,7 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
         gain = context.gain
         bound = context.integer_bound() if gain.value else 0
         rounds = _rounds(bound)
-        integers = _has_integers(context)
+        integers = context.has_integers
         bounds = [bound] * rounds + ([] if integers else [0])
         if not bounds:
             reason = (
@@ -169,50 +172,71 @@ def _rounds(bound: int) -> int:
     return math.ceil(math.log(MISS_TARGET) / math.log(miss_probability(bound)))
 
 
-def _has_integers(context: CheckContext) -> bool:
-    return any(t.element.is_integer for t in (*context.domain.tensors, *context.codomain.tensors))
-
-
 def _products(context: CheckContext, number: int, bound: int) -> InnerProducts | NotFinite:
     """This rank's part of draw `number`, or the first NaN or infinity among its results."""
-    # Times a power of two for each vector, nothing rounds; as it is never 1, a cast to integers shows.
-    exponents = (-2, -1, 1, 2)
-    seed = context.setting.seed + number
-    exponent_x, exponent_y = (
-        (0, 0) if _has_integers(context) else (exponents[seed % 4], exponents[seed // 4 % 4])
-    )
-    placed_x = context.placed(context.domain, "primal", number, bound, exponent_x)
-    placed_y = context.placed(context.codomain.dual, "dual", number, bound, exponent_y)
-    fx, fstar_y = context.forward([p.view for p in placed_x]), context.adjoint([p.view for p in placed_y])
-    # Pair with the values that were drawn: an operator that overwrites its argument is for the purity check to find.
-    x, y = [p.values for p in placed_x], [p.values for p in placed_y]
     rank, domain, codomain = context.rank, context.domain, context.codomain
-    for direction, space, local in (
-        (Direction.FORWARD, codomain, fx),
-        (Direction.ADJOINT, domain.dual, fstar_y),
-    ):
-        if found := first_not_finite(space, tuple(map(arrays.to_numpy, local)), rank):
-            return NotFinite(direction, *found)
-    forward, adjoint = pair_local(codomain, fx, y, rank), pair_local(domain, x, fstar_y, rank)
-    if bound and context.gain.is_exact:
-        return InnerProducts(bound, forward, adjoint, None)
-    squares = (
-        square_norm(codomain, fx, rank),
-        square_norm(codomain, y, rank),
-        square_norm(domain, x, rank),
-        square_norm(domain, fstar_y, rank),
+    exponent_x, exponent_y = _exponents(context, number)
+    placed_x = context.placed(domain, "primal", number, bound, exponent_x)
+    placed_y = context.placed(codomain.dual, "dual", number, bound, exponent_y)
+    fx, fstar_y = context.forward([p.view for p in placed_x]), context.adjoint([p.view for p in placed_y])
+    drawn = _Vectors(
+        # Pair with the values that were drawn: an operator that overwrites its argument is for the purity check to find.
+        x=tuple([p.values for p in placed_x]),
+        y=tuple([p.values for p in placed_y]),
+        fx=tuple(map(arrays.to_numpy, fx)),
+        fstar_y=tuple(map(arrays.to_numpy, fstar_y)),
     )
-    abs_x, abs_y = (np.abs(np.concatenate([np.zeros(0), *(a.ravel() for a in v)])) for v in (x, y))
+    if found := first_not_finite(codomain, drawn.fx, rank):
+        return NotFinite(Direction.FORWARD, *found)
+    if found := first_not_finite(domain, drawn.fstar_y, rank):
+        return NotFinite(Direction.ADJOINT, *found)
+    return InnerProducts(
+        bound,
+        pair_local(codomain, drawn.fx, drawn.y, rank),
+        pair_local(domain, drawn.x, drawn.fstar_y, rank),
+        None if bound and context.gain.is_exact else _magnitudes(drawn, domain, codomain, rank),
+    )
+
+
+def _exponents(context: CheckContext, number: int) -> tuple[int, int]:
+    """Of the powers of two that x and y of a draw come times."""
+    # Times a power of two for each vector, nothing rounds; as it is never 1, a cast to integers shows.
+    exponents, seed = (-2, -1, 1, 2), context.setting.seed + number
+    return (0, 0) if context.has_integers else (exponents[seed % 4], exponents[seed // 4 % 4])
+
+
+class _Vectors(NamedTuple):
+    """What a rank holds of the vectors of one draw, in NumPy."""
+
+    x: Local
+    y: Local
+    fx: Local
+    fstar_y: Local
+
+
+def _magnitudes(drawn: _Vectors, domain: Space, codomain: Space, rank: int) -> Magnitudes:
+    squares = (
+        square_norm(codomain, drawn.fx, rank),
+        square_norm(codomain, drawn.y, rank),
+        square_norm(domain, drawn.x, rank),
+        square_norm(domain, drawn.fstar_y, rank),
+    )
+    abs_x, abs_y = _absolute(drawn.x), _absolute(drawn.y)
     sums = (float(abs_x.sum()), float(abs_y.sum()))
     peaks = (float(abs_x.max(initial=0.0)), float(abs_y.max(initial=0.0)))
-    return InnerProducts(bound, forward, adjoint, Magnitudes(squares, sums, peaks))
+    return Magnitudes(squares, sums, peaks)
+
+
+def _absolute(local: Local) -> NumpyArray:
+    """The magnitudes of all elements of a rank's local tensors, in float64."""
+    return np.asarray(np.abs(np.concatenate([_NOTHING, *[array.ravel() for array in local]])))
+
+
+_NOTHING = np.zeros(0)
 
 
 def _total(contributions: Sequence[InnerProducts]) -> InnerProducts:
     """Sum of the contributions of all ranks to one draw."""
-    forward, adjoint = ZERO, ZERO
-    for part in contributions:
-        forward, adjoint = forward + part.forward, adjoint + part.adjoint
     parts = [part.magnitudes for part in contributions if part.magnitudes is not None]
     magnitudes = None
     if parts:
@@ -220,7 +244,12 @@ def _total(contributions: Sequence[InnerProducts]) -> InnerProducts:
         sums = tuple(np.sum([part.sums for part in parts], axis=0).tolist())
         peaks = tuple(np.max([part.peaks for part in parts], axis=0).tolist())
         magnitudes = Magnitudes(squares, sums, peaks)
-    return InnerProducts(contributions[0].bound, forward, adjoint, magnitudes)
+    return InnerProducts(
+        contributions[0].bound,
+        exact_sum([part.forward for part in contributions]),
+        exact_sum([part.adjoint for part in contributions]),
+        magnitudes,
+    )
 
 
 def _error(draw: InnerProducts, mixed: bool) -> float:

@@ -66,6 +66,9 @@ _GAIN_IF_UNKNOWN = 2**8
 _LARGEST_BOUND = 2**53
 """Largest K. A value is a 64-bit hash modulo 2K + 1, which must be far below 2**64 for all values to be as likely."""
 
+_KEPT_ELEMENTS = 1024
+"""The largest vector of which the values are kept as long as a case lasts."""
+
 _LARGEST_GAIN = 2**64
 """Largest gain that is stated: under it no integer is exact in any element type."""
 
@@ -92,7 +95,7 @@ class InputSetting:
 
     def order(self, side: Side) -> str:
         """Memory order of the inputs of one side."""
-        return {"primal": self.primal_order, "dual": self.dual_order}[side]
+        return self.primal_order if side == "primal" else self.dual_order
 
 
 class GainSource(Enum):
@@ -179,6 +182,7 @@ class CheckContext:
         self.needs_run = needs_run
         self.comm = comm
         self.rank = comm.Get_rank()
+        self._known_values: dict[tuple[Side, int, int, int], tuple[Space, Local]] = {}
         self.leaks: dict[Direction, str] = {}  # by direction: a communicator that calls make and do not free
         self._has_leaked: list[tuple[LinearOperator, Direction]] = []  # calls after which one more was left
         # Communicators of a world are told where user code ends: what follows is the lab's. And they list those that were made
@@ -261,16 +265,30 @@ class CheckContext:
         the same element of a varying or partial tensor, each draws another value: with equal copies, an adjoint of a broadcast
         that returns P times one cotangent, and not the sum of all P, would pass.
         """
-        draw = Draw(self.setting.seed, number, side, bound, exponent)
+        values = self._drawn(space, side, number, bound, exponent)
+        memory, order = self.library, order or self.setting.order(side)
         return tuple(
-            place(
-                local_values(space, position, self.rank, draw),
-                tensor.dtype,
-                self.library,
-                order or self.setting.order(side),
-            )
-            for position, tensor in enumerate(space.tensors)
+            [
+                place(each, tensor.dtype, memory, order)
+                for each, tensor in zip(values, space.tensors, strict=True)
+            ]
         )
+
+    def _drawn(self, space: Space, side: Side, number: int, bound: int, exponent: int) -> Local:
+        """This rank's values of a draw, kept for the next time if they are few: some checks place them several times."""
+        key = side, number, bound, exponent
+        known = self._known_values.get(key)
+        if known is not None and known[0] is space:
+            return known[1]
+        draw = Draw(self.setting.seed, number, side, bound, exponent)
+        values = tuple(
+            [local_values(space, position, self.rank, draw) for position in range(len(space.tensors))]
+        )
+        for each in values:
+            each.flags.writeable = False
+        if sum([each.size for each in values]) <= _KEPT_ELEMENTS:
+            self._known_values[key] = space, values
+        return values
 
     def forward(self, x: Sequence[Array], operator: LinearOperator | None = None) -> tuple[Array, ...]:
         """F x, of the codomain's shapes and element types; of another instance if `operator` is given."""
@@ -334,6 +352,11 @@ class CheckContext:
     def _dimension(self) -> int:
         """The longer side of the operator's matrix."""
         return max(self.domain.dimension, self.codomain.dual.dimension)
+
+    @_computed_once
+    def has_integers(self) -> bool:
+        """True if a tensor of either space is of an integer type."""
+        return any(tensor.element.is_integer for tensor in (*self.domain.tensors, *self.codomain.tensors))
 
     @_computed_once
     def precision(self) -> int:

@@ -19,8 +19,8 @@ def size_of(comm: Communicator) -> int:
         raise ValueError(
             "comm: the null communicator has no ranks; make the operator on the ranks of a communicator alone"
         )
-    methods = (getattr(given, name, None) for name in ("Get_rank", "Get_size"))
-    if isinstance(given, type) or not all(map(callable, methods)):
+    has_methods = callable(getattr(given, "Get_rank", None)) and callable(getattr(given, "Get_size", None))
+    if isinstance(given, type) or not has_methods:
         raise TypeError(
             f"comm: {given!r} is no communicator; pass the one that your function is handed, or mpi4py's MPI.COMM_WORLD"
         )

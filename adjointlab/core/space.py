@@ -103,7 +103,10 @@ class Tensor:
     def __post_init__(self) -> None:
         dtype(self.dtype)
         order = self.layout.partition.order
-        types = tuple(LocalType(entry) for entry in self.types) or (LocalType.VARYING,) * order
+        if not self.types:
+            object.__setattr__(self, "types", (LocalType.VARYING,) * order)
+            return  # nearly always
+        types = tuple([LocalType(entry) for entry in self.types])
         if len(types) != order:
             raise ValueError(
                 f"types: a partition of order {order} needs {order} local types, "
@@ -160,10 +163,35 @@ class Tensor:
     def is_counted(self, rank: int) -> bool:
         """Return True if the local tensor of `rank` counts in the pairing: of invariant copies, only the first does."""
         partition = self.layout.partition
-        return partition.is_active(rank) and all(
+        if LocalType.INVARIANT not in self.types or not partition.is_active(rank):
+            return partition.is_active(rank)
+        return all(
             not i or entry is not LocalType.INVARIANT
             for i, entry in zip(partition.index(rank), self.types, strict=True)
         )
+
+    def copy_key(self, rank: int) -> int:
+        """Number the copies of an element: the grid index of an active rank along the dimensions where copies differ.
+
+        They differ along a dimension whose ranks hold values of their own for one element.
+        """
+        known = self._copy_keys.get(rank)
+        return known if known is not None else self._numbered(rank)
+
+    def _numbered(self, rank: int) -> int:
+        key = 0
+        partition, overlapping = self.layout.partition, self.layout.overlapping
+        for i, side, overlap, entry in zip(
+            partition.index(rank), partition.shape, overlapping, self.types, strict=True
+        ):
+            key = key * side + (i if overlap and not entry.is_shared else 0)
+        self._copy_keys[rank] = key
+        return key
+
+    @cached_property
+    def _copy_keys(self) -> dict[int, int]:
+        """Copy keys by rank, of those that were asked for."""
+        return {}
 
     def __str__(self) -> str:
         return f"{self.layout} {self._kind}"
@@ -236,7 +264,7 @@ class Space(Drawable):
             for entry in tensors
         )
         names = [entry.name for entry in entries]
-        if len(set(names)) != len(names):
+        if len(names) > 1 and len(set(names)) != len(names):
             raise ValueError(f"tensors: the names {names} are not distinct; give each tensor its own name")
         object.__setattr__(self, "tensors", entries)
 
@@ -265,7 +293,8 @@ class Space(Drawable):
     @cached_property
     def dual(self) -> Space:
         """The space of cotangents."""
-        return Space(*(tensor.dual for tensor in self.tensors))
+        # Of all ranks. The names too are those of this space, though equality does not ask for them.
+        return _dual(self, tuple([tensor.name for tensor in self.tensors]))
 
     @property
     def is_complex(self) -> bool:
@@ -330,6 +359,11 @@ class Space(Drawable):
             (tensor,) = self.tensors
             return str(tensor)
         return ", ".join(f"{tensor.name}: {tensor}" for tensor in self.tensors)
+
+
+@lru_cache(maxsize=256)
+def _dual(space: Space, names: tuple[str, ...]) -> Space:
+    return Space(*(tensor.dual for tensor in space.tensors))
 
 
 def needs_messages(domain: Space, codomain: Space) -> bool:

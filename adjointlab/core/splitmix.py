@@ -40,7 +40,12 @@ def with_key(bits: NumpyArray, key: int) -> NumpyArray:
     return _finalised(bits ^ np.uint64(key))
 
 
+# Arrays, for NumPy converts scalars in each operation. They are never written to.
+_SHIFTS: Final = tuple(np.array(bits, dtype=np.uint64) for bits in (30, 27, 31))
+_FACTORS: Final = tuple(np.array(factor, dtype=np.uint64) for factor in (_FIRST, _SECOND))
+
+
 def _finalised(z: NumpyArray) -> NumpyArray:
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(_FIRST)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(_SECOND)
-    return np.asarray(z ^ (z >> np.uint64(31)))
+    z = (z ^ (z >> _SHIFTS[0])) * _FACTORS[0]
+    z = (z ^ (z >> _SHIFTS[1])) * _FACTORS[1]
+    return np.asarray(z ^ (z >> _SHIFTS[2]))

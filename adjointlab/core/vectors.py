@@ -19,16 +19,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from operator import mul
 from typing import Literal
 
 import numpy as np
 
 from adjointlab.core import arrays
+from adjointlab.core.arrays import Dtype
 from adjointlab.core.space import Space, Tensor
 from adjointlab.core.splitmix import mixed, with_key, without_key
 from adjointlab.typing import Array, NumpyArray
 
-__all__ = ["VALUES", "ZERO", "Draw", "Exact", "NotFinite", "Role", "dot", "local_values", "pair_local"]
+__all__ = [
+    "VALUES",
+    "ZERO",
+    "Draw",
+    "Exact",
+    "NotFinite",
+    "Role",
+    "dot",
+    "exact_sum",
+    "local_values",
+    "pair_local",
+]
 
 Role = Literal["primal", "dual"]
 """Values are an argument of an operator, or a cotangent."""
@@ -85,26 +98,35 @@ def local_values(space: Space, position: int, rank: int, draw: Draw) -> NumpyArr
         holder, seed = draw.beyond
         seed = draw.seed if _is_held_by(holder, tensor, rank) else seed
         return local_values(space, position, rank, replace(draw, beyond=None, seed=seed))
+    element, shape = tensor.element, layout.local_shape(rank)
+    key = mixed(_key(draw.seed, draw.index, position, draw.role) ^ tensor.copy_key(rank))
+    are_equal = draw.values == "equal" and not element.is_integer
+    bits_of = _kept_bits if math.prod(shape) <= _KEPT_ELEMENTS else _bits
+    if element.is_complex:
+        real, imaginary = (
+            _component(element, with_key(bits_of(window, layout.hull, part, 2, are_equal), key), draw)
+            for part in range(2)
+        )
+        values = real + 1j * imaginary
+    else:
+        values = _component(element, with_key(bits_of(window, layout.hull, 0, 1, are_equal), key), draw)
+    return np.asarray(values, dtype=element.in_numpy).reshape(shape)
+
+
+@lru_cache(maxsize=256)  # of all ranks
+def _key(seed: int, index: int, position: int, role: Role) -> int:
+    """What a draw has in common on all ranks, in 64 bits."""
     key = 0
-    for part in (draw.seed, draw.index, position, int(draw.role == "dual"), _copy_key(tensor, rank)):
+    for part in (seed, index, position, int(role == "dual")):
         key = mixed(key ^ part)
-    parts = 2 if tensor.element.is_complex else 1
-    are_equal = draw.values == "equal" and not tensor.element.is_integer
-    bits_of = _kept_bits if layout.local_size(rank) <= _KEPT_ELEMENTS else _bits
-    values, *imaginary = (
-        _component(tensor, with_key(bits_of(window, layout.hull, part, parts, are_equal), key), draw)
-        for part in range(parts)
-    )
-    for component in imaginary:
-        values = values + 1j * component
-    return np.asarray(values, dtype=tensor.element.in_numpy).reshape(layout.local_shape(rank))
+    return key
 
 
 def _is_held_by(holder: int, tensor: Tensor, rank: int) -> bool:
     """True if `holder` has the values of all elements of `rank` too; else it has those of none."""
     # Windows of ranks with the same copies are equal or disjoint: where they overlap otherwise, each rank's copies are its own.
     window = tensor.layout.window
-    return window(rank) == window(holder) and _copy_key(tensor, rank) == _copy_key(tensor, holder)
+    return window(rank) == window(holder) and tensor.copy_key(rank) == tensor.copy_key(holder)
 
 
 def _bits(
@@ -134,20 +156,19 @@ _KEPT_ELEMENTS = 1024
 _kept_bits = lru_cache(maxsize=512)(_bits)
 
 
-def _component(tensor: Tensor, bits: NumpyArray, draw: Draw) -> NumpyArray:
+def _component(element: Dtype, bits: NumpyArray, draw: Draw) -> NumpyArray:
     """Turn 64 random bits each into real numbers of the set that `draw` names."""
-    scale = 2.0**draw.exponent
-    precision = tensor.element.precision
-    if draw.bound > 2**precision - tensor.element.is_integer:
-        raise ValueError(f"bound: integers up to {draw.bound} are not exact in {tensor.dtype}")
-    if draw.bound:
-        whole = (bits % np.uint64(2 * draw.bound + 1)).astype(np.int64) - draw.bound
-        return np.asarray(whole if tensor.element.is_integer else _of_kind(whole, bits, draw) * scale)
-    if tensor.element.is_integer:
+    precision, bound = element.precision, draw.bound
+    if bound > 2**precision - element.is_integer:
+        raise ValueError(f"bound: integers up to {bound} are not exact in {element.name}")
+    if bound:
+        whole = (bits % np.uint64(2 * bound + 1)).view(np.int64) - bound
+        return np.asarray(whole if element.is_integer else _of_kind(whole, bits, draw) * 2.0**draw.exponent)
+    if element.is_integer:
         raise ValueError("an integer tensor has no floating values; give a bound")
     # p + 1 random bits, less 2**p: an integer in [-2**p, 2**p), which p bits and a sign hold without rounding.
-    significands = (bits >> np.uint64(63 - precision)).astype(np.int64) - 2**precision
-    return np.asarray(significands * 2.0**-precision * scale)
+    significands = (bits >> np.uint64(63 - precision)).view(np.int64) - 2**precision
+    return np.asarray(significands * 2.0**-precision * 2.0**draw.exponent)
 
 
 def _of_kind(whole: NumpyArray, bits: NumpyArray, draw: Draw) -> NumpyArray:
@@ -159,23 +180,6 @@ def _of_kind(whole: NumpyArray, bits: NumpyArray, draw: Draw) -> NumpyArray:
             whole + (bits >> np.uint64(64 - _FRACTION_BITS)).astype(np.float64) / 2**_FRACTION_BITS
         )
     return whole
-
-
-def _differs(tensor: Tensor) -> list[bool]:
-    """For each partition dimension: True if ranks along it hold values of their own for one element."""
-    return [
-        overlapping and not entry.is_shared
-        for overlapping, entry in zip(tensor.layout.overlapping, tensor.types, strict=True)
-    ]
-
-
-def _copy_key(tensor: Tensor, rank: int) -> int:
-    """Number the copies of an element: the rank's grid index along the dimensions where copies differ."""
-    key = 0
-    partition = tensor.layout.partition
-    for i, side, differs in zip(partition.index(rank), partition.shape, _differs(tensor), strict=True):
-        key = key * side + (i if differs else 0)
-    return key
 
 
 _FEW = 64
@@ -216,11 +220,28 @@ def pair_local(space: Space, x: Sequence[Array], g: Sequence[Array], rank: int) 
     Summed over all ranks this is the pairing: the Euclidean one over all memory, except that only the first of invariant copies
     counts. Raises :class:`NotFinite` if a NaN or infinity is among the values.
     """
-    total = ZERO
-    for tensor, a, b in zip(space.tensors, x, g, strict=True):
-        if tensor.is_counted(rank):
-            total = total + dot(arrays.to_numpy(a), arrays.to_numpy(b))
-    return total
+    return exact_sum(
+        [
+            dot(arrays.to_numpy(a), arrays.to_numpy(b))
+            for tensor, a, b in zip(space.tensors, x, g, strict=True)
+            if tensor.is_counted(rank)
+        ]
+    )
+
+
+def exact_sum(parts: Sequence[Exact]) -> Exact:
+    """Return the sum of `parts`."""
+    if len(parts) < 2:
+        return parts[0] if parts else ZERO
+    imaginary = [part.imag for part in parts if part.imag]
+    return Exact(_sum([part.real for part in parts]), _sum(imaginary) if imaginary else ZERO.imag)
+
+
+def _sum(terms: Sequence[Fraction]) -> Fraction:
+    # Over one denominator: `Fraction` looks for a common divisor in each of its additions.
+    ratios = [term.as_integer_ratio() for term in terms]
+    scale = math.lcm(*[denominator for _, denominator in ratios])
+    return Fraction(sum([numerator * (scale // denominator) for numerator, denominator in ratios]), scale)
 
 
 def dot(a: NumpyArray, b: NumpyArray) -> Exact:
@@ -228,19 +249,19 @@ def dot(a: NumpyArray, b: NumpyArray) -> Exact:
     if a.shape != b.shape:
         raise ValueError(f"b: has shape {b.shape}, but a has shape {a.shape}")
     a, b = a.ravel(), b.ravel()
+    if a.dtype.kind != "c" and b.dtype.kind != "c":
+        return Exact(_dot(a, b))
     real = _dot(a.real, b.real)
-    if not (np.iscomplexobj(a) or np.iscomplexobj(b)):
-        return Exact(real)
     return Exact(real + _dot(a.imag, b.imag), _dot(a.imag, b.real) - _dot(a.real, b.imag))
 
 
 def _dot(a: NumpyArray, b: NumpyArray) -> Fraction:
     if not a.size:
-        return Fraction(0)
+        return ZERO.real
     is_integer = a.dtype.kind in "iu" or b.dtype.kind in "iu"  # their 64 bits do not fit the limbs
     if a.size <= _FEW or is_integer:
         (scale_a, whole_a), (scale_b, whole_b) = _whole(a.tolist()), _whole(b.tolist())
-        return Fraction(sum(map(int.__mul__, whole_a, whole_b)), scale_a * scale_b)
+        return Fraction(sum(map(mul, whole_a, whole_b)), scale_a * scale_b)
     blocks = range(0, a.size, _BLOCK)
     return sum((_dot_in_limbs(a[i : i + _BLOCK], b[i : i + _BLOCK]) for i in blocks), Fraction(0))
 
@@ -251,7 +272,9 @@ def _whole(values: list[float] | list[int]) -> tuple[int, list[int]]:
         ratios = [value.as_integer_ratio() for value in values]
     except (OverflowError, ValueError):
         raise NotFinite("a NaN or an infinity is among the values") from None
-    scale = max(denominator for _, denominator in ratios)  # all are powers of two
+    scale = max([denominator for _, denominator in ratios])  # all are powers of two
+    if scale == 1:
+        return 1, [numerator for numerator, _ in ratios]
     return scale, [numerator * (scale // denominator) for numerator, denominator in ratios]
 
 

@@ -13,7 +13,7 @@ from adjointlab.core import vectors as vectors_module
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
-from adjointlab.core.vectors import ZERO, Exact, NotFinite, dot, pair_local
+from adjointlab.core.vectors import ZERO, Exact, NotFinite, dot, exact_sum, pair_local
 
 small = settings(max_examples=60, deadline=None)
 REAL = ("float64", "float32", "float16")
@@ -204,3 +204,9 @@ def test_long_vectors_are_summed_in_numpy_and_short_ones_and_integers_in_python(
         x, y = (np.full(size, 3).astype(dtype) for dtype in dtypes)
         assert dot(x, y) == Exact(Fraction(9 * size))
         assert set(used) == {expected}
+
+
+@given(st.lists(st.builds(Exact, st.fractions(), st.sampled_from([0, 1, -3]).map(Fraction)), max_size=4))
+@small
+def test_a_sum_is_that_of_the_fractions(parts: list[Exact]) -> None:
+    assert exact_sum(parts) == sum(parts, ZERO)

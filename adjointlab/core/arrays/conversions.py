@@ -48,6 +48,9 @@ def to_numpy(array: Array) -> NumpyArray:
     """Return the values as a NumPy array, which may share memory; bfloat16 widens to float32, which holds it exactly."""
     if isinstance(array, np.ndarray):
         return np.asarray(array)
+    (held,) = in_numpy(array)
+    if isinstance(held, np.ndarray):
+        return held
     if is_torch(array):
         detached = _resolved(array)
         return np.asarray((detached.float() if _is_bfloat16(detached) else detached).cpu().numpy())
@@ -80,8 +83,10 @@ def message(array: Array) -> Array:
 
 def octets_of_values(array: Array) -> bytes:
     """Return the bits of the values in row-major order, copied to the host."""
-    moved: Any = message(array)
-    return b"" if 0 in moved.shape else bytes(to_numpy(moved).tobytes())
+    (held,) = in_numpy(array)
+    if not isinstance(held, np.ndarray):
+        held = to_numpy(message(array))
+    return bytes(held.tobytes())
 
 
 def elementwise(array: Array) -> Array:
