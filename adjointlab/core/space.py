@@ -179,9 +179,8 @@ class Tensor:
         return self.dtype + (f" {'/'.join(entry.value for entry in self.types)}" if types else "")
 
 
-@lru_cache(
-    maxsize=64
-)  # every rank makes the same ones, and what is worked out for one object is there for the next rank
+# Every rank makes the same ones, and what has been worked out for one object is there for the next rank.
+@lru_cache(maxsize=64)
 def _tensor(layout: Layout, dtype: str, types: tuple[LocalType, ...], name: str) -> Tensor:
     return Tensor(layout, dtype, types, name)
 
