@@ -36,7 +36,8 @@ def program_matrix(program: Program, source: Space, target: Space) -> NumpyArray
             start, shape = source.offset(position, rank), tensor.layout.local_shape(rank)
             assert start is not None
             columns = identity[start : start + math.prod(shape)].reshape(*shape, width)
-            memory[rank, tensor.name] = columns.astype(tensor.element.in_numpy)
+            # A view where it can be one: the program executes on copies.
+            memory[rank, tensor.name] = columns.astype(tensor.element.in_numpy, copy=False)
     result = program.execute(memory, (width,))
     matrix = np.zeros((target.dual.dimension, width), np.complex128 if target.is_complex else np.float64)
     for (position, rank), rows in target.coordinate_rows.items():

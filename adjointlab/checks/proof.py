@@ -219,11 +219,13 @@ def _differing(
     *,
     of_adjoint: bool = False,
 ) -> Witness | None:
-    wrong = ~(actual == expected)  # NaN equals nothing
-    if not wrong.any():
+    equal = actual == expected  # NaN equals nothing
+    if equal.all():
         return None
     rows, columns = (range(side) for side in actual.shape)
-    return first_witness(wrong, actual, expected, source, target, columns, rows, names, of_adjoint=of_adjoint)
+    return first_witness(
+        ~equal, actual, expected, source, target, columns, rows, names, of_adjoint=of_adjoint
+    )
 
 
 PROOF = ProofCheck()

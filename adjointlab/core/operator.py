@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, SupportsComplex, TypeAlias, TypeVar, cast
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, SupportsComplex, TypeAlias, TypeVar, cast
 import numpy as np
 
 from adjointlab.core import arrays
-from adjointlab.core.space import Space, batch_shape, is_local, mismatch
+from adjointlab.core.space import Space, batch_shape, mismatch
 from adjointlab.pictures.drawable import Drawable
 from adjointlab.typing import Array, Communicator, NumpyArray
 
@@ -394,7 +394,7 @@ def _apply(
             f"{direction} returned {len(outputs)} tensors, but the space has {len(target.tensors)}: {target}"
         )
     for tensor, output in zip(target.tensors, outputs, strict=True):
-        if not batch and is_local(tensor, output, rank):
+        if arrays.matches(output, tensor.layout.local_shape(rank) + batch, tensor.dtype):
             continue  # nearly always
         if found := mismatch(tensor, output, rank, batch):
             raise NotInSpace(f"{direction} returned {found}")
@@ -411,14 +411,27 @@ def basis_vector(space: Space, index: int, rank: int, library: str = "numpy") ->
 def basis_batch(space: Space, indices: Sequence[int], rank: int, library: str = "numpy") -> tuple[Array, ...]:
     """Return what `rank` holds of the basis vectors e_i for i of `indices`, in a batch: local tensors of shape (..., b)."""
     local = []
-    chosen = np.asarray(indices)
+    chosen = tuple(indices)
     for position, tensor in enumerate(space.tensors):
         # An inactive rank holds no basis vector, and no element.
-        first = space.offset(position, rank) or 0
-        flat = np.arange(first, first + tensor.layout.local_size(rank))[:, None] == chosen
-        shaped = flat.reshape(*tensor.layout.local_shape(rank), len(indices))
+        first, size = space.offset(position, rank) or 0, tensor.layout.local_size(rank)
+        units_of = _kept_units if size * len(chosen) <= _KEPT_UNITS else _units
+        shaped = units_of(first, size, chosen).reshape(*tensor.layout.local_shape(rank), len(chosen))
         local.append(arrays.from_numpy(shaped, tensor.dtype, library))
     return tuple(local)
+
+
+def _units(first: int, size: int, chosen: tuple[int, ...]) -> NumpyArray:
+    """Elements `first` and the following, `size` of them, of each of the basis vectors e_i for i of `chosen`."""
+    units: NumpyArray = np.arange(first, first + size)[:, None] == np.asarray(chosen)
+    units.flags.writeable = False
+    return units
+
+
+_KEPT_UNITS = 1024
+"""Most elements of parts of basis vectors that are kept: small cases by the thousand have the same."""
+
+_kept_units = lru_cache(maxsize=256)(_units)
 
 
 def combination(space: Space, weights: NumpyArray, rank: int, library: str = "numpy") -> tuple[Array, ...]:
@@ -427,8 +440,7 @@ def combination(space: Space, weights: NumpyArray, rank: int, library: str = "nu
     for position, tensor in enumerate(space.tensors):
         first = space.offset(position, rank) or 0
         held = weights[first : first + tensor.layout.local_size(rank)]
-        shaped = held.reshape(tensor.layout.local_shape(rank)).astype(tensor.element.in_numpy)
-        local.append(arrays.from_numpy(shaped, tensor.dtype, library))
+        local.append(arrays.from_numpy(held.reshape(tensor.layout.local_shape(rank)), tensor.dtype, library))
     return tuple(local)
 
 

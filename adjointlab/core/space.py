@@ -207,6 +207,12 @@ class Tensor:
         return self.dtype + (f" {'/'.join(entry.value for entry in self.types)}" if types else "")
 
 
+# Every rank makes the same ones, and what has been worked out for one object is there for the next rank.
+@lru_cache(maxsize=64)
+def _tensor(layout: Layout, dtype: str, types: tuple[LocalType, ...], name: str) -> Tensor:
+    return Tensor(layout, dtype, types, name)
+
+
 @lru_cache(maxsize=64)  # it takes a step for each rank, and every rank asks when it composes operators
 def _are_alike(tensor: Tensor, other: Tensor) -> bool:
     layout, other_layout = tensor.layout, other.layout
@@ -258,7 +264,7 @@ class Space(Drawable):
                 f"types: {types!r} is one string; give one local type for each partition dimension"
             )
         entries = tuple(
-            Tensor(entry, dtype, tuple(LocalType(t) for t in types), name)
+            _tensor(entry, dtype, tuple(LocalType(t) for t in types), name)
             if isinstance(entry, Layout)
             else entry
             for entry in tensors

@@ -29,6 +29,8 @@ class BackwardPass(NamedTuple):
 def is_in_backward() -> bool:
     """Return True if torch is executing a backward pass on this thread."""
     torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return False  # every call of a communicator asks
     # Private (torch 2.1 on), and what torch's own checkpoints and module trackers ask; without it, no report says more than before.
     node = getattr(getattr(torch, "_C", None), "_current_autograd_node", None)
     return node is not None and node() is not None

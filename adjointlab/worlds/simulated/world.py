@@ -24,7 +24,7 @@ from adjointlab.worlds.simulated.communicator import Communicator
 from adjointlab.worlds.simulated.garbage import FewerCollections
 from adjointlab.worlds.simulated.scheduler import Task, WorkerPool
 from adjointlab.worlds.simulated.simulation import Simulation, SimulationWatchdog
-from adjointlab.worlds.simulated.thresholds import thresholds_for
+from adjointlab.worlds.simulated.thresholds import thresholds_for, thresholds_for_small_runs
 from adjointlab.worlds.watchdog import RaisingWatchdog, Watchdog
 from adjointlab.worlds.world import (
     Body,
@@ -105,7 +105,7 @@ class SimulatedWorld:
         caller is put aside once. Raises :class:`~adjointlab.worlds.shared_functions.FunctionsReplaced` in the end if there are any: then
         none of the runs says anything.
         """
-        with self._compared(), self._streams.numpy.put_aside():
+        with self._compared(), self._streams.numpy.put_aside(), thresholds_for_small_runs():
             self._is_together = True
             try:
                 yield

@@ -72,6 +72,16 @@ def test_after_a_run_the_thresholds_are_those_of_before(world: SimulatedWorld) -
     assert gc.get_threshold() == before
 
 
+def test_runs_together_begin_fewer_collections_and_leave_the_thresholds_as_they_were(
+    world: SimulatedWorld,
+) -> None:
+    before = gc.get_threshold()
+    with world.together():
+        world.run(keep_until_all_have_theirs, None, 2)
+        assert gc.get_threshold() == (16 * before[0], *before[1:])
+    assert gc.get_threshold() == before
+
+
 def test_thresholds_that_a_rank_sets_stay(world: SimulatedWorld) -> None:
     before = gc.get_threshold()
     try:
