@@ -195,7 +195,7 @@ def result_array(
     `out` that :func:`adjointlab.core.space.check_out` refuses, or that is not in row-major order.
     """
     if out is None:
-        return arrays.empty((*tensor.layout.local_shape(rank), *batch), tensor.dtype, argument)
+        return arrays.empty((*tensor.layout.local_shapes[rank], *batch), tensor.dtype, argument)
     return _checked_out(tensor, argument, out, rank, batch)
 
 
@@ -204,7 +204,7 @@ def result_with_views(
 ) -> tuple[Array, Array, Array]:
     """:func:`result_array`, then views of the argument and of it: of NumPy if that can hold both, which are faster than torch's."""
     if out is None:
-        return arrays.empty_with_views((*tensor.layout.local_shape(rank), *batch), tensor.dtype, argument)
+        return arrays.empty_with_views((*tensor.layout.local_shapes[rank], *batch), tensor.dtype, argument)
     result = _checked_out(tensor, argument, out, rank, batch)
     held, filled = arrays.in_numpy(argument, result)
     return result, held, filled

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "add", "add_into", "beside", "clear", "conjugate", "copy", "copy_into", "empty", "is_row_major", "is_writable", "kept",
+    "add", "add_into", "beside", "clear", "conjugate", "copy", "copy_into", "empty", "is_row_major", "is_writable", "joined", "kept",
     "may_share_memory", "note_change", "scale", "zeros",
 ]  # fmt: skip
 
@@ -84,6 +84,20 @@ def copy(array: Array) -> Array:
     result = empty(array.shape, dtype_of(array).name, array)
     copy_into(result, array)
     return result
+
+
+def joined(parts: Sequence[Array]) -> Array:
+    """Return the elements of all parts, of one library and element type, one behind the other in fresh memory of order 1."""
+    if all(isinstance(part, np.ndarray) for part in parts):
+        flat: Array = np.concatenate(parts, axis=None)
+        return flat
+    flat = empty((sum(math.prod(part.shape) for part in parts),), dtype_of(parts[0]).name, parts[0])
+    start = 0
+    for part in parts:
+        stop = start + math.prod(part.shape)
+        copy_into(flat[start:stop], part.reshape((-1,)))
+        start = stop
+    return flat
 
 
 def clear(array: Array) -> None:
