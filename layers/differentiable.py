@@ -111,18 +111,18 @@ def _anchor(x: tuple[torch.Tensor, ...]) -> torch.Tensor | None:
         # Within torch.func's transforms a tensor says of the innermost one alone whether it requires a gradient.
         if tensor.requires_grad and not torch._C._are_functorch_transforms_active():
             return None
-    return _end(x, requires_grad=torch.is_grad_enabled())
+    return torch.empty(0, device=x[0].device if x else None, requires_grad=torch.is_grad_enabled())
 
 
 _NOTHING: Final = torch.empty(0, device="cpu")
 """Every empty tensor of the host is a view of it: a new one takes torch three times as long."""
 
 
-def _end(x: tuple[torch.Tensor, ...], *, requires_grad: bool = False) -> torch.Tensor:
+def _end(x: tuple[torch.Tensor, ...]) -> torch.Tensor:
     """An empty tensor where x is."""
-    if x and x[0].is_cpu and not requires_grad:
+    if x and x[0].is_cpu:
         return _NOTHING.detach()
-    return torch.empty(0, device=x[0].device if x else None, requires_grad=requires_grad)
+    return torch.empty(0, device=x[0].device if x else None)
 
 
 class PositionalFunction(Function):

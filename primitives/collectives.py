@@ -129,8 +129,8 @@ class OneToManyOperator(LinearOperator):
         if self._has_many:
             result, sent, filled = result_with_views(self.many, array, out, self.rank, batch)
         else:
-            result = self._zero_volume(array, self._has_one, self.many, batch)
-            sent, filled = arrays.in_numpy(array, result)
+            result = filled = self._zero_volume(array, self._has_one, self.many, batch)
+            (sent,) = arrays.in_numpy(array)
         for role in self._roles:
             if role.comm is not None:
                 # The root sends from its argument, so the collective costs it no copy.
@@ -151,8 +151,8 @@ class OneToManyOperator(LinearOperator):
         if self._has_one:
             result, held, filled = result_with_views(self.one, array, out, self.rank, batch)
         else:
-            result = self._zero_volume(array, self._has_many, self.one, batch)
-            held, filled = arrays.in_numpy(array, result)
+            result = filled = self._zero_volume(array, self._has_many, self.one, batch)
+            (held,) = arrays.in_numpy(array)
         for role in self._roles:
             if role.comm is None:
                 if role.is_one and role.is_among_many:

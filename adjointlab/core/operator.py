@@ -388,7 +388,7 @@ def _apply(
     returned = (
         operator.forward(*arguments) if direction is Direction.FORWARD else operator.adjoint(*arguments)
     )
-    outputs = as_tuple(returned)
+    outputs = as_tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
     # A communicator of the lab's worlds wants to know where user code ends: what follows is the lab's.
     if (note_return := getattr(operator.comm, "note_return", None)) is not None:
         note_return(implementation(operator, direction))
@@ -510,7 +510,7 @@ def both_directions(programs: Program | tuple[Program, Program]) -> tuple[Progra
 def as_tuple(value: Any) -> tuple[Any, ...]:
     """Return what a function or module returned, one tensor or several, as a tuple."""
     # Not `tuple | list`, a type that is made anew whenever it is tested.
-    return tuple(value) if isinstance(value, (tuple, list)) else (value,)  # noqa: UP038
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
 def _for_each(function: Callable[..., Array], *values: Result) -> Result:
