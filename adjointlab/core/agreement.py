@@ -97,7 +97,7 @@ def raise_together(comm: Communicator, check: Callable[[], None], flags: Sequenc
     own = np.array([error is not None, *flags], np.int64)
     total = np.zeros(own.shape, np.int64)
     comm.Allreduce(own, total)
-    failures, *counts = total.tolist()
+    failures, *counts = map(int, total)
     if failures:
         raise_first(comm, error)
     return counts
