@@ -85,13 +85,16 @@ class AffineModule(TorchLayer):
 
     def _learnt(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Collective: weight and bias as this worker needs them."""
+        # Not as attributes: torch looks these up in a function of its own, whenever one is a parameter.
+        weight, bias = self._parameters["weight"], self._parameters.get("bias")
+        assert weight is not None
         if self.spread_bias is None:  # and no parameter of that name
-            return carried(self.spread_weight, self.weight), None
-        assert self.bias is not None
+            return carried(self.spread_weight, weight), None
+        assert bias is not None
         if self.spread_both is None:
-            return carried(self.spread_weight, self.weight), carried(self.spread_bias, self.bias)
-        weight, bias = apply(self.spread_both, self.weight, self.bias)
-        return weight, bias
+            return carried(self.spread_weight, weight), carried(self.spread_bias, bias)
+        both: tuple[torch.Tensor, torch.Tensor] = apply(self.spread_both, weight, bias)
+        return both
 
     def ranks_of_weight(self) -> tuple[int, ...]:
         """The ranks whose gradients of this rank's part of the weight are summed [Kuehn20, section 3.1]; none where it alone has one."""

@@ -36,33 +36,32 @@ class CoalescedBroadcast(DirectSumOperator):
         super().__init__(*broadcasts)
         self.batched = False  # a trailing dimension would not stay behind each tensor's own
         self._joined, self._rank = joined, joined.rank
+        self._parts_of_one, self._parts_of_many = map(self._parts_of, (self.domain, self.codomain))
 
     def forward(self, *x: Array) -> tuple[Array, ...]:
         """The local tensors of B x_0, B x_1, ..."""
-        return self._moved(self.domain, self.codomain, self._joined.forward, x)
+        return self._moved(self.domain, self._joined.forward, self._parts_of_many, x)
 
     def adjoint(self, *y: Array) -> tuple[Array, ...]:
         """The local tensors of B* y_0, B* y_1, ..."""
-        return self._moved(self.codomain, self.domain, self._joined.adjoint, y)
+        return self._moved(self.codomain, self._joined.adjoint, self._parts_of_one, y)
 
     def _moved(
-        self, source: Space, target: Space, move: Callable[[Array], Array], local: tuple[Array, ...]
+        self,
+        source: Space,
+        move: Callable[[Array], Array],
+        parts: Sequence[tuple[slice, tuple[int, ...]]],
+        local: tuple[Array, ...],
     ) -> tuple[Array, ...]:
         check_arguments(source.tensors, local, self._rank)
-        held = arrays.in_numpy(*local)
-        sizes = [math.prod(array.shape) for array in held]
-        sent = arrays.empty((sum(sizes),), source.tensors[0].dtype, held[0])
-        start = 0
-        for array, size in zip(held, sizes, strict=True):
-            arrays.copy_into(sent[start : start + size], array.reshape((-1,)))
-            start += size
-        moved, results, start = move(sent), [], 0
-        for tensor in target.tensors:
-            shape = tensor.layout.local_shape(self._rank)
-            stop = start + math.prod(shape)
-            results.append(arrays.of_library(moved[start:stop].reshape(shape), local[0]))
-            start = stop
-        return tuple(results)
+        moved = move(arrays.joined(arrays.in_numpy(*local)))
+        return tuple([arrays.of_library(moved[part].reshape(shape), local[0]) for part, shape in parts])
+
+    def _parts_of(self, space: Space) -> list[tuple[slice, tuple[int, ...]]]:
+        """Where each local tensor of `space` lies in what is moved, and its shape."""
+        shapes = [tensor.layout.local_shape(self._rank) for tensor in space.tensors]
+        ends = accumulate(map(math.prod, shapes), initial=0)
+        return [(slice(*part), shape) for part, shape in zip(pairwise(ends), shapes, strict=True)]
 
 
 def coalesced(*broadcasts: Broadcast) -> CoalescedBroadcast | None:

@@ -28,7 +28,7 @@ the others do.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar, Final, cast
 
 import torch
 from torch.autograd import Function, forward_ad
@@ -99,9 +99,11 @@ def _applied(
     # A layer's parameter is of a class that sees which function asks for it, its shape and its element type too. Nothing here
     # takes a part for the whole, and a weight is asked some ten times.
     with torch._C.DisableTorchFunctionSubclass():
-        outputs: tuple[torch.Tensor, ...] = _Apply.apply(
-            _anchor(x) if anchor is None else anchor, operator, *x
-        )
+        is_transformed = torch._C._are_functorch_transforms_active()
+        if anchor is None and (is_transformed or not x or not x[0].requires_grad):
+            anchor = _anchor(x)
+        applied = _Apply.apply if is_transformed else _Apply.apply_plainly
+        outputs: tuple[torch.Tensor, ...] = applied(anchor, operator, *x)
     return outputs[:-1]
 
 
@@ -111,12 +113,18 @@ def _anchor(x: tuple[torch.Tensor, ...]) -> torch.Tensor | None:
         # Within torch.func's transforms a tensor says of the innermost one alone whether it requires a gradient.
         if tensor.requires_grad and not torch._C._are_functorch_transforms_active():
             return None
-    return _end(x, requires_grad=torch.is_grad_enabled())
+    return torch.empty(0, device=x[0].device if x else None, requires_grad=torch.is_grad_enabled())
 
 
-def _end(x: tuple[torch.Tensor, ...], *, requires_grad: bool = False) -> torch.Tensor:
-    """An empty tensor of torch's default type, where x is."""
-    return torch.empty(0, device=x[0].device if x else None, requires_grad=requires_grad)
+_NOTHING: Final = torch.empty(0, device="cpu")
+"""Every empty tensor of the host is a view of it: a new one takes torch three times as long."""
+
+
+def _end(x: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """An empty tensor where x is."""
+    if x and x[0].is_cpu:
+        return _NOTHING.detach()
+    return torch.empty(0, device=x[0].device if x else None)
 
 
 class PositionalFunction(Function):
@@ -126,12 +134,19 @@ class PositionalFunction(Function):
     which takes longer than all else that an application does.
     """
 
+    apply_plainly: ClassVar[Callable[..., Any]]
+    """:meth:`apply` where no transform of torch.func's is active."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.apply_plainly = super(Function, cls).apply  # type: ignore[misc]
+
     @classmethod
     def apply(cls, *arguments: Any) -> Any:
         """Apply the function, as ``Function.apply`` does."""
         if torch._C._are_functorch_transforms_active():
             return super().apply(*arguments)  # type: ignore[no-untyped-call]
-        return super(Function, cls).apply(*arguments)  # type: ignore[misc]
+        return cls.apply_plainly(*arguments)
 
 
 def _is_differentiated() -> bool:
@@ -148,6 +163,8 @@ class _Context(FunctionCtx):
 
     operator: LinearOperator
     saved_tensors: tuple[torch.Tensor, ...]
+    shape: torch.Size
+    """Of y, where there is one, and torch makes no zeros for it."""
 
 
 class _Apply(PositionalFunction):
@@ -174,15 +191,24 @@ class _Apply(PositionalFunction):
     ) -> None:
         ctx.operator = inputs[1]
         ctx.save_for_backward(output[-1])
+        if len(output) == 2 and forward_ad._current_level < 0:
+            # In a backward pass torch need make no zeros for the empty output then. The only y nearly always has a cotangent.
+            ctx.set_materialize_grads(False)
+            ctx.shape = output[0].shape
 
     @staticmethod
-    def backward(ctx: _Context, *y: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: _Context, *given: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         # Asked for in any case: a checkpoint computes its function again here, on every rank.
         (anchor,) = ctx.saved_tensors
+        y = cast("tuple[torch.Tensor, ...]", given[:-1])
+        if given[0] is None:
+            # The empty output alone led here: on this rank, what followed y depends on it linearly.
+            (tensor,) = ctx.operator.codomain.tensors
+            y = (torch.zeros(ctx.shape, dtype=getattr(torch, tensor.dtype), device=anchor.device),)
         if not _is_differentiated():
-            return None, None, *apply_adjoint(ctx.operator, y[:-1])
+            return None, None, *apply_adjoint(ctx.operator, y)
         # The adjoint is applied as a function too, so that its backward pass is F again.
-        return None, None, *_applied(ctx.operator.H, y[:-1], anchor)
+        return None, None, *_applied(ctx.operator.H, y, anchor)
 
     @staticmethod
     def jvp(

@@ -129,8 +129,8 @@ class OneToManyOperator(LinearOperator):
         if self._has_many:
             result, sent, filled = result_with_views(self.many, array, out, self.rank, batch)
         else:
-            result = self._zero_volume(array, self._has_one, self.many, batch)
-            sent, filled = arrays.in_numpy(array, result)
+            result = filled = self._zero_volume(array, self._has_one, self.many, batch)
+            (sent,) = arrays.in_numpy(array)
         for role in self._roles:
             if role.comm is not None:
                 # The root sends from its argument, so the collective costs it no copy.
@@ -151,8 +151,8 @@ class OneToManyOperator(LinearOperator):
         if self._has_one:
             result, held, filled = result_with_views(self.one, array, out, self.rank, batch)
         else:
-            result = self._zero_volume(array, self._has_many, self.one, batch)
-            held, filled = arrays.in_numpy(array, result)
+            result = filled = self._zero_volume(array, self._has_many, self.one, batch)
+            (held,) = arrays.in_numpy(array)
         for role in self._roles:
             if role.comm is None:
                 if role.is_one and role.is_among_many:
@@ -195,7 +195,7 @@ def result_array(
     `out` that :func:`adjointlab.core.space.check_out` refuses, or that is not in row-major order.
     """
     if out is None:
-        return arrays.empty((*tensor.layout.local_shape(rank), *batch), tensor.dtype, argument)
+        return arrays.empty((*tensor.layout.local_shapes[rank], *batch), tensor.dtype, argument)
     return _checked_out(tensor, argument, out, rank, batch)
 
 
@@ -204,7 +204,7 @@ def result_with_views(
 ) -> tuple[Array, Array, Array]:
     """:func:`result_array`, then views of the argument and of it: of NumPy if that can hold both, which are faster than torch's."""
     if out is None:
-        return arrays.empty_with_views((*tensor.layout.local_shape(rank), *batch), tensor.dtype, argument)
+        return arrays.empty_with_views((*tensor.layout.local_shapes[rank], *batch), tensor.dtype, argument)
     result = _checked_out(tensor, argument, out, rank, batch)
     held, filled = arrays.in_numpy(argument, result)
     return result, held, filled

@@ -118,13 +118,15 @@ class HaloExchange(LinearOperator):
 
     def forward(self, x: Array, out: Array | None = None) -> Array:
         """The local tensor of y = H x, in `out` if given."""
-        return self._forward(x, out, lambda _: None)
+        return self._forward(x, out)
 
     def adjoint(self, y: Array, out: Array | None = None) -> Array:
         """The local tensor of H* y, in `out` if given."""
-        return self._adjoint(y, out, lambda: None)
+        return self._adjoint(y, out)
 
-    def _forward(self, x: Array, out: Array | None, meanwhile: Callable[[Array], None]) -> Array:
+    def _forward(
+        self, x: Array, out: Array | None, meanwhile: Callable[[Array], None] | None = None
+    ) -> Array:
         batch = check_argument(self.domain.tensors[0], x, self._rank)
         if self._phases is None:
             return arrays.copy(x)
@@ -133,12 +135,13 @@ class HaloExchange(LinearOperator):
 
         def keep_own() -> None:
             arrays.copy_into(window[plan.own_in_window], bulk[plan.own_in_bulk])
-            meanwhile(y)
+            if meanwhile is not None:
+                meanwhile(y)
 
         self._phases.forward(bulk, window, batch, meanwhile=keep_own)
         return y
 
-    def _adjoint(self, y: Array, out: Array | None, meanwhile: Callable[[], None]) -> Array:
+    def _adjoint(self, y: Array, out: Array | None, meanwhile: Callable[[], None] | None = None) -> Array:
         batch = check_argument(self.codomain.tensors[0], y, self._rank)
         if self._phases is None:
             return arrays.copy(y)
@@ -149,7 +152,8 @@ class HaloExchange(LinearOperator):
             if plan.trims:  # cells that this worker does not need: others may add to them
                 arrays.clear(bulk)
             arrays.copy_into(bulk[plan.own_in_bulk], window[plan.own_in_window])
-            meanwhile()
+            if meanwhile is not None:
+                meanwhile()
 
         self._phases.adjoint(window, bulk, batch, meanwhile=keep_own)
         return x

@@ -53,7 +53,7 @@ class HaloPhases:
             # Receives first: a message that finds its receive posted goes straight to its memory, and no worker waits for
             # another one to have sent.
             for link in links:
-                message = link.received_into(y) or link.received
+                message = (link.received_into(y) if link.is_received_as_block else None) or link.received
                 if link.receives:  # nothing from this worker to itself: it packs what it unpacks
                     requests.append(comm.Irecv(message.memory, link.peer, _TAG))
                 received.append(message)
@@ -72,10 +72,14 @@ class HaloPhases:
                 # Not Waitany: MPICH's takes many times longer where there are more ranks than cores.
                 if requests:
                     MPI.Request.Waitall(requests)
-            arrays.copy_all([(y[index], cells) for message in received for cells, _, index in message.pieces])
+            unpacked = []
             for message in received:
+                for cells, _, index in message.pieces:
+                    unpacked.append((y[index], cells))
                 # Later phases count the sources as the plan does. A box that was received into y is a view of y.
                 sources += message.boxes
+            if unpacked:
+                arrays.copy_all(unpacked)
 
     def adjoint(
         self, y: Array, x: Array, batch: tuple[int, ...], meanwhile: Callable[[], None] | None = None
@@ -88,9 +92,14 @@ class HaloPhases:
         # All boxes are packed before the first phase: a later phase of forward, which comes earlier here, adds to boxes of
         # an earlier one (the way back of corners), and only then are these sent.
         to_pack: list[tuple[Array, Array]] = []
-        returned = [[_cotangents(link, y, to_pack) for link in links] for links in phases]
-        arrays.copy_all(to_pack)
-        sources = [x, *(box for messages in returned for message in messages for box in message.boxes)]
+        returned, sources = [], [x]
+        for links in phases:
+            messages = [_cotangents(link, y, to_pack) for link in links]
+            returned.append(messages)
+            for message in messages:
+                sources += message.boxes
+        if to_pack:
+            arrays.copy_all(to_pack)
         if not phases and meanwhile is not None:
             meanwhile()
         for number, (links, messages) in enumerate(zip(reversed(phases), reversed(returned), strict=True)):
@@ -142,7 +151,7 @@ class _LinkBuffers:
         self.sends = bool(link.sent) and not self._is_local
         self.receives = bool(link.received) and not self._is_local
         self.is_passed_on = any(box.is_passed_on for box in link.received)
-        self._is_received_as_block = self.receives and len(link.received) == 1 and link.received[0].is_block
+        self.is_received_as_block = self.receives and len(link.received) == 1 and link.received[0].is_block
         self._is_sent_as_block = self.sends and len(link.sent) == 1 and link.sent[0].is_block
 
     @cached_property
@@ -174,7 +183,7 @@ class _LinkBuffers:
 
     def received_into(self, y: Array) -> _Message | None:
         """The received box as y holds it, if that is one piece of memory, instead of the buffer."""
-        return _as_message(y[self.link.received[0].in_window]) if self._is_received_as_block else None
+        return _as_message(y[self.link.received[0].in_window]) if self.is_received_as_block else None
 
     def sent_from(self, sources: Sequence[Array]) -> _Message | None:
         """The sent box as a source holds it, if that is one piece of memory, instead of the buffer."""
@@ -208,7 +217,8 @@ def _packed(links: Sequence[_LinkBuffers], sources: Sequence[Array]) -> list[_Me
             message = link.sent
             to_pack += [(cells, sources[source][index]) for cells, source, index in message.pieces]
         messages.append(message)
-    arrays.copy_all(to_pack)
+    if to_pack:
+        arrays.copy_all(to_pack)
     return messages
 
 
@@ -224,8 +234,7 @@ def _cotangents(link: _LinkBuffers, y: Array, to_pack: list[tuple[Array, Array]]
 
     They are sent from y's memory if they lie in one piece there and nothing will be added to them.
     """
-    block = None if link.is_passed_on else link.received_into(y)
-    if block is not None:
+    if link.is_received_as_block and not link.is_passed_on and (block := link.received_into(y)) is not None:
         return block
     message = link.received
     for box, array in zip(link.link.received, message.boxes, strict=True):

@@ -23,7 +23,7 @@ A tensor of several dimensions has such a list of windows for each, and a worker
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise, product
@@ -62,6 +62,24 @@ class _Checked(tuple[Window, ...]):
 
     def __hash__(self) -> int:
         return self._hash
+
+
+class _LocalShapes(dict[int, tuple[int, ...]]):
+    """The shapes of a layout's local tensors by rank, each found when it is first asked for."""
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__()
+        self._layout = layout
+
+    def __missing__(self, rank: int) -> tuple[int, ...]:
+        window = self._layout.window(rank)
+        shape = (
+            (0,) * max(1, self._layout.order)
+            if window is None
+            else tuple(stop - start for start, stop in window)
+        )
+        self[rank] = shape
+        return shape
 
 
 def balanced_cut(length: int, parts: int) -> tuple[int, ...]:
@@ -218,17 +236,12 @@ class Layout(Drawable):
         An inactive rank holds a zero-volume tensor: shape (0, ..., 0), or (0,) for a tensor of order 0, whose own shape () has
         one element.
         """
-        shape = self._local_shapes.get(rank)
-        if shape is None:
-            window = self.window(rank)
-            shape = (0,) * max(1, self.order) if window is None else tuple(b - a for a, b in window)
-            self._local_shapes[rank] = shape
-        return shape
+        return self.local_shapes[rank]
 
     @cached_property
-    def _local_shapes(self) -> dict[int, tuple[int, ...]]:
-        """Local shapes by rank, of those that were asked for: every call of every operator asks for its own."""
-        return {}
+    def local_shapes(self) -> Mapping[int, tuple[int, ...]]:
+        """:meth:`local_shape` by rank, without a function that is called: every call of every operator asks for its own."""
+        return _LocalShapes(self)
 
     @shared_property
     def _holds_anything(self) -> bool:

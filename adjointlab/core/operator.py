@@ -385,7 +385,10 @@ def _apply(
     may_be_batch = bool(arguments) and getattr(arguments[0], "ndim", 0) > len(source.tensors[0].layout.shape)
     is_batch = may_be_batch and arrays.is_array(arguments[0])
     batch = batch_shape(source.tensors[0], arguments[0], rank) if is_batch else ()
-    outputs = as_tuple((operator.forward if direction is Direction.FORWARD else operator.adjoint)(*arguments))
+    returned = (
+        operator.forward(*arguments) if direction is Direction.FORWARD else operator.adjoint(*arguments)
+    )
+    outputs = as_tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
     # A communicator of the lab's worlds wants to know where user code ends: what follows is the lab's.
     if (note_return := getattr(operator.comm, "note_return", None)) is not None:
         note_return(implementation(operator, direction))
@@ -394,7 +397,7 @@ def _apply(
             f"{direction} returned {len(outputs)} tensors, but the space has {len(target.tensors)}: {target}"
         )
     for tensor, output in zip(target.tensors, outputs, strict=True):
-        if arrays.matches(output, tensor.layout.local_shape(rank) + batch, tensor.dtype):
+        if arrays.matches(output, tensor.layout.local_shapes[rank] + batch, tensor.dtype):
             continue  # nearly always
         if found := mismatch(tensor, output, rank, batch):
             raise NotInSpace(f"{direction} returned {found}")
@@ -518,7 +521,8 @@ def both_directions(programs: Program | tuple[Program, Program]) -> tuple[Progra
 
 def as_tuple(value: Any) -> tuple[Any, ...]:
     """Return what a function or module returned, one tensor or several, as a tuple."""
-    return tuple(value) if isinstance(value, tuple | list) else (value,)
+    # Not `tuple | list`, a type that is made anew whenever it is tested.
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
 def _for_each(function: Callable[..., Array], *values: Result) -> Result:

@@ -451,7 +451,7 @@ def mismatch(tensor: Tensor, value: object, rank: int, batch: tuple[int, ...] | 
 
 def is_local(tensor: Tensor, value: object, rank: int) -> bool:
     """Return True for the local tensor of `tensor` on `rank`, in no batch."""
-    return arrays.matches(value, tensor.layout.local_shape(rank), tensor.dtype)
+    return arrays.matches(value, tensor.layout.local_shapes[rank], tensor.dtype)
 
 
 def check_argument(tensor: Tensor, array: object, rank: int, name: str = "") -> tuple[int, ...]:
@@ -465,7 +465,7 @@ def check_argument(tensor: Tensor, array: object, rank: int, name: str = "") -> 
     Returns the shape of the batch, () or (b,). Raises `TypeError` for what is no array, else `ValueError`, each naming the
     argument and the rank.
     """
-    if arrays.matches_on_host(array, tensor.layout.local_shape(rank), tensor.dtype):
+    if arrays.matches_on_host(array, tensor.layout.local_shapes[rank], tensor.dtype):
         return ()
     if where := arrays.foreign_device(array):
         raise ValueError(
@@ -486,6 +486,8 @@ def check_arguments(tensors: Sequence[Tensor], given: Sequence[Array], rank: int
 
     Returns the shape of the batch, () or (b,). Raises as :func:`check_argument` does.
     """
+    if _are_plain(tensors, given, rank):
+        return ()
     check_number(tensors, given, rank)
     (first, first_array), *others = zip(tensors, given, strict=True)
     batch = check_argument(first, first_array, rank)
@@ -497,6 +499,18 @@ def check_arguments(tensors: Sequence[Tensor], given: Sequence[Array], rank: int
             )
         _check_library(tensor.name, array, first_array, first.name, rank)
     return batch
+
+
+def _are_plain(tensors: Sequence[Tensor], given: Sequence[Array], rank: int) -> bool:
+    """Return True for the local tensors of all `tensors`, of one class, on the host and in no batch: so they nearly always come."""
+    if len(given) != len(tensors):
+        return False
+    for tensor, array in zip(tensors, given, strict=True):
+        if type(array) is not type(given[0]):
+            return False
+        if not arrays.matches_on_host(array, tensor.layout.local_shapes[rank], tensor.dtype):
+            return False
+    return True
 
 
 def check_number(tensors: Sequence[Tensor], given: Sequence[Array], rank: int) -> None:

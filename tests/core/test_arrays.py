@@ -167,6 +167,20 @@ def test_a_copy_is_row_major_and_shares_no_memory(case: tuple[Any, np.ndarray[An
 
 @given(strided())
 @small
+def test_joined_arrays_are_the_elements_of_all_in_row_major_order_and_share_no_memory(
+    case: tuple[Any, np.ndarray[Any, Any], str],
+) -> None:
+    array, expected, _ = case
+    for parts in (1, 2):
+        flat = arrays.joined([array] * parts)
+        assert arrays.library_of(flat) == arrays.library_of(array)
+        assert np.array_equal(arrays.to_numpy(flat), np.concatenate([expected.reshape(-1)] * parts))
+        arrays.clear(flat)
+        assert np.array_equal(arrays.to_numpy(array), expected)
+
+
+@given(strided())
+@small
 def test_a_complex_conjugate_is_new_and_a_real_one_is_the_array(
     case: tuple[Any, np.ndarray[Any, Any], str],
 ) -> None:

@@ -125,18 +125,24 @@ def in_numpy(*given: Array) -> tuple[Array, ...]:
     Views and copies of these cost a fifth of what torch takes for them. What is written here is no change that torch
     knows of: see :func:`note_change`.
     """
-    views: list[Array] = []
+    views = []
     for array in given:
-        if isinstance(array, np.ndarray):
-            views.append(array)
-        elif is_torch(array) and array.dtype in _of_numpy_too():
-            try:
-                views.append((array.detach() if array.requires_grad else array).numpy())
-            except (RuntimeError, TypeError):  # a lazy conjugate or negative, or on another device
-                return given
-        else:
+        view = _view_in_numpy(array)
+        if view is None:
             return given
+        views.append(view)
     return tuple(views)
+
+
+def _view_in_numpy(array: Array) -> NumpyArray | None:
+    if isinstance(array, np.ndarray):
+        return array
+    if is_torch(array) and array.dtype in _of_numpy_too():
+        try:
+            return (array.detach() if array.requires_grad else array).numpy()
+        except (RuntimeError, TypeError):  # a lazy conjugate or negative, or on another device
+            return None
+    return None
 
 
 def empty_with_views(shape: tuple[int, ...], name: str, like: Array) -> tuple[Array, Array, Array]:

@@ -124,10 +124,7 @@ def add_all(pairs: Sequence[Pair]) -> None:
 
 def _are_launched(pairs: Sequence[Pair]) -> bool:
     """True for two pairs and more on a device, where there are kernels."""
-    match pairs:
-        case [(target, _), _, *_]:
-            return is_on_device(target) and _has_kernels()
-    return False
+    return len(pairs) > 1 and is_on_device(pairs[0][0]) and _has_kernels()
 
 
 def _has_kernels() -> bool:

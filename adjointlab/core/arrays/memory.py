@@ -22,13 +22,13 @@ from adjointlab.core.arrays.libraries import (
     module,
     native,
 )
-from adjointlab.typing import Array
+from adjointlab.typing import Array, NumpyArray
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "add", "add_into", "beside", "clear", "conjugate", "copy", "copy_into", "empty", "is_row_major", "is_writable", "kept",
+    "add", "add_into", "beside", "clear", "conjugate", "copy", "copy_into", "empty", "is_row_major", "is_writable", "joined", "kept",
     "may_share_memory", "note_change", "scale", "zeros",
 ]  # fmt: skip
 
@@ -86,6 +86,20 @@ def copy(array: Array) -> Array:
     return result
 
 
+def joined(parts: Sequence[Array]) -> Array:
+    """Return the elements of all parts, of one library and element type, one behind the other in fresh memory of order 1."""
+    if isinstance(parts[0], np.ndarray):
+        flat_of_numpy: Array = np.concatenate(cast("Sequence[NumpyArray]", parts), axis=None)
+        return flat_of_numpy
+    flat = empty((sum(math.prod(part.shape) for part in parts),), dtype_of(parts[0]).name, parts[0])
+    start = 0
+    for part in parts:
+        stop = start + math.prod(part.shape)
+        copy_into(flat[start:stop], part.reshape((-1,)))
+        start = stop
+    return flat
+
+
 def clear(array: Array) -> None:
     """K_b: b <- 0 [Hewett21, eq. 6]."""
     # Assigned, not multiplied by 0 or subtracted from itself: NaN and inf would survive that [horovod-3505].
@@ -100,7 +114,7 @@ def copy_into(target: Array, source: Array) -> None:
 
 def add_into(target: Array, source: Array) -> None:
     """S_{a->b}: b <- b + a [Hewett21, eq. 7]."""
-    if is_scalar(target):
+    if type(target) is not np.ndarray and is_scalar(target):
         # On a scalar += rebinds the name and the caller's memory stays as it was.
         raise TypeError("target: a NumPy scalar cannot be added into; index an array of order 0 with [...]")
     target += source if isinstance(source, np.ndarray) else _detached(source)

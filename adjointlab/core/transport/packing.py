@@ -21,4 +21,4 @@ def packed_together(messages: Sequence[_Message], array: Array) -> Iterable[Sequ
     """
     if arrays.is_on_device(array):
         return [messages] if messages else []
-    return [[message] for message in messages]
+    return zip(messages)
