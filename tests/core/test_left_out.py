@@ -46,7 +46,7 @@ OTHERWISE: dict[str, dict[str, float]] = {
         "run_case.CaseRunner.known.times": 1,
         "run_case.KnownRuns.__call__.times": 1,
         "run_case.nothing_known.times": 1,
-        "search.Budget.cases": 100,
+        "search.Budget.cases": 50,
         "search.Budget.schedules": 1,
         "search.Budget.seconds": math.inf,
         "search.Budget.shrinking": 60.0,
