@@ -59,7 +59,7 @@ class DoubleBackwardCheck(TwinCheck):
 
     name = "double_backward"
     order = 110
-    share = 0.5
+    share = 0.4
 
     def applies_to(self, subject: CheckedSubject) -> bool:
         return subject.is_layer and subject.twice_differentiable

@@ -32,7 +32,7 @@ class GradientsCheck(TwinCheck):
 
     name = "gradients"
     order = 90
-    share = 0.8
+    share = 0.7
     varies_values = True
 
     def follow_up(self) -> AnyCheck:

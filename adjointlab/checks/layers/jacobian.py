@@ -120,7 +120,7 @@ class JacobianCheck(Check[JacobianProducts]):
 
     name = "jacobian"
     order = 100
-    share = 0.5
+    share = 0.4
 
     def applies_to(self, subject: CheckedSubject) -> bool:
         return subject.is_layer

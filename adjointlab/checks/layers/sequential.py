@@ -46,7 +46,7 @@ class SequentialCheck(Check[_Observation]):
 
     name = "sequential"
     order = 50
-    share = 0.6
+    share = 0.4
     varies_values = True
 
     def applies_to(self, subject: CheckedSubject) -> bool:
