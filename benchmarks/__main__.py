@@ -67,6 +67,7 @@ BOTH = (2, 4)
 SCRIPTS = (
     Script("harness"),
     Script("proofs"),
+    Script("draws", needs=("torch",)),
     Script("simulated_ranks", ("all",)),
     Script("matrix_entries"),
     Script("hand_over"),

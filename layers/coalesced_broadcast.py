@@ -58,7 +58,7 @@ class CoalescedBroadcast(DirectSumOperator):
         return tuple([arrays.of_library(moved[part].reshape(shape), local[0]) for part, shape in parts])
 
     def _parts_of(self, space: Space) -> list[tuple[slice, tuple[int, ...]]]:
-        """Where each local tensor of `space` lies in what is moved, and its shape."""
+        """The place of each local tensor of `space` in what is moved, and its shape."""
         shapes = [tensor.layout.local_shape(self._rank) for tensor in space.tensors]
         ends = accumulate(map(math.prod, shapes), initial=0)
         return [(slice(*part), shape) for part, shape in zip(pairwise(ends), shapes, strict=True)]

@@ -206,7 +206,7 @@ def _exponents(context: CheckContext, number: int) -> tuple[int, int]:
 
 
 class _Vectors(NamedTuple):
-    """What a rank holds of the vectors of one draw, in NumPy."""
+    """The parts of the vectors of one draw that a rank holds, in NumPy."""
 
     x: Local
     y: Local

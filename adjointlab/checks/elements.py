@@ -127,7 +127,7 @@ def _view(buffer: Any, shape: tuple[int, ...], order: str, is_torch: bool) -> An
 
 @cache
 def _poison(dtype: str) -> float:
-    """What a buffer is filled with around the values."""
+    """The number that fills a buffer around the values."""
     return int(np.iinfo(dtype).max) if dtype.startswith("int") else math.nan
 
 

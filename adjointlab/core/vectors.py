@@ -115,7 +115,7 @@ def local_values(space: Space, position: int, rank: int, draw: Draw) -> NumpyArr
 
 @lru_cache(maxsize=256)  # of all ranks
 def _key(seed: int, index: int, position: int, role: Role) -> int:
-    """What a draw has in common on all ranks, in 64 bits."""
+    """The part of a draw's key that all ranks have in common, in 64 bits."""
     key = 0
     for part in (seed, index, position, int(role == "dual")):
         key = mixed(key ^ part)

@@ -363,7 +363,7 @@ def test_a_matrix_counts_the_entries_that_both_directions_have() -> None:
 
 @pytest.mark.parametrize(
     ("check", "cases"),
-    [("adjoint", 100), ("linearity", 50), ("declared", 50), ("purity", 50), ("reentrancy", 30), ("gradients", 100), ("jacobian", 50), ("double_backward", 50)],
+    [("adjoint", 100), ("linearity", 50), ("declared", 50), ("purity", 50), ("reentrancy", 30), ("sequential", 40), ("gradients", 70), ("jacobian", 40), ("double_backward", 40)],
 )  # fmt: skip
 def test_each_check_draws_its_part_of_the_cases(check: str, cases: int) -> None:
     assert check_named(check).cases_of(100) == cases

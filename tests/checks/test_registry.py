@@ -95,9 +95,11 @@ def test_checks_come_in_the_order_in_which_the_documentation_lists_them() -> Non
 
 def test_checks_that_see_early_draw_a_part_of_the_cases() -> None:
     # As docs/power.md says, with the reasons.
-    halves = {"linearity", "declared", "purity", "jacobian", "double_backward"}
+    parts = dict.fromkeys(("linearity", "declared", "purity"), 0.5)
+    parts |= dict.fromkeys(("sequential", "jacobian", "double_backward"), 0.4)
+    parts |= {"gradients": 0.7, "reentrancy": 0.3}
     for name, check in all_checks().items():
-        part = 0.5 if name in halves else 0.3 if name == "reentrancy" else 1
+        part = parts.get(name, 1)
         assert check.share == part, name
         assert [check.cases_of(asked) for asked in (1, 10, 11)] == [
             math.ceil(part * asked) for asked in (1, 10, 11)

@@ -39,7 +39,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_a_budget_has_the_defaults_of_the_options_and_refuses_what_they_refuse() -> None:
-    assert Budget() == Budget(100, None, None, 60.0, 1, None, math.inf)
+    assert Budget() == Budget(50, None, None, 60.0, 1, None, math.inf)
     for wrong in ({"cases": 0}, {"schedules": 0}, {"ranks": 0}, {"device": "tpu"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Budget(**wrong)  # type: ignore[arg-type]

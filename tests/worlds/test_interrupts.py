@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+from typing import Any
 
 import hypothesis.core
 import pytest
@@ -99,11 +100,13 @@ def test_what_must_be_done_as_a_whole_is_done_before_a_signal_is_handled() -> No
 
 
 def test_an_interrupt_as_hypothesis_begins_is_no_failure_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(function: object) -> bytes:
-        os.kill(os.getpid(), signal.SIGINT)
-        return b""
+    make = hypothesis.core.ConjectureRunner
 
-    monkeypatch.setattr(hypothesis.core, "function_digest", interrupted)
+    def interrupted(*arguments: Any, **named: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return make(*arguments, **named)
+
+    monkeypatch.setattr(hypothesis.core, "ConjectureRunner", interrupted)
     with (
         Interrupts() as interrupts
     ):  # as under mpiexec, where an interrupt that is swallowed is not raised again

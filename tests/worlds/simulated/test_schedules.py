@@ -550,7 +550,8 @@ def test_a_reproducer_with_a_bad_schedule_is_refused(tmp_path):
 
 def test_a_hang_under_some_schedules_only_is_found_and_reported_with_one_that_hangs():
     report = report_of(HangsByArrival)
-    assert report.verdict.kind == "deadlock"
+    # Who stays away waits in the next collective, if there is one.
+    assert report.verdict.kind in ("deadlock", "mismatched collective")
     assert report.case.ranks == 3
     (schedule,) = report.case.schedules
     assert schedule.decisions or schedule.strategy == "round-robin"
