@@ -4,7 +4,7 @@
     python benchmarks/detection.py --part halos          only those of one part
     python benchmarks/detection.py --write docs/power.md puts them between the marks in that page
 
-Every check of the lab that applies is run on every subject, with the default budget. The tables name all checks
+Every check of the lab that applies is run on every subject, with the default budget, and for the tables of checks with twice that. The tables name all checks
 that see the fault, and tell cases and smallest case for the one that saw it first. For halo exchanges and repartitions the
 column "dot test" tells whether the customary one (even layouts, one draw) sees the bug too. Exits with 1 if one is found by
 none.
@@ -55,10 +55,12 @@ class HasSubject(Protocol):
     def subject(self) -> Subject: ...
 
 
-def found(world: World, subject: Subject, seed: int, shrinking: float = 20.0) -> list[SearchResult]:
+def found(
+    world: World, subject: Subject, seed: int, shrinking: float = 20.0, cases: int = CASES
+) -> list[SearchResult]:
     """The reports of the checks that see a fault, the one with the fewest cases first."""
     reports = [
-        investigate(world, subject, check, Budget(CASES, seed=seed, shrinking=min(shrinking, MOST_SHRINKING)))
+        investigate(world, subject, check, Budget(cases, seed=seed, shrinking=min(shrinking, MOST_SHRINKING)))
         for check in checks_of(subject)
     ]
     return sorted(
@@ -168,7 +170,7 @@ def table_of_checks(world: World, seed: int, bugs: Sequence[HasSubject]) -> tupl
     tried: dict[str, list[int]] = {}
     alone: dict[str, list[int]] = {}
     for subject in least(planted):
-        seen = found(world, subject, seed, shrinking=0.1)
+        seen = found(world, subject, seed, shrinking=0.1, cases=2 * CASES)
         for report in seen:
             tried.setdefault(report.check, []).append(report.tried)
             alone.setdefault(report.check, []).extend([report.tried] if len(seen) == 1 else [])

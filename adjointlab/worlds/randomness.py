@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import random
-import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -92,7 +91,6 @@ class NumPyStream:
         # NumPy documents this address (BitGenerator.ctypes) and what lies there.
         memory = (ctypes.c_uint32 * WORDS).from_address(self._ours.ctypes.state_address)
         self._memory = memoryview(memory).cast("B")
-        self._has_gauss = _has_gauss_of(getattr(np.random.seed, "__self__", None))
 
     @contextmanager
     def put_aside(self) -> Iterator[None]:
@@ -108,16 +106,10 @@ class NumPyStream:
         theirs = LEGACY.get_bit_generator()
         if theirs is self._ours:
             return theirs, 0, 0.0
-        has_gauss, gauss = self._half_of_a_pair()
+        # The legacy functions keep half of a pair of normal numbers beside the generator.
+        state = LEGACY.get_state(legacy=False)
         LEGACY.set_bit_generator(self._ours)
-        return theirs, has_gauss, gauss
-
-    def _half_of_a_pair(self) -> tuple[int, float]:
-        """The half of a pair of normal numbers that the legacy functions keep beside the generator, and before it 1 if they do."""
-        if self._has_gauss is not None and not self._has_gauss.value:
-            return 0, 0.0
-        state = LEGACY.get_state(legacy=False)  # a copy of all words: some 30 microseconds
-        return state["has_gauss"], state["gauss"]
+        return theirs, state["has_gauss"], state["gauss"]
 
     def leave(self, entered: CallersGenerator) -> None:
         """Give the caller its generator back."""
@@ -137,29 +129,6 @@ class NumPyStream:
     def seed(self, number: int) -> None:
         LEGACY.set_bit_generator(self._ours)
         np.random.seed(number & 0xFFFFFFFF)
-
-
-def _has_gauss_of(legacy: Any) -> ctypes.c_int | None:
-    """Return where a `RandomState` notes that it keeps half of a pair of normal numbers; None if that is not found.
-
-    It stands before that number, which is looked for in an instance whose memory can be told; all that is undocumented, so what is
-    found must come and go with the state.
-    """
-    if sys.implementation.name != "cpython":
-        return None
-    probe, half = np.random.RandomState(0), 0.8086534731
-    size = type(probe).__basicsize__
-    memory = (ctypes.c_char * size).from_address(id(probe))
-    state: dict[str, Any] = probe.get_state(legacy=False)
-    probe.set_state({**state, "has_gauss": 1, "gauss": half})
-    offset = memory.raw.find(struct.pack("d", half)) - 8
-    if offset < object.__basicsize__ or type(legacy) is not type(probe):
-        return None
-    seen = []
-    for has_gauss in (1, 0, 1):
-        probe.set_state({**state, "has_gauss": has_gauss, "gauss": half})
-        seen.append(ctypes.c_int.from_address(id(probe) + offset).value)
-    return ctypes.c_int.from_address(id(legacy) + offset) if seen == [1, 0, 1] else None
 
 
 class TorchStream:
