@@ -1,4 +1,4 @@
-"""How many cases a check needs to see each planted bug: cases that are drawn afresh, beside Hypothesis's own, which vary earlier ones.
+"""Cases that a check needs to see each planted bug: those that are drawn afresh, beside Hypothesis's own, which vary earlier ones.
 
     python benchmarks/draws.py                          prints a Markdown table, of seed 1
     python benchmarks/draws.py --bugs layers --seed 2   of some bugs
@@ -69,7 +69,7 @@ class Needed:
 
 
 def measured(bugs: Sequence[Subject], seed: int) -> dict[str, dict[str, Needed]]:
-    """What each check needs with either kind of draws."""
+    """The cases that each check needs with either kind of draws."""
     world = SimulatedWorld(8)
     found: dict[str, dict[str, Needed]] = {}
     for bug, subject in enumerate(bugs):
