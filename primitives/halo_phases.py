@@ -182,8 +182,8 @@ class _LinkBuffers:
         return message._replace(pieces=tuple(pieces))
 
     def received_into(self, y: Array) -> _Message | None:
-        """The received box as y holds it, if that is one piece of memory, instead of the buffer."""
-        return _as_message(y[self.link.received[0].in_window]) if self.is_received_as_block else None
+        """The only received box (`is_received_as_block`) as y holds it, if that is one piece of memory, instead of the buffer."""
+        return _as_message(y[self.link.received[0].in_window])
 
     def sent_from(self, sources: Sequence[Array]) -> _Message | None:
         """The sent box as a source holds it, if that is one piece of memory, instead of the buffer."""

@@ -385,10 +385,7 @@ def _apply(
     may_be_batch = bool(arguments) and getattr(arguments[0], "ndim", 0) > len(source.tensors[0].layout.shape)
     is_batch = may_be_batch and arrays.is_array(arguments[0])
     batch = batch_shape(source.tensors[0], arguments[0], rank) if is_batch else ()
-    returned = (
-        operator.forward(*arguments) if direction is Direction.FORWARD else operator.adjoint(*arguments)
-    )
-    outputs = as_tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
+    outputs = as_tuple((operator.forward if direction is Direction.FORWARD else operator.adjoint)(*arguments))
     # A communicator of the lab's worlds wants to know where user code ends: what follows is the lab's.
     if (note_return := getattr(operator.comm, "note_return", None)) is not None:
         note_return(implementation(operator, direction))
