@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +16,7 @@ from adjointlab.cli.loading import loading_shown
 from adjointlab.cli.output import (
     Output,
 )
+from adjointlab.cli.parallel import CheckProcesses, Setup, Surroundings
 from adjointlab.cli.parameters import (
     Cases,
     Colour,
@@ -36,19 +38,19 @@ from adjointlab.cli.parameters import (
     is_configured,
 )
 from adjointlab.cli.result_files import ResultFiles, folder_of_failures
+from adjointlab.cli.selection import selected
 from adjointlab.cli.startup import UsageError, opened_world, or_usage_error
 from adjointlab.configuration import XFAILS_KEY
 from adjointlab.cores import cores
+from adjointlab.store.variables import SUPERVISED
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.process import before_forced_end
 
 if TYPE_CHECKING:
-    from adjointlab.engine.discovery import Found
+    from adjointlab.cli.selection import Plan
     from adjointlab.store.known_failures import KnownFailures
 
-    _Plan: TypeAlias = tuple[list[tuple[Found, str]], list[str]]
-
-__all__ = ["check", "selected"]
+__all__ = ["check"]
 
 
 def check(
@@ -88,16 +90,12 @@ def check(
     ] = None,
 ) -> int:
     """Check subjects: draw cases, judge them, shrink what fails."""
-    from adjointlab.cli.parallel import CheckProcesses, Setup, Surroundings
-    from adjointlab.engine.search import Budget
-    from adjointlab.session import say_damaged
-    from adjointlab.store.job_log import supervised
-
     # The user's code may change the directory.
     surroundings, folder = Surroundings.now(), folder_of_failures(folder)
     files = ResultFiles.checked(json=json_to, junit=junit, html=html)
+    names, only = tuple(subjects or ()), None if checks is None else tuple(checks)
 
-    def prepare() -> tuple[_Plan, KnownFailures | None]:
+    def prepare() -> tuple[Plan, KnownFailures | None]:
         from adjointlab.store.known_failures import read
 
         usable_device(device)
@@ -109,23 +107,28 @@ def check(
                 raise UsageError(f"{XFAILS_KEY}: {problem}") from None
             raise
 
-    def load() -> tuple[_Plan, KnownFailures | None]:
+    def load() -> tuple[Plan, KnownFailures | None]:
         with loading_shown(is_shown=not quiet):
             return prepare()
 
     # Those of pyproject.toml are at most so many: a launcher may have started fewer.
     least = None if is_launched() and is_configured(context, "ranks") else ranks
     with ExitStack() as stack:
+        processes = stack.enter_context(CheckProcesses(surroundings, jobs or cores(), cores()))
+        if _are_surely_several(jobs, cases, is_everything=not (names or only or shard)):
+            processes.start_one()
         with files.until_loaded(ranks):
+            # Not above: these import the engine, which takes a while, and that process does so meanwhile.
+            from adjointlab.engine.search import Budget
+            from adjointlab.session import say_damaged
+            from adjointlab.store.job_log import supervised
+
             if jobs is not None and jobs > 1:
                 _refuse_jobs()
             part = None if shard is None else _parsed_shard(shard)
             budget = or_usage_error(lambda: Budget(cases, ranks, seed, schedules=schedules, device=device))
-            names, only = tuple(subjects or ()), None if checks is None else tuple(checks)
             setup = Setup(surroundings, names, only, budget, watchdog, folder)
-            processes = stack.enter_context(CheckProcesses(setup, jobs or cores(), cores()))
-            if _are_surely_several(jobs, cases, is_everything=not (names or only or part)):
-                processes.start_one()
+            processes.prepare(setup)
             world, ((whole, nameless), known) = stack.enter_context(
                 opened_world(load, least, strict=strict, watchdog=watchdog)
             )
@@ -151,9 +154,8 @@ def check(
 
 def _are_surely_several(jobs: int | None, cases: int, *, is_everything: bool) -> bool:
     """True where there will be several processes, whatever the checks are: everything that is installed is checked, or the user says so."""
-    from adjointlab.store.job_log import supervised
-
-    if is_launched() or supervised() is not None:
+    # Of a supervised job other processes may be started that are none; they wait for the plan.
+    if is_launched() or SUPERVISED in os.environ:
         return False
     if jobs is not None:
         return jobs > 1
@@ -178,19 +180,3 @@ def _parsed_shard(text: str) -> slice:
     if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
         raise UsageError(f"--shard: {text!r} is not K/N with K from 1 to N, such as 2/4")
     return slice(int(number) - 1, None, int(of))
-
-
-def selected(references: list[str], only: list[str] | None) -> _Plan:
-    """Pair the subjects with their checks, or with those named in `only`; and lines on subjects that have no name."""
-    from adjointlab.checks.check import check_named, checks_of
-    from adjointlab.engine.discovery import find_and_note
-
-    found, nameless = find_and_note(references)
-    for name in only or ():
-        check_named(name)
-    plan = [(entry, name) for entry in found for name in checks_of(entry.subject, only)]
-    if not plan:
-        raise UsageError(
-            f"--check: none of the subjects has the check {', '.join(only or ())}; see adjointlab list"
-        )
-    return plan, nameless

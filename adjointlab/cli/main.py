@@ -33,6 +33,7 @@ from adjointlab.cli.run import run
 from adjointlab.cli.startup import NotLoaded, UsageError, abort_all_ranks, collective_interrupts
 from adjointlab.exit_codes import ExitCode
 from adjointlab.report.github_job import is_github, tell_github
+from adjointlab.store.variables import SUPERVISED
 from adjointlab.worlds.deadline import Deadline
 from adjointlab.worlds.exit_of_c import guard_exit_of_c
 from adjointlab.worlds.launch import is_launched, launched_rank
@@ -70,7 +71,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     is_program, folder = arguments is None, None
     if is_program:
         ignore_signals_at_exit()
-    if "ADJOINTLAB_SUPERVISED" in os.environ:
+    if SUPERVISED in os.environ:
         from adjointlab.store.job_log import claimed
         from adjointlab.supervisor.exit_hooks import install_exit_hooks
 

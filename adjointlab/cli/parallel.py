@@ -31,6 +31,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
+from adjointlab.store.variables import COMMAND
+
 if TYPE_CHECKING:
     from adjointlab.engine.discovery import Found
     from adjointlab.engine.search import Budget, SearchResult
@@ -163,10 +165,9 @@ class Ended(NamedTuple):
 class CheckProcesses:
     """Context with up to `count` processes; none is left at its end."""
 
-    def __init__(self, setup: Setup, count: int, cores: int) -> None:
-        from adjointlab.store.running_case import COMMAND
-
-        self._setup, self._count = setup, count
+    def __init__(self, surroundings: Surroundings, count: int, cores: int) -> None:
+        self._surroundings, self._count = surroundings, count
+        self._setup: Setup | None = None
         self._plan: Sequence[PlannedCheck] = ()
         self._waiting = deque[int]()
         self._processes: list[_Process] = []
@@ -193,8 +194,14 @@ class CheckProcesses:
         self._processes, self._ended = [], []
 
     def start_one(self) -> None:
-        """Start a process before there is a plan: it loads the subjects while this one does."""
+        """Start a process before anything else is known: it imports what checks need while this one does."""
         self._start()
+
+    def prepare(self, setup: Setup) -> None:
+        """Say what is to be loaded, before there is a plan; for the processes that are started already too."""
+        self._setup = setup
+        for process in self._processes:
+            process.prepare(setup)
 
     def run(self, plan: Sequence[PlannedCheck], count: int, share: Callable[[int], float]) -> Iterator[Ended]:
         """Hand out all checks of the plan to `count` processes; yield them as they end.
@@ -245,11 +252,15 @@ class CheckProcesses:
     def _start(self) -> None:
         # Libraries with threads of their own take all cores each, unless the user has said how many.
         threads = {"OMP_NUM_THREADS": str(max(1, self._cores // self._count))}
-        environment = {**threads, **self._setup.surroundings.environment, **self._command}
+        environment = {**threads, **self._surroundings.environment, **self._command}
         try:
-            self._processes.append(_Process(self._setup, environment))
+            process = _Process(self._surroundings.folder, environment)
         except OSError:  # such as no memory
             self._can_start = False
+            return
+        self._processes.append(process)
+        if self._setup is not None:
+            process.prepare(self._setup)
 
     @property
     def _at_work(self) -> int:
@@ -307,7 +318,7 @@ class CheckProcesses:
 class _Process:
     """One process, with the check that it is at."""
 
-    def __init__(self, setup: Setup, environment: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.index: int | None = None
         self.is_ready = False
         self.ended_by = ""  # the call of user code that has
@@ -318,11 +329,14 @@ class _Process:
         self.connection: Connection[Any, Any] = Connection(ours.detach())
         try:
             with theirs:
-                self.popen = _started(theirs.fileno(), self._files, setup.surroundings.folder, environment)
+                self.popen = _started(theirs.fileno(), self._files, folder, environment)
         except OSError:
             self.connection.close()
             self.close_files()
             raise
+
+    def prepare(self, setup: Setup) -> None:
+        """Say what it has to load."""
         with suppress(OSError):  # it has ended already
             self.connection.send(setup)
 

@@ -11,9 +11,10 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from adjointlab.cli.check import selected
 from adjointlab.cli.parallel import Kind, Outcome, PlannedCheck, Setup
+from adjointlab.cli.selection import selected
 from adjointlab.cli.startup import opened_world
+from adjointlab.engine import search
 from adjointlab.exit_codes import ExitCode
 from adjointlab.session import CheckResult, SearchInterrupted, check_with_corpus
 from adjointlab.supervisor.processes import die_with_parent
@@ -58,6 +59,7 @@ def main(descriptor: int) -> NoReturn:
 def _serve(connection: Connection[Any, Any], setup: Setup) -> None:
     sys.path[:], sys.argv[:] = setup.surroundings.path, setup.surroundings.arguments
     budget = setup.budget
+    search.prepare()
 
     def prepare() -> dict[PlannedCheck, Found]:
         plan, _ = selected(list(setup.subjects), None if setup.checks is None else list(setup.checks))

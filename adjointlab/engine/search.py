@@ -54,7 +54,7 @@ from adjointlab.pictures.model import Drawing
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import FindingKind, Run, Runner, World, message_of
 
-__all__ = ["NONDETERMINISTIC", "Budget", "SearchResult", "investigate"]
+__all__ = ["NONDETERMINISTIC", "Budget", "SearchResult", "investigate", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,19 @@ class SearchResult(Drawable):
 
     def _heading(self) -> str:
         return f"{self.subject} {self.check}: {self.verdict}"
+
+
+def prepare() -> None:
+    """Have Hypothesis do what it does at the first draws of a thread, among which is a full garbage collection.
+
+    To be called before torch is imported, of whose objects the collection would visit all, in a tenth of a second.
+    """
+
+    @hypothesis.settings(max_examples=1, database=None, deadline=None, verbosity=Verbosity.quiet)
+    @given(hypothesis.strategies.none())
+    def draw(_: None) -> None: ...
+
+    draw()
 
 
 def investigate(

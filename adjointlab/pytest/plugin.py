@@ -22,6 +22,7 @@ from adjointlab.pytest.github import GithubJob, tell_wrong_call
 from adjointlab.pytest.html import HtmlPage
 from adjointlab.pytest.profile import PATIENCE, Profile, add_options, read_profile
 from adjointlab.report.github_job import is_github
+from adjointlab.store.variables import SUPERVISED
 from adjointlab.worlds.exit_of_c import guard_exit_of_c
 from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, launched_rank, launched_world
 from adjointlab.worlds.process import (
@@ -223,7 +224,7 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 
 def _guard_ends(config: pytest.Config) -> None:
     install_exit_guard(config.stash[_stderr_key])
-    if "ADJOINTLAB_SUPERVISED" not in os.environ:
+    if SUPERVISED not in os.environ:
         guard_exit_of_c(config.stash[_stderr_key])
 
 
@@ -424,7 +425,7 @@ def _job_log(config: pytest.Config) -> JobLog | None:
     `None` also with pytest-xdist: its controller runs no tests, and its workers' deaths are its own affair. The controller
     claims the job nevertheless, so that none of the workers does.
     """
-    if "ADJOINTLAB_SUPERVISED" not in os.environ or hasattr(config, "workerinput"):
+    if SUPERVISED not in os.environ or hasattr(config, "workerinput"):
         return None
     from adjointlab.store.job_log import claimed
 

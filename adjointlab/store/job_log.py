@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -35,11 +35,10 @@ from adjointlab.store import json_lines
 from adjointlab.store.files import open_file
 from adjointlab.store.json_lines import json_figures
 from adjointlab.store.reproducer import Written
+from adjointlab.store.variables import HOOKED, SUPERVISED
 from adjointlab.worlds.world import Dead, Finding, Run
 
 __all__ = [
-    "HOOKED",
-    "VARIABLE",
     "DeadlyCases",
     "Death",
     "Done",
@@ -49,11 +48,6 @@ __all__ = [
     "stopped_by",
     "supervised",
 ]
-
-VARIABLE: Final = "ADJOINTLAB_SUPERVISED"
-HOOKED: Final = "ADJOINTLAB_HOOKED"
-"""Holds the process number of the job. Its children inherit both variables, and tell by this one that they are not the job;
-processes beside it tell by a lock (:func:`claimed`)."""
 
 
 @dataclass(frozen=True)
@@ -334,7 +328,7 @@ def claimed(rank: int, environment: MutableMapping[str, str] = os.environ) -> Jo
     The command of a supervised rank may start several processes that could be the job: workers of a test runner, commands of
     a script. They share one folder, so one of them at a time is the job, and the others run as they would unsupervised.
     """
-    folder = environment.get(VARIABLE)
+    folder = environment.get(SUPERVISED)
     if folder and HOOKED not in environment and _locked(_lock_file(Path(folder), rank)):
         environment[HOOKED] = _own_pid()
     return supervised(environment)
@@ -342,7 +336,7 @@ def claimed(rank: int, environment: MutableMapping[str, str] = os.environ) -> Jo
 
 def supervised(environment: Mapping[str, str] = os.environ) -> JobLog | None:
     """The log of this job, if it is supervised; `None` in a process that has not claimed it (:func:`claimed`)."""
-    folder = environment.get(VARIABLE)
+    folder = environment.get(SUPERVISED)
     if not folder or environment.get(HOOKED) != _own_pid():
         return None
     return JobLog(Path(folder))

@@ -26,11 +26,11 @@ from adjointlab.engine.run_case import Stage
 from adjointlab.store import files
 from adjointlab.store.files import in_folder, open_file, printable
 from adjointlab.store.json_lines import encoded
+from adjointlab.store.variables import COMMAND
 from adjointlab.worlds.process import signals_held
 from adjointlab.worlds.world import WorldName
 
 __all__ = [
-    "COMMAND",
     "NAME",
     "EndedBy",
     "Progress",
@@ -50,9 +50,6 @@ NAME: Final = "running.json"
 
 _OTHERS: Final = "running-*.json"
 """The files of further processes with the same folder."""
-
-COMMAND: Final = "ADJOINTLAB_COMMAND"
-"""The environment variable in which a command numbers itself for the processes that it shares its checks out to."""
 
 _BLOCK: Final = 1024
 """The file grows in steps of so many bytes."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from typing import Any
 
 import pytest
@@ -170,3 +172,32 @@ def test_of_cases_that_fail_and_errors_of_the_strategy_one_is_told_without_advic
     with pytest.raises((ZeroDivisionError, _Failing)) as told:
         raise search._searched(100, 1, 1)  # type: ignore[misc]
     assert "reproduce_failure" not in "".join(getattr(told.value, "__notes__", ()))
+
+
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_the_first_search_of_a_thread_looks_through_all_objects_unless_that_is_done_beforehand(
+    is_prepared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, RIGHT)
+    full: list[str] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            full.append(phase)
+
+    def search() -> None:
+        if is_prepared:
+            module.prepare()
+        full.clear()
+        search_of(subject=DRAWN)._searched(2, 1, 2)
+
+    gc.callbacks.append(note)
+    gc.disable()  # so that none begins by itself
+    thread = threading.Thread(target=search)
+    try:
+        thread.start()
+        thread.join()
+    finally:
+        gc.enable()
+        gc.callbacks.remove(note)
+    assert bool(full) is not is_prepared

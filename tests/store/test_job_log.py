@@ -22,8 +22,6 @@ from adjointlab.checks.verdict import Status, coherent
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.store.job_log import (
-    HOOKED,
-    VARIABLE,
     DeadlyCases,
     Death,
     Done,
@@ -33,6 +31,7 @@ from adjointlab.store.job_log import (
     supervised,
 )
 from adjointlab.store.reproducer import Written
+from adjointlab.store.variables import HOOKED, SUPERVISED
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Dead, Finding, Run, Runner
 from tests.running import ROOT
@@ -69,11 +68,11 @@ def test_what_is_done_comes_back_as_it_was(job_log: JobLog, monkeypatch: pytest.
 def test_the_signal_that_ends_a_job_is_known_to_its_supervised_process_alone(
     job_log: JobLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(SUPERVISED, raising=False)
     monkeypatch.delenv(HOOKED, raising=False)
     assert stopped_by() == 0
 
-    monkeypatch.setenv(VARIABLE, str(job_log.folder))
+    monkeypatch.setenv(SUPERVISED, str(job_log.folder))
     monkeypatch.setenv(HOOKED, str(os.getpid()))
     assert stopped_by() == 0
     job_log.record_stop(15)
@@ -357,7 +356,7 @@ def test_each_command_of_a_script_has_results_of_its_own(
 
     def command(number: int) -> JobLog:
         monkeypatch.setattr("adjointlab.store.job_log._own_pid", lambda: str(number))
-        job_log = claimed(0, {VARIABLE: str(tmp_path)})
+        job_log = claimed(0, {SUPERVISED: str(tmp_path)})
         assert job_log is not None
         return job_log
 
@@ -467,18 +466,18 @@ def test_the_newest_death_of_a_case_is_told_with_the_ranks_that_died() -> None:
 
 
 def test_a_job_whose_folder_is_gone_is_nobodys(tmp_path: Path) -> None:
-    environment = {VARIABLE: str(tmp_path / "gone")}
+    environment = {SUPERVISED: str(tmp_path / "gone")}
     assert claimed(0, environment) is None
-    assert environment == {VARIABLE: str(tmp_path / "gone")}
-    assert claimed(0, {VARIABLE: "", HOOKED: str(os.getpid())}) is None
+    assert environment == {SUPERVISED: str(tmp_path / "gone")}
+    assert claimed(0, {SUPERVISED: "", HOOKED: str(os.getpid())}) is None
     # Nor one whose lock another file stands in for.
     (tmp_path / "rank-0.lock").mkdir()
-    assert claimed(0, {VARIABLE: str(tmp_path)}) is None
+    assert claimed(0, {SUPERVISED: str(tmp_path)}) is None
 
 
 def test_each_claim_of_a_job_is_a_byte_more(tmp_path: Path) -> None:
     for number in range(3):
-        environment = {VARIABLE: str(tmp_path)}
+        environment = {SUPERVISED: str(tmp_path)}
         assert claimed(2, environment) == JobLog(tmp_path)
         assert environment[HOOKED] == str(os.getpid())
         assert (tmp_path / "rank-2.lock").read_bytes() == b"." * (number + 1)
@@ -498,7 +497,7 @@ def test_a_file_system_without_locks_lets_every_process_be_the_job(
 
     monkeypatch.setattr(fcntl, "lockf", lockf)
     before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
-    assert (claimed(0, {VARIABLE: str(tmp_path)}) is not None) is is_claimed
+    assert (claimed(0, {SUPERVISED: str(tmp_path)}) is not None) is is_claimed
     assert asked == [fcntl.LOCK_EX | fcntl.LOCK_NB]
     if before:
         assert len(os.listdir("/proc/self/fd")) == before + is_claimed

@@ -1,0 +1,30 @@
+"""The subjects that a command line names, with their checks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from adjointlab.cli.startup import UsageError
+
+if TYPE_CHECKING:
+    from adjointlab.engine.discovery import Found
+
+    Plan: TypeAlias = tuple[list[tuple[Found, str]], list[str]]
+
+__all__ = ["selected"]
+
+
+def selected(references: list[str], only: list[str] | None) -> Plan:
+    """Pair the subjects with their checks, or with those named in `only`; and lines on subjects that have no name."""
+    from adjointlab.checks.check import check_named, checks_of
+    from adjointlab.engine.discovery import find_and_note
+
+    found, nameless = find_and_note(references)
+    for name in only or ():
+        check_named(name)
+    plan = [(entry, name) for entry in found for name in checks_of(entry.subject, only)]
+    if not plan:
+        raise UsageError(
+            f"--check: none of the subjects has the check {', '.join(only or ())}; see adjointlab list"
+        )
+    return plan, nameless
