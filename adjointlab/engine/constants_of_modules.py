@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
 from hypothesis.internal.conjecture import providers
 
 __all__ = ["without_constants_of_modules"]
+
+_LIMITS = 1 << 13
+"""Pairs of limits that are kept."""
 
 
 @contextmanager
@@ -26,7 +30,16 @@ def without_constants_of_modules() -> Iterator[None]:
         return
     module: Any = providers
     none = type(module._local_constants)()
-    # The cache holds what may be drawn, of both kinds of constants: neither our draws nor those of others may see the other's.
-    cache = type(module.CONSTANTS_CACHE)(1024)
-    with patch.multiple(module, _get_local_constants=lambda: none, CONSTANTS_CACHE=cache):
+    with patch.multiple(module, _get_local_constants=lambda: none, CONSTANTS_CACHE=_permitted()):
         yield
+
+
+@cache
+def _permitted() -> Any:
+    """Hypothesis's cache of the constants that may be drawn within given limits, for all our draws, and for none of others'.
+
+    It holds both kinds of constants. Made anew for each search it cost a twentieth of the time of all checks: a miss looks through
+    all constants, and each pair of limits is one.
+    """
+    module: Any = providers
+    return type(module.CONSTANTS_CACHE)(_LIMITS)
