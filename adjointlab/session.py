@@ -189,7 +189,7 @@ def run_check(
         )
     if seed is None:
         seed = world.share(secrets.randbits(32) if job_log is None else job_log.seed_of(check_id))
-    budget = replace(budget, seed=seed, cases=check_named(check).cases_of(budget.cases))
+    budget = replace(budget, seed=seed, cases=check_named(check).cases_of(budget.cases, found.subject))
     if job_log is not None:
         # The leader alone reads: it writes this file, so what other ranks see of it may be older.
         done: Done | None = world.share(job_log.outcome(check_id) if world.is_leader else None)

@@ -130,8 +130,8 @@ class Check(ABC, Generic[ObservationT]):
     share: ClassVar[float] = 1.0
     """Part of the cases asked for that the check draws: less where it finds early what it can find (docs/power.md)."""
 
-    def cases_of(self, asked: int) -> int:
-        """The number of cases that the check draws where `asked` are asked for of every check."""
+    def cases_of(self, asked: int, subject: CheckedSubject) -> int:
+        """The number of cases of `subject` that the check draws where `asked` are asked for of every check."""
         return math.ceil(self.share * asked)
 
     @abstractmethod

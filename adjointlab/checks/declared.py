@@ -35,7 +35,7 @@ class DeclaredCheck(Check[DeclaredOutputs]):
     """
 
     name = "declared"
-    share = 0.5
+    share = 0.4
     order = 60
 
     def observe(self, context: CheckContext) -> DeclaredOutputs:

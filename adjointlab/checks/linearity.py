@@ -45,7 +45,7 @@ class LinearityCheck(Check[LinearityObservation]):
     """One random combination and the zero vector in either direction; the scalar is 2, or i between complex spaces."""
 
     name = "linearity"
-    share = 0.5
+    share = 0.4
     order = 40
 
     def observe(self, context: CheckContext) -> LinearityObservation:

@@ -104,6 +104,7 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
     limit: int = _SAMPLE
     name = "matrix"
     order: ClassVar[int | None] = 20
+    share = 0.5
 
     def observe(self, context: CheckContext) -> ProbedMatrices:
         domain, codomain = context.domain, context.codomain

@@ -68,7 +68,7 @@ class PurityCheck(Check[PurityObservation]):
 
     name = "purity"
     finds_leaks = True
-    share = 0.5
+    share = 0.4
     order = 70
 
     def surroundings(self) -> AbstractContextManager[None]:

@@ -39,6 +39,7 @@ class SpecificationCheck(Check[SpecifiedOutputs]):
 
     name = "specification"
     order = 30
+    share = 0.5
 
     def applies_to(self, subject: CheckedSubject) -> bool:
         return not subject.is_layer and subject.has_specification

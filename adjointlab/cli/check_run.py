@@ -133,7 +133,7 @@ class CheckRun:
                 continue
             tick = line.track(
                 f"[{number + 1}/{len(self.plan)}] {printable(found.subject.label)} {name}",
-                check_named(name).cases_of(budget.cases),
+                check_named(name).cases_of(budget.cases, found.subject),
                 self.report.time_left,
             )
             within = replace(budget, seconds=self._share(len(self.plan) - number))

@@ -28,10 +28,12 @@ from adjointlab.checks.schedule_invariant import InnerProductResult, MatrixResul
 from adjointlab.checks.verdict import Figure, Inapplicable
 from adjointlab.core.program import Add, Program
 from adjointlab.core.vectors import Exact
+from adjointlab.layers.subjects.linear import linears
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Raised
 from tests.checks.looks.harness import Look, verdict
 from tests.checks.looks.operators import Copies, Ring, ring
+from tests.samples import right
 
 
 def exact(number: float) -> Exact:
@@ -363,11 +365,19 @@ def test_a_matrix_counts_the_entries_that_both_directions_have() -> None:
 
 @pytest.mark.parametrize(
     ("check", "cases"),
-    [("adjoint", 100), ("linearity", 50), ("declared", 50), ("purity", 50), ("reentrancy", 30), ("sequential", 40), ("gradients", 70), ("jacobian", 40), ("double_backward", 40)],
+    [("adjoint", 100), ("matrix", 50), ("specification", 50), ("sequential", 100), ("linearity", 40), ("declared", 40), ("purity", 40), ("reentrancy", 30)],
 )  # fmt: skip
-def test_each_check_draws_its_part_of_the_cases(check: str, cases: int) -> None:
-    assert check_named(check).cases_of(100) == cases
-    assert check_named(check).cases_of(1) == 1
+def test_each_check_draws_its_part_of_the_cases_of_an_operator(check: str, cases: int) -> None:
+    assert check_named(check).cases_of(100, right) == cases
+    assert check_named(check).cases_of(1, right) == 1
+
+
+@pytest.mark.parametrize(
+    ("check", "cases"), [("sequential", 40), ("gradients", 70), ("jacobian", 40), ("double_backward", 40)]
+)
+def test_each_check_draws_its_part_of_the_cases_of_a_layer(check: str, cases: int) -> None:
+    assert check_named(check).cases_of(100, linears) == cases
+    assert check_named(check).cases_of(1, linears) == 1
 
 
 def test_a_matrix_of_64_columns_is_probed_for_its_gain_and_one_more_is_not() -> None:
