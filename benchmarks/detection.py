@@ -165,12 +165,15 @@ def layer_check_table(world: World, seed: int) -> tuple[list[str], int]:
 
 
 def table_of_checks(world: World, seed: int, bugs: Sequence[HasSubject]) -> tuple[list[str], int]:
-    """The lines of a table of checks, each with the cases after which it sees what is planted; nothing is missed there."""
+    """The lines of a table of checks, each with the cases after which it sees what is planted, and how many bugs none sees in its own part."""
     planted = [each.subject for each in bugs]
     tried: dict[str, list[int]] = {}
     alone: dict[str, list[int]] = {}
+    missed = 0
     for subject in least(planted):
         seen = found(world, subject, seed, shrinking=0.1, cases=2 * CASES)
+        parts = {report.check: check_named(report.check).cases_of(CASES, subject) for report in seen}
+        missed += not any(report.tried <= parts[report.check] for report in seen)
         for report in seen:
             tried.setdefault(report.check, []).append(report.tried)
             alone.setdefault(report.check, []).extend([report.tried] if len(seen) == 1 else [])
@@ -185,8 +188,12 @@ def table_of_checks(world: World, seed: int, bugs: Sequence[HasSubject]) -> tupl
         lines.append(
             f"| {check} | {check_named(check).share:g} | {len(cases)} | {of_these} | {len(alone[check])} | {max(alone[check], default='-')} |"
         )
-    lines += ["", f"Seed {seed}, {len(planted)} bugs, {world.name} world of {world.ranks} ranks."]
-    return lines, 0
+    lines += [
+        "",
+        f"Seed {seed}, {len(planted)} bugs, {world.name} world of {world.ranks} ranks. No check sees {missed} of them in its part of {CASES} "
+        "cases.",
+    ]
+    return lines, missed
 
 
 def summary(world: World, seed: int, cases: Sequence[int], missed: int, seconds: float) -> str:
