@@ -118,7 +118,7 @@ def check(
         if _are_surely_several(jobs, cases, is_everything=not (names or only or shard)):
             processes.start_one()
         with files.until_loaded(ranks):
-            # Not above: these import the engine, which takes a while, and that process does so meanwhile.
+            # Not above: these import the engine, as `until_loaded` does, and that process does so at the same time.
             from adjointlab.engine.search import Budget
             from adjointlab.session import say_damaged
             from adjointlab.store.job_log import supervised
@@ -154,7 +154,7 @@ def check(
 
 def _are_surely_several(jobs: int | None, cases: int, *, is_everything: bool) -> bool:
     """True where there will be several processes, whatever the checks are: everything that is installed is checked, or the user says so."""
-    # Of a supervised job other processes may be started that are none; they wait for the plan.
+    # A supervised job runs its checks in one process. To tell it from other processes that it starts would take the engine.
     if is_launched() or SUPERVISED in os.environ:
         return False
     if jobs is not None:

@@ -42,6 +42,7 @@ def main(descriptor: int) -> NoReturn:
             connection.send((Kind.FORCED, call.encode(errors="backslashreplace")))
 
         with RepeatedInterrupt(), before_forced_end(tell):
+            search.prepare()
             _serve(connection, connection.recv())
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # all is done, or the other end has died
@@ -59,7 +60,6 @@ def main(descriptor: int) -> NoReturn:
 def _serve(connection: Connection[Any, Any], setup: Setup) -> None:
     sys.path[:], sys.argv[:] = setup.surroundings.path, setup.surroundings.arguments
     budget = setup.budget
-    search.prepare()
 
     def prepare() -> dict[PlannedCheck, Found]:
         plan, _ = selected(list(setup.subjects), None if setup.checks is None else list(setup.checks))

@@ -23,7 +23,7 @@ from adjointlab.engine.declaring import how_to_declare, how_to_declare_in
 from adjointlab.engine.subject import Subject, declarations
 from adjointlab.quantities import counted
 from adjointlab.spelling import did_you_mean
-from adjointlab.worlds.garbage import no_collections
+from adjointlab.worlds.garbage import few_collections
 from adjointlab.worlds.interposition import follow_imports
 from adjointlab.worlds.watchdog import Overdue
 from adjointlab.worlds.world import message_of
@@ -77,7 +77,7 @@ def find(references: Sequence[str]) -> list[Found]:
 def find_and_note(references: Sequence[str]) -> tuple[list[Found], list[str]]:
     """:func:`find`, and lines on what is not among those found, of the modules asked for: subjects without a name, and :data:`UNAVAILABLE`."""
     modules: list[ModuleType] = []
-    with declarations() as declared, no_collections():
+    with declarations() as declared, few_collections():
         found = _find_all(references, modules)
     distinct = {id(module): module for module in modules}.values()
     notes = (note for module in distinct for note in (_nameless(module, declared), _reason(module)))

@@ -117,12 +117,16 @@ class SearchResult(Drawable):
 
 
 def prepare() -> None:
-    """Have Hypothesis do what it does at the first draws of a thread, among which is a full garbage collection.
+    """Have Hypothesis do what it does in the first search of a thread, among which is a full garbage collection.
 
     To be called before torch is imported, of whose objects the collection would visit all, in a tenth of a second.
     """
 
-    @hypothesis.settings(max_examples=1, database=None, deadline=None, verbosity=Verbosity.quiet)
+    # With a seed, as searches have one: without, Hypothesis registers the generator of the thread never, or later.
+    @hypothesis.seed(0)
+    @hypothesis.settings(
+        max_examples=1, database=None, deadline=None, verbosity=Verbosity.quiet, phases=(Phase.generate,)
+    )
     @given(hypothesis.strategies.none())
     def draw(_: None) -> None: ...
 

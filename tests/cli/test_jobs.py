@@ -15,7 +15,7 @@ import pytest
 
 from adjointlab.cli.check_run import processes_for
 from adjointlab.cli.main import main
-from tests.running import ROOT, begun, run
+from tests.running import ROOT, begun, run, run_python
 
 # One process starts the others.
 pytestmark = pytest.mark.mpi_skip
@@ -199,3 +199,52 @@ def test_few_checks_are_done_in_one_process_and_many_on_all_cores(
     checks: int, cases: int, cores: int, processes: int
 ) -> None:
     assert processes_for(checks, cases, cores) == processes
+
+
+EARLY = """
+import sys
+from adjointlab.cli.main import main
+from adjointlab.cli.parallel import CheckProcesses
+
+start, pids = CheckProcesses.start_one, []
+
+def noting(self):
+    print("with" if "hypothesis" in sys.modules else "without", "the engine")
+    start(self)
+    pids.extend(process.popen.pid for process in self._processes)
+
+CheckProcesses.start_one = noting
+try:
+    main(sys.argv[1:])
+finally:
+    import os
+    print("left", [pid for pid in pids if os.path.exists(f"/proc/{pid}")])
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ([*named("right"), "--cases", "3"], 0),
+        (["no_such_subject"], 2),
+        ([*named("right"), "--shard", "x"], 2),
+    ],
+)
+def test_a_process_is_started_before_the_engine_is_imported_and_none_is_left(
+    arguments: list[str], code: int, tmp_path: Path
+) -> None:
+    script = tmp_path / "early.py"
+    script.write_text(EARLY)
+    ended = run_python(script, "check", "--jobs", "2", *arguments, cwd=tmp_path)
+    assert ended.returncode == code
+    lines = ended.stdout.splitlines()
+    assert "without the engine" in lines
+    assert "left []" in lines
+
+
+def test_where_one_process_checks_none_is_started_early(tmp_path: Path) -> None:
+    script = tmp_path / "early.py"
+    script.write_text(EARLY)
+    ended = run_python(script, "check", "--jobs", "1", "--cases", "3", *named("right"), cwd=tmp_path)
+    assert ended.returncode == 0
+    assert "the engine" not in ended.stdout
