@@ -64,7 +64,7 @@ def _one_is_under_way() -> bool:
 def few_collections() -> Iterator[None]:
     """While the block runs, young objects are collected seldom; for imports, whose objects stay.
 
-    Else collections are a fifth of the time of `import torch`. Not none at all: a module may make garbage by the gigabyte.
+    Else collections are a tenth to a fifth of the time of `import torch`. Not none at all: a module may make garbage by the gigabyte.
     """
     own = gc.get_threshold()
     during = (max(own[0], _YOUNG), *own[1:]) if own[0] else own  # 0: the program collects nothing by itself
