@@ -16,7 +16,6 @@ from adjointlab.cli.loading import loading_shown
 from adjointlab.cli.output import (
     Output,
 )
-from adjointlab.cli.parallel import CheckProcesses, Setup, Surroundings
 from adjointlab.cli.parameters import (
     Cases,
     Colour,
@@ -90,6 +89,8 @@ def check(
     ] = None,
 ) -> int:
     """Check subjects: draw cases, judge them, shrink what fails."""
+    from adjointlab.cli.parallel import CheckProcesses, Setup, Surroundings
+
     # The user's code may change the directory.
     surroundings, folder = Surroundings.now(), folder_of_failures(folder)
     files = ResultFiles.checked(json=json_to, junit=junit, html=html)

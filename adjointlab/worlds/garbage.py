@@ -1,4 +1,4 @@
-"""Garbage collections, held back while an exception is raised in another thread, and few while modules are imported.
+"""Garbage collections, held back while an exception is raised in another thread.
 
 Python calls the functions in ``gc.callbacks`` in the thread whose allocation began a collection, and drops the exceptions that they raise.
 An exception that is raised in that thread from outside comes at its next byte code, which after a collection is that of a callback
@@ -9,17 +9,12 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["HeldCollections", "few_collections"]
+__all__ = ["HeldCollections"]
 
 _MOST_SECONDS: Final = 1.0
 """A longer collection is waited for no more: its callback may take the exception."""
-
-_YOUNG: Final = 50_000
-"""New objects after which a collection begins while modules are imported."""
 
 
 class HeldCollections:
@@ -58,25 +53,3 @@ def _one_is_under_way() -> bool:
     finally:
         gc.callbacks.remove(note)
     return not begun
-
-
-@contextmanager
-def few_collections() -> Iterator[None]:
-    """While the block runs, young objects are collected seldom; for imports, whose objects stay.
-
-    Else collections are a tenth to a fifth of the time of `import torch`. Not none at all: a module may make garbage by the gigabyte.
-    """
-    own = gc.get_threshold()
-    during = (max(own[0], _YOUNG), *own[1:]) if own[0] else own  # 0: the program collects nothing by itself
-    gc.set_threshold(*during)
-    try:
-        yield
-    finally:
-        # Whoever has set others meanwhile keeps them.
-        if gc.get_threshold() == during:
-            gc.set_threshold(*own)
-        # All objects count as old ones from now on, or the next collections would visit them all. Not where the program has set
-        # objects aside itself, which this would bring back.
-        if not gc.get_freeze_count():
-            gc.freeze()
-            gc.unfreeze()

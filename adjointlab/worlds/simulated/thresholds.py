@@ -8,9 +8,10 @@ collections as one, each of up to P times as many objects.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Final
+
+from adjointlab.worlds.thresholds import young_threshold
 
 __all__ = ["thresholds_for", "thresholds_for_small_runs"]
 
@@ -31,14 +32,5 @@ def thresholds_for_small_runs() -> AbstractContextManager[None]:
     return _raised(_SMALL_RUNS)
 
 
-@contextmanager
-def _raised(times: int) -> Iterator[None]:
-    before = gc.get_threshold()
-    during = (before[0] * times, *before[1:])
-    gc.set_threshold(*during)
-    try:
-        yield
-    finally:
-        # What user code has set in the meantime stays.
-        if gc.get_threshold() == during:
-            gc.set_threshold(*before)
+def _raised(times: int) -> AbstractContextManager[None]:
+    return young_threshold(gc.get_threshold()[0] * times)
