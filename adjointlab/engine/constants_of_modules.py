@@ -17,9 +17,6 @@ from hypothesis.internal.conjecture import providers
 
 __all__ = ["without_constants_of_modules"]
 
-_LIMITS = 1 << 13
-"""Pairs of limits that are kept."""
-
 
 @contextmanager
 def without_constants_of_modules() -> Iterator[None]:
@@ -38,8 +35,8 @@ def without_constants_of_modules() -> Iterator[None]:
 def _permitted() -> Any:
     """Hypothesis's cache of the constants that may be drawn within given limits, for all our draws, and for none of others'.
 
-    It holds both kinds of constants. Made anew for each search it cost a twentieth of the time of all checks: a miss looks through
+    It holds both kinds of constants. Made anew for each search it cost a twentieth of the time of all draws: a miss looks through
     all constants, and each pair of limits is one.
     """
     module: Any = providers
-    return type(module.CONSTANTS_CACHE)(_LIMITS)
+    return type(module.CONSTANTS_CACHE)(1024)
