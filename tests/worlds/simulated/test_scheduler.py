@@ -297,7 +297,7 @@ def test_ctrl_c_ends_the_run_and_is_raised_to_the_caller() -> None:
 
     def rank_main(task: Task) -> Any:
         try:
-            for _ in range(1000):  # a second, in which the waiting thread wakes once
+            for _ in range(60_000):  # a minute; the waiting thread wakes within it, however busy the machine
                 time.sleep(0.001)
                 scheduler.enter(task)
         except Cancelled:
