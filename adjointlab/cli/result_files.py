@@ -102,8 +102,9 @@ class ResultFiles:
         """Context before there are results: the files say so, and why, if it ends with an exception. Those of an earlier run are gone."""
         world, size = launched_world() or "simulated", ranks or RANKS.default
         run = RunResults(world, size, "", incomplete="the subjects have not been loaded")
-        self.save_so_far(run)
         try:
+            # Within: it imports the engine, and an interrupt that comes meanwhile would else leave an earlier run's files.
+            self.save_so_far(run)
             yield
         except BaseException as error:
             code: int = ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.UNJUDGED

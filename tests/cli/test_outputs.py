@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from adjointlab.cli.output import Output, write_json
+from adjointlab.cli.result_files import ResultFiles, RunResults
 from adjointlab.store.files import open_file, overwrite
 from tests.running import ROOT, SAMPLES
 
@@ -211,3 +212,23 @@ def test_a_fifo_or_link_among_the_failures_neither_hangs_nor_leads_elsewhere(tmp
 def test_printing_to_a_stream_without_encoding_raises_nothing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "stdout", None)
     Output().line("→ \ud800")
+
+
+def test_an_interrupt_while_the_engine_is_imported_leaves_no_file_of_an_earlier_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "verdicts.json"
+    path.write_text("of an earlier run")
+    write, calls = ResultFiles.write, []
+
+    def interrupted_at_first(self: ResultFiles, run: RunResults) -> list[str]:
+        calls.append(run)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return write(self, run)
+
+    monkeypatch.setattr(ResultFiles, "write", interrupted_at_first)
+    with pytest.raises(KeyboardInterrupt), ResultFiles(json=str(path)).until_loaded(2):
+        pass
+    written = json.loads(path.read_text())
+    assert (written["complete"], written["exit_code"]) == (False, 130)
