@@ -193,6 +193,8 @@ class CheckContext:
         self.note_backward: Callable[[BackwardPass], None] = getattr(
             comm, "note_backward", lambda begun: None
         )
+        # What their ranks call in one application of the operator must not match what others call in another one.
+        self._note_application: Callable[[], None] = getattr(comm, "note_application", lambda: None)
         self._unfreed: Callable[[], Sequence[object]] | None = getattr(comm, "unfreed", None)
 
     @_computed_once
@@ -293,21 +295,22 @@ class CheckContext:
     def forward(self, x: Sequence[Array], operator: LinearOperator | None = None) -> tuple[Array, ...]:
         """F x, of the codomain's shapes and element types; of another instance if `operator` is given."""
         operator = operator or self.operator
-        return self._leaks_noted(Direction.FORWARD, operator, lambda: apply_forward(operator, x))
+        return self._noted(Direction.FORWARD, operator, lambda: apply_forward(operator, x))
 
     def adjoint(self, y: Sequence[Array], operator: LinearOperator | None = None) -> tuple[Array, ...]:
         """F* y, of the shapes and element types of the domain's dual."""
         operator = operator or self.operator
-        return self._leaks_noted(Direction.ADJOINT, operator, lambda: apply_adjoint(operator, y))
+        return self._noted(Direction.ADJOINT, operator, lambda: apply_adjoint(operator, y))
 
-    def _leaks_noted(
+    def _noted(
         self, direction: Direction, operator: LinearOperator, call: Callable[[], tuple[Array, ...]]
     ) -> tuple[Array, ...]:
-        """Return the result of `call`, noting a communicator that it makes and does not free."""
+        """Return the result of `call`, noting its end, and a communicator that it makes and does not free."""
         if self._unfreed is None:
             return call()
         before = self._unfreed()
         result = call()
+        self._note_application()
         after = self._unfreed()
         if len(after) > len(before):
             # A first call may keep a communicator for all later ones; only one left by *each* call is a leak. MPI

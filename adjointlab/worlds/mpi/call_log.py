@@ -19,6 +19,7 @@ import numpy as np
 
 from adjointlab import MPI as ours
 from adjointlab.typing import Buffer
+from adjointlab.worlds.applications import ApplicationMarks, crossed_collective
 from adjointlab.worlds.arguments import blocks, is_in_place, op
 from adjointlab.worlds.arguments import elements as elements_of
 from adjointlab.worlds.backward import BackwardPass
@@ -84,6 +85,7 @@ class CallDescription(NamedTuple):
     sent: Counts = None
     received: Counts = None
     came_back: str = ""  # what the rank has done before a call of the lab's
+    application: int = 0  # of the operator under test, so many of which had ended before
 
     def __str__(self) -> str:
         if self.name.endswith(")"):
@@ -114,7 +116,7 @@ class CallDescription(NamedTuple):
         ):
             if one is not None and another is not None and one != another:
                 return f"the {what} differ: {one} and {another}"
-        return ""
+        return crossed_collective(self.application, other.application)
 
 
 class Describer:
@@ -160,6 +162,10 @@ class CallLogSummary(NamedTuple):
 class CallLog(list[CallEntry]):
     """The collectives that this rank called on one communicator in one run."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.marks = ApplicationMarks()
+
     def summary(
         self, describe: Describer, returns: Sequence[tuple[int, Callable[..., object]]] = ()
     ) -> CallLogSummary:
@@ -167,7 +173,10 @@ class CallLog(list[CallEntry]):
         earlier = ",".join(entry[0] for entry in self[:-_DESCRIBED])
         first = max(0, len(self) - _DESCRIBED)
         latest = [
-            call._replace(came_back=_came_back_before(first + index, returns)) if call.is_lab else call
+            call._replace(
+                came_back=_came_back_before(first + index, returns) if call.is_lab else "",
+                application=self.marks.ended_before(first + index),
+            )
             for index, call in enumerate(map(describe, self[-_DESCRIBED:]))
         ]
         return CallLogSummary(len(self), zlib.crc32(earlier.encode()), tuple(latest))

@@ -97,6 +97,10 @@ class CommBase(LocalCalls):
         """Note that this rank has come back from a function of user code."""
         self.guard.note_return(function)
 
+    def note_application(self) -> None:
+        """Note that an application of the operator under test has ended: what is called from now on belongs to another one."""
+        self.guard.note_application()
+
     def note_backward(self, begun: BackwardPass) -> None:
         """Note that this rank begins a backward pass."""
         self.guard.backward = begun

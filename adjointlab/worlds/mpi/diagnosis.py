@@ -39,7 +39,8 @@ def conclude(
     if any(isinstance(outcome, Blocked) for outcome in outcomes):
         return (
             *_misuses(statistics),
-            *_mismatched_messages(statistics),
+            # Where ranks wait, that a message came from another application follows from a call too few, as their waiting does.
+            *_mismatched_messages(statistics, crossed=False),
             *_stuck(outcomes, statistics),
         ), False
     findings = (
@@ -174,12 +175,12 @@ def _misuses(statistics: Sequence[RunStatistics]) -> Iterator[Finding]:
             yield Finding(FindingKind.BUFFER_MISUSED, f"rank {rank} {misuse}")
 
 
-def _mismatched_messages(statistics: Sequence[RunStatistics]) -> Iterator[Finding]:
+def _mismatched_messages(statistics: Sequence[RunStatistics], *, crossed: bool = True) -> Iterator[Finding]:
     for key in dict.fromkeys(key for of_rank in statistics for key in of_rank.messages):
         logs = {
             rank: of_rank.messages[key] for rank, of_rank in enumerate(statistics) if key in of_rank.messages
         }
-        for text in message_mismatches(logs, key[0]):
+        for text in message_mismatches(logs, key[0], crossed=crossed):
             yield Finding(FindingKind.MISMATCHED_MESSAGE, text)
 
 

@@ -76,6 +76,7 @@ class Guard:
         self.messages: dict[CommKey, MessageLog] = {}
         # The functions of user code that have returned, each with the number of collectives on the run's communicator by then.
         self.returns: list[tuple[int, Callable[..., object]]] = []
+        self.applications = 0  # of the operator under test, that have ended
         self.backward: BackwardPass | None = None  # the latest that this rank has begun
         self.open_requests: dict[int, OpenRequest] = {}  # by id
         self.misuses: list[str] = []  # of buffers
@@ -151,6 +152,14 @@ class Guard:
         if self.returns and self.returns[-1][0] == calls:
             self.returns.pop()  # thousands may return between two calls, and the last one counts
         self.returns.append((calls, function))
+
+    def note_application(self) -> None:
+        """Note that an application of the operator under test has ended."""
+        self.applications += 1
+        for log in self.logs.values():
+            log.marks.mark(len(log), self.applications)
+        for messages in self.messages.values():
+            messages.mark(self.applications)
 
     def progress(self) -> tuple[int, int, int]:
         """The calls of the run so far; asked by the watchdog's thread."""

@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 from adjointlab import MPI as ours
 from adjointlab.typing import Buffer, Status
+from adjointlab.worlds.applications import ApplicationMarks, crossed_message
 from adjointlab.worlds.arguments import elements
 from adjointlab.worlds.arguments import source as as_source
 from adjointlab.worlds.arguments import tag as as_tag
@@ -57,6 +58,7 @@ class MessageDescription(NamedTuple):
     itemsize: int
     nbytes: int
     where: str
+    application: int  # of the operator under test, so many of which had ended before
 
 
 Described: TypeAlias = tuple[int, int, MessageDescription]
@@ -93,6 +95,12 @@ class MessageLog:
     def __init__(self) -> None:
         self._sent: list[SendEntry] = []
         self._received: list[ReceiveEntry] = []
+        self._marks_sent, self._marks_received = ApplicationMarks(), ApplicationMarks()
+
+    def mark(self, applications: int) -> None:
+        """Note that so many applications of the operator under test have ended."""
+        self._marks_sent.mark(len(self._sent), applications)
+        self._marks_received.mark(len(self._received), applications)
 
     def send(
         self, dest: int, tag: int, name: str, content: Content, code: CodeType, instruction: int
@@ -118,31 +126,40 @@ class MessageLog:
         """Plain data for the leader."""
         described: dict[Any, MessageDescription] = {}  # equal ones once, and so once in the pickle
         received = []
-        for entry in self._received:
+        for index, entry in enumerate(self._received):
             of, its_tag, *rest = entry
             if of == MPI.PROC_NULL:  # cancelled
                 continue
             if of < 0 or its_tag < 0:
                 break
-            received.append((of, its_tag, _described(rest, described)))
-        sent = [(dest, its_tag, _described(rest, described)) for dest, its_tag, *rest in self._sent]
+            ended = self._marks_received.ended_before(index)
+            received.append((of, its_tag, _described(rest, ended, described)))
+        sent = [
+            (dest, its_tag, _described(rest, self._marks_sent.ended_before(index), described))
+            for index, (dest, its_tag, *rest) in enumerate(self._sent)
+        ]
         return MessageLogSummary(tuple(sent), tuple(received))
 
 
-def _described(rest: Sequence[Any], known: dict[Any, MessageDescription]) -> MessageDescription:
+def _described(rest: Sequence[Any], ended: int, known: dict[Any, MessageDescription]) -> MessageDescription:
     name, content, nbytes, code, instruction = rest
-    key = (name, content, nbytes, id(code), instruction)
+    key = (name, content, nbytes, id(code), instruction, ended)
     if key not in known:
         itemsize, word = 1, str(content)
         if isinstance(content, np.dtype):
             itemsize = content.itemsize
             word = BYTES if content.kind in "SV" else content.name
-        known[key] = MessageDescription(name, word, itemsize, nbytes, str(CallSite(code, instruction)))
+        known[key] = MessageDescription(name, word, itemsize, nbytes, str(CallSite(code, instruction)), ended)
     return known[key]
 
 
-def message_mismatches(logs: Mapping[int, MessageLogSummary], members: Sequence[int]) -> Iterator[str]:
-    """Describe the first message to each rank that does not fit what it is received as; `logs` are by rank of the run."""
+def message_mismatches(
+    logs: Mapping[int, MessageLogSummary], members: Sequence[int], *, crossed: bool
+) -> Iterator[str]:
+    """Describe the first message to each rank that does not fit what it is received as; `logs` are by rank of the run.
+
+    With `crossed` nor does one that is received in another application of the operator than it was sent in.
+    """
     sent: dict[tuple[int, int, int], list[MessageDescription]] = {}
     for source, member in enumerate(members):
         for dest, tag, message in logs[member].sent if member in logs else ():
@@ -153,7 +170,7 @@ def message_mismatches(logs: Mapping[int, MessageLogSummary], members: Sequence[
             number = counts.get((source, tag), 0)
             counts[source, tag] = number + 1
             messages = sent.get((source, dest, tag), [])
-            if number < len(messages) and (wrong := _difference(messages[number], receive)):
+            if number < len(messages) and (wrong := _difference(messages[number], receive, crossed)):
                 message = messages[number]
                 size = "object" if message.content == OBJECT else _size(message)
                 yield (
@@ -168,8 +185,10 @@ def _size(message: MessageDescription) -> str:
     return f"{message.nbytes // message.itemsize} x {message.content}"
 
 
-def _difference(sent: MessageDescription, received: MessageDescription) -> str:
+def _difference(sent: MessageDescription, received: MessageDescription, crossed: bool) -> str:
     """Say in what the two do not fit; empty where they do."""
+    if crossed and (text := crossed_message(sent.application, received.application)):
+        return text
     if UNKNOWN in (sent.content, received.content):
         return ""
     if received.content == OBJECT:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from adjointlab import MPI
 from adjointlab.typing import Communicator
+from adjointlab.worlds.applications import crossed_collective
 from adjointlab.worlds.arguments import Operator, c_int
 from adjointlab.worlds.arguments import op as as_op
 from adjointlab.worlds.call_sites import SimulatedCall, came_back
@@ -264,6 +265,9 @@ class SharedCommunicator:
         if first.contribution.kind != contribution.kind:
             collective.fits = False
             self._mismatch(number, first, own, "they call different collectives")
+        elif crossed := crossed_collective(first.application, own.application):
+            collective.fits = False
+            self._mismatch(number, first, own, crossed)
         if disagreement is not None:
             collective.fits = False
             other, reason = disagreement

@@ -47,6 +47,7 @@ _INTERNAL: Final = frozenset(
         "grid",
         "keep",
         "new_shared",
+        "note_application",
         "note_backward",
         "note_return",
         "separate",
@@ -103,6 +104,10 @@ class Communicator(LocalCalls):
     def note_return(self, function: Callable[..., object]) -> None:
         """Note that this rank has come back from a function of user code."""
         self._task.returned_from = function
+
+    def note_application(self) -> None:
+        """Note that an application of the operator under test has ended: what is called from now on belongs to another one."""
+        self._task.applications += 1
 
     def note_backward(self, begun: BackwardPass) -> None:
         """Note that this rank begins a backward pass."""

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from adjointlab import MPI
+from adjointlab.worlds.applications import crossed_message
 from adjointlab.worlds.arguments import Elements, Flat
 from adjointlab.worlds.call_sites import SimulatedCall
 from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
@@ -43,12 +44,15 @@ __all__ = [
 class Message:
     """A message that has been sent and not yet received."""
 
-    __slots__ = ("_borrowed", "call", "data", "datatype", "pickled", "sender", "sent", "source", "tag")
+    __slots__ = (
+        "_borrowed", "application", "call", "data", "datatype", "pickled", "sender", "sent", "source", "tag",
+    )  # fmt: skip
 
     def __init__(
         self, sender: Task, source: int, tag: int, content: Elements, pickled: bool, call: SimulatedCall
     ) -> None:
         self.sender = sender
+        self.application = sender.applications
         self.source = source  # the sender's rank in the communicator
         self.tag = tag
         self.datatype = content.datatype
@@ -337,7 +341,7 @@ class Mailbox:
 
     def deliver(self, receive: Receive, message: Message) -> None:
         """Complete `receive` with `message`, and the send that waits for that; a mismatch cancels the receiver."""
-        wrong = receive.take(message)
+        wrong = crossed_message(message.application, receive.application) or receive.take(message)
         if wrong is not None:
             self._findings.append(
                 Finding(

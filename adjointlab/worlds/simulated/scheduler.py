@@ -128,11 +128,12 @@ GRACE = 2.0
 class Pending:
     """An operation that a rank can wait for."""
 
-    __slots__ = ("call", "done", "task", "watched")
+    __slots__ = ("application", "call", "done", "task", "watched")
 
     def __init__(self, task: Task, call: SimulatedCall) -> None:
         self.task = task
         self.call = call
+        self.application = task.applications
         self.done = False
         self.watched = False  # its task is blocked, and this is among what it waits for
 
@@ -172,6 +173,7 @@ class Task:
     # The function of user code from which it has returned last.
     returned_from: Callable[..., object] | None = None
     backward: BackwardPass | None = None  # the latest that it has begun
+    applications: int = 0  # of the operator under test, that have ended
 
 
 class StuckHandler(Protocol):
