@@ -64,11 +64,11 @@ class BatchNormalisation(
             deviation, variance = self._measured(x)
         else:
             deviation, variance = x - self._along(self.running_mean), self.running_var
-        scale = torch.rsqrt(variance + self.eps).to(x.dtype)
+        scale = torch.rsqrt(variance + self.eps).to(deviation.dtype)
         if weight is not None:
             scale = scale * weight
         y = deviation * self._along(scale)
-        return y if bias is None else y + self._along(bias)
+        return (y if bias is None else y + self._along(bias)).to(self.dtype)
 
     def _measured(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The deviations from the mean over the global tensor, and the variance; update the running statistics.

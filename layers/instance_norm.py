@@ -64,14 +64,14 @@ class InstanceNormalisation(
         weight, bias = self.learnt()
         if self.training or self.running_mean is None or self.running_var is None:
             deviation, variance = self._measured(x)
-            scale = self.moments.along(torch.rsqrt(variance + self.eps).to(x.dtype))
+            scale = self.moments.along(torch.rsqrt(variance + self.eps).to(deviation.dtype))
         else:
             deviation = x - self._along(self.running_mean)
             scale = self._along(torch.rsqrt(self.running_var + self.eps))
         if weight is not None:
             scale = scale * self._along(weight)
         y = deviation * scale
-        return y if bias is None else y + self._along(bias)
+        return (y if bias is None else y + self._along(bias)).to(self.dtype)
 
     def _measured(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if self.spatial_size == 1:

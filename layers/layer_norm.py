@@ -17,6 +17,7 @@ from torch import nn
 
 from adjointlab.core.layout import Layout
 from adjointlab.layers.distributed import with_index_zero
+from adjointlab.layers.half_precision import accumulation_dtype
 from adjointlab.layers.moments import Moments
 from adjointlab.layers.normalisation import Normalisation
 
@@ -39,8 +40,8 @@ class _OverLastDimensions(Normalisation):
         self.check_order(shape)
         self.normalized_shape = normalised
         self.elementwise_affine = module.elementwise_affine
-        # Of RMSNorm None stands for the precision of the element type.
-        self.eps = torch.finfo(self.dtype).eps if module.eps is None else module.eps
+        # Of RMSNorm None stands for the precision of the type that torch computes in.
+        self.eps = torch.finfo(accumulation_dtype(self.dtype)).eps if module.eps is None else module.eps
         x = Layout(shape, self.partition)
         dims = range(leading, len(shape))
         lead = with_index_zero(self.partition, *range(leading))

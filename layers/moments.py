@@ -23,6 +23,7 @@ import torch
 from adjointlab.core.layout import Layout
 from adjointlab.layers.differentiable import carried, connected
 from adjointlab.layers.distributed import dtype_name
+from adjointlab.layers.half_precision import accumulation_dtype
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.typing import Communicator
 
@@ -68,7 +69,8 @@ class Moments:
         self._local_shape, self._shape_of_pairs = layout.local_shape(rank), pairs.local_shape(rank)
 
     def deviation(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """x - μ, in the element type of x, and μ and σ² in double precision, in the shape of the statistics."""
+        """x - μ, in the element type of x (float32 for half precision), and μ and σ² in double precision, in the shape of the statistics."""
+        x = x.to(accumulation_dtype(x.dtype))
         if self.is_empty:
             nothing = x.new_zeros(self._local_shape, dtype=SUMS)
             return x, nothing, nothing + 1
@@ -88,7 +90,7 @@ class Moments:
         """The mean of x², in double precision."""
         if self.is_empty:
             return x.new_ones(self._local_shape, dtype=SUMS)
-        return carried(self.sum, self._total(x**2)) / self.count
+        return carried(self.sum, self._total(x.to(accumulation_dtype(x.dtype)) ** 2)) / self.count
 
     def along(self, statistic: torch.Tensor) -> torch.Tensor:
         """One value for each statistic, as a tensor that broadcasts with x."""

@@ -213,7 +213,8 @@ class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
             for parameter in [self._parameters[name]]
         )
         assert weight is not None
-        heads = affine_summand(x, weight, bias)
+        # Under autocast the product alone is of the lower precision: the operators carry the layer's element type.
+        heads = affine_summand(x, weight, bias).to(x.dtype)
         heads = heads.reshape(*heads.shape[:2], weight.shape[0] // self.head_dim, self.head_dim)
         heads = heads.transpose(1, 2) if self.batch_first else heads.permute(1, 2, 0, 3)
         return heads.reshape(self.attention.domain.tensors[number].layout.local_shape(self.rank))

@@ -21,6 +21,7 @@ from adjointlab.core.layout import Layout, Window
 from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import carried, of_nothing
 from adjointlab.layers.distributed import TorchLayer, dtype_name
+from adjointlab.layers.half_precision import accumulation_dtype
 from adjointlab.layers.torch_modules import result_of
 from adjointlab.primitives.halo_exchange import HaloExchange
 
@@ -117,7 +118,7 @@ class Resampling(TorchLayer):
         y = Layout(y_shape, self.partition, [*x.windows[:lead], *y_whole.windows[lead:]])
         try:
             taps = [
-                Taps.of(function, side, self.dtype)
+                Taps.of(function, side, accumulation_dtype(self.dtype))
                 for function, side in zip(functions, shape[lead:], strict=True)
             ]
         except RuntimeError as error:  # what torch refuses with elements only
@@ -152,9 +153,10 @@ class Resampling(TorchLayer):
         x = carried(self.exchange, x)
         if 0 in (*self.local_output_shape, *x.shape):  # no outputs, or none that depends on an element
             return of_nothing(self.local_output_shape, first_elements, x)
+        x = x.to(accumulation_dtype(x.dtype))
         for dim, taps in self.taps:
             x = taps.applied(x, dim)
-        return x
+        return x.to(self.dtype)
 
 
 def first_elements(x: torch.Tensor) -> torch.Tensor:

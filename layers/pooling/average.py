@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from adjointlab.layers.differentiable import carried, of_nothing
+from adjointlab.layers.half_precision import accumulation_dtype
 from adjointlab.layers.pooling.windows import Pooling
 
 __all__ = ["AveragePooling", "AvgPool1d", "AvgPool2d", "AvgPool3d"]
@@ -40,7 +41,7 @@ class AveragePooling(Pooling, torch_classes=(nn.AvgPool1d, nn.AvgPool2d, nn.AvgP
         if divisor is not None:
             counts = [(1,) * len(along) for along in counts]
             counts[0] = (divisor,) * len(counts[0])
-        element = self.dtype
+        element = accumulation_dtype(self.dtype)
         count = torch.ones((), dtype=element)
         for along, (first, last) in zip(counts, self.outputs, strict=True):
             count = count[..., None] * torch.tensor(along[first:last], dtype=element)
@@ -49,7 +50,7 @@ class AveragePooling(Pooling, torch_classes=(nn.AvgPool1d, nn.AvgPool2d, nn.AvgP
             # A quotient is rounded, and a gradient is the sum of as many as there are windows over an element, in
             # another order than torch's. The quotients are not larger than the lab's integers, up to 4, and may cancel.
             seen = math.prod(-(-k // s) for k, s in zip(self.kernel_size, self.stride, strict=True))
-            self.rounding, self.reach = 8 * seen * torch.finfo(element).eps, 1.0
+            self.rounding, self.reach = 8 * seen * torch.finfo(self.dtype).eps, 1.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
@@ -58,13 +59,13 @@ class AveragePooling(Pooling, torch_classes=(nn.AvgPool1d, nn.AvgPool2d, nn.AvgP
 
     def averages(self, x: torch.Tensor) -> torch.Tensor:
         """Collective: the means of the windows of x."""
-        x = carried(self.exchange, x)
+        x = carried(self.exchange, x).to(self.count.dtype)
         if self._has_outputs(x):
             y = self._sums(x, self.kernel_size, self.stride)
         else:
             ones = (1,) * self.dims
             y = of_nothing(self.local_output_shape, lambda zero: self._sums(zero, ones, ones), x)
-        return y / self.count.to(y.device)
+        return (y / self.count.to(y.device)).to(self.dtype)
 
     def _sums(self, x: torch.Tensor, kernel: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
         """The sum of the elements in each window: torch's average with the divisor 1."""

@@ -21,11 +21,18 @@ __all__ = ["LPPool1d", "LPPool2d", "LPPool3d", "LPPooling"]
 
 
 class LPPooling(AveragePooling, torch_classes=(nn.LPPool1d, nn.LPPool2d, nn.LPPool3d)):
-    """`torch.nn.LPPool1d`, `2d` or `3d` over `partition`; see :class:`Pooling`."""
+    """`torch.nn.LPPool1d`, `2d` or `3d` over `partition`; see :class:`Pooling`.
+
+    Raises `ValueError` for an infinite `norm_type`, which stands for maxima.
+    """
 
     def lay_out(self, module: Any) -> None:
-        super().lay_out(module)
         self.norm_type = float(module.norm_type)
+        if math.isinf(self.norm_type):
+            raise ValueError(
+                f"norm_type: {self.norm_type} is not supported; the largest magnitudes are those of a max pooling of x.abs()"
+            )
+        super().lay_out(module)
         self.rounding, self.reach = None, 0.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

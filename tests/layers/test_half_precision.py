@@ -1,0 +1,119 @@
+"""In half precision layers add up in float32, as torch's kernels do: sums neither overflow nor lose the digits of their terms."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import adjointlab as al
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from adjointlab.layers import (  # noqa: E402
+    AdaptiveAvgPool2d,
+    AvgPool2d,
+    BatchNorm2d,
+    GroupNorm,
+    InstanceNorm2d,
+    LayerNorm,
+    LPPool2d,
+    MultiheadAttention,
+    RMSNorm,
+    Upsample,
+    local_window,
+)
+
+pytestmark = pytest.mark.mpi_skip
+
+HALF = (torch.bfloat16, torch.float16)
+ROWS, PLANES = (2, 1), (1, 1, 2, 1)
+
+
+def applied(kind: Any, partition: tuple[int, ...], module: Any, x: Any) -> list[tuple[Any, Any]]:
+    """The results of two ranks, each beside its part of torch's in double precision, of the same parameters."""
+    whole = copy.deepcopy(module).double()(x.double()).detach()
+
+    def body(context: Any, _: object) -> tuple[Any, Any]:
+        layer = kind(context.comm, partition, tuple(x.shape), module, dtype=x.dtype)
+        source, target = layer.domain.tensors[0].layout, layer.codomain.tensors[0].layout
+        y = layer(local_window(x, source, context.rank))
+        return y.detach(), local_window(whole, target, context.rank)
+
+    world = al.SimulatedWorld(2)
+    run = world.run(body)
+    world.close()
+    assert run.completed, run
+    return list(run.values)
+
+
+def shifted(*shape: int) -> Any:
+    """Values of which the mean is large beside their deviations."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1)) + 100
+
+
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize(
+    ("kind", "partition", "module", "x"),
+    [
+        (AvgPool2d, PLANES, lambda: nn.AvgPool2d(8), torch.full((1, 1, 16, 16), 1100.0)),
+        (AdaptiveAvgPool2d, PLANES, lambda: nn.AdaptiveAvgPool2d(1), torch.ones(1, 1, 112, 112)),
+        (AdaptiveAvgPool2d, PLANES, lambda: nn.AdaptiveAvgPool2d(1), torch.full((1, 1, 30, 30), 100.0)),
+        (Upsample, PLANES, lambda: nn.Upsample(scale_factor=2, mode="bicubic"), shifted(1, 1, 6, 6)),
+        (LayerNorm, ROWS, lambda: nn.LayerNorm(64), shifted(2, 64)),
+        (GroupNorm, PLANES, lambda: nn.GroupNorm(2, 4), shifted(1, 4, 6, 6)),
+        (BatchNorm2d, PLANES, lambda: nn.BatchNorm2d(2), shifted(2, 2, 6, 6)),
+        (InstanceNorm2d, PLANES, lambda: nn.InstanceNorm2d(2), shifted(1, 2, 6, 6)),
+        (RMSNorm, ROWS, lambda: nn.RMSNorm(64, eps=torch.finfo(torch.float32).eps), shifted(2, 64) / 1e4),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_a_layer_of_half_precision_rounds_its_result_alone(
+    kind: Any, partition: tuple[int, ...], module: Callable[[], Any], x: Any, dtype: Any
+) -> None:
+    for ours, whole in applied(kind, partition, module().to(dtype), x.to(dtype)):
+        assert ours.dtype is dtype
+        step = 2 * torch.finfo(dtype).eps
+        torch.testing.assert_close(ours.double(), whole, rtol=step, atol=step)
+
+
+def test_power_averages_of_an_infinite_order_are_refused() -> None:
+    world = al.SimulatedWorld(1)
+    run = world.run(
+        lambda context, _: LPPool2d(context.comm, (1, 1, 1, 1), (1, 1, 4, 4), nn.LPPool2d(float("inf"), 2))
+    )
+    world.close()
+    assert "norm_type: inf is not supported" in str(run.outcomes[0])
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "all-to-all"])
+def test_attention_over_a_cut_sequence_takes_autocast(algorithm: str) -> None:
+    torch.manual_seed(0)
+    module, x = nn.MultiheadAttention(8, 2), torch.randn(5, 2, 8)
+    (whole, _) = module(x, x, x, need_weights=False)
+
+    def body(context: Any, _: object) -> Any:
+        layer = MultiheadAttention(context.comm, (1, 1, 2), (5, 2, 8), module, algorithm=algorithm)
+        part = local_window(x, layer.domain.tensors[0].layout, context.rank)
+        with torch.autocast("cpu", torch.bfloat16):
+            y, _ = layer(part, part, part, need_weights=False)
+        y.sum().backward()
+        return y.detach(), local_window(whole.detach(), layer.codomain.tensors[0].layout, context.rank)
+
+    world = al.SimulatedWorld(2)
+    run = world.run(body)
+    world.close()
+    assert run.completed, run
+    for ours, theirs in run.values:
+        torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+def test_an_epsilon_of_none_is_that_of_float32_in_half_precision_as_in_torch(dtype: Any) -> None:
+    module, x = nn.RMSNorm(8, dtype=dtype), (torch.randn(2, 8) * 0.01).to(dtype)
+    for (ours, _), row in zip(applied(RMSNorm, ROWS, module, x), module(x).detach(), strict=True):
+        torch.testing.assert_close(ours[0], row, rtol=2 * torch.finfo(dtype).eps, atol=0)
