@@ -28,6 +28,8 @@ from adjointlab.worlds.mpi.calls import PARAMETERS
 from adjointlab.worlds.mpi.message_log import MessageLogSummary
 
 __all__ = [
+    "DESCRIBED",
+    "KEPT",
     "CallEntry",
     "CallLog",
     "CallLogSummary",
@@ -40,8 +42,11 @@ __all__ = [
     "first_mismatch",
 ]
 
-_DESCRIBED: Final = 256
+DESCRIBED: Final = 256
 """So many of a log's latest calls are sent to the leader; of those before, a checksum of their names."""
+
+KEPT: Final = 8 * DESCRIBED
+"""A log of so many calls is cut to the latest that may be described: a run that trains a network never ends by itself."""
 
 CommKey: TypeAlias = tuple[tuple[int, ...], int]
 """A communicator, named alike by all its members: its ranks, and which one of these ranks it is."""
@@ -160,26 +165,44 @@ class CallLogSummary(NamedTuple):
 
 
 class CallLog(list[CallEntry]):
-    """The collectives that this rank called on one communicator in one run."""
+    """The latest collectives that this rank called on one communicator in one run."""
 
     def __init__(self) -> None:
         super().__init__()
         self.marks = ApplicationMarks()
+        self._forgotten = 0  # calls
+        self._checksum = 0  # of their names
+
+    @property
+    def calls(self) -> int:
+        """The number of calls, those too that are not kept."""
+        return self._forgotten + len(self)
+
+    def append(self, entry: CallEntry) -> None:
+        """Log a call."""
+        super().append(entry)
+        if len(self) >= KEPT:
+            self._checksum = self._checksum_of_earlier()
+            self._forgotten += len(self) - DESCRIBED
+            del self[:-DESCRIBED]
+
+    def _checksum_of_earlier(self) -> int:
+        """A checksum of the names of all calls but those that are described; the same wherever the log has been cut before."""
+        return zlib.crc32("".join(f"{entry[0]}," for entry in self[:-DESCRIBED]).encode(), self._checksum)
 
     def summary(
         self, describe: Describer, returns: Sequence[tuple[int, Callable[..., object]]] = ()
     ) -> CallLogSummary:
         """Plain data for the leader; `returns` are the functions of user code that have returned, by the calls before."""
-        earlier = ",".join(entry[0] for entry in self[:-_DESCRIBED])
-        first = max(0, len(self) - _DESCRIBED)
+        first = max(0, self.calls - DESCRIBED)
         latest = [
             call._replace(
                 came_back=_came_back_before(first + index, returns) if call.is_lab else "",
                 application=self.marks.ended_before(first + index),
             )
-            for index, call in enumerate(map(describe, self[-_DESCRIBED:]))
+            for index, call in enumerate(map(describe, self[-DESCRIBED:]))
         ]
-        return CallLogSummary(len(self), zlib.crc32(earlier.encode()), tuple(latest))
+        return CallLogSummary(self.calls, self._checksum_of_earlier(), tuple(latest))
 
 
 def _came_back_before(index: int, returns: Sequence[tuple[int, Callable[..., object]]]) -> str:
@@ -228,7 +251,7 @@ def first_mismatch(logs: Mapping[int, CallLogSummary]) -> Mismatch | None:
         else:
             # The earlier calls can be compared only where the same number of them was summed up.
             if reference.calls == log.calls and reference.checksum != log.checksum:
-                reason = f"or later, more than {_DESCRIBED} calls ago, they call different collectives"
+                reason = f"or later, more than {DESCRIBED} calls ago, they call different collectives"
                 found.append(Mismatch(0, first, rank, reason))
     if not found:
         found = list(_mismatched_blocks(logs))

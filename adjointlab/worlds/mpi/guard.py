@@ -20,7 +20,7 @@ from mpi4py import MPI
 from adjointlab.worlds.backward import BackwardPass, is_in_backward
 from adjointlab.worlds.call_sites import call_site, came_back
 from adjointlab.worlds.mpi.buffer_watch import BufferWatch
-from adjointlab.worlds.mpi.call_log import CallLog, CommKey, Describer, RunStatistics
+from adjointlab.worlds.mpi.call_log import DESCRIBED, KEPT, CallLog, CommKey, Describer, RunStatistics
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.control_channel import ControlChannel, Notice
 from adjointlab.worlds.mpi.message_log import MessageLog
@@ -148,22 +148,25 @@ class Guard:
     def note_return(self, function: Callable[..., object]) -> None:
         """Note that this rank has come back from a function of user code."""
         # The first log is that of the run's own communicator, on which the lab makes its calls.
-        calls = len(next(iter(self.logs.values()), ()))
+        log = next(iter(self.logs.values()), None)
+        calls = 0 if log is None else log.calls
         if self.returns and self.returns[-1][0] == calls:
             self.returns.pop()  # thousands may return between two calls, and the last one counts
         self.returns.append((calls, function))
+        if len(self.returns) >= KEPT:
+            del self.returns[: -DESCRIBED - 1]  # each before another call, and so many are described
 
     def note_application(self) -> None:
         """Note that an application of the operator under test has ended."""
         self.applications += 1
         for log in self.logs.values():
-            log.marks.mark(len(log), self.applications)
+            log.marks.mark(log.calls, self.applications)
         for messages in self.messages.values():
             messages.mark(self.applications)
 
     def progress(self) -> tuple[int, int, int]:
         """The calls of the run so far; asked by the watchdog's thread."""
-        return sum(self.sent), self.received, sum(map(len, tuple(self.logs.values())))
+        return sum(self.sent), self.received, sum(log.calls for log in tuple(self.logs.values()))
 
     def expire(self) -> bool:
         """Declare the run overdue, from the watchdog's signal handler.
