@@ -80,10 +80,12 @@ class BatchNormalisation(
             raise ValueError(
                 f"Expected more than 1 value per channel when training, got input size {torch.Size(self.input_shape)}"
             )
-        if self.training and self.num_batches_tracked is not None:
+        # Looked at in each call, as torch does: user code sets it to freeze the statistics.
+        tracks = self.training and self.track_running_stats
+        if tracks and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
         deviation, mean, variance = self.moments.deviation(x)
-        if self.training and count and self.partition.is_active(self.rank):
+        if tracks and count and self.partition.is_active(self.rank):
             self._track(mean.detach(), variance.detach())
         return deviation, variance
 

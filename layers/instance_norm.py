@@ -62,7 +62,8 @@ class InstanceNormalisation(
         """The local tensor of y, from that of x."""
         (x,) = self.check_inputs(x)
         weight, bias = self.learnt()
-        if self.training or self.running_mean is None or self.running_var is None:
+        uses_own = self.training or not self.track_running_stats
+        if uses_own or self.running_mean is None or self.running_var is None:
             deviation, variance = self._measured(x)
             scale = self.moments.along(torch.rsqrt(variance + self.eps).to(deviation.dtype))
         else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Final
 
 __all__ = ["ONLY_SIMULATED", "instead_of", "missing"]
@@ -91,7 +92,9 @@ def missing(kind: str, name: str, methods: Iterable[str], elsewhere: str = "") -
     else:
         known = ""
     instead = instead_of(name)
+    # Of a misspelt name those that were perhaps meant; a list of all would bury the sentence in every table that has it.
+    meant = [] if instead else get_close_matches(name, methods, n=4)
     return AttributeError(
-        f"the {kind} communicator has no {name!r}{known}{': ' + instead if instead else ''}. "
-        f"It has {', '.join(sorted(methods))}"
+        f"the {kind} communicator has no {name!r}{known}{': ' + instead if instead else ''}"
+        f"{'; it has ' + ', '.join(meant) if meant else ''}"
     )

@@ -13,6 +13,7 @@ from adjointlab.checks.layers.jacobian import JacobianCheck
 from adjointlab.core.partition import Partition
 from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from adjointlab.layers.distributed import local_window
+from adjointlab.layers.instance_norm import InstanceNorm2d
 from adjointlab.worlds.world import World
 
 from .twin_assertions import (
@@ -267,3 +268,27 @@ def test_second_derivatives_and_forward_mode_go_through_the_statistics(adjointla
     # A dual level is a state of the process: simulated ranks share one.
     with JacobianCheck().surroundings():
         run_on_ranks(adjointlab_world, ranks, body)
+
+
+@pytest.mark.parametrize(
+    ("ours", "torchs"), [(BatchNorm2d, nn.BatchNorm2d), (InstanceNorm2d, nn.InstanceNorm2d)]
+)
+def test_statistics_that_are_no_longer_tracked_stay_as_torch_leaves_them(
+    adjointlab_world: World, ours: Any, torchs: Any
+) -> None:
+    ranks, shape = min(adjointlab_world.ranks, 3), (2, 3, 4, 5)
+
+    def body(comm: Any) -> None:
+        twin = torchs(3, affine=True, track_running_stats=True, dtype=DOUBLE)
+        layer = ours.from_sequential(twin, comm, reversed_line(ranks, 2, 4), shape)
+        for tracks in (True, False, False, True):
+            layer.track_running_stats = twin.track_running_stats = tracks
+            for mode in ("train", "eval"):
+                getattr(layer, mode)()
+                getattr(twin, mode)()
+                assert_matches_twin(comm, layer, twin, drawn(*shape) * 2 + 1, relative=layer.rounding)
+        for tensor in layer.buffer_space.tensors:
+            want = local_window(twin.get_buffer(tensor.name), tensor.layout, comm.Get_rank())
+            torch.testing.assert_close(layer.get_buffer(tensor.name), want, rtol=layer.rounding, atol=0)
+
+    run_on_ranks(adjointlab_world, ranks, body)
