@@ -110,6 +110,9 @@ def replayed(
         elif result.status is Status.COHERENT:
             out.line(f"{found.subject.label}: {result.check} is coherent on this case now, {here}")
             out.line(f"  was   {stored.headline}")
+            out.line(
+                "  If nothing was changed since, the failure needs the cases that ran before it: look for what a module or class keeps."
+            )
         else:
             out.line(failure_text(session.CheckResult(found, result, Written.beside(file), replayed=file)))
             if result.verdict.kind != stored.kind:

@@ -92,7 +92,7 @@ def missing(kind: str, name: str, methods: Iterable[str], elsewhere: str = "") -
     else:
         known = ""
     instead = instead_of(name)
-    # Of a misspelt name those that were perhaps meant; a list of all would bury the sentence in every table that has it.
+    # Of a misspelt name those that were perhaps meant; a list of all would hide the sentence in every table that has it.
     meant = [] if instead else get_close_matches(name, methods, n=4)
     return AttributeError(
         f"the {kind} communicator has no {name!r}{known}{': ' + instead if instead else ''}"
