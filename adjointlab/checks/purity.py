@@ -9,7 +9,15 @@ from typing import NamedTuple
 
 from adjointlab.checks.check import BothDirections, Check, Spaces
 from adjointlab.checks.context import CheckContext, Side
-from adjointlab.checks.elements import ORDERS, Local, Placed, Tolerance, first_difference, not_finite_verdict
+from adjointlab.checks.elements import (
+    ORDERS,
+    Difference,
+    Local,
+    Placed,
+    Tolerance,
+    first_difference,
+    not_finite_verdict,
+)
 from adjointlab.checks.forms import other_forms
 from adjointlab.checks.fresh_memory import FILLS, controlled, filled
 from adjointlab.checks.hints import FaultKind, Hint
@@ -32,6 +40,10 @@ class Circumstance(NamedTuple):
         return f"{self.order} argument, fresh memory {self.fill}"
 
 
+_NOT_FROM_MEMORY = (
+    "perhaps",
+    "earlier calls, or the order in which messages arrive: neither value is NaN, with which fresh memory was filled once",
+)
 _STRIDES = Hint(FaultKind.STRIDES, "the value follows from where the argument lies in memory")
 
 
@@ -122,20 +134,29 @@ def _of_circumstances(
             tolerance,
         )
         if difference is not None:
+            has_moved = circumstance.order != standard.order
+            is_fresh = not has_moved and _may_be_fresh_memory(space, difference)
             return incoherent(
-                f"{direction} reads memory that nobody wrote"
-                if circumstance.order == standard.order
-                else f"{direction} depends on where its argument lies in memory",
-                ("element", difference.where),
-                (str(standard), difference.expected),
-                (str(circumstance), difference.actual),
+                f"{direction} depends on where its argument lies in memory"
+                if has_moved
+                else f"{direction} reads memory that nobody wrote"
+                if is_fresh
+                else f"{direction} reads memory that nobody wrote, or changes its result from call to call",
+                *difference.lines(str(circumstance), str(standard)),
+                *(() if has_moved or is_fresh else (_NOT_FROM_MEMORY,)),
                 evidence=difference.evidence(
                     str(circumstance),
                     str(standard),
-                    _STRIDES if circumstance.order != standard.order else None,
+                    _STRIDES if has_moved else None,
                 ),
             )
     return None
+
+
+def _may_be_fresh_memory(space: Space, difference: Difference) -> bool:
+    """Return True if a value is NaN, which arithmetic passes on from fresh memory, or may come from integers, which have none."""
+    has_integers = any(tensor.element.is_integer for tensor in space.tensors)
+    return has_integers or "nan" in f"{difference.actual} {difference.expected}"
 
 
 def _of_forms(
