@@ -265,9 +265,10 @@ class SharedCommunicator:
         if first.contribution.kind != contribution.kind:
             collective.fits = False
             self._mismatch(number, first, own, "they call different collectives")
-        elif crossed := crossed_collective(first.application, own.application):
-            collective.fits = False
-            self._mismatch(number, first, own, crossed)
+        elif not self._scheduler.crossed and (
+            crossed := crossed_collective(first.application, own.application)
+        ):
+            self._scheduler.crossed.append(self._finding(number, first, own, crossed))
         if disagreement is not None:
             collective.fits = False
             other, reason = disagreement
@@ -312,6 +313,22 @@ class SharedCommunicator:
         is_of_all = len(self.members) == len(self._scheduler.tasks)
         return "" if is_of_all else f" of ranks {', '.join(map(str, self.members))}"
 
+    def _finding(
+        self,
+        number: int,
+        one: CollectiveCall,
+        other: CollectiveCall,
+        reason: str,
+        counts: Mapping[int, str] = MappingProxyType({}),
+    ) -> Finding:
+        called = [f"  {each}{counts.get(self.ranks[each.task.rank], '')}" for each in (one, other)]
+        lines = [
+            f"in collective {number + 1}{self._of_ranks}, {reason}",
+            *dict.fromkeys(called),  # a rank's own part may be what does not fit
+            *self._divergences.lines(),
+        ]
+        return Finding(FindingKind.MISMATCHED_COLLECTIVE, "\n".join(lines))
+
     def _mismatch(
         self,
         number: int,
@@ -321,13 +338,7 @@ class SharedCommunicator:
         counts: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         """Report that two calls do not match, perhaps with a text on the counts of each, and cancel both ranks."""
-        called = [f"  {each}{counts.get(self.ranks[each.task.rank], '')}" for each in (one, other)]
-        lines = [
-            f"in collective {number + 1}{self._of_ranks}, {reason}",
-            *dict.fromkeys(called),  # a rank's own part may be what does not fit
-            *self._divergences.lines(),
-        ]
-        self._findings.append(Finding(FindingKind.MISMATCHED_COLLECTIVE, "\n".join(lines)))
+        self._findings.append(self._finding(number, one, other, reason, counts))
         for call, peer in ((one, other), (other, one)):
             blocked = Blocked(
                 str(call.call),

@@ -341,15 +341,13 @@ class Mailbox:
 
     def deliver(self, receive: Receive, message: Message) -> None:
         """Complete `receive` with `message`, and the send that waits for that; a mismatch cancels the receiver."""
-        wrong = crossed_message(message.application, receive.application) or receive.take(message)
+        wrong = receive.take(message)
+        if not self._scheduler.crossed and (
+            crossed := crossed_message(message.application, receive.application)
+        ):
+            self._scheduler.crossed.append(_mismatch(crossed, message, receive))
         if wrong is not None:
-            self._findings.append(
-                Finding(
-                    FindingKind.MISMATCHED_MESSAGE,
-                    f"{wrong}\n  sent      {message}\n"
-                    f"  received  {receive.call} at {receive.call.where} on rank {receive.task.rank}",
-                )
-            )
+            self._findings.append(_mismatch(wrong, message, receive))
             sender = (message.sender.rank,)
             self._scheduler.cancel(receive.task, Blocked(str(receive.call), receive.call.where, sender))
         # Also of one that does not fit: the message is received, and the sender would otherwise seem part of a deadlock.
@@ -361,6 +359,14 @@ class Mailbox:
                 call = Matched(receive.task.rank, receive.call, matched, message.sender.rank)
                 self._scheduler.matched.append(call)
             self._scheduler.complete(receive)
+
+
+def _mismatch(reason: str, message: Message, receive: Receive) -> Finding:
+    return Finding(
+        FindingKind.MISMATCHED_MESSAGE,
+        f"{reason}\n  sent      {message}\n"
+        f"  received  {receive.call} at {receive.call.where} on rank {receive.task.rank}",
+    )
 
 
 def poison(array: Flat) -> None:

@@ -38,7 +38,7 @@ from adjointlab.worlds.garbage import HeldCollections
 from adjointlab.worlds.randomness import RandomStreams
 from adjointlab.worlds.simulated.moment import Moment
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
-from adjointlab.worlds.world import Cancelled, Dead, Matched, Outcome
+from adjointlab.worlds.world import Cancelled, Dead, Finding, Matched, Outcome
 
 __all__ = ["Pending", "Scheduler", "StuckHandler", "Task", "Worker", "WorkerPool"]
 
@@ -201,6 +201,9 @@ class Scheduler:
         self.tasks = [Task(rank) for rank in range(size)]
         self.current = self.tasks[0]
         self.matched: list[Matched] = []
+        # The first calls of different applications that matched. They count in a run that comes to its end: in others they follow from
+        # the call that is missing, as the deadlock does.
+        self.crossed: list[Finding] = []
         self.progress = 0  # counts every event that could help a blocked or polling rank
         # Each delivers the messages that one mailbox has held back.
         self.delayed: list[Callable[[], None]] = []

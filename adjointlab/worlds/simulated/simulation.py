@@ -205,6 +205,7 @@ class Diagnosis(StuckHandler):
         """Report what the ranks of a run that has come to its end have left behind."""
         run = self._run
         run.scheduler.deliver_delayed()
+        run.findings += run.scheduler.crossed
         for rank, message in run.unreceived():
             run.findings.append(
                 Finding(FindingKind.MESSAGE_LEFT_OVER, f"rank {rank} never received {message}")
