@@ -26,9 +26,9 @@ def crossed_collective(one: int, other: int) -> str:
     )
 
 
-def crossed_message(sent: int, received: int) -> str:
-    """Say that a message is received in another application than it was sent in; empty if it is not."""
-    if sent == received:
+def crossed_message(sent: int | None, received: int | None) -> str:
+    """Say that a message is received in another application than it was sent in; empty if it is not, or one is not known."""
+    if sent is None or received is None or sent == received:
         return ""
     return f"what was sent in application {sent + 1} of the operator is received in application {received + 1}, which alone would wait for ever"
 

@@ -58,7 +58,9 @@ class MessageDescription(NamedTuple):
     itemsize: int
     nbytes: int
     where: str
-    application: int  # of the operator under test, so many of which had ended before
+    application: (
+        int | None
+    )  # of the operator under test, so many of which had ended before; None where a wildcard received it
 
 
 Described: TypeAlias = tuple[int, int, MessageDescription]
@@ -95,6 +97,7 @@ class MessageLog:
     def __init__(self) -> None:
         self._sent: list[SendEntry] = []
         self._received: list[ReceiveEntry] = []
+        self._wildcards: set[int] = set()  # positions among what was received
         self._marks_sent, self._marks_received = ApplicationMarks(), ApplicationMarks()
 
     def mark(self, applications: int) -> None:
@@ -116,6 +119,8 @@ class MessageLog:
         if len(self._received) >= _LOGGED or source == MPI.PROC_NULL:
             return None
         entry = [source, tag, name, *content, code, instruction]
+        if source < 0 or tag < 0:
+            self._wildcards.add(len(self._received))
         self._received.append(entry)
         return entry
 
@@ -132,7 +137,7 @@ class MessageLog:
                 continue
             if of < 0 or its_tag < 0:
                 break
-            ended = self._marks_received.ended_before(index)
+            ended = None if index in self._wildcards else self._marks_received.ended_before(index)
             received.append((of, its_tag, _described(rest, ended, described)))
         sent = [
             (dest, its_tag, _described(rest, self._marks_sent.ended_before(index), described))
@@ -141,7 +146,9 @@ class MessageLog:
         return MessageLogSummary(tuple(sent), tuple(received))
 
 
-def _described(rest: Sequence[Any], ended: int, known: dict[Any, MessageDescription]) -> MessageDescription:
+def _described(
+    rest: Sequence[Any], ended: int | None, known: dict[Any, MessageDescription]
+) -> MessageDescription:
     name, content, nbytes, code, instruction = rest
     key = (name, content, nbytes, id(code), instruction, ended)
     if key not in known:

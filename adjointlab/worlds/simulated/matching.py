@@ -342,7 +342,8 @@ class Mailbox:
     def deliver(self, receive: Receive, message: Message) -> None:
         """Complete `receive` with `message`, and the send that waits for that; a mismatch cancels the receiver."""
         wrong = receive.take(message)
-        if not self._scheduler.crossed and (
+        # Which message a wildcard gets is up to the schedule, and whether the result depends on it is judged there.
+        if not (self._scheduler.crossed or receive.is_wildcard) and (
             crossed := crossed_message(message.application, receive.application)
         ):
             self._scheduler.crossed.append(_mismatch(crossed, message, receive))

@@ -43,6 +43,7 @@ class Noting:
         self.completed: list[Pending] = []
         self.delayed: list[Any] = []
         self.matched: list[Any] = []
+        self.crossed: list[Any] = []
         self.cancelled: list[int] = []
         self.events = 0
 
