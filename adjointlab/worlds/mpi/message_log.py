@@ -119,7 +119,7 @@ class MessageLog:
         if len(self._received) >= _LOGGED or source == MPI.PROC_NULL:
             return None
         entry = [source, tag, name, *content, code, instruction]
-        if source < 0 or tag < 0:
+        if source < 0:
             self._wildcards.add(len(self._received))
         self._received.append(entry)
         return entry
