@@ -40,6 +40,12 @@ _OF_THE_LOSS: Final = {
 }
 """Names of those that are linear in the first tensor alone."""
 
+_COTANGENTS: Final[dict[object, str]] = {
+    torch.autograd.grad: "grad_outputs",
+    torch.autograd.backward: "grad_tensors",
+}
+"""Names of the cotangents of the functions that begin a backward pass. Torch gives these by name, and the tensors first."""
+
 
 class AbsentLoss(torch.Tensor):
     """The loss on a rank that does not have it: without elements, but in the graph, so that this rank takes part in the backward pass.
@@ -72,6 +78,10 @@ class AbsentLoss(torch.Tensor):
                 raise _no_function(func)
             if has_own and (changed := _with_own_terms(func, args, named)) is not None:
                 return changed
+            if func in _COTANGENTS:
+                args, named = _with_cotangents(args, named, _COTANGENTS[func])
+                # Not by the tensor's own method, which leaves it to the class of the parameters that are given, too.
+                return func(*args, **named)
         result = super().__torch_function__(func, types, args, named)  # type: ignore[no-untyped-call]
         if has_own and any(map(_requires_grad, _flat((result,)))):
             raise _no_function(func)
@@ -95,9 +105,7 @@ class AbsentLoss(torch.Tensor):
             super().backward(gradient, retain_graph, create_graph, inputs)  # type: ignore[no-untyped-call]
             return
         if gradient is not None:
-            raise ValueError(
-                "gradient: multiply the loss by it on every rank, and call backward() without one"
-            )
+            raise _no_cotangent("gradient")
         with torch._C.DisableTorchFunctionSubclass():
             # In one pass, as on the root: it visits the operators of both in the reverse order of their application.
             cotangents = [torch.zeros_like(self), None]
@@ -150,6 +158,30 @@ def _with_own_terms(
         result.add_(other)
     result._own = own
     return result
+
+
+def _with_cotangents(
+    args: tuple[Any, ...], named: dict[str, Any], key: str
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a backward pass with cotangents of the losses, which without elements torch does not make, and with own terms."""
+    losses, *others = args
+    tensors, given = list(losses), named.get(key)
+    cotangents = [given] if isinstance(given, torch.Tensor) else list(given or [None] * len(tensors))
+    for place, (loss, cotangent) in enumerate(zip(list(tensors), list(cotangents), strict=False)):
+        if not isinstance(loss, AbsentLoss):
+            continue
+        if cotangent is None and not loss.numel():
+            cotangents[place] = torch.zeros_like(loss.as_subclass(torch.Tensor))
+        if loss._own is not None:
+            if cotangent is not None:
+                raise _no_cotangent(key)
+            tensors.append(loss._own)
+            cotangents.append(None)
+    return (tuple(tensors), *others), {**named, key: cotangents}
+
+
+def _no_cotangent(name: str) -> ValueError:
+    return ValueError(f"{name}: multiply the loss by it on every rank, and call backward() without one")
 
 
 def _no_function(func: Callable[..., Any]) -> ValueError:

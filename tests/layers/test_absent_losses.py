@@ -102,3 +102,51 @@ def test_the_number_of_a_loss_is_asked_for_on_its_root(adjointlab_world: World) 
             ask(loss)
     with pytest.raises(ValueError, match="gradient: multiply the loss by it on every rank"):
         (loss + torch.ones((), requires_grad=True)).backward(torch.zeros(0))
+
+
+def gradients(comm: Any, ask: Callable[[Any, list[Any]], Any]) -> float:
+    """The largest difference of a gradient from the sequential network's, asked for by a function of torch's."""
+    torch.manual_seed(0)
+    twin = nn.Linear(3, 4).double()
+    network = from_sequential(nn.Sequential(twin), comm, (1, comm.Get_size()), (5, 3))
+    error = MSELoss(comm, network.output_partition, (5, 4), dtype=torch.float64)
+    whole, targets, rank = sines(5, 3), sines(5, 4), comm.Get_rank()
+    x, y = network.domain.tensors[0].layout, error.domain.tensors[1].layout
+    own = list(network.parameters())
+    loss = error(network(local_window(whole, x, rank)), local_window(targets, y, rank))
+    given = ask(loss, own)
+    for parameter, gradient in zip(own, given or (), strict=False):
+        parameter.grad = gradient
+    nn.functional.mse_loss(twin(whole), targets).backward()
+    found = sequential_gradients(network)
+    return max(float((found[f"0.{name}"] - p.grad).abs().max()) for name, p in twin.named_parameters())
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda loss, own: torch.autograd.grad(loss, own),
+        lambda loss, own: torch.autograd.grad(loss, own, create_graph=True),
+        lambda loss, own: torch.autograd.grad(loss, own, torch.ones_like(loss)),
+        lambda loss, own: torch.autograd.backward(loss),
+        lambda loss, own: torch.autograd.backward([loss], [None], inputs=own),
+    ],
+    ids=["grad", "grad with a graph", "grad with a cotangent", "backward", "backward of a list"],
+)
+def test_torchs_functions_of_a_backward_pass_need_no_cotangent_of_an_absent_loss(
+    adjointlab_world: World, ask: Callable[[Any, list[Any]], Any]
+) -> None:
+    ranks = min(adjointlab_world.ranks, 3)
+    assert max(run_on_ranks(adjointlab_world, ranks, lambda comm: gradients(comm, ask))) < 2.0**-44
+
+
+def test_a_backward_pass_by_torchs_function_has_the_ranks_own_terms() -> None:
+    loss, weight = (
+        torch.zeros(0, requires_grad=True).as_subclass(AbsentLoss),
+        torch.ones(2, requires_grad=True),
+    )
+    torch.autograd.backward(3 * (loss + (weight**2).sum()))
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [6.0, 6.0]
+    with pytest.raises(ValueError, match="grad_tensors: multiply the loss"):
+        torch.autograd.backward(loss + weight.sum(), torch.zeros(0))
