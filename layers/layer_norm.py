@@ -83,4 +83,5 @@ class RMSNorm(_OverLastDimensions, torch_classes=(nn.RMSNorm,)):
         super().lay_out(module)
 
     def deviation_and_size(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = x.to(accumulation_dtype(x.dtype))
         return x, self.moments.mean_square(x)

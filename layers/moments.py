@@ -90,7 +90,7 @@ class Moments:
         """The mean of x², in double precision."""
         if self.is_empty:
             return x.new_ones(self._local_shape, dtype=SUMS)
-        return carried(self.sum, self._total(x.to(accumulation_dtype(x.dtype)) ** 2)) / self.count
+        return carried(self.sum, self._total(x**2)) / self.count
 
     def along(self, statistic: torch.Tensor) -> torch.Tensor:
         """One value for each statistic, as a tensor that broadcasts with x."""

@@ -14,7 +14,6 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import carried
 from adjointlab.layers.distributed import TorchLayer, dtype_name, with_index_zero
-from adjointlab.layers.half_precision import accumulation_dtype
 from adjointlab.layers.moments import Moments
 from adjointlab.primitives.broadcast import Broadcast
 
@@ -68,7 +67,6 @@ class Normalisation(TorchLayer):
         bias: torch.Tensor | None,
     ) -> torch.Tensor:
         """d (v + ε)^(-1/2) ŵ + b̂, of weights that broadcast with d; `size` are the statistics v."""
-        deviation = deviation.to(accumulation_dtype(deviation.dtype))
         y = deviation * self.moments.along(torch.rsqrt(size + self.eps).to(deviation.dtype))
         if weight is not None:
             y = y * weight

@@ -134,22 +134,20 @@ def _of_circumstances(
             tolerance,
         )
         if difference is not None:
-            has_moved = circumstance.order != standard.order
-            is_fresh = not has_moved and _may_be_fresh_memory(space, difference)
-            return incoherent(
-                f"{direction} depends on where its argument lies in memory"
-                if has_moved
-                else f"{direction} reads memory that nobody wrote"
-                if is_fresh
-                else f"{direction} reads memory that nobody wrote, or changes its result from call to call",
-                *difference.lines(str(circumstance), str(standard)),
-                *(() if has_moved or is_fresh else (_NOT_FROM_MEMORY,)),
-                evidence=difference.evidence(
-                    str(circumstance),
-                    str(standard),
-                    _STRIDES if has_moved else None,
-                ),
+            names = str(circumstance), str(standard)
+            headline, lines, hint = (
+                f"{direction} reads memory that nobody wrote",
+                difference.lines(*names),
+                None,
             )
+            if circumstance.order != standard.order:
+                headline, hint = f"{direction} depends on where its argument lies in memory", _STRIDES
+            elif not _may_be_fresh_memory(space, difference):
+                headline, lines = (
+                    f"{headline}, or changes its result from call to call",
+                    (*lines, _NOT_FROM_MEMORY),
+                )
+            return incoherent(headline, *lines, evidence=difference.evidence(*names, hint))
     return None
 
 

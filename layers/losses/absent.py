@@ -79,9 +79,10 @@ class AbsentLoss(torch.Tensor):
             if has_own and (changed := _with_own_terms(func, args, named)) is not None:
                 return changed
             if func in _COTANGENTS:
-                args, named = _with_cotangents(args, named, _COTANGENTS[func])
+                (tensors, *others), name = args, _COTANGENTS[func]
+                tensors, cotangents = _with_cotangents(tensors, named.get(name), name)
                 # Not by the tensor's own method, which leaves it to the class of the parameters that are given, too.
-                return func(*args, **named)
+                return func(tensors, *others, **{**named, name: cotangents})
         result = super().__torch_function__(func, types, args, named)  # type: ignore[no-untyped-call]
         if has_own and any(map(_requires_grad, _flat((result,)))):
             raise _no_function(func)
@@ -98,18 +99,9 @@ class AbsentLoss(torch.Tensor):
 
         Raises `ValueError` for a cotangent where this rank has added terms of its own, which would have another.
         """
-        own = self._own
-        if own is None:
-            if gradient is None and self.numel() == 0:
-                gradient = torch.zeros_like(self)
-            super().backward(gradient, retain_graph, create_graph, inputs)  # type: ignore[no-untyped-call]
-            return
-        if gradient is not None:
-            raise _no_cotangent("gradient")
         with torch._C.DisableTorchFunctionSubclass():
-            # In one pass, as on the root: it visits the operators of both in the reverse order of their application.
-            cotangents = [torch.zeros_like(self), None]
-            torch.autograd.backward([self, own], cotangents, retain_graph, create_graph, inputs=inputs)
+            tensors, cotangents = _with_cotangents([self], gradient, "gradient")
+            torch.autograd.backward(tensors, cotangents, retain_graph, create_graph, inputs=inputs)
 
     def item(self) -> float:
         """Raises `RuntimeError`, as a tensor without elements does, which says where the number is: so do comparisons that are asked."""
@@ -161,27 +153,27 @@ def _with_own_terms(
 
 
 def _with_cotangents(
-    args: tuple[Any, ...], named: dict[str, Any], key: str
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a backward pass with cotangents of the losses, which without elements torch does not make, and with own terms."""
-    losses, *others = args
-    tensors, given = list(losses), named.get(key)
+    tensors: Sequence[torch.Tensor], given: Any, name: str
+) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
+    """The tensors of a backward pass and their cotangents, with those of losses without elements, for which torch makes none.
+
+    The ranks' own terms are among them: in one pass, as on the root, the operators of both are visited in the reverse order of their
+    application. Raises `ValueError` for a cotangent, the argument `name`, of a loss that has such terms.
+    """
     cotangents = [given] if isinstance(given, torch.Tensor) else list(given or [None] * len(tensors))
-    for place, (loss, cotangent) in enumerate(zip(list(tensors), list(cotangents), strict=False)):
+    own: list[torch.Tensor] = []
+    for place, (loss, cotangent) in enumerate(zip(tensors, list(cotangents), strict=False)):
         if not isinstance(loss, AbsentLoss):
             continue
-        if cotangent is None and not loss.numel():
-            cotangents[place] = torch.zeros_like(loss.as_subclass(torch.Tensor))
         if loss._own is not None:
             if cotangent is not None:
-                raise _no_cotangent(key)
-            tensors.append(loss._own)
-            cotangents.append(None)
-    return (tuple(tensors), *others), {**named, key: cotangents}
-
-
-def _no_cotangent(name: str) -> ValueError:
-    return ValueError(f"{name}: multiply the loss by it on every rank, and call backward() without one")
+                raise ValueError(
+                    f"{name}: multiply the loss by it on every rank, and call backward() without one"
+                )
+            own.append(loss._own)
+        if cotangent is None and not loss.numel():
+            cotangents[place] = torch.zeros_like(loss)
+    return [*tensors, *own], [*cotangents, *(None for _ in own)]
 
 
 def _no_function(func: Callable[..., Any]) -> ValueError:

@@ -169,7 +169,7 @@ class CallLog(list[CallEntry]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.marks = ApplicationMarks()
+        self._marks = ApplicationMarks()
         self._forgotten = 0  # calls
         self._checksum = 0  # of their names
 
@@ -186,6 +186,10 @@ class CallLog(list[CallEntry]):
             self._forgotten += len(self) - DESCRIBED
             del self[:-DESCRIBED]
 
+    def mark(self, applications: int) -> None:
+        """Note that so many applications of the operator under test have ended."""
+        self._marks.mark(self.calls, applications)
+
     def _checksum_of_earlier(self) -> int:
         """A checksum of the names of all calls but those that are described; the same wherever the log has been cut before."""
         return zlib.crc32("".join(f"{entry[0]}," for entry in self[:-DESCRIBED]).encode(), self._checksum)
@@ -198,7 +202,7 @@ class CallLog(list[CallEntry]):
         latest = [
             call._replace(
                 came_back=_came_back_before(first + index, returns) if call.is_lab else "",
-                application=self.marks.ended_before(first + index),
+                application=self._marks.ended_before(first + index),
             )
             for index, call in enumerate(map(describe, self[-DESCRIBED:]))
         ]

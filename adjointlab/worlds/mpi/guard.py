@@ -159,8 +159,8 @@ class Guard:
     def note_application(self) -> None:
         """Note that an application of the operator under test has ended."""
         self.applications += 1
-        for log in self.logs.values():
-            log.marks.mark(log.calls, self.applications)
+        for calls in self.logs.values():
+            calls.mark(self.applications)
         for messages in self.messages.values():
             messages.mark(self.applications)
 

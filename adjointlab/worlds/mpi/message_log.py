@@ -58,9 +58,8 @@ class MessageDescription(NamedTuple):
     itemsize: int
     nbytes: int
     where: str
-    application: (
-        int | None
-    )  # of the operator under test, so many of which had ended before; None where a wildcard received it
+    # Of the operator under test, so many of which had ended before; None where a wildcard received it.
+    application: int | None
 
 
 Described: TypeAlias = tuple[int, int, MessageDescription]

@@ -264,7 +264,7 @@ class SharedCommunicator:
         collective.diverges = collective.diverges or not call.is_beside(first.call)
         if first.contribution.kind != contribution.kind:
             collective.fits = False
-            self._mismatch(number, first, own, "they call different collectives")
+            self._mismatch(first, own, self._finding(number, first, own, "they call different collectives"))
         elif not self._scheduler.crossed and (
             crossed := crossed_collective(first.application, own.application)
         ):
@@ -272,7 +272,8 @@ class SharedCommunicator:
         if disagreement is not None:
             collective.fits = False
             other, reason = disagreement
-            self._mismatch(number, collective.calls[other] or first, own, reason)
+            one = collective.calls[other] or first
+            self._mismatch(one, own, self._finding(number, one, own, reason))
         # One that does not fit is never completed: who joined it rightly waits until it is told that its peers have failed.
         if collective.fits and not collective.missing:
             del self._pending[number]
@@ -291,9 +292,10 @@ class SharedCommunicator:
         try:
             calls[0].contribution.compute([call.contribution for call in calls])
         except Disagreement as disagreement:
-            one, other = disagreement.ranks
+            one, other = (calls[rank] for rank in disagreement.ranks)
             counts = {rank: calls[rank].contribution.counts_text() for rank in disagreement.ranks}
-            self._mismatch(number, calls[one], calls[other], disagreement.text(self.members), counts)
+            finding = self._finding(number, one, other, disagreement.text(self.members), counts)
+            self._mismatch(one, other, finding)
 
     def _note_divergence(self, number: int, calls: list[CollectiveCall]) -> None:
         is_of_passes = any(each.call.in_backward != calls[0].call.in_backward for each in calls)
@@ -321,6 +323,7 @@ class SharedCommunicator:
         reason: str,
         counts: Mapping[int, str] = MappingProxyType({}),
     ) -> Finding:
+        """Say that two calls do not match, perhaps with a text on the counts of each."""
         called = [f"  {each}{counts.get(self.ranks[each.task.rank], '')}" for each in (one, other)]
         lines = [
             f"in collective {number + 1}{self._of_ranks}, {reason}",
@@ -329,16 +332,9 @@ class SharedCommunicator:
         ]
         return Finding(FindingKind.MISMATCHED_COLLECTIVE, "\n".join(lines))
 
-    def _mismatch(
-        self,
-        number: int,
-        one: CollectiveCall,
-        other: CollectiveCall,
-        reason: str,
-        counts: Mapping[int, str] = MappingProxyType({}),
-    ) -> None:
-        """Report that two calls do not match, perhaps with a text on the counts of each, and cancel both ranks."""
-        self._findings.append(self._finding(number, one, other, reason, counts))
+    def _mismatch(self, one: CollectiveCall, other: CollectiveCall, finding: Finding) -> None:
+        """Report that two calls do not match, and cancel both ranks."""
+        self._findings.append(finding)
         for call, peer in ((one, other), (other, one)):
             blocked = Blocked(
                 str(call.call),
