@@ -28,7 +28,7 @@ from adjointlab.core.layer import Layer
 from adjointlab.core.operator import Direction, LinearOperator, apply_adjoint, apply_forward
 from adjointlab.core.program import Program
 from adjointlab.core.space import Space
-from adjointlab.core.vectors import Draw, local_values
+from adjointlab.core.vectors import THIRDS, Draw, local_values
 from adjointlab.typing import Array, Communicator, NumpyArray
 from adjointlab.worlds.backward import BackwardPass
 
@@ -47,9 +47,10 @@ __all__ = [
 T = TypeVar("T")
 
 SUBNORMAL, INFINITE = "subnormal", "infinite"
-INPUT_VALUES = ("integers", "negative", "equal", "large", "tiny", SUBNORMAL, INFINITE)
-"""Kinds of values of a layer's inputs: small integers; those below zero alone, or one for all elements of a tensor; or small integers
-times a large or a tiny power of two, or times the smallest subnormal number; or small integers of which the largest are infinite."""
+INPUT_VALUES = ("integers", THIRDS, "negative", "equal", "large", "tiny", SUBNORMAL, INFINITE)
+"""Kinds of values of a layer's inputs: small integers; those divided by three, which need all digits of their type, with parameters and
+cotangents that do; integers below zero alone, or one for all elements of a tensor; or small integers times a large or a tiny power of two,
+or times the smallest subnormal number; or small integers of which the largest are infinite."""
 
 FRACTIONS = "fractions"
 """The kind of values that no case is drawn with: numbers of so many digits that equal ones belong together, for hints on a fault."""

@@ -44,7 +44,8 @@ class Layer:
     all others do; the inputs that it names have none.
 
     `averaged` is the number of ranks of which the module takes the mean gradient of its parameters, instead of the sum. With
-    `alternates` a backward pass follows every forward pass; unless it `accumulates`, gradients are not added to others.
+    `alternates` a backward pass follows every forward pass; unless it `accumulates`, gradients are not added to others; if it
+    `needs_all_outputs`, every backward pass begins from all of them.
 
     ``optimizer(parameters)`` makes an optimiser, which takes so many `steps`. `trained`, where it is known, names the parameters that
     required a gradient when the module was made. Unless it `has_forward_mode`, its Jacobian is judged without one.
@@ -65,6 +66,7 @@ class Layer:
     averaged: int = 1
     alternates: bool = False
     accumulates: bool = True
+    needs_all_outputs: bool = False
     optimizer: Callable[[list[Any]], Any] | None = None
     steps: int = 0
     trained: frozenset[str] | None = None

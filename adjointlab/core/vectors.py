@@ -31,6 +31,7 @@ from adjointlab.core.splitmix import mixed, with_key, without_key
 from adjointlab.typing import Array, NumpyArray
 
 __all__ = [
+    "THIRDS",
     "VALUES",
     "ZERO",
     "Draw",
@@ -46,9 +47,12 @@ __all__ = [
 Role = Literal["primal", "dual"]
 """Values are an argument of an operator, or a cotangent."""
 
-VALUES = ("integers", "fractions", "negative", "equal")
+THIRDS = "thirds"
+
+VALUES = ("integers", "fractions", "negative", "equal", THIRDS)
 """Kinds of values that are not drawn from the whole significand: any integers up to the bound, those with 12 bits more, integers below
-zero alone, and one integer for all elements of a tensor. Tensors of an integer type have any integers in all of them."""
+zero alone, one integer for all elements of a tensor, and integers divided by three. Tensors of an integer type have any integers in all
+of them."""
 
 _FRACTION_BITS = 12
 
@@ -179,7 +183,7 @@ def _of_kind(whole: NumpyArray, bits: NumpyArray, draw: Draw) -> NumpyArray:
         return np.asarray(
             whole + (bits >> np.uint64(64 - _FRACTION_BITS)).astype(np.float64) / 2**_FRACTION_BITS
         )
-    return whole
+    return whole / 3 if draw.values == THIRDS else whole
 
 
 _FEW = 64

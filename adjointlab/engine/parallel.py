@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
-import numpy as np
-
-from adjointlab.core.declaration import require_accepts
+from adjointlab.core.declaration import SubjectError, require_accepts
 from adjointlab.core.layer import Layer, Prepare, elementwise
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
+from adjointlab.core.subsets import subset
 from adjointlab.engine.adapters import Differentiable, Parameters, Ranks, UserFunction
 from adjointlab.typing import Communicator
 
@@ -110,6 +109,9 @@ class ParallelRecipe:
     optimizer: MakeOptimizer | None = None
     steps: int = 0
     after_backward: Callable[[Any], object] | None = None
+    accumulates: bool | None = (
+        None  # None: unless something sums up .grad by itself, and with it what stood there before
+    )
 
     def twin(self, **parameters: object) -> torch.nn.Module:
         """Make the sequential module of a case."""
@@ -128,30 +130,40 @@ class ParallelRecipe:
             Shard(0) if dim in sharing else Replicate() for dim in range(len(shape.extents))
         ]
         shapes = shapes_of(parameters["inputs"])
+        outputs = self._outputs(shapes, parameters)
         placing = Placing(
-            tuple(parameters.get("input_placements", ())) or (batch,) * len(shapes),
             batch,
-            tuple(parameters.get("output_placements", ())),
+            _placements("input_placements", parameters, len(shapes), shape),
+            _placements("output_placements", parameters, len(outputs), shape),
             bool(parameters.get("dtensors", False)),
         )
         module = self.twin(**parameters)
-        frozen = freeze(module, parameters.get("frozen", 0))
+        # DistributedDataParallel refuses a module of which nothing is trained, and so do optimisers.
+        frozen = freeze(
+            module, parameters.get("frozen", 0), leaves_one=bool(sharing) or self.optimizer is not None
+        )
         names = Names.of(module)
-        outputs = self._outputs(shapes, parameters)
         mesh = shape.make_on(comm)
         result = self.parallelize(module, mesh)
         if result is not None and not isinstance(result, torch.nn.Module):
             raise TypeError(f"parallelize returned {result!r}, and neither a module nor None")
         module = module if result is None else result
-        for held in module.parameters():  # those that `parallelize` has made
+        for held in (*module.parameters(), *module.buffers()):  # those that `parallelize` has made
             if held.is_floating_point() and _name(held.dtype) != dtype:
                 held.data = held.data.to(getattr(torch, dtype))
         made = ParallelModule(module, mesh, placing, shapes, names, self.after_backward)
+        of_parameters = parameters.get("parameter_placements", {})
+        for name, placements in of_parameters.items():
+            if name not in names.parameters:
+                raise SubjectError(
+                    f"parameter_placements: {name!r} is none of the parameters {', '.join(names.parameters)}"
+                )
+            _require_placements(f"parameter_placements[{name!r}]", placements, shape)
         if "training" in parameters:
             made.train(bool(parameters["training"]))
         domain = [
-            tensor_on(mesh, placements, size, dtype, f"x{number or ''}")
-            for number, (placements, size) in enumerate(zip(placing.inputs, shapes, strict=True))
+            tensor_on(mesh, placing.of_input(number), size, dtype, f"x{number or ''}")
+            for number, size in enumerate(shapes)
         ]
         codomain = [
             tensor_on(mesh, placing.of_output(number), tuple(y.shape), _name(y.dtype), f"y{number or ''}")
@@ -162,15 +174,17 @@ class ParallelRecipe:
             made,
             Space(*domain),
             Space(*codomain),
-            made.parameter_space(parameters.get("parameter_placements", {})),
+            made.parameter_space(of_parameters),
             made.buffer_space(),
             prepare=self.prepare,
             uniform_requires_grad=True,
             frozen=frozen,
             averaged=math.prod(shape.extents[dim] for dim, how in sharing.items() if how == "mean"),
-            alternates=made.alternates,
-            # What sums up .grad by itself would sum up what stood there before.
-            accumulates=self.after_backward is None and "sum" not in sharing.values(),
+            alternates=made.is_data_parallel,
+            needs_all_outputs=made.is_data_parallel,
+            accumulates=(self.after_backward is None and "sum" not in sharing.values())
+            if self.accumulates is None
+            else self.accumulates,
             optimizer=self.optimizer,
             steps=self.steps,
         )
@@ -305,13 +319,48 @@ def _name(dtype: object) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def freeze(module: torch.nn.Module, pattern: int | Sequence[str]) -> frozenset[str]:
-    """Freeze the parameters that a pattern, 0 for none, or a list names; one at least requires a gradient."""
-    names = [name for name, held in module.named_parameters() if held.requires_grad]
+def freeze(module: torch.nn.Module, pattern: int | Sequence[str], *, leaves_one: bool) -> frozenset[str]:
+    """Freeze the parameters that a pattern, 0 for none, or a list names; return the names of all that are frozen then.
+
+    A pattern is the seed of a subset of those that require a gradient. If it `leaves_one`, not of all of them.
+    """
     if isinstance(pattern, int):
-        chosen = np.random.default_rng(pattern).random(len(names)) < 0.4 if pattern else [False] * len(names)
-        pattern = [name for name, is_chosen in zip(names, chosen, strict=True) if is_chosen]
-        pattern = pattern[: len(names) - 1]
+        names = [name for name, held in module.named_parameters() if held.requires_grad]
+        pattern = subset(names, pattern, leaves_one=leaves_one) if pattern else ()
     for name in pattern:
         module.get_parameter(name).requires_grad_(False)
     return frozenset(name for name, held in module.named_parameters() if not held.requires_grad)
+
+
+def _placements(
+    role: str, parameters: Parameters, number: int, mesh: MeshShape
+) -> tuple[Sequence[Placement], ...]:
+    """The placements of a case's inputs or outputs, `number` of them, each a list; of one alone, the list itself will do.
+
+    Raises :class:`SubjectError` for anything else.
+    """
+    from torch.distributed.tensor import Placement
+
+    given = parameters.get(role, ())
+    if not isinstance(given, Sequence):
+        raise SubjectError(f"{role}: {given!r} is no list of placements")
+    if number == 1 and given and all(isinstance(entry, Placement) for entry in given):
+        given = (given,)
+    for entry in given:
+        _require_placements(role, entry, mesh)
+    if len(given) > number:
+        raise SubjectError(f"{role}: {len(given)} lists of placements, for {number}")
+    return tuple(given)
+
+
+def _require_placements(role: str, given: object, mesh: MeshShape) -> None:
+    """Raise :class:`SubjectError` for anything but a list of placements on a mesh."""
+    from torch.distributed.tensor import Placement
+
+    order = len(mesh.extents)
+    is_list = isinstance(given, Sequence) and all(isinstance(each, Placement) for each in given)
+    if not is_list or len(given) != order:  # type: ignore[arg-type]  # a sequence, by the line above
+        example = ", ".join(["Shard(0)"] * order)
+        raise SubjectError(
+            f"{role}: {given!r} is no list of placements along the {order} dimension{'s' * (order > 1)} of the mesh, such as [{example}]"
+        )

@@ -44,6 +44,7 @@ def check_parallel(
     prepare: Prepare | None = None,
     optimizer: MakeOptimizer | None = None,
     steps: int = 0,
+    accumulates: bool | None = None,
     cases: int = 20,
     seed: int = 0,
     world: World | None = None,
@@ -54,7 +55,7 @@ def check_parallel(
     `sequential`, a module or a function that makes one, in so many `cases` on up to 4 simulated ranks (or in another `world`).
 
     `inputs` are examples, of which shapes and element types matter, or a strategy ``inputs(draw, ranks)`` that draws shapes, the mesh,
-    and arguments of `sequential`; what it may contain, and `data_parallel`, is explained at ``adjointlab.subject.parallel``. `mesh` is a
+    and arguments of `sequential`; what it may contain, `data_parallel` and `accumulates`, is explained at ``adjointlab.subject.parallel``. `mesh` is a
     shape, which fixes the number of ranks, or names of dimensions, whose extents are drawn; by default one dimension of all ranks.
 
     Returns the verdicts by check. Raises `AssertionError` with the smallest failing case if one is not coherent::
@@ -73,6 +74,7 @@ def check_parallel(
         prepare=prepare or (elementwise if callable(inputs) else _legal(_listed(inputs))),
         optimizer=optimizer,
         steps=steps,
+        accumulates=accumulates,
         **options,
     )
 

@@ -59,7 +59,8 @@ class PipelineRecipe:
         inputs, target = shapes_of(parameters["inputs"]), self._target(parameters)
         outputs = self._results(parameters, inputs, target)
         module = sequential_module(self.sequential, parameters, _DECLARATIONS)
-        frozen, names = freeze(module, parameters.get("frozen", 0)), Names.of(module)
+        frozen = freeze(module, parameters.get("frozen", 0), leaves_one=True)
+        names = Names.of(module)
         known = dict(module.named_parameters()) | dict(module.named_buffers())
         stages, described = self._stages(module, parameters)
         ranks: list[RankStages] = comm.allgather(described)
@@ -109,6 +110,7 @@ class PipelineRecipe:
             frozen=frozen.union(without_gradient),
             # What sums up .grad by itself would sum up what stood there before.
             accumulates=self.after_backward is None,
+            needs_all_outputs=True,  # only the loss has a gradient
             optimizer=self.optimizer,
             steps=self.steps,
         )

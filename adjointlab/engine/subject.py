@@ -18,6 +18,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from adjointlab.checks.elements import ORDERS
 from adjointlab.core import arrays as array_libraries
 from adjointlab.core.declaration import SubjectError, require_accepts
+from adjointlab.core.kept_strategies import choices
 from adjointlab.core.layer import Layer, Prepare, elementwise, undeclared
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.space import Space
@@ -352,6 +353,7 @@ class _SubjectDecorators:
         prepare: Prepare = elementwise,
         optimizer: MakeOptimizer | None = None,
         steps: int = 0,
+        accumulates: bool | None = None,
         **options: Unpack[Options],
     ) -> Declare:
         """Check a module that torch.distributed code makes parallel against the module that it is made from.
@@ -363,19 +365,21 @@ class _SubjectDecorators:
         - ``mesh``, its extents, or extents by name (default: all ranks in one dimension);
         - ``dtype`` (default: "float64", into which the module is converted) and ``training``;
         - ``dtensors``, if inputs are handed over as DTensors (default `False`);
-        - ``input_placements`` and ``output_placements``, lists of placements on the mesh, where plain tensors are no copies; and
-          ``parameter_placements`` by name, for plain parameters that are no copies.
+        - ``input_placements`` and ``output_placements``, a list of placements on the mesh for each, where plain tensors are no copies; and
+          ``parameter_placements``, one by name, for plain parameters that are no copies.
 
         With `data_parallel`, ranks share the batch, the first dimension of inputs and outputs, along the first mesh dimension, or
         along those of a mapping such as ``{"dp": "mean"}``; their gradients of parameters are added up ("sum") or averaged ("mean").
         Code that reduces gradients when the backward pass is over comes as ``after_backward(module)``.
+        Unless gradients are added up by "sum" or ``after_backward``, which may add up what stood in ``.grad`` before, they are added to
+        earlier ones in some cases; `accumulates` says whether they may be.
         In some cases parameters are frozen before the module is made parallel; ``frozen=0`` in the dictionary forbids that.
         ``optimizer(parameters)`` makes an optimiser, of which so many `steps` are compared too.
         """
         if steps < 0 or bool(steps) != (optimizer is not None):
             raise SubjectError("@subject.parallel takes `steps` of at least 1 together with an `optimizer`")
         recipe = ParallelRecipe(
-            sequential, parallelize, data_parallel, prepare, optimizer, steps, after_backward
+            sequential, parallelize, data_parallel, prepare, optimizer, steps, after_backward, accumulates
         )
         options["reference"], options["process_group"] = recipe.twin, True
         declare = _declare(
@@ -602,10 +606,14 @@ def _with_defaults(
             )
         result = {"mesh": (ranks,), **given} if has_mesh else {**given}
         if may_freeze and "frozen" not in given:
-            result["frozen"] = draw(st.sampled_from((0, 0, 0, 1, 2, 3)))
+            result["frozen"] = draw(choices(_FROZEN))
         return result
 
     return drawn
+
+
+_FROZEN: Final = (*(0,) * 200, *range(1, 201))
+"""Patterns of frozen parameters: none in half of the cases, and any in the others."""
 
 
 def _ranks(options: Options) -> Ranks:

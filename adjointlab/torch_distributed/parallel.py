@@ -42,12 +42,15 @@ Placements = Sequence[Placement]
 
 @dataclass(frozen=True)
 class Placing:
-    """Placements of a module's tensors on the mesh; a missing output has those of the batch."""
+    """Placements of a module's tensors on the mesh; those of the batch where none are given."""
 
-    inputs: Sequence[Placements]
     batch: Placements
+    inputs: Sequence[Placements] = ()
     outputs: Sequence[Placements] = ()
     gives_dtensors: bool = False  # hands over the inputs as DTensors
+
+    def of_input(self, number: int) -> Placements:
+        return self.inputs[number] if number < len(self.inputs) else self.batch
 
     def of_output(self, number: int) -> Placements:
         return self.outputs[number] if number < len(self.outputs) else self.batch
@@ -118,8 +121,8 @@ class ParallelModule(NamedModule):
         self._mesh, self._placing, self._shapes, self._path_of = mesh, placing, shapes, path_of
 
     @property
-    def alternates(self) -> bool:
-        """True if a backward pass has to follow each forward pass."""
+    def is_data_parallel(self) -> bool:
+        """True if a backward pass by all parameters has to follow each forward pass."""
         return any(isinstance(part, DistributedDataParallel) for part in self.made.modules())
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -129,7 +132,7 @@ class ParallelModule(NamedModule):
     def _given(self, number: int, local: torch.Tensor) -> torch.Tensor:
         if not self._placing.gives_dtensors:
             return local
-        return from_local(local, self._mesh, self._placing.inputs[number], self._shapes[number])
+        return from_local(local, self._mesh, self._placing.of_input(number), self._shapes[number])
 
     def _received(self, number: int, output: torch.Tensor) -> torch.Tensor:
         if not isinstance(output, DTensor):

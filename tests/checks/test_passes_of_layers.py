@@ -89,8 +89,10 @@ def test_a_plan_follows_from_the_seed() -> None:
     for seed in range(24):
         plan = PassPlan.of(seed, backward=True)
         assert plan == PassPlan(
-            True, (ALL, SOME, OTHERS)[seed % 3], (seed // 3) % 2 == 0, (seed // 6) % 2 == 1
+            True, (ALL, SOME, OTHERS)[seed % 3], (seed // 3) % 2 == 0, (seed // 6) % 2 == 1, 0
         )
+        later = PassPlan.of(seed + 12 * 40, backward=True)
+        assert later == replace(plan, left_out=(seed + 12 * 40) // 12 - 32)
         forward = PassPlan.of(seed, backward=False)
         assert forward == PassPlan(False, plan.requires_grad, False, False)
 
@@ -103,6 +105,37 @@ def test_a_layer_may_not_allow_all_of_a_plan(alternates: bool, accumulates: bool
     assert allowed == PassPlan(True, ALL, not alternates, accumulates)
     neither = PassPlan(True, ALL, together=False, accumulated=False)
     assert neither.for_layer(layer(alternates=alternates, accumulates=accumulates)) == neither
+
+
+TWO = al.Space(tensor("y"), tensor("z"))
+THREE = al.Space(tensor("y"), tensor("n", CUT, "int64"), tensor("z"))
+
+
+@pytest.mark.parametrize("codomain", [TWO, THREE])
+def test_any_output_with_a_gradient_may_be_left_out_of_the_loss_but_not_all(codomain: al.Space) -> None:
+    plans = {PassPlan.of(seed, backward=True).left_out for seed in range(0, 12 * 64, 12)}
+    drawn = [PassPlan(True, ALL, together=False, accumulated=False, left_out=each) for each in plans]
+    of = layer(codomain=codomain)
+    left_out = {
+        tuple(each.name for each, kept in zip(codomain.tensors, plan.in_loss(of), strict=True) if not kept)
+        for plan in drawn
+    }
+    assert len(plans) == 32
+    assert left_out == {(), ("y",), ("z",)}
+
+
+@pytest.mark.parametrize(
+    ("of", "is_left_out"),
+    [
+        (layer(codomain=TWO), True),
+        (layer(codomain=TWO, needs_all_outputs=True), False),
+        (layer(), False),
+    ],
+)
+def test_no_output_is_left_out_where_all_are_needed_or_there_is_one(of: Layer, is_left_out: bool) -> None:
+    plan = PassPlan(True, ALL, together=True, accumulated=True, left_out=7)
+    assert plan.for_layer(of).left_out == (7 if is_left_out else 0)
+    assert not PassPlan.of(12 * 40, backward=False).left_out
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -233,7 +266,7 @@ def test_gradients_are_compared_where_they_are_required(
 
 
 def test_rounding_is_measured_unless_it_is_declared_for_such_values() -> None:
-    for values in ("integers", "negative", "equal", "large", "tiny", "infinite", "fractions"):
+    for values in ("integers", "thirds", "negative", "equal", "large", "tiny", "infinite", "fractions"):
         assert is_measured(context(MIXED, values=values)) == (values != "integers")
         assert is_measured(context(replace(MIXED, rounding=None), values=values))
     assert (

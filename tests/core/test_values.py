@@ -248,7 +248,7 @@ def value_by_definition(bits: int, draw: Draw, dtype: str) -> Any:
     if draw.values == "negative":
         whole = -1 - bits % draw.bound
     fraction = (bits >> 52) / 2**12 if draw.values == "fractions" else 0
-    return (whole + fraction) * 2.0**draw.exponent
+    return (whole + fraction) / (3 if draw.values == "thirds" else 1) * 2.0**draw.exponent
 
 
 def tensor_by_definition(space: Space, position: int, rank: int, draw: Draw) -> np.ndarray[Any, Any]:

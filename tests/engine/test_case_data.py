@@ -250,9 +250,9 @@ def test_a_case_is_drawn_from_the_choices_that_subject_and_check_leave(
         ("row-major", "row-major"),
         *[("row-major", "column-major"), ("column-major", "row-major"), ("column-major", "column-major")] * 2,
     )
-    varied = check == "gradients"
+    varied = check in ("gradients", "training")
     # Half of the values are small integers.
-    values = [("integers",) * 6 + INPUT_VALUES[1:]] if varied else []
+    values = [("integers",) * 7 + INPUT_VALUES[1:]] if varied else []
     plan = [counts, ("torch", "numpy"), pairs, (0, 2**31 - 1), (0, 2**16 - 1), *values]
     assert [tuple(each) for each in asked[-len(plan) :]] == plan
     assert case == Case(

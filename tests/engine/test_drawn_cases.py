@@ -70,6 +70,7 @@ PROMISES = [
     *(Promise(f"powers of two {exponents}", OPERATOR_CASES, lambda case, e=exponents: (case.setting.seed % 4, case.setting.seed // 4 % 4) == e, RARE) for exponents in product(range(4), repeat=2)),
     *(Promise(f"gradients of {which}", LAYER_CASES, lambda case, w=which: PassPlan.of(case.setting.seed, backward=True).requires_grad == w) for which in ("all", "some", "others on each rank")),
     *(Promise(f"passes {'together' if together else 'apart'}, gradients {'added' if added else 'fresh'}", LAYER_CASES, lambda case, t=together, a=added: (PassPlan.of(case.setting.seed, backward=True).together, PassPlan.of(case.setting.seed, backward=True).accumulated) == (t, a)) for together, added in product((True, False), repeat=2)),
+    *(Promise(f"outputs {'left out' if some else 'all used'}", LAYER_CASES, lambda case, s=some: bool(PassPlan.of(case.setting.seed, backward=True).left_out) == s) for some in (True, False)),
     Promise("messages that are buffered", OPERATOR_CASES, lambda case: case.schedule == 0),
     Promise("another interleaving", OPERATOR_CASES, lambda case: case.schedule > 0),
     Promise("an uneven cut", OPERATOR_CASES, lambda case: case.parameters["layout"] != al.Layout(case.parameters["layout"].shape, case.parameters["layout"].partition)),
@@ -97,7 +98,9 @@ def test_inputs_of_all_values_are_drawn_where_one_pass_is_held_against_the_seque
 ) -> None:
     drawn = {case.values for case in first_examples(cases(LAYER, check, (1, 4)), 60)}
     assert (
-        (drawn > {INPUT_VALUES[0]}) if check in ("gradients", "sequential") else (drawn == {INPUT_VALUES[0]})
+        (drawn > {INPUT_VALUES[0]})
+        if check in ("gradients", "sequential", "training")
+        else (drawn == {INPUT_VALUES[0]})
     )
 
 
@@ -108,7 +111,9 @@ def test_parameters_of_a_parallel_module_are_frozen_in_some_cases_unless_the_str
         found = first_examples(cases(subject, "gradients", (1, 2)), 60)
         return {case.parameters["frozen"] for case in found}
 
-    assert drawn({"inputs": (2, 3)}) == {0, 1, 2, 3}
+    patterns = drawn({"inputs": (2, 3)})
+    assert 0 in patterns
+    assert len(patterns) > 15
     assert drawn({"inputs": (2, 3), "frozen": 0}) == {0}
 
 

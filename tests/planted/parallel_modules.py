@@ -125,6 +125,121 @@ def gated(kind: type[ParallelGated]) -> Subject:
     return cases
 
 
+# A block that returns two tensors, of which either may be left out of the loss
+
+
+class Branching(nn.Module):
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.left, self.right = nn.Parameter(torch.ones(hidden, 2)), nn.Parameter(torch.ones(hidden, 2))
+
+    def branches(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x, 2 * x
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        one, other = self.branches(x)
+        return one @ self.left.T, other @ self.right.T
+
+
+class CopiedTwice(torch.autograd.Function):
+    """A copy and twice the copy, whose gradients are added up in one message."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> Any:
+        ctx.set_materialize_grads(False)
+        return x.view_as(x), 2 * x
+
+    @classmethod
+    def backward(cls, ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        one, other = gradients
+        if one is None:
+            return None if other is None else cls.of_other(2 * other)
+        return _all_reduced(one if other is None else one + 2 * other)
+
+    @staticmethod
+    def of_other(gradient: torch.Tensor) -> torch.Tensor:
+        return _all_reduced(gradient)
+
+
+class CopiedTwiceForOne(CopiedTwice):
+    @staticmethod
+    def of_other(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+def branching(copied: type[CopiedTwice]) -> Subject:
+    class Parallel(Branching):
+        def branches(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            apply: Any = copied.apply
+            result: tuple[torch.Tensor, torch.Tensor] = apply(x)
+            return result
+
+    @al.subject.parallel(Branching, lambda module, mesh: Parallel(1), name=copied.__name__)
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        shared = {"left": [Shard(0)], "right": [Shard(0)]}
+        outputs = [[Shard(1)], [Shard(1)]]
+        return dict(
+            inputs=(2, 2), hidden=ranks, parameter_placements=shared, output_placements=outputs, frozen=0
+        )
+
+    return cases
+
+
+# A layer that sums up the gradient of its input while it computes that of its weight
+
+
+class Column(nn.Module):
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(hidden, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight.T
+
+
+class Overlapped(torch.autograd.Function):
+    waits_always = True
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight.T
+
+    @classmethod
+    def backward(cls, ctx: Any, gradient: torch.Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        by_input = (gradient @ weight).contiguous()
+        work = dist.all_reduce(by_input, async_op=True)
+        by_weight = gradient.T @ x if ctx.needs_input_grad[1] else None
+        if cls.waits_always or by_weight is not None:
+            work.wait()
+        return by_input, by_weight
+
+
+class OverlappedWithWeight(Overlapped):
+    waits_always = False
+
+
+def column(function: type[Overlapped]) -> Subject:
+    class Parallel(Column):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            apply: Any = function.apply
+            result: torch.Tensor = apply(x, self.weight)
+            return result
+
+    def parallelize(module: Column, mesh: Any) -> nn.Module:
+        made = Parallel(len(module.weight) // dist.get_world_size())
+        made.weight.requires_grad_(module.weight.requires_grad)
+        return made
+
+    @al.subject.parallel(Column, parallelize, name=function.__name__)
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        shared = {"weight": [Shard(0)]}
+        return dict(inputs=(2, 2), hidden=ranks, parameter_placements=shared, output_placements=[[Shard(1)]])
+
+    return cases
+
+
 # Ranks that share the batch
 
 
@@ -173,6 +288,33 @@ def batches(draw: Any, ranks: int) -> dict[str, Any]:
 def sharing(parallelize: Any, how: Any, after_backward: Any = None, make: Any = linear) -> Subject:
     return al.subject.parallel(
         make, parallelize, data_parallel=how, after_backward=after_backward, name="shared_batch"
+    )(batches)
+
+
+def allreduced_in(dtype: torch.dtype) -> Any:
+    """Sums up gradients as they come, in an element type of its own."""
+
+    def parallelize(module: nn.Module, mesh: Any) -> None:
+        for parameter in module.parameters():
+            parameter.register_hook(lambda gradient: _all_reduced(gradient.to(dtype)).to(gradient.dtype))
+
+    return parallelize
+
+
+def reduced_as_gradients_come(module: nn.Module, mesh: Any) -> None:
+    for parameter in module.parameters():
+        parameter.register_hook(_all_reduced)
+
+
+def reduced_as_it_stands(module: nn.Module, mesh: Any) -> None:
+    """Sums up .grad, and with it what was summed up before."""
+    for parameter in module.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda each: dist.all_reduce(each.grad))
+
+
+def adding_up(parallelize: Any) -> Subject:
+    return al.subject.parallel(
+        linear, parallelize, data_parallel="sum", accumulates=True, name="added_gradients"
     )(batches)
 
 
@@ -409,6 +551,10 @@ RIGHT = {
     "shared table": (table(SharedTable), GRADIENTS),
     "ring attention": (ring(RingAttention), GRADIENTS),
     "sum that all take part in": (summing(True), GRADIENTS),
+    "two outputs": (branching(CopiedTwice), GRADIENTS),
+    "overlapped": (column(Overlapped), GRADIENTS),
+    "reduced in its own type": (sharing(allreduced_in(torch.float64), "sum"), GRADIENTS),
+    "reduced as gradients come": (adding_up(reduced_as_gradients_come), GRADIENTS),
 }
 
 WRONG = (
@@ -416,7 +562,6 @@ WRONG = (
     PlantedBug("all-reduce missing for the gradient of the input", gated(WithBareInput), GRADIENTS),
     PlantedBug("gradient of a sum added up again", gated(SummingGradients), GRADIENTS),
     PlantedBug("bias added by every rank", gated(WithBiasOfEveryRank), SEQUENTIAL),
-    PlantedBug("backward skipped by a rank that needs no gradient", summing(False), GRADIENTS),
     PlantedBug("gradient averaged twice", sharing(in_data_parallel, "mean", halved), GRADIENTS),
     PlantedBug("no_sync left on", sharing(never_synchronised, "mean"), GRADIENTS),
     PlantedBug("summed where the mean is meant", sharing(fully_sharded_sums, "mean"), GRADIENTS),
@@ -432,3 +577,14 @@ WRONG = (
     PlantedBug("table looked up without a mask", table(UnmaskedTable), SEQUENTIAL),
     PlantedBug("ring attention with stale blocks", ring(StaleRingAttention), SEQUENTIAL),
 )
+
+SELDOM = (
+    PlantedBug("backward skipped by a rank that needs no gradient", summing(False), GRADIENTS),
+    PlantedBug(
+        "reduction left out where the other output is unused", branching(CopiedTwiceForOne), GRADIENTS
+    ),
+    PlantedBug("sum not waited for where the weight is frozen", column(OverlappedWithWeight), GRADIENTS, 1),
+    PlantedBug("reduced in single precision", sharing(allreduced_in(torch.float32), "sum"), GRADIENTS, 1),
+    PlantedBug("reduced once more with the next gradient", adding_up(reduced_as_it_stands), GRADIENTS),
+)
+"""Bugs that show in few cases: with some values, frozen parameters, or outputs that are left out of the loss."""

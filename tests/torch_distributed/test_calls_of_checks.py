@@ -83,6 +83,7 @@ def test_a_parallel_module_is_declared_as_it_is_given(declared: Declared, world:
         prepare=prepare,
         optimizer=optimizer,
         steps=3,
+        accumulates=True,
         cases=7,
         seed=11,
         world=world,
@@ -94,6 +95,7 @@ def test_a_parallel_module_is_declared_as_it_is_given(declared: Declared, world:
         "prepare": prepare,
         "optimizer": optimizer,
         "steps": 3,
+        "accumulates": True,
         "name": "parallelize",
         "ranks": (6,),
     }
@@ -109,6 +111,7 @@ def test_a_parallel_module_has_twenty_cases_on_one_mesh_dimension_by_default(dec
         "prepare": elementwise,
         "optimizer": None,
         "steps": 0,
+        "accumulates": None,
         "name": "<lambda>",
     }
     assert drawn(declared.draws, 3) == {"mesh": (3,), "inputs": (3, 3), "depth": 2}

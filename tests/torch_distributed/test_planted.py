@@ -330,15 +330,22 @@ RIGHT_MODULES = {**parallel_modules.RIGHT, **pipelines.RIGHT}
 @pytest.mark.parametrize("name", RIGHT_MODULES)
 def test_right_parallel_modules_are_coherent(world: al.SimulatedWorld, name: str) -> None:
     subject, check = RIGHT_MODULES[name]
-    result = investigate(world, subject, check, Budget(3, ranks=4, seed=3))
+    result = investigate(world, subject, check, OF_MODULES)
     assert result.verdict.status is Status.COHERENT, result.verdict
 
 
+WRONG_MODULES = [
+    *((planted, OF_MODULES) for planted in (*parallel_modules.WRONG, *pipelines.WRONG)),
+    *((planted, BUDGET) for planted in parallel_modules.SELDOM),
+]
+
+
 @pytest.mark.parametrize(
-    "planted", [*parallel_modules.WRONG, *pipelines.WRONG], ids=lambda planted: planted.bug
+    ("planted", "budget"), WRONG_MODULES, ids=[planted.bug for planted, _ in WRONG_MODULES]
 )
-def test_a_bug_planted_in_a_parallel_module_is_found(world: al.SimulatedWorld, planted: PlantedBug) -> None:
-    budget = BUDGET if "skipped" in planted.bug else OF_MODULES
+def test_a_bug_planted_in_a_parallel_module_is_found(
+    world: al.SimulatedWorld, planted: PlantedBug, budget: Budget
+) -> None:
     result = investigate(world, planted.subject, planted.check, budget)
     assert result.verdict.status is not Status.COHERENT
     assert result.case is not None

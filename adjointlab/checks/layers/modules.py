@@ -27,7 +27,7 @@ from adjointlab.core.layer import Layer, elementwise, undeclared
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import NotInSpace, ParameterNotInSpace, as_tuple
 from adjointlab.core.space import LocalType, Space, Tensor
-from adjointlab.core.vectors import VALUES, Draw, local_values
+from adjointlab.core.vectors import THIRDS, VALUES, Draw, local_values
 from adjointlab.typing import NumpyArray
 from adjointlab.worlds.backward import BackwardPass
 
@@ -65,8 +65,10 @@ _EXPONENTS: Mapping[str, Mapping[str, int]] = {
 
 def pass_keys(context: CheckContext, number: int) -> dict[str, Draw]:
     """Keys of the values of pass `number`."""
-    seed, values = context.setting.seed, context.values if context.values in VALUES else VALUES[0]
-    of_others = values if context.values == FRACTIONS else VALUES[0]
+    seed = context.setting.seed
+    of_others = context.values if context.values in (FRACTIONS, THIRDS) else VALUES[0]
+    # Thirds are made of the integers that the subject has prepared (`ModuleUnderTest.inputs`).
+    values = context.values if context.values in VALUES and context.values != THIRDS else VALUES[0]
     return {
         "inputs": Draw(seed, 3 * number, "primal", LARGEST, values=values, beyond=context.beyond),
         "parameters": Draw(seed, 3 * number + 1, "primal", LARGEST, values=of_others),
@@ -281,7 +283,7 @@ def _change_of(values: str) -> Callable[[torch.Tensor], torch.Tensor] | None:
     if values in _EXPONENTS:
         exponents = _EXPONENTS[values]
         return lambda x: x * 2.0 ** exponents[str(x.dtype).removeprefix("torch.")]
-    return {SUBNORMAL: _subnormal, INFINITE: _infinite}.get(values)
+    return {SUBNORMAL: _subnormal, INFINITE: _infinite, THIRDS: lambda x: x / 3}.get(values)
 
 
 def _subnormal(x: torch.Tensor) -> torch.Tensor:

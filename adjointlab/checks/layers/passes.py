@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,7 @@ from adjointlab.core import arrays
 from adjointlab.core.arrays import DTYPES
 from adjointlab.core.layer import Layer
 from adjointlab.core.space import Space, Tensor
+from adjointlab.core.subsets import subset
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +40,9 @@ __all__ = [
 
 _PASSES = 2
 
+_SUBSETS = 32
+"""Number of subsets of outputs that are left out; in half of the cases none is, and 0 stands for that."""
+
 
 @dataclass(frozen=True)
 class PassPlan:
@@ -45,18 +50,22 @@ class PassPlan:
 
     `together`: all of them go forward before the first goes backward, as an instance does that stands in a graph twice; they
     share the parameters. Else each has its own, as after a step of an optimiser. `accumulated`: gradients are added to
-    others, which stand in ``.grad`` before.
+    others, which stand in ``.grad`` before. `left_out`: seed of the outputs that are left out of the loss, 0 for none.
     """
 
     backward: bool
     requires_grad: str  # "all", "some", "others on each rank"
     together: bool
     accumulated: bool
+    left_out: int = 0
 
     @classmethod
     def of(cls, seed: int, *, backward: bool) -> PassPlan:
         requires_grad = ("all", "some", "others on each rank")[seed % 3]
-        return cls(backward, requires_grad, backward and not seed // 3 % 2, backward and bool(seed // 6 % 2))
+        together, accumulated, number = not seed // 3 % 2, bool(seed // 6 % 2), seed // 12 % (2 * _SUBSETS)
+        if not backward:
+            return cls(backward, requires_grad, together=False, accumulated=False)
+        return cls(backward, requires_grad, together, accumulated, max(number - _SUBSETS, 0))
 
     def for_layer(self, layer: Layer) -> PassPlan:
         """The plan as far as a layer allows it."""
@@ -64,7 +73,15 @@ class PassPlan:
             self,
             together=self.together and not layer.alternates,
             accumulated=self.accumulated and layer.accumulates,
+            left_out=0 if layer.needs_all_outputs or len(layer.codomain.tensors) < 2 else self.left_out,
         )
+
+    def in_loss(self, layer: Layer) -> tuple[bool, ...]:
+        """For each output, whether the loss depends on it."""
+        outputs = layer.codomain.tensors
+        with_gradient = [number for number, tensor in enumerate(outputs) if tensor.element.kind == "real"]
+        left_out = subset(with_gradient, self.left_out, leaves_one=True) if self.left_out else ()
+        return tuple(number not in left_out for number in range(len(outputs)))
 
     def differentiated(self, context: CheckContext) -> frozenset[str]:
         """Names of the inputs and parameters that require a gradient on this rank."""
@@ -157,10 +174,10 @@ def run_passes(
         each.results[BUFFERS] = values(version.buffers())
         each.results[PARAMETERS] = values(version.parameters())
         if plan.backward and not plan.together:
-            _go_back(version, each)
+            _go_back(version, each, plan)
     if plan.backward and plan.together:
         for each in passes:
-            _go_back(version, each)
+            _go_back(version, each, plan)
     return passes
 
 
@@ -204,7 +221,7 @@ def _drawn(
     return each
 
 
-def _go_back(version: ModuleUnderTest, each: Pass) -> None:
+def _go_back(version: ModuleUnderTest, each: Pass, plan: PassPlan) -> None:
     import torch
 
     leaves = [*each.leaves, *version.parameters()]
@@ -216,7 +233,12 @@ def _go_back(version: ModuleUnderTest, each: Pass) -> None:
             with torch.no_grad():
                 leaf.grad = torch.zeros_like(leaf)
                 arrays.local_part(leaf.grad).copy_(gradient)
-    version.go_back(each.leaves, each.outputs, [placed.view for placed in each.cotangents])
+    in_loss = plan.in_loss(version.layer)
+    version.go_back(
+        each.leaves,
+        list(compress(each.outputs, in_loss)),
+        [placed.view for placed in compress(each.cotangents, in_loss)],
+    )
     found = gradients(leaves)
     if each.accumulated is not None:
         found = tuple(

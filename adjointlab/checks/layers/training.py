@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adjointlab.checks.check import CheckedSubject
-from adjointlab.checks.context import CheckContext
-from adjointlab.checks.elements import Local
+from adjointlab.checks.context import INFINITE, CheckContext
+from adjointlab.checks.elements import Local, WhereNotFinite
 from adjointlab.checks.layers.modules import (
     LocalModule,
     ModuleUnderTest,
@@ -46,6 +46,7 @@ class TrainingCheck(TwinCheck):
 
     name = "training"
     order = 95
+    varies_values = True
 
     def applies_to(self, subject: CheckedSubject) -> bool:
         return subject.is_layer and subject.takes_steps
@@ -55,8 +56,10 @@ class TrainingCheck(TwinCheck):
         kinds = _state_kinds(layer)
         found = _trained(context, LocalModule(context), kinds)
         tolerance = tolerance_of(layer)
+        not_finite = WhereNotFinite.UNJUDGED if context.values == INFINITE else WhereNotFinite.WRONG
         comparisons = tuple(
-            Comparison(what, layer.parameters, local, tolerance) for what, local in found.items()
+            Comparison(what, layer.parameters, local, tolerance, not_finite=not_finite)
+            for what, local in found.items()
         )
         if not context.rank:
             expected, allowances = results_of_twin(
@@ -67,7 +70,6 @@ class TrainingCheck(TwinCheck):
 
 
 def _trained(context: CheckContext, version: ModuleUnderTest, kinds: tuple[str, ...]) -> Mapping[str, Local]:
-
     layer = version.layer
     assert layer.optimizer is not None
     version.fill_parameters(pass_keys(context, 0)["parameters"])

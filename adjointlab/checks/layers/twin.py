@@ -72,6 +72,7 @@ class PassObservation:
     comparisons: tuple[Comparison, ...]
     changes: tuple[Change, ...] = ()
     accumulated: bool = False
+    left_out: tuple[str, ...] = ()  # names of outputs
     # Parameters that this rank has elements of, and that require no gradient, or one, as they are made; from rank 0 those of the twin.
     frozen: frozenset[str] = frozenset()
     trained: frozenset[str] = frozenset()
@@ -125,6 +126,7 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
                 ),
                 _changes(layer, each),
                 plan.accumulated,
+                _left_out(layer, plan),
                 *(_frozen_and_trained(layer, context.rank) if backward else ()),
             )
             for each in passes
@@ -141,6 +143,11 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
         )
         for number, each in enumerate(observed)
     )
+
+
+def _left_out(layer: Layer, plan: PassPlan) -> tuple[str, ...]:
+    outputs = zip(layer.codomain.tensors, plan.in_loss(layer), strict=True)
+    return tuple(tensor.name for tensor, is_in_loss in outputs if not is_in_loss)
 
 
 def _frozen_and_trained(layer: Layer, rank: int) -> tuple[frozenset[str], ...]:
@@ -326,7 +333,7 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
             wrong, difference = found
             what, where, got, want = wrong.what, difference.where, difference.actual, difference.expected
             lines = [(what, where), ("distributed", got), ("sequential", want)]
-            if got == "nan":
+            if got == "nan" and wrong.not_finite is WhereNotFinite.WRONG:
                 lines.append(
                     ("perhaps", "it reads memory that nobody wrote: fresh memory is filled with NaN here")
                 )
@@ -334,6 +341,10 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
                 lines.append(("pass", "the second one, with other data; the first was right"))
             if wrong.without is not None and first.accumulated:
                 lines.append(("accumulated", ".grad held other gradients before, which are taken off here"))
+            if wrong.without is not None and first.left_out:
+                lines.append(
+                    ("loss", f"of the other outputs: it does not depend on {', '.join(first.left_out)}")
+                )
             verb = "are not the sequential ones" if what.endswith("s") else "is not the sequential one"
             evidence = difference.evidence("distributed", "sequential", _own_hint(ranks, *found))
             return incoherent(f"the layer's {what} {verb}", *lines, kind=what, evidence=evidence)
