@@ -51,7 +51,7 @@ from adjointlab.store.running_case import (
 from adjointlab.worlds.process import Terminated, signal_of, signals_held
 from adjointlab.worlds.shared_functions import put_back
 from adjointlab.worlds.watchdog import DRAWING, Overdue, OverdueReport
-from adjointlab.worlds.world import Exhausted, Runner, World, message_of
+from adjointlab.worlds.world import Exhausted, Runner, World, in_brief, message_of
 
 __all__ = [
     "CheckResult",
@@ -284,6 +284,9 @@ def replay_corpus(
             if case.ranks > world.ranks or (job_log is not None and job_log.is_newer(path)):
                 continue
             result = _replayed(world, CaseRunner(run, record, known), found.subject, case)
+            if result.verdict.kind == SubjectError.__name__:  # a case of such a verdict is not stored
+                _note_of_other_declaration(world, path, result)
+                continue
             if result.status is not Status.COHERENT and result.verdict.kind != _NOTHING_TO_SAY:
                 return path, result
             _note_of_other_world(world, path)
@@ -294,7 +297,17 @@ def replay_corpus(
     if failing is None:
         return None
     path, result = failing
+    note = "as this stored case fails, none was drawn; if the strategy draws no such case any more, remove it"
+    result = replace(result, verdict=replace(result.verdict, lines=(*result.verdict.lines, ("stored", note))))
     return CheckResult(found, result, Written.beside(path), replayed=path)
+
+
+def _note_of_other_declaration(world: World, path: Path, result: SearchResult) -> None:
+    """Say that the failure stored at `path` is of a case that the subject's declaration does not fit any more."""
+    world.watchdog.say(
+        f"adjointlab: note: the failure stored in {printable(str(path))} is not replayed: remove it, for its subject is declared in "
+        f"another way now, in which {printable(result.verdict.headline)}\n"
+    )
 
 
 def _note_of_other_world(world: World, path: Path) -> None:
@@ -395,7 +408,7 @@ def _failed_search(
         verdict = unjudged(told.removeprefix(f"{subject.name}: "), kind=SubjectError.__name__)
         return SearchResult(subject.name, check, world.name, verdict, seed=seed)
     kind, text = f"raised {type(error).__name__}", formatted(error)
-    headline = f"drawing its cases {kind}: {message_of(error)}"
+    headline = f"drawing its cases {kind}: {in_brief(message_of(error))}"
     verdict = unjudged(headline, ("traceback", text), kind=kind)
     return SearchResult(subject.name, check, world.name, verdict, seed=seed)
 

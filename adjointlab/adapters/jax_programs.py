@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
 
+from adjointlab.adapters.jax_arrays import Global, in_jax, in_library, precision
+from adjointlab.adapters.jax_rounding import rounded_otherwise
 from adjointlab.core import arrays
 from adjointlab.core.operator import as_tuple
+from adjointlab.core.rounding import perturb_of_now
 from adjointlab.engine.adapters import UserFunction
 from adjointlab.engine.case import from_data, to_data
-from adjointlab.typing import Array, NumpyArray
+from adjointlab.typing import Array
 
-__all__ = [
-    "Global", "Program", "Whole", "as_module", "gradients_of", "in_jax", "in_library", "precision", "put", "returned",
-]  # fmt: skip
+__all__ = ["Program", "Whole", "as_module", "gradients_of", "returned"]
 
-_WIDE: Final = frozenset({"float64", "complex128", "int64"})
 _OF_ARRAYS: Final = frozenset({"mesh", "devices", "inputs", "specs", "dtype"})
 """Entries of a case that are no arguments of its function."""
 
-Global: TypeAlias = Any
-"""A `jax.Array`: of a mesh, with all its shards."""
+_OfArrays: TypeAlias = Callable[..., tuple[Global, ...]]
 
 
 @dataclass(frozen=True)
@@ -104,13 +102,6 @@ def gradients_of(
     return tuple(entry.conj() if is_inexact(at) else jnp.zeros_like(at) for at, entry in found)
 
 
-def precision(*given: Array) -> AbstractContextManager[Any]:
-    """64-bit types where an array has one; else those that the user has configured."""
-    import jax
-
-    return jax.enable_x64(True) if not _WIDE.isdisjoint(map(arrays.dtype_name, given)) else nullcontext()
-
-
 class _Applied(Protocol):
     """A function of arrays of any library, and its gradients."""
 
@@ -156,30 +147,21 @@ class Whole:
 
     def forward(self, *x: Array) -> tuple[Array, ...]:
         with precision(*x):
-            found = self._program.results([*map(in_jax, x)])
+            found = self._computed(self._program.results, lambda x: self._program(*x), [*map(in_jax, x)])
             return in_library(x[0], found, [each.dtype.name for each in found])
 
     def pullback(self, x: Sequence[Array], y: Sequence[Array]) -> tuple[Array, ...]:
         with precision(*x, *y):
-            found = self._program.gradients([*map(in_jax, x)], [*map(in_jax, y)])
+            found = self._computed(
+                self._program.gradients,
+                partial(gradients_of, self._program),
+                [*map(in_jax, x)],
+                [*map(in_jax, y)],
+            )
             return in_library(x[0], found, [each.dtype.name for each in found])
 
-
-def in_jax(array: Array) -> Global:
-    """An array of any library as one of JAX."""
-    return put(arrays.to_numpy(array), arrays.dtype_name(array))
-
-
-def put(array: NumpyArray, dtype: str, device: Any = None) -> Global:
-    """An array of that element type on a device."""
-    import jax
-
-    return jax.device_put(array.astype(jax.numpy.dtype(dtype)), device or jax.devices("cpu")[0])
-
-
-def in_library(like: Array, found: Sequence[Any], names: Sequence[str]) -> tuple[Array, ...]:
-    """Arrays of JAX, of element types so called, in the library of another."""
-    return tuple(
-        arrays.from_numpy(np.array(each, arrays.dtype(name).in_numpy), name, arrays.library_of(like))
-        for each, name in zip(found, names, strict=True)
-    )
+    @staticmethod
+    def _computed(compiled: _OfArrays, function: _OfArrays, *given: Sequence[Global]) -> tuple[Global, ...]:
+        """What a function returns, `compiled` or, where rounding is tried out, step by step."""
+        perturb = perturb_of_now()
+        return compiled(*given) if perturb is None else rounded_otherwise(function, given, perturb)

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from adjointlab.adapters.jax_programs import Global, Program, in_library, precision, put
+from adjointlab.adapters.jax_arrays import Global, in_library, precision, put
+from adjointlab.adapters.jax_programs import Program
 from adjointlab.core import arrays
 from adjointlab.core.layer import Prepare
 from adjointlab.core.operator import AdaptedOperator, Direction

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from typing import Any
 
-from adjointlab.adapters.jax_programs import gradients_of, in_jax, in_library, precision, returned
+from adjointlab.adapters.jax_arrays import in_jax, in_library, precision
+from adjointlab.adapters.jax_programs import gradients_of, returned
 from adjointlab.core import arrays
 from adjointlab.core.operator import AdaptedOperator, Direction
 from adjointlab.core.space import Space

@@ -351,14 +351,13 @@ def _from_failure(run: Run) -> Verdict:
             return unjudged(outcome.message, kind=SubjectError.__name__)
         lines.append(("traceback", outcome.traceback.rstrip()))
     if raised and not run.findings:
-        raised_kind = f"raised {outcome.kind}"
         told = str(outcome)  # by the headline
         lines = [
             (label, "raised the same" if text == told else text)
             for label, text in lines
             if (label, text) != (f"rank {rank}", told)
         ]
-        return unjudged(f"rank {rank} {raised_kind}: {outcome.message}", *lines, kind=raised_kind)
+        return unjudged(f"rank {rank} {told}", *lines, kind=f"raised {outcome.kind}")
     if not run.findings:
         return unjudged("not every rank came back", *lines)
     # A mismatch is named first: it explains the deadlock that follows from it.

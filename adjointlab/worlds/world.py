@@ -39,6 +39,7 @@ __all__ = [
     "World",
     "WorldName",
     "causes",
+    "in_brief",
     "message_of",
     "number_of_ranks",
 ]
@@ -134,7 +135,7 @@ class Raised:
         return kind in self.types
 
     def __str__(self) -> str:
-        return f"raised {self.kind}: {self.message}"
+        return f"raised {self.kind}: {in_brief(self.message)}"
 
 
 def _is_known_everywhere(kind: type) -> bool:
@@ -162,6 +163,18 @@ def message_of(exception: BaseException) -> str:
         raise
     except BaseException:  # whatever user code raises, and Python's own TypeError for what is no string
         return "(no message: its __str__ failed)"
+
+
+_BRIEF: Final = 240
+"""Characters of a message that a headline shows."""
+
+
+def in_brief(message: str) -> str:
+    """The first line of an exception's message, or as much of it as a headline shows; its traceback has all of it."""
+    first, *others = message.strip().splitlines() or [""]
+    if len(first) > _BRIEF:
+        return f"{first[:_BRIEF].rpartition(' ')[0] or first[:_BRIEF]} …"
+    return f"{first} …" if others else first
 
 
 @dataclass(frozen=True)

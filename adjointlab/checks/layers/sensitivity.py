@@ -18,13 +18,13 @@ import contextvars
 import math
 import random
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
 from adjointlab.checks.elements import Local
+from adjointlab.core.rounding import perturbing
 from adjointlab.typing import NumpyArray
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 
@@ -149,7 +149,8 @@ def _differences_by_rounding(
     def perturbed(sample: int, error: float, spares_integers: bool) -> Mapping[str, Local] | None:
         _restore(random_states)
         try:
-            with _perturbation()(sample, error, spares_integers):
+            perturbation = _perturbation()(sample, error, spares_integers)
+            with perturbation, perturbing(perturbation.unseen):
                 return run()
         except Exception:  # whatever a module raises that finds its arguments illegal by the last digit
             return None
@@ -235,12 +236,20 @@ def _restore(states: _RandomStates) -> None:
     torch.set_rng_state(of_torch)
 
 
+class _Perturbs(Protocol):
+    """Context in which operations of torch's are perturbed, with the same for those that torch does not see."""
+
+    def __enter__(self) -> object: ...
+    def __exit__(self, *_: Any) -> object: ...
+    def unseen(self, value: torch.Tensor, *, elementwise: bool) -> torch.Tensor: ...
+
+
 @cache
-def _perturbation() -> Callable[[int, float, bool], AbstractContextManager[object]]:
+def _perturbation() -> Callable[[int, float, bool], _Perturbs]:
     """Return the context manager that perturbs all operations of torch's in this thread; a class of torch's, made on demand."""
     import torch
     from torch._decomp import decomposition_table
-    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
     from torch.utils._pytree import tree_flatten, tree_map
 
     class Perturbation(TorchDispatchMode):
@@ -298,6 +307,11 @@ def _perturbation() -> Callable[[int, float, bool], AbstractContextManager[objec
                 if isinstance(each, torch.Tensor) and each.is_floating_point() and each.numel():
                     each.mul_(self.factors(each, elementwise, spares_integers))
             return tree_map(perturbed, result)
+
+        def unseen(self, value: torch.Tensor, *, elementwise: bool) -> torch.Tensor:
+            """A value of an operation that torch does not see."""
+            with _disable_current_modes():
+                return value * self.factors(value, elementwise, self.spares_integers)
 
         def factors(self, value: torch.Tensor, elementwise: bool, spares_integers: bool) -> torch.Tensor:
             """Factors near one: of equal values equal ones, or independent ones."""

@@ -1,0 +1,46 @@
+"""Arrays of JAX, and those of other libraries as such."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from adjointlab.core import arrays
+from adjointlab.typing import Array, NumpyArray
+
+__all__ = ["Global", "in_jax", "in_library", "precision", "put"]
+
+_WIDE: Final = frozenset({"float64", "complex128", "int64"})
+
+Global: TypeAlias = Any
+"""A `jax.Array`: of a mesh, with all its shards."""
+
+
+def precision(*given: Array) -> AbstractContextManager[Any]:
+    """64-bit types where an array has one; else those that the user has configured."""
+    import jax
+
+    return jax.enable_x64(True) if not _WIDE.isdisjoint(map(arrays.dtype_name, given)) else nullcontext()
+
+
+def in_jax(array: Array) -> Global:
+    """An array of any library as one of JAX."""
+    return put(arrays.to_numpy(array), arrays.dtype_name(array))
+
+
+def put(array: NumpyArray, dtype: str, device: Any = None) -> Global:
+    """An array of that element type on a device."""
+    import jax
+
+    return jax.device_put(array.astype(jax.numpy.dtype(dtype)), device or jax.devices("cpu")[0])
+
+
+def in_library(like: Array, found: Sequence[Any], names: Sequence[str]) -> tuple[Array, ...]:
+    """Arrays of JAX, of element types so called, in the library of another."""
+    return tuple(
+        arrays.from_numpy(np.array(each, arrays.dtype(name).in_numpy), name, arrays.library_of(like))
+        for each, name in zip(found, names, strict=True)
+    )

@@ -1,0 +1,74 @@
+"""A stored failure does not stand in the way of a subject that was corrected where its cases are declared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.running import run
+
+pytestmark = pytest.mark.mpi_skip
+
+SUBJECT = """
+import adjointlab as al
+
+class Scaled(al.LinearOperator):
+    def __init__(self, comm, layout, factor):
+        self.comm, self.domain, self.codomain = comm, al.Space(layout), al.Space(layout)
+        self.factor = factor
+
+    def forward(self, x):
+        return (self.factor * x,)
+
+    def adjoint(self, y):
+        return (2 * y,)
+
+@al.subject(Scaled)
+def cases(draw, ranks):
+    return dict(layout=al.Layout((3,), (ranks,)), factor=3)
+"""
+
+CHECK = ("adjointlab", "check", "scaled.py", "--check", "adjoint", "--cases", "3", "--ranks", "2")
+
+
+@pytest.fixture
+def subject(tmp_path: Path) -> Path:
+    """A subject with a stored failure, for the factor 3."""
+    file = tmp_path / "scaled.py"
+    file.write_text(SUBJECT)
+    assert run(*CHECK, cwd=tmp_path).returncode == 1
+    return file
+
+
+def test_a_stored_case_that_fails_still_says_that_it_is_one_and_what_to_do_if_it_is_drawn_no_more(
+    subject: Path,
+) -> None:
+    subject.write_text(SUBJECT.replace("factor=3)", "factor=4 - 2)"))
+    again = run(*CHECK, cwd=subject.parent)
+    assert again.returncode == 1
+    assert (
+        "stored   as this stored case fails, none was drawn; if the strategy draws no such case"
+        in again.stdout
+    )
+    for file in subject.parent.glob(".adjointlab/*"):
+        file.unlink()
+    assert run(*CHECK, cwd=subject.parent).returncode == 0
+
+
+def test_a_stored_case_that_does_not_fit_its_subject_any_more_is_passed_over_with_a_note(
+    subject: Path,
+) -> None:
+    renamed = (
+        SUBJECT.replace("factor=3)", "factor=4 - 2)")
+        .replace("factor=", "by=")
+        .replace("layout, factor", "layout, by")
+    )
+    subject.write_text(renamed.replace("self.factor = factor", "self.factor = by"))
+    corrected = run(*CHECK, cwd=subject.parent)
+    assert corrected.returncode == 0, corrected.stdout
+    assert (
+        "is not replayed: remove it, for its subject is declared in another way now, in which"
+        in corrected.stderr
+    )
+    assert "but Scaled(comm, layout, by) takes no `factor`" in corrected.stderr
