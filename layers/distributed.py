@@ -169,6 +169,7 @@ class DistributedModule(DistributedParameters):
         # In one function, which calls none: among other work each function of Python takes a few microseconds, only to be read into
         # the processor's caches.
         parameters, buffers, expected = self._parameters, self._buffers, self._expected
+        strided = torch.strided  # a sparse tensor has no memory to send
         if len(x) != len(self.domain.tensors):
             return False
         first_input = len(expected) - len(x)
@@ -179,7 +180,7 @@ class DistributedModule(DistributedParameters):
                     local: torch.Tensor | None = x[number - first_input]
                 else:
                     local = parameters[name] if name in parameters else buffers.get(name)
-                if not (isinstance(local, torch.Tensor) and local.is_cpu):
+                if not (isinstance(local, torch.Tensor) and local.is_cpu and local.layout is strided):
                     return False
                 if local.shape != shape or local.dtype != dtype:
                     return False

@@ -467,6 +467,8 @@ def check_argument(tensor: Tensor, array: object, rank: int, name: str = "") -> 
     """
     if arrays.matches_on_host(array, tensor.layout.local_shapes[rank], tensor.dtype):
         return ()
+    if fault := arrays.without_memory(array):
+        raise ValueError(f"{name or tensor.name}: on rank {rank} it {fault}")
     if where := arrays.foreign_device(array):
         raise ValueError(
             f"{name or tensor.name}: lies on rank {rank} {where}; move it there, or make that device the current one"

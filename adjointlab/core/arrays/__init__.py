@@ -45,6 +45,7 @@ from adjointlab.core.arrays.libraries import (
     matches,
     matches_on_host,
     supports,
+    without_memory,
 )
 from adjointlab.core.arrays.memory import (
     add,
@@ -138,5 +139,6 @@ __all__ = [
     "to_numpy",
     "view_in",
     "warm_up_torch",
+    "without_memory",
     "zeros",
 ]

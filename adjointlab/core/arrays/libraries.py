@@ -110,8 +110,25 @@ def matches_on_host(value: object, shape: tuple[int, ...], name: str) -> bool:
     """
     library = _LIBRARY_OF.get(type(value)) or known_library(value)
     array: Any = value
-    on_host = library == "numpy" or (library == "torch" and not array.is_cuda)
+    on_host = library == "numpy" or (library == "torch" and array.is_cpu and _is_strided(array.layout))
     return on_host and bool(array.shape == shape) and name_of(array.dtype) == name
+
+
+@cache
+def _is_strided(layout: object) -> bool:
+    return str(layout) == "torch.strided"
+
+
+def without_memory(array: object) -> str:
+    """Describe the tensor whose elements lie in no memory that others may read, a sparse one or one of the device meta; "" for any other array."""
+    tensor: Any = array
+    if known_library(array) != "torch":
+        return ""
+    if tensor.is_meta:
+        return "lies on the device meta, which has no values"
+    return (
+        "" if _is_strided(tensor.layout) else f"has the layout {tensor.layout}; give it as tensor.to_dense()"
+    )
 
 
 @cache
