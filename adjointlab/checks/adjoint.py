@@ -22,7 +22,7 @@ import numpy as np
 
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import CheckContext, Gain
-from adjointlab.checks.elements import Local, first_not_finite, returned_not_finite, square_norm
+from adjointlab.checks.elements import Local, first_not_finite, norm, returned_not_finite
 from adjointlab.checks.evidence import Evidence
 from adjointlab.checks.hints import narrowing_hint
 from adjointlab.checks.matrix import WitnessedCheck
@@ -44,7 +44,7 @@ MISS_TARGET = 1e-9
 class Magnitudes:
     """One rank's part of the sizes that rounding is measured against."""
 
-    squares: tuple[float, float, float, float]  # squared norms of Fx, y, x, F*y, as in [Hewett21, eq. 26]
+    norms: tuple[float, float, float, float]  # of Fx, y, x, F*y, as in [Hewett21, eq. 26]
     sums: tuple[float, float]  # of |x|, |y|
     peaks: tuple[float, float]  # max |x|, max |y|
 
@@ -215,16 +215,16 @@ class _Vectors(NamedTuple):
 
 
 def _magnitudes(drawn: _Vectors, domain: Space, codomain: Space, rank: int) -> Magnitudes:
-    squares = (
-        square_norm(codomain, drawn.fx, rank),
-        square_norm(codomain, drawn.y, rank),
-        square_norm(domain, drawn.x, rank),
-        square_norm(domain, drawn.fstar_y, rank),
+    norms = (
+        norm(codomain, drawn.fx, rank),
+        norm(codomain, drawn.y, rank),
+        norm(domain, drawn.x, rank),
+        norm(domain, drawn.fstar_y, rank),
     )
     abs_x, abs_y = _absolute(drawn.x), _absolute(drawn.y)
     sums = (float(abs_x.sum()), float(abs_y.sum()))
     peaks = (float(abs_x.max(initial=0.0)), float(abs_y.max(initial=0.0)))
-    return Magnitudes(squares, sums, peaks)
+    return Magnitudes(norms, sums, peaks)
 
 
 def _absolute(local: Local) -> NumpyArray:
@@ -240,10 +240,12 @@ def _total(contributions: Sequence[InnerProducts]) -> InnerProducts:
     parts = [part.magnitudes for part in contributions if part.magnitudes is not None]
     magnitudes = None
     if parts:
-        squares = tuple(np.sum([part.squares for part in parts], axis=0).tolist())
+        fx, y, x, fstar_y = (
+            math.hypot(*of_ranks) for of_ranks in zip(*(part.norms for part in parts), strict=True)
+        )
         sums = tuple(np.sum([part.sums for part in parts], axis=0).tolist())
         peaks = tuple(np.max([part.peaks for part in parts], axis=0).tolist())
-        magnitudes = Magnitudes(squares, sums, peaks)
+        magnitudes = Magnitudes((fx, y, x, fstar_y), sums, peaks)
     return InnerProducts(
         contributions[0].bound,
         exact_sum([part.forward for part in contributions]),
@@ -259,7 +261,7 @@ def _error(draw: InnerProducts, mixed: bool) -> float:
 
 def _normwise(sizes: Magnitudes, error: float) -> float:
     """Left-hand side of [Hewett21, eq. 26]."""
-    fx, y, x, fstar_y = (math.sqrt(square) for square in sizes.squares)
+    fx, y, x, fstar_y = sizes.norms
     scale = max(fx * y, x * fstar_y)
     return error / scale if scale else error
 
@@ -281,7 +283,7 @@ def _rounding_bound(draw: InnerProducts, seen: DotTestObservation) -> float:
         scale = seen.gain.row_sum * (peak_x * sum_y + peak_y * sum_x)
     else:
         # Only the size of the operator is known: normwise, as in [Hewett21, eq. 26].
-        fx, y, x, fstar_y = (math.sqrt(square) for square in sizes.squares)
+        fx, y, x, fstar_y = sizes.norms
         scale = fx * y + x * fstar_y
     return 2 * gamma * scale
 

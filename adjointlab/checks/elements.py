@@ -42,11 +42,11 @@ __all__ = [
     "element_name",
     "first_difference",
     "first_not_finite",
+    "norm",
     "not_finite_verdict",
     "place",
     "placed_as_it_is",
     "returned_not_finite",
-    "square_norm",
     "summed",
     "unequal_copies_verdict",
 ]
@@ -310,23 +310,23 @@ def returned_not_finite(direction: str, rank: int, where: str, value: str) -> Ve
     )
 
 
-def square_norm(space: Space, local: Sequence[Array], rank: int) -> float:
-    """This rank's part of the squared norm of an element of `space`; of invariant copies the first counts."""
-    return float(
-        sum(
-            [
-                _square_sum(arrays.to_numpy(array))
-                for tensor, array in zip(space.tensors, local, strict=True)
-                if tensor.is_counted(rank)
-            ]
-        )
+def norm(space: Space, local: Sequence[Array], rank: int) -> float:
+    """The norm of this rank's part of an element of `space`; of invariant copies the first counts."""
+    counted = zip(space.tensors, local, strict=True)
+    return math.hypot(
+        *[_norm(arrays.to_numpy(array)) for tensor, array in counted if tensor.is_counted(rank)]
     )
 
 
-def _square_sum(array: NumpyArray) -> float:
+def _norm(array: NumpyArray) -> float:
     is_complex = array.dtype.kind == "c"
-    wide = np.abs(array.astype(np.complex128)) if is_complex else array.astype(np.float64, copy=False)
-    return float((wide * wide).sum())
+    sizes = np.abs(array.astype(np.complex128) if is_complex else array.astype(np.float64, copy=False))
+    # Relative to the largest, as squares of very large and very small numbers are no numbers of the type.
+    largest = float(sizes.max(initial=0.0))
+    if not 0.0 < largest < math.inf:
+        return largest
+    sizes = sizes / largest
+    return largest * math.sqrt(float((sizes * sizes).sum()))
 
 
 def element_name(tensor: Tensor, rank: int, local: Sequence[int]) -> str:

@@ -16,10 +16,10 @@ from adjointlab.checks.elements import (
     _largest,
     first_difference,
     first_not_finite,
+    norm,
     not_finite_verdict,
     place,
     placed_as_it_is,
-    square_norm,
     summed,
     unequal_copies_verdict,
 )
@@ -275,4 +275,10 @@ def test_the_first_value_that_is_not_finite_is_told(value: float, name: str) -> 
 def test_a_norm_counts_what_is_there_once() -> None:
     two = al.Space(LINE.tensors[0], al.Tensor(COPIES, types=("invariant",), name="c"))
     local = [np.array([3.0, 4j]), np.array([1.0, 2.0])]
-    assert [square_norm(two, local, rank) for rank in (0, 1)] == [25 + 5, 25]
+    assert [norm(two, local, rank) for rank in (0, 1)] == pytest.approx([30**0.5, 5])
+
+
+@pytest.mark.parametrize("size", [1e-310, 1e-200, 1.0, 1e200, 1e307])
+def test_a_norm_is_right_where_its_square_is_no_number(size: float) -> None:
+    local = [np.array([3.0, -4.0]) * size]
+    assert norm(al.Space(LINE.tensors[0]), local, 0) == pytest.approx(5 * size, rel=1e-12)

@@ -22,7 +22,7 @@ from adjointlab.checks.adjoint import (
 )
 from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.context import CheckContext, Gain, GainSource, InputSetting, _probed
-from adjointlab.checks.elements import EXACT, Tolerance, first_difference, square_norm
+from adjointlab.checks.elements import EXACT, Tolerance, first_difference, norm
 from adjointlab.checks.matrix import MATRIX, WITNESS, MatrixCheck, _allowed
 from adjointlab.checks.schedule_invariant import InnerProductResult, MatrixResult
 from adjointlab.checks.verdict import Figure, Inapplicable
@@ -216,10 +216,8 @@ def test_the_tolerance_of_a_probed_operator_counts_its_terms() -> None:
 # Errors, and what rounding allows.
 
 
-def draw(
-    forward: float, adjoint: float, bound: int = 0, squares: Any = (9.0, 4.0, 1.0, 16.0)
-) -> InnerProducts:
-    return InnerProducts(bound, exact(forward), exact(adjoint), Magnitudes(squares, (3.0, 5.0), (2.0, 7.0)))
+def draw(forward: float, adjoint: float, bound: int = 0, norms: Any = (3.0, 2.0, 1.0, 4.0)) -> InnerProducts:
+    return InnerProducts(bound, exact(forward), exact(adjoint), Magnitudes(norms, (3.0, 5.0), (2.0, 7.0)))
 
 
 def test_the_error_of_the_floating_form_is_relative_to_the_larger_product_of_norms() -> None:
@@ -228,7 +226,7 @@ def test_the_error_of_the_floating_form_is_relative_to_the_larger_product_of_nor
     assert sizes is not None
     assert _normwise(sizes, 3.0) == 0.5
     # |Fx| |y| = 1 · 4 and |x| |F*y| = 3 · 2
-    other = draw(0, 0, squares=(1.0, 16.0, 9.0, 4.0)).magnitudes
+    other = draw(0, 0, norms=(1.0, 4.0, 3.0, 2.0)).magnitudes
     assert other is not None
     assert _normwise(other, 3.0) == 0.5
     assert _normwise(Magnitudes((0.0, 0.0, 0.0, 0.0), (0.0, 0.0), (0.0, 0.0)), 3.0) == 3.0
@@ -252,9 +250,9 @@ def test_rounding_is_bounded_by_the_number_of_terms(gain: Gain, by_hand: float) 
 
 
 def test_contributions_of_ranks_are_added_and_of_peaks_the_largest_counts() -> None:
-    total = _total([draw(1, 2), draw(10, 20, squares=(1.0, 1.0, 1.0, 1.0))])
+    total = _total([draw(1, 2), draw(10, 20, norms=(4.0, 1.5, 0.0, 3.0))])
     assert (total.forward, total.adjoint) == (exact(11), exact(22))
-    assert total.magnitudes == Magnitudes((10.0, 5.0, 2.0, 17.0), (6.0, 10.0), (2.0, 7.0))
+    assert total.magnitudes == Magnitudes((5.0, 2.5, 1.0, 5.0), (6.0, 10.0), (2.0, 7.0))
 
 
 SPACES = Spaces(al.Space(al.Layout((2,), al.Partition((1,)))), al.Space(al.Layout((2,), al.Partition((1,)))))
@@ -285,13 +283,13 @@ def test_the_form_of_a_wrong_draw_is_told() -> None:
     assert dict(wrong.lines)["form"] == "integers up to 7, within rounding"
 
 
-def test_squares_of_norms_count_invariant_copies_once() -> None:
+def test_norms_count_invariant_copies_once() -> None:
     layout = al.Layout((2,), al.Partition((2,)), axes=(None,))
     invariant, replicated = (al.Space(layout, types=(kind,)) for kind in ("invariant", "replicated"))
     local = [np.array([3.0, 4.0])]
-    assert [square_norm(invariant, local, rank) for rank in (0, 1)] == [25.0, 0.0]
-    assert [square_norm(replicated, local, rank) for rank in (0, 1)] == [25.0, 25.0]
-    assert square_norm(replicated, [np.array([3 + 4j, 0])], 0) == 25.0
+    assert [norm(invariant, local, rank) for rank in (0, 1)] == [5.0, 0.0]
+    assert [norm(replicated, local, rank) for rank in (0, 1)] == [5.0, 5.0]
+    assert norm(replicated, [np.array([3 + 4j, 0])], 0) == 5.0
 
 
 # Tolerances of elements and of matrices.

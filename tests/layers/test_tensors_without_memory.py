@@ -28,7 +28,7 @@ KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
 def of_layer(comm: Any, change: Callable[[Any], Any]) -> str:
     layer = Conv1d(comm, (1, 1, 1, 2), (1, 1, 6), nn.Conv1d(1, 1, 3))
     x = torch.ones(1, 1, 3)
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=r"^x: on rank 1") as raised:
         layer(change(x) if comm.Get_rank() == 1 else x)
     return str(raised.value)
 
@@ -36,7 +36,7 @@ def of_layer(comm: Any, change: Callable[[Any], Any]) -> str:
 def of_operator(comm: Any, change: Callable[[Any], Any]) -> str:
     operator = CheckedOperator(Repartition(comm, al.Layout((4,), (2,)), al.Layout((4,), (1,))))
     x = torch.ones(2, dtype=torch.float64)
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=r"^x: on rank 1") as raised:
         operator.forward(change(x) if comm.Get_rank() == 1 else x)
     return str(raised.value)
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.elements import Local, square_norm
+from adjointlab.checks.elements import Local, norm
 from adjointlab.checks.fresh_memory import controlled
 from adjointlab.checks.layers.differences import Estimate, derivatives
 from adjointlab.checks.layers.modules import (
@@ -98,7 +98,7 @@ class Differences(NamedTuple):
 
 @dataclass(frozen=True)
 class JacobianProducts:
-    """One rank's part of the inner products, and of the squared norms of Jv, w, v and J*w.
+    """One rank's part of the inner products, and of the norms of Jv, w, v and J*w.
 
     `forward` is `None` if there is no forward mode, and `twin` on all ranks but 0, and if there is no sequential input; then there
     are `differences`.
@@ -108,7 +108,7 @@ class JacobianProducts:
     reverse: Exact
     twin: TwinPairing | None
     differences: Differences | None
-    squares: tuple[float, float, float, float]
+    norms: tuple[float, float, float, float]
     allowed: float  # relative to the products of norms; 0 where everything is exact
     parameters: int  # their elements, on all ranks
     reach: float  # the least that the norm of the Jacobian counts for
@@ -182,13 +182,13 @@ class JacobianCheck(Check[JacobianProducts]):
             (layer.parameters, along_parameters, by_parameters),
         )
         products = [pair_local(space, a, b, rank) if space.tensors else ZERO for space, a, b in pairs]
-        norms = [(square_norm(space, a, rank), square_norm(space, b, rank)) for space, a, b in pairs]
+        norms = [(norm(space, a, rank), norm(space, b, rank)) for space, a, b in pairs]
         return JacobianProducts(
             products[0] if has_forward else None,
             products[1] + products[2],
             _pairing_of_twin(context) if has_twin and rank == 0 else None,
             differences,
-            (norms[0][0], norms[0][1], norms[1][0] + norms[2][0], norms[1][1] + norms[2][1]),
+            (*norms[0], math.hypot(norms[1][0], norms[2][0]), math.hypot(norms[1][1], norms[2][1])),
             allowed,
             layer.parameters.dimension,
             layer.reach,
@@ -201,7 +201,7 @@ class JacobianCheck(Check[JacobianProducts]):
         for seen in observations:
             forward, reverse = forward + (seen.forward or ZERO), reverse + seen.reverse
         image, w, v, pulled = (
-            math.sqrt(sum(seen.squares[index] for seen in observations)) for index in range(4)
+            math.hypot(*(seen.norms[index] for seen in observations)) for index in range(4)
         )
         scale = max(image * w, v * pulled, first.reach * v * w)
         twin = first.twin or TwinPairing(ZERO, None, {})
