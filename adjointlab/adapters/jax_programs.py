@@ -162,6 +162,6 @@ class Whole:
 
     @staticmethod
     def _computed(compiled: _OfArrays, function: _OfArrays, *given: Sequence[Global]) -> tuple[Global, ...]:
-        """What a function returns, `compiled` or, where rounding is tried out, step by step."""
+        """The results of a function, `compiled` or, where rounding is tried out, step by step."""
         perturb = perturb_of_now()
         return compiled(*given) if perturb is None else rounded_otherwise(function, given, perturb)

@@ -113,7 +113,7 @@ def test_checks_that_see_early_draw_a_part_of_the_cases() -> None:
 def test_inputs_of_other_kinds_and_communicators_left_behind_are_matters_of_few_checks() -> None:
     # As docs/layers.md says; the others' verdicts stand beside the one on what is left behind.
     checks = all_checks().values()
-    assert {check.name for check in checks if check.varies_values} == {"sequential", "gradients"}
+    assert {check.name for check in checks if check.varies_values} == {"sequential", "gradients", "training"}
     assert {check.name for check in checks if check.finds_leaks} == {"purity"}
 
 

@@ -117,7 +117,7 @@ def test_a_hang_shows_each_rank_with_the_call_that_it_sat_in_or_how_it_ended() -
     waits = (
         Wait(0, "Recv(source=1)", HERE, (1,), is_blocked=True),
         Wait(1, "dead: killed by signal 9", is_blocked=False),
-        Wait(2, "raised MyError: no", is_blocked=False),
+        Wait(2, "raised MyError: no …", is_blocked=False),
         Wait(3, "had come back from Ring.forward at ring.py:5", "", (0,), is_blocked=True),
         Wait(4, "came back", is_blocked=False),
     )
