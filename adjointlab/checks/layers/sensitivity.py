@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 
 from adjointlab.checks.elements import Local
+from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core.rounding import perturbing
 from adjointlab.typing import NumpyArray
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
@@ -144,7 +145,11 @@ def measured(
 def _differences_by_rounding(
     run: Callable[[], Mapping[str, Local]], results: Mapping[str, Local], random_states: _RandomStates
 ) -> Differences:
-    """By how much `results` differ from those of runs with perturbed operations."""
+    """By how much `results` differ from those of runs with perturbed operations.
+
+    Raises :class:`Inapplicable` if none of these runs comes to its end, so that nothing is known of the rounding.
+    """
+    raised: list[Exception] = []
 
     def perturbed(sample: int, error: float, spares_integers: bool) -> Mapping[str, Local] | None:
         _restore(random_states)
@@ -152,12 +157,15 @@ def _differences_by_rounding(
             perturbation = _perturbation()(sample, error, spares_integers)
             with perturbation, perturbing(perturbation.unseen):
                 return run()
-        except Exception:  # whatever a module raises that finds its arguments illegal by the last digit
+        except (
+            Exception
+        ) as exception:  # whatever a module raises that finds its arguments illegal by the last digit
+            raised.append(exception)
             return None
 
     def differences(error: float = _ERROR, *, spares_integers: bool = False) -> Differences:
         runs = [perturbed(sample, error, spares_integers) for sample in range(_SAMPLES)]
-        # Where none came to its end nothing is known of the rounding, and nothing can be said of a difference.
+        # Where none came to its end nothing is known of the rounding.
         unknown = 0.0 if any(other is not None for other in runs) else math.inf
         largest = {name: [unknown] * len(local) for name, local in results.items()}
         for other in runs:
@@ -169,6 +177,11 @@ def _differences_by_rounding(
         return {name: tuple(found) for name, found in largest.items()}
 
     every = differences()
+    if len(raised) == _SAMPLES:
+        kind = type(raised[0]).__name__
+        raise Inapplicable(
+            f"the sequential layer raises {kind} where its operations are wrong in the last digits"
+        ) from raised[0]
     is_small = all(
         _is_small(difference, array)
         for name, local in results.items()
