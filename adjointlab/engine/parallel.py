@@ -14,6 +14,7 @@ from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
 from adjointlab.core.subsets import subset
 from adjointlab.engine.adapters import Differentiable, Parameters, Ranks, UserFunction
+from adjointlab.quantities import counted
 from adjointlab.typing import Communicator
 
 if TYPE_CHECKING:
@@ -152,13 +153,6 @@ class ParallelRecipe:
             if held.is_floating_point() and _name(held.dtype) != dtype:
                 held.data = held.data.to(getattr(torch, dtype))
         made = ParallelModule(module, mesh, placing, shapes, names, self.after_backward)
-        of_parameters = parameters.get("parameter_placements", {})
-        for name, placements in of_parameters.items():
-            if name not in names.parameters:
-                raise SubjectError(
-                    f"parameter_placements: {name!r} is none of the parameters {', '.join(names.parameters)}"
-                )
-            _require_placements(f"parameter_placements[{name!r}]", placements, shape)
         if "training" in parameters:
             made.train(bool(parameters["training"]))
         domain = [
@@ -174,7 +168,7 @@ class ParallelRecipe:
             made,
             Space(*domain),
             Space(*codomain),
-            made.parameter_space(of_parameters),
+            made.parameter_space(_placements_by_name(parameters, list(names.parameters), shape)),
             made.buffer_space(),
             prepare=self.prepare,
             uniform_requires_grad=True,
@@ -349,8 +343,22 @@ def _placements(
     for entry in given:
         _require_placements(role, entry, mesh)
     if len(given) > number:
-        raise SubjectError(f"{role}: {len(given)} lists of placements, for {number}")
+        raise SubjectError(
+            f"{role}: {len(given)} lists of placements, for {counted(number, role.partition('_')[0])}"
+        )
     return tuple(given)
+
+
+def _placements_by_name(
+    parameters: Parameters, names: Sequence[str], mesh: MeshShape
+) -> Mapping[str, Sequence[Placement]]:
+    """The placements of a case's parameters that are no copies. Raises :class:`SubjectError` for a name that is none of `names`."""
+    given: Mapping[str, Sequence[Placement]] = parameters.get("parameter_placements", {})
+    for name, placements in given.items():
+        if name not in names:
+            raise SubjectError(f"parameter_placements: {name!r} is none of the parameters {', '.join(names)}")
+        _require_placements(f"parameter_placements[{name!r}]", placements, mesh)
+    return given
 
 
 def _require_placements(role: str, given: object, mesh: MeshShape) -> None:

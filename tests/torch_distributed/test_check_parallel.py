@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -186,6 +187,38 @@ def test_layers_of_ones_own_say_how_their_parameters_are_shared(world: al.Simula
     al.check_parallel(linear, columns, cases, cases=3, world=world)
     with pytest.raises(AssertionError, match="say how the ranks share it"):
         al.check_parallel(linear, columns, EXAMPLE, cases=3, world=world)
+
+
+def columns_of(**placements: Any) -> Any:
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(2, 3), parameter_placements={"weight": [Shard(0)]}) | placements
+
+    return partial(
+        al.check_parallel, partial(nn.Linear, 3, 12, bias=False), lambda module, mesh: Columns(module), cases
+    )
+
+
+def test_placements_of_one_output_are_a_list_or_a_list_of_that(world: al.SimulatedWorld) -> None:
+    for outputs in ([Shard(1)], [[Shard(1)]]):
+        columns_of(output_placements=outputs)(cases=2, world=world)
+
+
+@pytest.mark.parametrize(
+    ("placements", "told"),
+    [
+        ({"output_placements": Shard(1)}, "output_placements: Shard(dim=1) is no list of placements"),
+        ({"output_placements": ["s"]}, "output_placements: 's' is no list of placements along the 1 dimension of"),
+        ({"input_placements": [[Shard(0), Shard(1)]]}, "input_placements: [Shard(dim=0), Shard(dim=1)] is no list"),
+        ({"output_placements": [[Shard(1)]] * 2}, "output_placements: 2 lists of placements, for 1 output"),
+        ({"parameter_placements": {"weight": Shard(0)}}, "parameter_placements['weight']: Shard(dim=0) is no list"),
+        ({"parameter_placements": {"w": [Shard(0)]}}, "parameter_placements: 'w' is none of the parameters weight"),
+    ],
+)  # fmt: skip
+def test_wrong_placements_are_refused_by_name(
+    world: al.SimulatedWorld, placements: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(AssertionError, match=re.escape(told)):
+        columns_of(**placements)(cases=2, world=world)
 
 
 def without_last_sum(module: Any, mesh: DeviceMesh) -> nn.Module:
