@@ -11,7 +11,7 @@ import numpy as np
 from adjointlab.core import arrays
 from adjointlab.typing import Array, NumpyArray
 
-__all__ = ["Global", "in_jax", "in_library", "precision", "put"]
+__all__ = ["Global", "from_jax", "in_jax", "in_library", "precision", "put"]
 
 _WIDE: Final = frozenset({"float64", "complex128", "int64"})
 
@@ -40,7 +40,10 @@ def put(array: NumpyArray, dtype: str, device: Any = None) -> Global:
 
 def in_library(like: Array, found: Sequence[Any], names: Sequence[str]) -> tuple[Array, ...]:
     """Arrays of JAX, of element types so called, in the library of another."""
-    return tuple(
-        arrays.from_numpy(np.array(each, arrays.dtype(name).in_numpy), name, arrays.library_of(like))
-        for each, name in zip(found, names, strict=True)
-    )
+    library = arrays.library_of(like)
+    return tuple(from_jax(each, name, library) for each, name in zip(found, names, strict=True))
+
+
+def from_jax(array: Any, name: str, library: str) -> Array:
+    """An array of JAX, of the element type so called, in the library of that name."""
+    return arrays.from_numpy(np.array(array, arrays.dtype(name).in_numpy), name, library)

@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import numpy as np
-
-from adjointlab.adapters.jax_arrays import Global, in_jax
-from adjointlab.core import arrays
+from adjointlab.adapters.jax_arrays import Global, from_jax, in_jax
 from adjointlab.core.rounding import Perturb
 
 __all__ = ["rounded_otherwise"]
@@ -86,8 +83,7 @@ def _rounded(step: Any, given: Sequence[Any], perturb: Perturb | None) -> list[A
         if not jax.numpy.issubdtype(jax.numpy.result_type(value), jax.numpy.floating):
             return value
         array = jax.numpy.asarray(value)
-        name = array.dtype.name
-        tensor: Any = arrays.from_numpy(np.array(array, arrays.dtype(name).in_numpy), name, "torch")
+        tensor: Any = from_jax(array, array.dtype.name, "torch")
         return in_jax(perturb(tensor, elementwise=elementwise))
 
     found = step.primitive.bind(*functions, *map(perturbed, given), **options)

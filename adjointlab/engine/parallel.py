@@ -110,9 +110,8 @@ class ParallelRecipe:
     optimizer: MakeOptimizer | None = None
     steps: int = 0
     after_backward: Callable[[Any], object] | None = None
-    accumulates: bool | None = (
-        None  # None: unless something sums up .grad by itself, and with it what stood there before
-    )
+    # None: unless something sums up .grad by itself, and with it what stood there before.
+    accumulates: bool | None = None
 
     def twin(self, **parameters: object) -> torch.nn.Module:
         """Make the sequential module of a case."""
@@ -252,10 +251,9 @@ class DTensorRecipe:
         names = [f"x{number or ''}" for number in range(len(shapes))]
         for role, function in (("the function", self.function), ("the reference", self.reference)):
             require_accepts(role, function, names, _arguments(parameters), sorted(_OF_TENSORS))
-        placements = parameters["placements"]
-        if not isinstance(placements[0], Sequence):
-            placements = (placements,)
-        mesh = as_mesh(parameters["mesh"]).make_on(comm)
+        shape_of_mesh = as_mesh(parameters["mesh"])
+        placements = _placements("placements", parameters, len(shapes), shape_of_mesh)
+        mesh = shape_of_mesh.make_on(comm)
         domain = Space(
             *(
                 tensor_on(mesh, of_input, shape, dtype, f"x{number or ''}")
@@ -329,7 +327,7 @@ def freeze(module: torch.nn.Module, pattern: int | Sequence[str], *, leaves_one:
 def _placements(
     role: str, parameters: Parameters, number: int, mesh: MeshShape
 ) -> tuple[Sequence[Placement], ...]:
-    """The placements of a case's inputs or outputs, `number` of them, each a list; of one alone, the list itself will do.
+    """The placements of a case's tensors in the `role`, at most `number` of them, each a list; of one alone, the list itself will do.
 
     Raises :class:`SubjectError` for anything else.
     """
@@ -343,9 +341,7 @@ def _placements(
     for entry in given:
         _require_placements(role, entry, mesh)
     if len(given) > number:
-        raise SubjectError(
-            f"{role}: {len(given)} lists of placements, for {counted(number, role.partition('_')[0])}"
-        )
+        raise SubjectError(f"{role}: {len(given)} lists of placements, for {counted(number, 'tensor')}")
     return tuple(given)
 
 
@@ -370,5 +366,5 @@ def _require_placements(role: str, given: object, mesh: MeshShape) -> None:
     if not is_list or len(given) != order:  # type: ignore[arg-type]  # a sequence, by the line above
         example = ", ".join(["Shard(0)"] * order)
         raise SubjectError(
-            f"{role}: {given!r} is no list of placements along the {order} dimension{'s' * (order > 1)} of the mesh, such as [{example}]"
+            f"{role}: {given!r} is no list of placements along the {counted(order, 'dimension')} of the mesh, such as [{example}]"
         )

@@ -209,7 +209,7 @@ def test_placements_of_one_output_are_a_list_or_a_list_of_that(world: al.Simulat
         ({"output_placements": Shard(1)}, "output_placements: Shard(dim=1) is no list of placements"),
         ({"output_placements": ["s"]}, "output_placements: 's' is no list of placements along the 1 dimension of"),
         ({"input_placements": [[Shard(0), Shard(1)]]}, "input_placements: [Shard(dim=0), Shard(dim=1)] is no list"),
-        ({"output_placements": [[Shard(1)]] * 2}, "output_placements: 2 lists of placements, for 1 output"),
+        ({"output_placements": [[Shard(1)]] * 2}, "output_placements: 2 lists of placements, for 1 tensor"),
         ({"parameter_placements": {"weight": Shard(0)}}, "parameter_placements['weight']: Shard(dim=0) is no list"),
         ({"parameter_placements": {"w": [Shard(0)]}}, "parameter_placements: 'w' is none of the parameters weight"),
     ],

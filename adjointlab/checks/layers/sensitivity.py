@@ -157,9 +157,8 @@ def _differences_by_rounding(
             perturbation = _perturbation()(sample, error, spares_integers)
             with perturbation, perturbing(perturbation.unseen):
                 return run()
-        except (
-            Exception
-        ) as exception:  # whatever a module raises that finds its arguments illegal by the last digit
+        except Exception as exception:
+            # Whatever a module raises that finds its arguments illegal by the last digit.
             raised.append(exception)
             return None
 
