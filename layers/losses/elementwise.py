@@ -122,7 +122,7 @@ class BCEWithLogitsLoss(ElementwiseLoss, torch_classes=(nn.BCEWithLogitsLoss,)):
 
     `weight` and `pos_weight` are broadcast to the global input, as in torch; they are buffers that every rank has the whole of.
 
-    Raises `ValueError`, in torch's words, for weights that cannot be broadcast to the input.
+    Raises `ValueError` for a weight that cannot be broadcast to the input.
     """
 
     argument_names = ("weight", "reduction", "pos_weight")
@@ -139,16 +139,15 @@ class BCEWithLogitsLoss(ElementwiseLoss, torch_classes=(nn.BCEWithLogitsLoss,)):
         self.own(module, layouts)
 
     def check_with(self, module: nn.Module) -> None:
-        # On the device "meta", which has shapes and no elements: weights are broadcast to the whole input.
-        x = torch.empty(self.input_shape, device="meta")
-        loss = cast(nn.BCEWithLogitsLoss, module)
-        weights = (
-            None if one is None else torch.empty(one.shape, device="meta")
-            for one in (loss.weight, loss.pos_weight)
-        )
-        alike = nn.BCEWithLogitsLoss(next(weights), reduction="none", pos_weight=next(weights))
-        if result_of(alike, x, x).shape != x.shape:
-            raise ValueError(f"weight: cannot be broadcast to the input, which has shape {self.input_shape}")
+        # Not by a call, as for other losses: the weights belong to the whole input, whose memory a rank may not have, and
+        # a call on the device "meta" imports torch's compiler, which takes longer than a second.
+        for name, weight in module.named_buffers():
+            try:
+                weight.expand(self.input_shape)
+            except RuntimeError:
+                raise ValueError(
+                    f"{name}: shape {tuple(weight.shape)} cannot be broadcast to the input, which has shape {self.input_shape}"
+                ) from None
 
     def sequential(self) -> nn.BCEWithLogitsLoss:
         """`torch.nn.BCEWithLogitsLoss` with the same arguments, and copies of the weights that the layer has now."""

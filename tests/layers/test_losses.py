@@ -311,8 +311,16 @@ def test_weights_of_a_binary_cross_entropy_are_cut_with_the_input_and_come_back(
 @pytest.mark.parametrize(
     ("make", "shape", "message"),
     [
-        (lambda *a: BCEWithLogitsLoss(*a, torch.ones(4)), (2, 3), "should be broadcastable to [2, 3]"),
-        (lambda *a: BCEWithLogitsLoss(*a, torch.ones(5, 2, 3)), (2, 3), "cannot be broadcast to the input"),
+        (
+            lambda *a: BCEWithLogitsLoss(*a, torch.ones(4)),
+            (2, 3),
+            "weight: shape (4,) cannot be broadcast to the input, which has shape (2, 3)",
+        ),
+        (
+            lambda *a: BCEWithLogitsLoss(*a, torch.ones(5, 2, 3)),
+            (2, 3),
+            "weight: shape (5, 2, 3) cannot be broadcast",
+        ),
         (lambda *a: KLDivLoss(*a, "batchmean"), (), "batchmean divides by the first dimension"),
     ],
 )
