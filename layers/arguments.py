@@ -11,7 +11,7 @@ from torch import nn
 
 from adjointlab.core.partition import integers
 from adjointlab.layers.torch_modules import parameters_of
-from adjointlab.spelling import did_you_mean
+from adjointlab.spelling import described_type, did_you_mean
 
 if TYPE_CHECKING:
     from adjointlab.layers.distributed import TorchLayer
@@ -38,7 +38,7 @@ def check_layer_arguments(
     module = arguments[0] if arguments else None
     if isinstance(input_shape, nn.Module):
         raise TypeError(
-            f"input_shape: a {type(input_shape).__name__}; the global shape of the input is given before the module"
+            f"input_shape: {described_type(input_shape)}; the global shape of the input is given before the module"
         )
     if isinstance(module, type) and issubclass(module, nn.Module):
         raise TypeError(f"module: the class {module.__name__}; pass a module, such as {module.__name__}(...)")

@@ -25,6 +25,7 @@ from adjointlab.layers.representation import arguments_that_differ, sequential_a
 from adjointlab.layers.torch_modules import TorchClasses, dtype_name, parameters_of
 from adjointlab.layers.windows import local_window
 from adjointlab.primitives.validation import partition_of
+from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator
 
 __all__ = [
@@ -193,7 +194,7 @@ class DistributedModule(DistributedParameters):
         for tensor, local in zip(self.domain.tensors, x, strict=True):
             if not isinstance(local, torch.Tensor):
                 raise TypeError(
-                    f"{tensor.name}: a {type(local).__name__} on rank {self.rank} is no torch.Tensor"
+                    f"{tensor.name}: {described_type(local)} on rank {self.rank} is no torch.Tensor"
                 )
             idle = not tensor.layout.partition.is_active(self.rank) and local.numel() == 0
             if not idle and self._batch_of(tensor, local):  # operators take batches, layers do not

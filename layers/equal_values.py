@@ -14,6 +14,7 @@ from adjointlab.core.agreement import gather_together
 from adjointlab.core.communicators import size_of
 from adjointlab.layers.additions import refuse_tied
 from adjointlab.layers.representation import sequential_arguments
+from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator
 
 __all__ = ["check_values_alike", "refuse_valueless"]
@@ -77,7 +78,7 @@ def refuse_valueless(name: str, module: nn.Module) -> None:
 def _facts_of_all(name: str, module: object) -> dict[str, _Facts]:
     """The facts of all modules, parameters and buffers in a module that this rank was given, by path."""
     if not isinstance(module, nn.Module):
-        raise TypeError(f"{name}: a {type(module).__name__} is no torch.nn.Module")
+        raise TypeError(f"{name}: {described_type(module)} is no torch.nn.Module")
     refuse_valueless(name, module)
     refuse_tied(name, module)
     facts = {path: _facts_of_module(each) for path, each in module.named_modules()}

@@ -19,6 +19,7 @@ from adjointlab.layers.torch_modules import device_of, dtype_name, uninitialised
 from adjointlab.layers.windows import local_window
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.primitives.validation import single_worker
+from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator
 
 __all__ = ["DistributedParameters", "deepcopy_sharing", "local_window"]
@@ -256,7 +257,7 @@ class DistributedParameters(nn.Module):
         for tensor, local in self.held():
             if not isinstance(local, torch.Tensor):
                 raise TypeError(
-                    f"{tensor.name}: a {type(local).__name__} on rank {self.rank} is no torch.Tensor"
+                    f"{tensor.name}: {described_type(local)} on rank {self.rank} is no torch.Tensor"
                 )
             # Its class need not see that it is asked for its shape.
             with torch._C.DisableTorchFunctionSubclass():

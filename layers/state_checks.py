@@ -10,6 +10,7 @@ from torch import nn
 
 from adjointlab.core.agreement import check_alike, raise_together
 from adjointlab.primitives.validation import single_worker
+from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator
 
 __all__ = ["check_on", "check_shapes", "check_tensors", "state_of"]
@@ -33,14 +34,14 @@ def check_tensors(state: Mapping[str, torch.Tensor] | None) -> Mapping[str, torc
         hint = "with root= the others may have none" if given is None else "pass that of the sequential model"
         if isinstance(given, str | PathLike):
             hint = "torch.load reads one from a file"
-        raise TypeError(f"state: a {type(given).__name__} is no state_dict; {hint}")
+        raise TypeError(f"state: {described_type(given)} is no state_dict; {hint}")
     wrong = {name: value for name, value in given.items() if not isinstance(value, torch.Tensor)}
     if wrong:
         name, value = next(iter(wrong.items()))
         hint = "; torch.from_numpy makes one" if type(value).__module__ == "numpy" else ""
         if isinstance(value, Mapping):
             hint = f"; if that is the state_dict, pass state[{name!r}]"
-        raise TypeError(f"state: {name} is a {type(value).__name__}, no torch.Tensor{hint}")
+        raise TypeError(f"state: {name} is {described_type(value)}, no torch.Tensor{hint}")
     return given
 
 
@@ -65,6 +66,6 @@ def state_of(module: nn.Module) -> Mapping[str, torch.Tensor]:
     given: object = module
     if not isinstance(given, nn.Module):
         raise TypeError(
-            f"module: a {type(given).__name__} is no torch.nn.Module; load_sequential_state_dict takes a state_dict"
+            f"module: {described_type(given)} is no torch.nn.Module; load_sequential_state_dict takes a state_dict"
         )
     return check_tensors(given.state_dict())

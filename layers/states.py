@@ -13,6 +13,7 @@ from torch import nn
 
 from adjointlab.layers.parameters import DistributedParameters
 from adjointlab.layers.state_checks import check_on, check_tensors
+from adjointlab.spelling import described_type
 
 __all__ = ["distributed_layers", "load_sequential_state_dict", "sequential_state_dict"]
 
@@ -70,7 +71,7 @@ def distributed_layers(model: nn.Module, *, of_state: bool = False) -> dict[str,
     """
     if not isinstance(model, nn.Module):
         raise TypeError(
-            f"model: a {type(model).__name__} is no torch.nn.Module; pass the model itself, whose layers say where parameters lie"
+            f"model: {described_type(model)} is no torch.nn.Module; pass the model itself, whose layers say where parameters lie"
         )
     layers = {}
     for path, module in model.named_modules(remove_duplicate=not of_state):

@@ -23,6 +23,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator, NotInSpace
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
+from adjointlab.spelling import described_type
 from adjointlab.typing import Array, Communicator
 
 __all__ = ["MPIOperator", "mpi_operator"]
@@ -44,7 +45,7 @@ def mpi_operator(make: Callable[..., Any]) -> Callable[..., MPIOperator]:
     """
     if not isfunction(make) and not isinstance(make, partial):
         raise SubjectError(
-            f"make: a {type(make).__name__} is no function; give one that takes comm and makes the operator"
+            f"make: {described_type(make)} is no function; give one that takes comm and makes the operator"
         )
 
     @wraps(make)
@@ -138,7 +139,7 @@ def _apply(
     """The local part of the product. Raises :class:`NotInSpace` for one that is distributed otherwise than `result`."""
     found = multiply(_like(argument, local))
     if not all(hasattr(found, each) for each in ("partition", "global_shape", "local_array")):
-        raise NotInSpace(f"{name} returned a {type(found).__name__}, and no DistributedArray")
+        raise NotInSpace(f"{name} returned {described_type(found)}, and no DistributedArray")
     if (found.partition, found.global_shape) != (result.partition, result.global_shape):
         raise NotInSpace(
             f"{name} returned {_described(found)}, and the other direction takes {_described(result)}"

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adjointlab.checks.check import Spaces
-from adjointlab.checks.context import CheckContext, Gain
+from adjointlab.checks.context import CheckContext, Gain, GainSource
 from adjointlab.checks.elements import Local, first_not_finite, norm, returned_not_finite
 from adjointlab.checks.evidence import Evidence
 from adjointlab.checks.hints import narrowing_hint
@@ -75,6 +75,7 @@ class DotTestObservation:
     products: tuple[InnerProducts, ...]
     not_finite: NotFinite | None
     gain: Gain
+    roundings: int  # most on the way from an input to an output
     unit_roundoff: float
 
 
@@ -88,15 +89,12 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
         gain = context.gain
         bound = context.integer_bound() if gain.value else 0
         rounds = _rounds(bound)
-        integers = context.has_integers
+        integers, tensors = context.has_integers, (*context.domain.tensors, *context.codomain.tensors)
         bounds = [bound] * rounds + ([] if integers else [0])
         if not bounds:
-            reason = (
-                f"no integer is exact under a gain of {gain.value} with {context.precision} bits"
-                if gain.value
-                else "the gain is unknown (declare `gain`)"
+            raise Inapplicable(
+                f"{_why_inexact(gain, context.precision)}, and integer tensors have no floating form"
             )
-            raise Inapplicable(f"{reason}, and integer tensors have no floating form")
         # Go through all draws even if one was not finite: that is known on this rank alone, and the others wait in the
         # calls of the next draw.
         draws = [_products(context, number, each) for number, each in enumerate(bounds)]
@@ -104,6 +102,8 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
             tuple(draw for draw in draws if isinstance(draw, InnerProducts)),
             next((draw for draw in draws if isinstance(draw, NotFinite)), None),
             gain,
+            # A cast between element types rounds too.
+            gain.roundings + (len({tensor.dtype for tensor in tensors}) > 1),
             0.0 if integers else 2.0**-context.precision,
         )
 
@@ -119,7 +119,7 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
         with_integers = [tolerance for draw, tolerance in zip(draws, tolerances, strict=True) if draw.bound]
         # Where results have no element, the bound of rounding is zero whatever was computed.
         has_results = bool(spaces.domain.dimension and spaces.codomain.dimension)
-        may_round = not first.gain.is_exact and first.gain.fan_in > 1
+        may_round = not first.gain.is_exact and first.roundings > 0
         is_exact = bool(with_integers) and not any(with_integers) and (has_results or not may_round)
         figures: Figures = {Figure.GAIN: first.gain.value, Figure.GAIN_SOURCE: first.gain.source.value}
         if is_exact:
@@ -164,6 +164,14 @@ def miss_probability(bound: int) -> float:
     Twice the probability of the likeliest value, which is 1/(2K+1) + 2**-64 at most: a value is a 64-bit hash modulo 2K+1.
     """
     return min(1.0, 2 * (1 / (2 * bound + 1) + 2.0**-64))
+
+
+def _why_inexact(gain: Gain, precision: int) -> str:
+    if gain.value:
+        return f"no integer is exact under a gain of {gain.value} with {precision} bits"
+    if gain.source is GainSource.DECLARED:
+        return "integers are mapped to fractions"
+    return "the gain is unknown (declare `gain`)"
 
 
 def _rounds(bound: int) -> int:
@@ -269,23 +277,22 @@ def _normwise(sizes: Magnitudes, error: float) -> float:
 def _rounding_bound(draw: InnerProducts, seen: DotTestObservation) -> float:
     """A-priori bound on what rounding does to <Fx, y> - <x, F*y>.
 
-    With unit roundoff u, a sum of n terms in any order is off by at most gamma_{n-1} = (n-1)u / (1 - (n-1)u) times the sum of
-    their magnitudes. So output i of F is off by gamma_{n-1} sum_j |F_ij| |x_j| <= gamma_{n-1} * row sum * max|x|, and <Fx, y>
-    by that times sum|y|; <x, F*y> likewise. Complex products and magnitudes cost a factor of two at most. The inner
-    products themselves are exact. Pure data movement has n = 1, so its bound is zero.
+    With unit roundoff u, a result of n roundings is off by at most gamma_n = nu / (1 - nu) times the sum of its terms' magnitudes,
+    in whichever order they are added. So output i of F is off by gamma_n sum_j |F_ij| |x_j| <= gamma_n * row sum * max|x|, and
+    <Fx, y> by that times sum|y|; <x, F*y> likewise. Complex products and magnitudes cost a factor of two at most. The inner
+    products themselves are exact. Pure data movement has n = 0, so its bound is zero. An operator in several steps may round more,
+    which is measured, relative to norms.
     """
     if (sizes := draw.magnitudes) is None:
         return 0.0
-    u, n = seen.unit_roundoff, seen.gain.fan_in - 1
+    u, n = seen.unit_roundoff, seen.roundings
     gamma = n * u / (1 - n * u) if n * u < 1 else math.inf
     (sum_x, sum_y), (peak_x, peak_y) = sizes.sums, sizes.peaks
-    if seen.gain.row_sum:
-        scale = seen.gain.row_sum * (peak_x * sum_y + peak_y * sum_x)
-    else:
-        # Only the size of the operator is known: normwise, as in [Hewett21, eq. 26].
-        fx, y, x, fstar_y = sizes.norms
-        scale = fx * y + x * fstar_y
-    return 2 * gamma * scale
+    fx, y, x, fstar_y = sizes.norms
+    normwise = fx * y + x * fstar_y
+    # Where only the size of the operator is known, as in [Hewett21, eq. 26].
+    by_rows = seen.gain.row_sum * (peak_x * sum_y + peak_y * sum_x)
+    return 2 * (gamma * (by_rows or normwise) + seen.gain.measured * normwise)
 
 
 ADJOINT = AdjointCheck()

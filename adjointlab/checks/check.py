@@ -68,8 +68,9 @@ class Spaces:
 
     @property
     def mixed(self) -> bool:
-        """True if one space is real and the other complex, so that the pairing is the real part."""
-        return self.domain.is_complex != self.codomain.is_complex
+        """True if some tensors are real and others complex, so that the pairing is the real part."""
+        tensors = (*self.domain.tensors, *self.codomain.tensors)
+        return len({tensor.element.is_complex for tensor in tensors}) > 1
 
     def directions(self) -> BothDirections[DirectedSpaces]:
         """F maps the domain to the codomain, F* the codomain's dual to the domain's dual."""

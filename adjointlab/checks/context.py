@@ -6,26 +6,34 @@ the operator, in either direction, is larger than `gain` times the largest input
 
     K = floor((2**p - 1) / gain)
 
-are never rounded, and the order in which a reduction adds them does not matter. The gain counts in units of the last bit of
-the coefficients: for an operator with halves, x/2 is a multiple of 1/2, so that one bit is spent on the fraction.
+are never rounded, and the order in which a reduction adds them does not matter. That holds for coefficients that are integers. Where
+they are fractions and the gain is read off the matrix, it counts in units of their last bit: for an operator with halves, x/2 is a
+multiple of 1/2, so that one bit is spent on the fraction. Where it is declared, nothing tells these units, and no test is exact.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 import numpy as np
 
 from adjointlab.checks.basis_probe import packed_matrix
-from adjointlab.checks.elements import EXACT, ORDERS, Local, Placed, Tolerance, place
+from adjointlab.checks.elements import EXACT, ORDERS, Local, Placed, Tolerance, norm, place, wide
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
-from adjointlab.core.operator import Direction, LinearOperator, apply_adjoint, apply_forward
+from adjointlab.core.operator import (
+    Direction,
+    LinearOperator,
+    apply_adjoint,
+    apply_forward,
+    basis_vector,
+    has_program,
+)
 from adjointlab.core.program import Program
 from adjointlab.core.space import Space
 from adjointlab.core.vectors import THIRDS, Draw, local_values
@@ -36,12 +44,15 @@ __all__ = [
     "FRACTIONS",
     "INFINITE",
     "INPUT_VALUES",
+    "ROUNDING_FACTORS",
+    "ROUNDING_MARGIN",
     "SUBNORMAL",
     "CheckContext",
     "Gain",
     "GainSource",
     "InputSetting",
     "Side",
+    "largest_rounding",
 ]
 
 T = TypeVar("T")
@@ -66,6 +77,18 @@ _GAIN_IF_UNKNOWN = 2**8
 
 _LARGEST_BOUND = 2**53
 """Largest K. A value is a 64-bit hash modulo 2K + 1, which must be far below 2**64 for all values to be as likely."""
+
+_SMALL_INTEGERS = 2**6
+"""Bound of integers whose images show a fraction: far from the size at which every number of the type is an integer."""
+
+_FOR_GAIN = 1000
+"""Number of the draw that the gain is looked into with, which no check draws."""
+
+ROUNDING_FACTORS = (3, 7)
+"""Integers that vectors are applied again with, to see what rounds."""
+
+ROUNDING_MARGIN = 16
+"""Factor by which rounding elsewhere may exceed the largest that was measured: few of many numbers were looked at."""
 
 _KEPT_ELEMENTS = 1024
 """The largest vector of which the values are kept as long as a case lasts."""
@@ -112,15 +135,17 @@ class GainSource(Enum):
 class Gain:
     """Bounds on the arithmetic of an operator, in both directions.
 
-    `value` is the largest absolute row sum of any intermediate, in units of the coefficients' last bit; 0 where it is
+    `value` is the largest absolute row sum of any intermediate, in units of the coefficients' last bit; 0 where it or these are
     unknown, which leaves the floating form of a test alone. `fan_in` bounds the number of terms added up for an output, and
-    `row_sum` is the largest absolute row sum in units of one.
+    `row_sum` is the largest absolute row sum in units of one; 0 where it is unknown. `measured` is what rounding was seen to change,
+    relative to norms: neither the matrix nor a bound on its rows tells how an operator comes by its results.
     """
 
     value: int
     fan_in: int
     row_sum: float
     source: GainSource
+    measured: float = 0.0
 
     @property
     def is_exact(self) -> bool:
@@ -128,7 +153,20 @@ class Gain:
 
         A probe is no certainty: an intermediate may be larger than any entry of the matrix, as in (x + c) - c.
         """
-        return self.source in (GainSource.DECLARED, GainSource.PROGRAM)
+        return self.value > 0 and self.source in (GainSource.DECLARED, GainSource.PROGRAM)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all coefficients are integers."""
+        return 0 < self.value == self.row_sum
+
+    @property
+    def roundings(self) -> int:
+        """Most roundings on the way from an input to an output, of tensors of one element type.
+
+        A sum of n terms rounds n - 1 times, and once more where a coefficient is a fraction, or too many are larger than one.
+        """
+        return self.fan_in - (self.is_whole and self.row_sum <= self.fan_in)
 
 
 class _computed_once(Generic[T]):
@@ -336,12 +374,17 @@ class CheckContext:
     def gain(self) -> Gain:
         """Gain of the operator: declared, else read off its program, else off its matrix where that is small.
 
-        Collective where it is read off the matrix.
+        Collective, but for an operator that has a program.
         """
+        gain = self._gain()
+        return gain if gain.is_whole else replace(gain, measured=self._measured_rounding())
+
+    def _gain(self) -> Gain:
         operator = self.operator
         if operator.gain is not None:
             fan_in = operator.fan_in or self._dimension
-            return Gain(operator.gain, fan_in, float(operator.gain), GainSource.DECLARED)
+            value = operator.gain if self._maps_integers_to_integers() else 0
+            return Gain(value, fan_in, float(operator.gain), GainSource.DECLARED)
         specification = operator.specification()
         if specification is not None:
             programs = specification if isinstance(specification, tuple) else (specification,)
@@ -351,6 +394,66 @@ class CheckContext:
             return Gain(0, operator.fan_in or self._dimension, 0.0, GainSource.UNKNOWN)
         matrix = packed_matrix(operator, self.library, self.precision, self.setting.seed)
         return _probed(operator.matrix(self.library) if matrix is None else matrix, operator.fan_in)
+
+    def _maps_integers_to_integers(self) -> bool:
+        """False if an instance of its own has shown that the coefficients are fractions. Collective, for operators of user code.
+
+        A basis vector shows its column, and random integers a fraction in any column, though perhaps by chance not.
+        """
+        domain, codomain = self.domain, self.codomain
+        if has_program(self.operator) or all(tensor.element.is_integer for tensor in codomain.tensors):
+            return True
+        bound = min(self._exact_under(self.operator.gain or 1), _SMALL_INTEGERS)
+        operator = self.fresh()  # the checks mean the first calls of theirs to be the first
+        vectors = [self.primal(_FOR_GAIN, bound)]
+        if domain.dimension:
+            column = self.setting.seed % domain.dimension
+            vectors.append(basis_vector(domain, column, self.rank, self.library))
+        with np.errstate(all="ignore"):  # what is not finite is for each check to report
+            images = [array for vector in vectors for array in self.numpy(self.forward(vector, operator))]
+            are_whole = all(bool(np.all(image == np.round(image))) for image in images)
+        return all(operator.comm.allgather(are_whole))
+
+    def _measured_rounding(self) -> float:
+        """What rounding changes in the images of a random vector in either direction, relative to their norm. Collective.
+
+        The vector is applied again times 3 and times 7, which rounds otherwise wherever something rounds. Never half of the digits: an
+        operator that is not linear is not to pass for one that rounds.
+        """
+        if self.has_integers:
+            return 0.0
+        operator = self.fresh()
+        norms = [
+            *self._norms(self.codomain, lambda x: self.forward(x, operator), self.primal),
+            *self._norms(self.domain, lambda y: self.adjoint(y, operator), self.dual),
+        ]
+        of_ranks = zip(*operator.comm.allgather(norms), strict=True)
+        relative = [
+            math.hypot(*(changed for changed, _ in ranks)) / image
+            for ranks in of_ranks
+            if 0 < (image := math.hypot(*(image for _, image in ranks))) < math.inf
+        ]
+        largest = max(filter(math.isfinite, relative), default=0.0)
+        return min(ROUNDING_MARGIN * largest, largest_rounding(self.precision))
+
+    def _norms(
+        self,
+        space: Space,
+        apply: Callable[[Sequence[Array]], tuple[Array, ...]],
+        element: Callable[[int, int], tuple[Array, ...]],
+    ) -> list[tuple[float, float]]:
+        """For each factor this rank's norms: of what an image is otherwise times it, and of the image."""
+        x = element(_FOR_GAIN + 1, 0)
+        plain, norms = self.numpy(apply(x)), []
+        with np.errstate(all="ignore"):  # what is not finite measures nothing
+            for factor in ROUNDING_FACTORS:
+                images = self.numpy(apply([arrays.copy(array * factor) for array in x]))
+                changed = [
+                    image.astype(wide(image.dtype)) / factor - before
+                    for image, before in zip(images, plain, strict=True)
+                ]
+                norms.append((norm(space, changed, self.rank), norm(space, plain, self.rank)))
+        return norms
 
     @property
     def _dimension(self) -> int:
@@ -373,8 +476,10 @@ class CheckContext:
 
         `headroom` is the factor by which a check's own arithmetic may enlarge them.
         """
-        gain = self.gain.value or _GAIN_IF_UNKNOWN
-        return int(min((2**self.precision - 1) // (gain * headroom), _LARGEST_BOUND))
+        return self._exact_under((self.gain.value or _GAIN_IF_UNKNOWN) * headroom)
+
+    def _exact_under(self, gain: int) -> int:
+        return int(min((2**self.precision - 1) // gain, _LARGEST_BOUND))
 
     def integers(self, headroom: int = 1) -> int:
         """Bound of the integers for a check that compares values one by one.
@@ -402,9 +507,13 @@ class CheckContext:
         """
         if self.gain.is_exact:
             return EXACT
-        return Tolerance(
-            (self.gain.fan_in + 4) * 2.0 ** (2 - self.precision), self.gain.row_sum * self.integers()
-        )
+        relative = (self.gain.fan_in + 4) * 2.0 ** (2 - self.precision)
+        return Tolerance(relative + self.gain.measured, self.gain.row_sum * self.integers())
+
+
+def largest_rounding(precision: int) -> float:
+    """The largest measured difference that is put down to rounding: more than half of so many bits stay."""
+    return math.pow(2.0, -0.55 * precision)
 
 
 def _probed(matrix: NumpyArray, fan_in: int | None) -> Gain:
@@ -415,11 +524,11 @@ def _probed(matrix: NumpyArray, fan_in: int | None) -> Gain:
     # |re| + |im| bounds what either component of a complex product adds up.
     magnitudes = np.abs(matrix.real) + np.abs(matrix.imag)
     # Rows bound forward, columns adjoint.
-    row_sum = float(max(magnitudes.sum(axis=0).max(), magnitudes.sum(axis=1).max(), 1.0))
+    row_sum = float(max(magnitudes.sum(axis=0).max(), magnitudes.sum(axis=1).max()))
     components = np.concatenate([matrix.real.ravel(), matrix.imag.ravel()])
     # One over the weight of the last bit of all: the entries are fractions of powers of two.
     units = max(entry.as_integer_ratio()[1] for entry in np.unique(components).tolist())
-    value = min(math.ceil(min(row_sum, _LARGEST_GAIN)) * units, _LARGEST_GAIN)
+    value = min(max(1, math.ceil(min(row_sum, _LARGEST_GAIN))) * units, _LARGEST_GAIN)
     terms = int(max((magnitudes != 0).sum(axis=0).max(), (magnitudes != 0).sum(axis=1).max()))
     # Intermediates that the matrix does not show may add up two terms more.
     return Gain(value, fan_in or terms + 2, row_sum, GainSource.PROBE)

@@ -49,6 +49,7 @@ __all__ = [
     "returned_not_finite",
     "summed",
     "unequal_copies_verdict",
+    "wide",
 ]
 
 # Placement
@@ -145,6 +146,7 @@ class Difference(NamedTuple):
     expected: str
     grid: Grid | None = None  # the tensor, with the place marked
     hint: Hint | None = None
+    is_small: bool = False  # relative to the values
 
     def evidence(self, actual: str, expected: str, hint: Hint | None = None) -> Evidence | None:
         """The difference as a picture shows it, with both values under these names.
@@ -243,7 +245,7 @@ def summed(tensor: Tensor, local: Sequence[NumpyArray]) -> dict[int, NumpyArray]
     """Local tensor of each active rank; the summands of a partial one are added up on the first of their ranks."""
     totals: dict[int, NumpyArray] = {}
     for rank, first in tensor.summands.items():
-        values = np.asarray(local[rank], dtype=_wide(local[rank].dtype))
+        values = np.asarray(local[rank], dtype=wide(local[rank].dtype))
         # NumPy makes a scalar of a sum of arrays of order 0.
         totals[first] = np.asarray(totals[first] + values, values.dtype) if first in totals else values
     return totals
@@ -253,11 +255,17 @@ def unequal_copies_verdict(direction: str, space: Space, local: Sequence[Local])
     """Verdict on an element of `space` that a direction returned, if copies that are declared equal differ."""
     if (difference := _first_unequal_copy(space, local)) is None:
         return None
+    lines = difference.lines("value", "but")
+    if difference.is_small:
+        lines = (*lines, ("compared", "bit by bit, for ranks that go on with copies that differ drift apart"))
     return incoherent(
         f"{direction} returns different copies of what is declared equal",
-        *difference.lines("value", "but"),
+        *lines,
         evidence=difference.evidence("this copy", "the other one"),
     )
+
+
+_NEARLY_EQUAL = 1e-3
 
 
 def _first_unequal_copy(space: Space, local: Sequence[Local]) -> Difference | None:
@@ -273,6 +281,7 @@ def _first_unequal_copy(space: Space, local: Sequence[Local]) -> Difference | No
                     _number(copy[index]),
                     f"{_number(original[index])} on rank {first}",
                     marked_grid(tensor, (rank, Role.WRONG), index, (first, Role.SOURCE)),
+                    is_small=bool(np.isclose(copy[index], original[index], rtol=_NEARLY_EQUAL, atol=0.0)),
                 )
     return None
 
@@ -345,7 +354,7 @@ def _largest(array: NumpyArray) -> float:
     return float(magnitudes[np.isfinite(magnitudes)].max(initial=0.0))
 
 
-def _wide(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
+def wide(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
     """Element type for sums and differences of `dtype` that neither wrap around nor round more than float64 does."""
     if dtype.kind in "iu":
         return np.dtype(object)  # Python's integers

@@ -20,6 +20,7 @@ __all__ = [
     "MatchedCalls",
     "Place",
     "Wait",
+    "unlike_texts",
     "weight_text",
 ]
 
@@ -126,8 +127,14 @@ class Evidence:
         return self.retried if first is None else (first, *self.retried)
 
 
-def weight_text(value: complex) -> str:
+def weight_text(value: complex, digits: int = 6) -> str:
     """A weight as reports print it."""
     if np.isnan(value):
         return "NaN"
-    return f"{value.real:g}" if not value.imag else f"{value:g}"
+    return f"{value.real:.{digits}g}" if not value.imag else f"{value:.{digits}g}"
+
+
+def unlike_texts(one: complex, other: complex) -> tuple[str, str]:
+    """Two unequal weights with as many digits as tell them apart."""
+    texts = weight_text(one), weight_text(other)
+    return texts if texts[0] != texts[1] else (weight_text(one, 17), weight_text(other, 17))

@@ -51,7 +51,7 @@ class LinearityCheck(Check[LinearityObservation]):
     def observe(self, context: CheckContext) -> LinearityObservation:
         bound = context.integers(_HEADROOM)
         # An operator that is linear over the reals alone, such as conjugation, is no operator on a complex space.
-        complex_field = context.domain.is_complex and context.codomain.is_complex
+        complex_field = context.domain.is_complex and not Spaces(context.domain, context.codomain).mixed
         scalar = 1j if complex_field and context.setting.seed % 2 else 2
         forward = _images(context, context.forward, context.primal, scalar, bound)
         # F* is linear too: the conjugate is in the pairing, and the scalar passes through unchanged.

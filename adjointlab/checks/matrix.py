@@ -3,28 +3,38 @@
 Given linearity, which is sampled (:mod:`adjointlab.checks.linearity`), equality of all entries is a proof for the case, and
 the first entry that differs names the fault: which element on which rank moves where, and the weight each direction gives it.
 A basis vector of a replicated or invariant tensor stands on all its ranks at once, one of a varying or partial tensor on one.
+
+Entries that are integers are equal. What may round the others depends on what stands between, which a matrix does not show: a
+second difference of smoothed values loses half of their digits, a copy none. So it is measured: some basis vectors are applied again
+times small integers, which rounds otherwise wherever something rounds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 
 from adjointlab.checks.check import AnyCheck, BothDirections, Check, ObservationT, Spaces
 from adjointlab.checks.compared import SPECIFICATION, compared, locate
-from adjointlab.checks.context import CheckContext
+from adjointlab.checks.context import (
+    ROUNDING_FACTORS,
+    ROUNDING_MARGIN,
+    CheckContext,
+    largest_rounding,
+)
 from adjointlab.checks.declarations import declaration_hint
 from adjointlab.checks.elements import returned_not_finite
-from adjointlab.checks.evidence import ComparedMatrices, Evidence, weight_text
+from adjointlab.checks.evidence import ComparedMatrices, Evidence, unlike_texts
 from adjointlab.checks.hints import scaled_alike_hint
 from adjointlab.checks.program_matrix import program_matrix
 from adjointlab.checks.schedule_invariant import MatrixResult, ScheduleInvariant
 from adjointlab.checks.verdict import Figure, Figures, MatrixEntry, Status, Verdict, coherent, incoherent
-from adjointlab.core.operator import AdaptedOperator, Direction, contributions
+from adjointlab.core import arrays
+from adjointlab.core.operator import AdaptedOperator, Direction, contributions, has_program
 from adjointlab.core.program import Program
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, NumpyArray
@@ -42,6 +52,18 @@ _SPECIFIED = 2**16
 """Most entries of a matrix beside which that of the specification is shown: it takes as much memory again, and time."""
 
 
+_REPEATED = 3
+"""Basis vectors on each side that are applied again."""
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """One rank's contributions to what probed vectors gave otherwise times a factor, of shape (elements, vectors)."""
+
+    positions: tuple[int, ...] = ()  # of the vectors, among those that were probed
+    differences: NumpyArray = field(default_factory=lambda: np.zeros((0, 0)))
+
+
 @dataclass(frozen=True)
 class ProbedMatrices:
     """One rank's contributions to the probed columns of forward and of adjoint, and facts that all ranks share."""
@@ -57,6 +79,8 @@ class ProbedMatrices:
         str, ...
     ] = ()  # outputs that do not require a gradient here, though torch is to differentiate
     programs: tuple[Program, Program] | None = None  # the specification, where rank 0 was asked for it
+    repeated: BothDirections[Repeated] = field(default_factory=lambda: BothDirections(Repeated(), Repeated()))
+    precision: int = 53
 
 
 @dataclass(frozen=True)
@@ -73,12 +97,10 @@ class Witness:
 
     def lines(self) -> tuple[tuple[str, str], tuple[str, str]]:
         """Lines of a report, one for each direction."""
+        forward, adjoint = unlike_texts(self.forward, self.adjoint)
         return (
-            (
-                Direction.FORWARD,
-                f"moves {self.source} to {self.target} with weight {weight_text(self.forward)}",
-            ),
-            (Direction.ADJOINT, f"gives that entry weight {weight_text(self.adjoint)}"),
+            (Direction.FORWARD, f"moves {self.source} to {self.target} with weight {forward}"),
+            (Direction.ADJOINT, f"gives that entry weight {adjoint}"),
         )
 
 
@@ -119,10 +141,14 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
             rows,
             BothDirections(forward, np.conj(adjoint.T)),
             Direction.ADJOINT if not adjoint_alike else Direction.FORWARD if not alike else None,
-            # Relative, for entries that are not whole: 1/3 is rounded when it is stored, and again when it is applied.
-            4 * 2.0**-context.precision,
+            _of_coefficients(context.precision),
             context.operator.gain or 0,
             _without_graph(context),
+            repeated=BothDirections(
+                _repeated(context, domain, codomain, columns, forward, context.forward),
+                _repeated(context, dual, domain.dual, rows, adjoint, context.adjoint),
+            ),
+            precision=context.precision,
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Verdict:
@@ -165,9 +191,9 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
     def schedule_invariants(
         self, spaces: Spaces, observations: Sequence[ProbedMatrices]
     ) -> Mapping[str, ScheduleInvariant]:
-        first, *_ = observations
+        tolerance = _tolerance(observations)
         return {
-            f"the matrix of {direction}": MatrixResult(matrix, _allowed(matrix, first.tolerance))
+            f"the matrix of {direction}": MatrixResult(matrix, _allowed(matrix, tolerance))
             for direction, matrix in zip(Direction, _summed(observations), strict=True)
         }
 
@@ -300,16 +326,70 @@ def _probed(
     return matrix, bool(np.array_equal(alone, matrix[:, [column]], equal_nan=True))
 
 
+def _of_coefficients(precision: int) -> float:
+    """Relative difference that entries may have which are not whole, whatever rounds when they are applied.
+
+    A third is rounded when it is stored, and again when it is applied; and two formulas for a cosine differ by many units in the last
+    place. In half precision that many would be a fault.
+    """
+    unit = 2.0**-precision
+    return max(4 * unit, min(256 * unit, 2.0**-16))
+
+
+def _repeated(
+    context: CheckContext,
+    source: Space,
+    target: Space,
+    indices: Sequence[int],
+    matrix: NumpyArray,
+    apply: Callable[[Sequence[Array]], Sequence[Array]],
+) -> Repeated:
+    """Apply some of the basis vectors `indices`, whose images are the columns of `matrix`, again times each factor."""
+    if has_program(context.operator) or context.has_integers or not indices:
+        return Repeated()  # nothing rounds
+    seed, number = context.setting.seed, len(indices)
+    positions = tuple(sorted({(seed + number * part // _REPEATED) % number for part in range(_REPEATED)}))
+    chosen = [indices[position] for position in positions]
+    differences = []
+    for factor in ROUNDING_FACTORS:
+
+        def times(x: Sequence[Array], factor: int = factor) -> Sequence[Array]:
+            return apply([arrays.copy(array * factor) for array in x])
+
+        images = contributions(
+            source, target, chosen, times, context.rank, context.library, context.operator.batched
+        )
+        with np.errstate(all="ignore"):  # what is not finite measures nothing
+            differences.append(images / factor - matrix[:, list(positions)])
+    return Repeated(positions, np.concatenate(differences, axis=1))
+
+
+def _tolerance(observations: Sequence[ProbedMatrices]) -> float:
+    """What rounding may change in an entry, relative to the largest in its column: as it is measured."""
+    first, *_ = observations
+    measured = 0.0
+    forward, adjoint = _summed(observations)
+    for matrix, number in ((forward, 0), (adjoint.T, 1)):
+        total = np.abs(np.sum([seen.repeated[number].differences for seen in observations], axis=0))
+        columns = matrix[:, list(first.repeated[number].positions) * len(ROUNDING_FACTORS)]
+        largest = np.abs(columns).max(axis=0, initial=0.0)
+        relative = total.max(axis=0, initial=0.0)[largest > 0] / largest[largest > 0]
+        measured = max(measured, float(relative[np.isfinite(relative)].max(initial=0.0)))
+    return first.tolerance + min(ROUNDING_MARGIN * measured, largest_rounding(first.precision))
+
+
 def _summed(observations: Sequence[ProbedMatrices]) -> BothDirections[NumpyArray]:
     forward, adjoint = zip(*(seen.matrices for seen in observations), strict=True)
     return BothDirections(np.sum(forward, axis=0), np.sum(adjoint, axis=0))
 
 
-def _allowed(matrix: NumpyArray, tolerance: float, *others: NumpyArray) -> float:
-    """Allowed difference of an entry of `matrix`: none if all are whole, which both directions compute exactly."""
-    if np.all(matrix == np.round(matrix)):
-        return 0.0
-    return tolerance * max(float(np.abs(each).max(initial=0.0)) for each in (matrix, *others))
+def _allowed(matrix: NumpyArray, tolerance: float) -> float:
+    """Allowed difference between two computations of `matrix`: none if all entries are whole."""
+    return 0.0 if _is_whole(matrix) else tolerance * float(np.abs(matrix).max(initial=0.0))
+
+
+def _is_whole(matrix: NumpyArray) -> bool:
+    return bool(np.all(matrix == np.round(matrix)))
 
 
 def _largest_row_sum(observations: Sequence[ProbedMatrices]) -> float:
@@ -322,11 +402,21 @@ def _largest_row_sum(observations: Sequence[ProbedMatrices]) -> float:
 def find_witness(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Witness | None:
     """Return the first entry, by column, that differs between the directions."""
     first, *_ = observations
-    forward, adjoint = _summed(observations)
-    forward, adjoint = forward[list(first.rows), :], adjoint[:, list(first.columns)]
+    whole_columns, whole_rows = _summed(observations)
+    forward, adjoint = whole_columns[list(first.rows), :], whole_rows[:, list(first.columns)]
     if spaces.mixed:
         forward, adjoint = forward.real, adjoint.real
-    wrong = ~(np.abs(forward - adjoint) <= _allowed(forward, first.tolerance, adjoint))
+    allowed: float | NumpyArray = 0.0
+    if not (_is_whole(forward) and _is_whole(adjoint)):
+        # Relative to the row and the column, for blocks of a matrix may be of very different sizes.
+        of_columns = np.abs(whole_columns).max(axis=0, initial=0.0)
+        of_rows = np.abs(whole_rows).max(axis=1, initial=0.0)
+        largest = np.minimum(
+            np.maximum(of_columns, np.abs(adjoint).max(axis=0, initial=0.0)),
+            np.maximum(of_rows, np.abs(forward).max(axis=1, initial=0.0))[:, None],
+        )
+        allowed = _tolerance(observations) * largest
+    wrong = ~(np.abs(forward - adjoint) <= allowed)
     return first_witness(
         wrong, forward, adjoint, spaces.domain, spaces.codomain.dual, first.columns, first.rows
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from adjointlab.checks.evidence import Evidence
 from adjointlab.checks.forms import other_forms
 from adjointlab.checks.matrix import Witness, first_witness
 from adjointlab.checks.program_matrix import program_matrix
-from adjointlab.checks.verdict import Figure, Figures, MatrixEntry, Verdict, coherent, incoherent
+from adjointlab.checks.verdict import Figure, Figures, MatrixEntry, Verdict, coherent, incoherent, unjudged
 from adjointlab.core import arrays
 from adjointlab.core.operator import Direction, basis_images, combination
 from adjointlab.core.program import Program
@@ -33,6 +33,12 @@ __all__ = ["PROOF", "ProofCheck"]
 
 _LARGEST_INTEGER = 64
 """Bound of the random vectors' integers, so that their images, added up in float64, are exact as well."""
+
+
+_ROUNDS: Final = (
+    "its results round, and a proof compares them bit by bit",
+    ("so", "`adjointlab check` is for it: its check `matrix` allows for rounding"),
+)
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,7 @@ class ProofObservation:
 
     directions: BothDirections[ProbedDirection]
     specification: tuple[Program, Program] | None
+    precision: int
 
 
 class ProofCheck(Check[ProofObservation]):
@@ -71,6 +78,7 @@ class ProofCheck(Check[ProofObservation]):
                 _probed(context, adjoint, context.adjoint, bound),
             ),
             context.programs if context.rank == 0 else None,
+            context.precision,
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[ProofObservation]) -> Verdict:
@@ -101,6 +109,8 @@ class ProofCheck(Check[ProofObservation]):
                     evidence=Evidence(matrices=witness.matrices),
                 )
         if witness := _differing(forward, np.conj(adjoint.T), spaces.domain, spaces.codomain.dual):
+            if _may_be_rounding(forward, np.conj(adjoint.T), observations[0].precision):
+                return unjudged(*_ROUNDS)
             return incoherent(
                 "adjoint is not the transpose of forward",
                 *witness.lines(),
@@ -114,6 +124,8 @@ class ProofCheck(Check[ProofObservation]):
             expected = matrix @ first.vector
             for form, image in zip(first.forms, images[:, len(first.vector) :].T, strict=True):
                 if not (image == expected).all():
+                    if _may_be_rounding(image, expected, observations[0].precision):
+                        return unjudged(*_ROUNDS)
                     return incoherent(
                         f"{f'{direction} {form}'.rstrip()} gives a random vector another image than its matrix does",
                         figures=figures,
@@ -208,6 +220,14 @@ def _columns(space: Space, ranks: Sequence[ProbedDirection]) -> NumpyArray:
     for (position, rank), rows in space.coordinate_rows.items():
         columns[rows] += ranks[rank].columns[position]
     return columns
+
+
+def _may_be_rounding(one: NumpyArray, other: NumpyArray, precision: int) -> bool:
+    """Return True if some numbers are fractions, and half of the digits are equal in all."""
+    if np.all(one == np.round(one)) and np.all(other == np.round(other)):
+        return False
+    largest = max(float(np.abs(each).max(initial=0.0)) for each in (one, other))
+    return bool((np.abs(one - other) <= 2.0 ** (-precision / 2) * largest).all())
 
 
 def _differing(

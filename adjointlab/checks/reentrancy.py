@@ -52,7 +52,8 @@ class ReentrancyCheck(Check[ReentrancyObservation]):
 
     One adjoint comes before any forward; the others are called in the opposite order, as a backward pass does. The last call
     follows one on NaN: a value that overflows passes with its call, but NaN stays for ever in a buffer that is cleared by
-    arithmetic (0 * NaN is NaN).
+    arithmetic (0 * NaN is NaN). There is none where some rank holds no element: an operator that refuses NaN would do so on the
+    others alone, and leave that rank to wait for them.
     """
 
     name = "reentrancy"
@@ -65,9 +66,12 @@ class ReentrancyCheck(Check[ReentrancyObservation]):
         # Before any forward: an adjoint that receives what a forward has sent finds nothing here. Later on it would, for there
         # are as many calls of either, and an MPI library may buffer what is sent.
         context.adjoint(context.dual(0, bound))
-        forward = _calls(context, context.forward, lambda call: context.primal(call, bound), used, other)
-        adjoint = _calls(
-            context, context.adjoint, lambda call: context.dual(_CALLS - call, bound), used, other
+        forward, adjoint = (
+            _calls(context, apply, argument, used, other, gives_nan=_stands_on_every_rank(context, source))
+            for apply, argument, source in (
+                (context.forward, lambda call: context.primal(call, bound), context.domain),
+                (context.adjoint, lambda call: context.dual(_CALLS - call, bound), context.codomain),
+            )
         )
         return ReentrancyObservation(BothDirections(forward, adjoint), context.tolerance)
 
@@ -128,10 +132,12 @@ def _calls(
     argument: Callable[[int], tuple[Array, ...]],
     used: LinearOperator,
     other: LinearOperator,
+    *,
+    gives_nan: bool,
 ) -> tuple[CallOutputs, ...]:
     returned, on_return = [], []
     for call in range(_CALLS):
-        if call == _AFTER_NAN:
+        if call == _AFTER_NAN and gives_nan:
             _call_on_nan(apply, argument(call), used)
         output = apply(argument(call), used)
         returned.append(output)
@@ -144,6 +150,12 @@ def _calls(
         CallOutputs(early, late, context.numpy(apply(argument(call), context.fresh())))
         for call, (early, late) in enumerate(zip(on_return, after_later_calls, strict=True))
     )
+
+
+def _stands_on_every_rank(context: CheckContext, space: Space) -> bool:
+    """Return True if every rank holds an element of `space` that can be NaN."""
+    layouts = [tensor.layout for tensor in space.tensors if not tensor.element.is_integer]
+    return all(any(layout.local_size(rank) for layout in layouts) for rank in range(context.comm.Get_size()))
 
 
 def _call_on_nan(

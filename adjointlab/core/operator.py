@@ -40,6 +40,7 @@ __all__ = [
     "both_directions",
     "contributions",
     "coordinates",
+    "has_program",
     "implementation",
     "precedence_of",
     "written",
@@ -80,9 +81,9 @@ class LinearOperator(Drawable, ABC):
 
     Attributes that a subclass may declare:
 
-    - `gain` bounds the largest absolute row sum of any intermediate, in both directions, in units of the last bit of the
-      coefficients (an operator with half-integers declares twice its row sum). It sets the size of the integers with which
-      the lab tests, so that no sum of them is rounded. `None` means unknown: only the test with a tolerance applies.
+    - `gain` bounds the largest absolute row sum of any intermediate, in both directions: a positive integer. It sets the size of
+      the integers with which the lab tests, so that no sum of them is rounded. `None` means unknown: only the test with a
+      tolerance applies, as it does where the images of integers are fractions.
     - `fan_in` bounds the number of terms added up for any output, which sets that tolerance. `None` means unknown.
     - `batched`: the operator takes local tensors with one trailing dimension more, a batch of b >= 1 arguments, and returns the
       batch of results. On an inactive rank a batch has the shape (*layout.local_shape(rank), b), without elements. The
@@ -221,6 +222,13 @@ def implementation(operator: LinearOperator, direction: Direction) -> Callable[.
     if isinstance(operator, AdaptedOperator):
         return operator.function(direction)
     return cast("Callable[..., Any]", getattr(type(operator), direction))
+
+
+def has_program(operator: LinearOperator) -> bool:
+    """Return True if the class of an operator, or of each of its parts, defines it by a program, whose coefficients are integers."""
+    if isinstance(operator, CompositeOperator):
+        return all(map(has_program, operator.parts))
+    return type(operator).specification is not LinearOperator.specification
 
 
 class AdjointOperator(CompositeOperator):

@@ -33,7 +33,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.partition import shared_property
 from adjointlab.core.placements import placed
 from adjointlab.pictures.drawable import Drawable
-from adjointlab.spelling import did_you_mean
+from adjointlab.spelling import described_type, did_you_mean
 from adjointlab.typing import Array
 
 if TYPE_CHECKING:
@@ -424,7 +424,7 @@ def mismatch(tensor: Tensor, value: object, rank: int, batch: tuple[int, ...] | 
         return ""
     layout = tensor.layout
     if not arrays.is_array(value):
-        return f"a {type(value).__name__} on rank {rank}, not an array"
+        return f"{described_type(value)} on rank {rank}, not an array"
     shape, local = tuple(map(int, value.shape)), layout.local_shape(rank)
     if not layout.partition.is_active(rank):
         return (

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, TypedDict
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from adjointlab.core.arrays import installed
+from adjointlab.core.arrays import dtype, installed
 from adjointlab.core.kept_strategies import BOOLEANS, choices, integers, made_once
 from adjointlab.core.layout import Layout, balanced_cut
 from adjointlab.core.partition import Partition, PartitionLike, as_partition
+from adjointlab.quantities import counted
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import Placement
@@ -49,6 +50,8 @@ def rank_orders(draw: DrawFn, ranks: int, size: int | None = None) -> tuple[int,
     """Draw `size` (default: all) distinct ranks of `ranks`: any subset, not starting at 0, strided, permuted."""
     # Ranks are left out from the end, unless other positions are drawn, and kept in order, unless a permutation is: so the simplest
     # result is 0, 1, 2, ...
+    if size is not None and not 0 <= size <= ranks:
+        raise ValueError(f"size: {size} of {ranks} ranks cannot be drawn")
     chosen = list(range(ranks))
     for _ in range(ranks if size is None else size, ranks):
         chosen.pop(-1 - draw(integers(0, len(chosen) - 1)))
@@ -88,21 +91,26 @@ def grids(size: int, order: int) -> tuple[tuple[int, ...], ...]:
     )
 
 
-@cache
+@made_once
 def shapes(
-    order: int, largest: int | None = None, *, divisible_by: tuple[int, ...] | None = None
+    order: int, largest: int | None = None, *, divisible_by: Sequence[int] | None = None
 ) -> SearchStrategy[tuple[int, ...]]:
-    """Draw tensor shapes: small sides, mostly pairwise different, mostly above 1; sometimes empty.
+    """Draw tensor shapes: small sides, mostly pairwise different, mostly above 1; sometimes empty. No side is above `largest`.
 
     With `divisible_by`, such as the shape of a grid, each side is rounded up to a multiple of that entry.
     """
+    if largest is not None and largest < 0:
+        raise ValueError(f"largest: at least 0, not {largest}")
     # Dimensions that are exchanged by mistake show where their sides differ; a factor that a side of 1 hides shows above 1.
-    top = max(2, largest or _LARGEST_SIDE.get(order, 3))
-    # The mixture weighs different sides above 1 twice.
-    any_sides = st.lists(st.integers(1, top), min_size=order, max_size=order)
-    different = st.lists(st.integers(2, max(top, order + 1)), min_size=order, max_size=order, unique=True)
+    top = _LARGEST_SIDE.get(order, 3) if largest is None else largest
+    widest = max(top, order + 1) if largest is None else top
+    any_sides = st.lists(st.integers(min(1, top), top), min_size=order, max_size=order)
     empty = st.lists(st.integers(0, top), min_size=order, max_size=order)
-    sides = st.one_of(any_sides, different, different, empty).map(tuple)
+    # The mixture weighs different sides above 1 twice.
+    different = []
+    if widest > order:
+        different = [st.lists(st.integers(2, widest), min_size=order, max_size=order, unique=True)] * 2
+    sides = st.one_of(any_sides, *different, empty).map(tuple)
     if divisible_by is None:
         return sides
     if len(divisible_by) != order:
@@ -151,12 +159,19 @@ def layouts(
     Each worker holds at least `least` indices in each dimension. With `divisible` the grid divides the sides, and all local
     tensors are of one shape. `partition` and `shape` are drawn where they are not given.
 
-    Raises `ValueError` for a `shape` that is too small for `least`, or that the grid does not divide.
+    Raises `ValueError` for a `shape` that is too small for `least`, or that the grid does not divide, and for a `shape`, a
+    `partition` and `ndim` that do not fit each other.
     """
+    if shape is not None and ndim not in (None, len(shape)):
+        raise ValueError(f"ndim: {ndim}, but the shape {tuple(shape)} has {counted(len(shape), 'dimension')}")
+    order = len(shape) if shape is not None else ndim
     if partition is None:
-        order = len(shape) if shape is not None else ndim
         partition = draw(partitions(ranks, order, whole=whole))
     partition = as_partition("partition", partition)
+    if order not in (None, len(partition.shape)):
+        raise ValueError(
+            f"partition: {partition} cuts {counted(len(partition.shape), 'dimension')}, not {order}"
+        )
     sides = draw(_sides(partition.shape, least, divisible)) if shape is None else tuple(shape)
     if divisible and any(side % parts for side, parts in zip(sides, partition.shape, strict=True)):
         raise ValueError(f"divisible: the {partition} partition does not divide the sides {sides}")
@@ -334,8 +349,12 @@ def dtypes(
     """Draw element types: real and complex, down to half precision; float64 is the simplest.
 
     `bfloat16` adds that type where torch is installed: NumPy does not have it. `integers` adds int64 and int32, in which an
-    operator is linear as long as nothing overflows.
+    operator is linear as long as nothing overflows. Raises `ValueError` for `names` that are none of element types.
     """
+    if isinstance(names, str) or (names is not None and not names):
+        raise ValueError(f"names: {names!r} is no list of element types, such as ['float32']")
+    for name in names or ():
+        dtype(name)
     every = FLOATING + (("bfloat16",) if bfloat16 and installed("torch") else ())
     every += ("int64", "int32") if integers else ()
     return choices(tuple(names) if names is not None else every)

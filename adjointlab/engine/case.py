@@ -15,8 +15,9 @@ from importlib import import_module
 from typing import Any, Final, TypeAlias
 
 import msgspec
+import numpy as np
 from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn
+from hypothesis.strategies import DrawFn, SearchStrategy
 from msgspec import structs
 
 from adjointlab.checks.check import check_named
@@ -26,7 +27,8 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.engine.adapters import Parameters
-from adjointlab.engine.subject import Subject
+from adjointlab.engine.subject import Subject, SubjectError
+from adjointlab.spelling import described_type
 from adjointlab.worlds.schedule import Schedule, schedules_from
 
 __all__ = ["Case", "Data", "cases", "from_data", "to_data"]
@@ -115,6 +117,7 @@ def cases(
     # Few ranks show most faults, in the least time: so they come twice as often.
     count = draw(choices(tuple(sorted((*counts, *(count for count in counts if count in _OFTEN))))))
     parameters = subject.drawn(draw, count)
+    _require_data(subject, parameters)
     library = draw(choices(subject.libraries(device)))
     memory = draw(choices(_memory_orders(subject.orders)))
     seed, schedule = draw(integers(0, 2**31 - 1)), draw(integers(0, 2**16 - 1))
@@ -124,6 +127,24 @@ def cases(
         values = draw(choices(_VALUES))
     setting = InputSetting(seed, library, *memory)
     return Case(subject.name, check, count, parameters, setting, schedule, several, values)
+
+
+def _require_data(subject: Subject, parameters: Parameters) -> None:
+    """Raise :class:`SubjectError` for parameters that no file can hold: at once, for the failure of a case could not be kept."""
+    for name, value in parameters.items():
+        if type(value) in _DATA:
+            continue
+        try:
+            to_data(value)
+        except TypeError as error:
+            forgotten = "; is a `draw(...)` around it missing?" if isinstance(value, SearchStrategy) else ""
+            raise SubjectError(
+                f"{subject.name}: {name!r} in the strategy's dictionary: {error}{forgotten}"
+            ) from None
+
+
+_DATA: Final = frozenset({int, float, str, bool, type(None), Layout, Partition, Space, Tensor})
+"""The types of most parameters, which are data whatever they hold."""
 
 
 _OFTEN = range(2, 5)
@@ -188,7 +209,7 @@ _FLOATS: dict[str, float] = {text: float(text) for text in ("nan", "-nan", "inf"
 
 
 def to_data(value: object) -> Data:
-    """Return `value` as :data:`Data`. Tuples become arrays of JSON, and lists say that they are lists.
+    """Return `value` as :data:`Data`. Tuples become arrays of JSON, lists say that they are lists, and NumPy's scalars are Python's.
 
     Raises `TypeError` for anything that is not data.
     """
@@ -200,6 +221,10 @@ def to_data(value: object) -> Data:
         case str():
             # UTF-8 has no lone surrogates, which file names may have.
             return str(value) if _is_unicode(value) else {"$type": "text", "escaped": _escaped(value)}
+        case np.bool_() | np.integer():
+            return int(value) if isinstance(value, np.integer) else bool(value)
+        case np.floating() | np.complexfloating():
+            return to_data(float(value) if isinstance(value, np.floating) else complex(value))
         case LocalType():
             return {"$type": "local type", "value": value.value}
         case complex():
@@ -224,7 +249,7 @@ def to_data(value: object) -> Data:
         if isinstance(value, kind):
             return {"$type": name, **{field: to_data(getattr(value, field)) for field in fields}}
     raise TypeError(
-        f"a {type(value).__name__} is no data for a case; use None, bool, int, float, complex, str, lists, "
+        f"{described_type(value)} is no data for a case; use None, bool, int, float, complex, str, lists, "
         "dictionaries, Partition, Layout, Tensor, Space, and placements of DTensor"
     )
 

@@ -22,7 +22,7 @@ from adjointlab.core.operator import LinearOperator
 from adjointlab.engine.declaring import how_to_declare, how_to_declare_in
 from adjointlab.engine.subject import Subject, declarations
 from adjointlab.quantities import counted
-from adjointlab.spelling import did_you_mean
+from adjointlab.spelling import described_type, did_you_mean
 from adjointlab.worlds.interposition import follow_imports
 from adjointlab.worlds.thresholds import few_collections
 from adjointlab.worlds.watchdog import Overdue
@@ -125,7 +125,7 @@ def _installed(modules: list[ModuleType]) -> list[Found]:
             found += [Found(value, f"{target.__name__}:{name}", True) for name, value in _subjects(target)]
         else:
             raise NotFound(
-                f"the entry point {entry.name} = {entry.value} is a {type(target).__name__}, not a module with subjects "
+                f"the entry point {entry.name} = {entry.value} is {described_type(target)}, not a module with subjects "
                 "or a subject"
             )
     return sorted(_distinct(found), key=lambda entry: entry.subject.is_layer)

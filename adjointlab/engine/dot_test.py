@@ -10,6 +10,7 @@ from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.matrix import MatrixCheck
 from adjointlab.checks.verdict import Figure, Verdict
 from adjointlab.core.operator import LinearOperator
+from adjointlab.spelling import described_type
 
 __all__ = ["check_adjoint"]
 
@@ -28,7 +29,7 @@ def check_adjoint(operator: LinearOperator, *, seed: int = 0, library: str = "nu
     """
     if missing := [name for name in ("comm", "domain", "codomain") if not hasattr(operator, name)]:
         raise TypeError(
-            f"operator: a {type(operator).__name__} has no {missing[0]}; derive it from adjointlab.LinearOperator, or wrap it: "
+            f"operator: {described_type(operator)} has no {missing[0]}; derive it from adjointlab.LinearOperator, or wrap it: "
             "docs/adapters.md has adapters for operators of other libraries"
         )
     setting = InputSetting(seed=seed, library=library)

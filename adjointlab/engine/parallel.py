@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from adjointlab.core.declaration import SubjectError, require_accepts
 from adjointlab.core.layer import Layer, Prepare, elementwise
@@ -33,6 +33,7 @@ __all__ = [
     "Reduction",
     "as_mesh",
     "freeze",
+    "require_reductions",
     "sequential_module",
     "shapes_of",
 ]
@@ -87,8 +88,12 @@ class MeshShape(NamedTuple):
         """The number of a dimension that is given by name or number."""
         if isinstance(key, str):
             if self.names is None or key not in self.names:
-                raise ValueError(f"data_parallel: the mesh has no dimension {key!r}, but {self.names}")
+                raise SubjectError(f"data_parallel: the mesh has no dimension {key!r}, but {self.names}")
             return self.names.index(key)
+        if not 0 <= key < len(self.extents):
+            raise SubjectError(
+                f"data_parallel: the mesh has no dimension {key}, but {counted(len(self.extents), 'dimension')} from 0 on"
+            )
         return key
 
 
@@ -280,10 +285,20 @@ class DTensorRecipe:
         return made, domain
 
 
+def require_reductions(given: DataParallel) -> None:
+    """Raise :class:`SubjectError` for a reduction of gradients that is none."""
+    for how in given.values() if isinstance(given, Mapping) else (given,):
+        if how not in get_args(Reduction) and not (how is None and given is None):
+            raise SubjectError(
+                f'data_parallel: {given!r}: gradients are reduced by "mean" or "sum", not by {how!r}; '
+                'for one dimension of the mesh say which, as in {"dp": "mean"}'
+            )
+
+
 def sequential_module(
     make: UserFunction, parameters: Parameters, declarations: frozenset[str]
 ) -> torch.nn.Module:
-    """Make the sequential module of a case, of whose entries `declarations` are no arguments of it."""
+    """Make the sequential module of a case; its entries that are `declarations` are not passed to the module."""
     import torch
 
     arguments = {name: value for name, value in parameters.items() if name not in declarations}

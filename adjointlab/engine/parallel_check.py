@@ -20,6 +20,7 @@ from adjointlab.engine.parallel import DataParallel, MakeOptimizer, Parallelize,
 from adjointlab.engine.pipeline import MakePipeline
 from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Options, Subject, subject
+from adjointlab.spelling import described_type
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import World
 
@@ -173,6 +174,8 @@ def _meshes(
         shape: Any = given
         return math.prod(as_mesh(shape).extents), lambda draw, ranks: shape
     names = tuple(map(str, given))
+    if len(set(names)) < len(names):
+        raise ValueError(f"mesh: {list(given)} has one name twice")
 
     def drawn(draw: DrawFn, ranks: int) -> Mapping[str, int]:
         extents = draw(st.sampled_from(grids(ranks, len(names))[::-1]))
@@ -184,7 +187,13 @@ def _meshes(
 def _listed(inputs: Any) -> list[torch.Tensor]:
     import torch
 
-    return [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
+    listed = [inputs] if isinstance(inputs, torch.Tensor) else inputs
+    is_list = isinstance(listed, Sequence) and bool(listed)
+    if not is_list or not all(isinstance(each, torch.Tensor) for each in listed):
+        raise TypeError(
+            f"inputs: {described_type(inputs)} is no torch.Tensor, no list of them, and no strategy inputs(draw, ranks)"
+        )
+    return list(listed)
 
 
 def _listed_target(target: torch.Tensor | None) -> list[torch.Tensor]:
@@ -209,7 +218,7 @@ def _legal(examples: Sequence[torch.Tensor]) -> Prepare:
             x
             if example.is_floating_point()
             else x.to(example.dtype)
-            .remainder(int(example.max()) + 1 if example.numel() else 1)
+            .remainder(max(1, int(example.max()) + 1) if example.numel() else 1)
             .to(example.dtype)
             for x, example in zip(drawn, examples, strict=True)
         ]

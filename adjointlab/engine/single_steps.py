@@ -241,7 +241,8 @@ def _changed(value: object, change: _Change) -> object:
         case list() | tuple():
             after = change(tuple(value))
             assert isinstance(after, tuple)
-            return tuple(_changed(entry, change) for entry in after)
+            entries = (_changed(entry, change) for entry in after)
+            return list(entries) if isinstance(value, list) else tuple(entries)
         case Space():
             return Space(*(_with_layout(tensor, change) for tensor in value.tensors))
         case Tensor():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial, wraps
-from typing import Any, Final, TypeAlias, TypedDict, TypeVar, Unpack
+from numbers import Integral
+from typing import Any, Final, TypeAlias, TypeVar, Unpack
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
@@ -32,6 +33,7 @@ from adjointlab.engine.adapters import (
     make_layer,
     make_twin,
 )
+from adjointlab.engine.options import ListParameters, Options, require_legal
 from adjointlab.engine.parallel import (
     DataParallel,
     DTensorRecipe,
@@ -39,9 +41,9 @@ from adjointlab.engine.parallel import (
     Parallelize,
     ParallelRecipe,
     Reduction,
+    require_reductions,
 )
 from adjointlab.engine.pipeline import MakePipeline, PipelineRecipe
-from adjointlab.spelling import did_you_mean
 from adjointlab.torch_distributed.opening import process_group
 from adjointlab.typing import Communicator
 from adjointlab.worlds.forks import forks_ended
@@ -50,9 +52,6 @@ __all__ = ["Kind", "Options", "Subject", "SubjectError", "declarations", "subjec
 
 DrawParameters: TypeAlias = Callable[[DrawFn, int], Parameters]
 """A strategy: called with Hypothesis's `draw` and a number of ranks, it draws the arguments of one case."""
-
-ListParameters: TypeAlias = Callable[..., Iterable[tuple[int, Parameters]]]
-"""An enumeration: called with its bounds, it lists all cases within them, each with its number of ranks."""
 
 Declare: TypeAlias = "Callable[[DrawParameters], Subject]"
 """A decorator of a strategy, which it makes a subject."""
@@ -71,30 +70,6 @@ class Kind(Enum):
     PAIR = "pair"
     AUTOGRAD = "autograd"
     LAYER = "layer"
-
-
-class Options(TypedDict, total=False):
-    """The options of all kinds of subject, each with a default."""
-
-    reference: UserFunction | None
-    """The sequential twin of an operator: it takes the global tensors and the arguments of a case."""
-    arrays: Sequence[str] | None
-    """The array libraries to draw inputs from. Default: torch for what torch differentiates, else NumPy."""
-    orders: Sequence[str]
-    """The memory orders of inputs and cotangents. Default: all."""
-    ranks: Sequence[int]
-    """The numbers of ranks to draw. Default: every one up to 8, powers of two above, and the largest that is asked for."""
-    name: str | None
-    """The name in reports. Default: that of the operator, function or layer."""
-    every: ListParameters | None
-    """For ``adjointlab exhaust``: a function with the bounds as keyword arguments and their defaults, such as
-    ``every(ranks=3, side=2)``, that yields all cases as pairs of a number of ranks and the arguments."""
-    rank_local: Sequence[str]
-    """Packages whose module-level variables each simulated rank has for itself, such as those that keep process groups in them.
-    Default: none."""
-    process_group: bool
-    """The code calls torch.distributed: its default process group has the ranks of the case, and functions, autograd functions
-    and layers get no `comm`. Default: `False`."""
 
 
 @dataclass(frozen=True)
@@ -211,6 +186,8 @@ class Subject:
             )
         if isinstance(operator, Layer):
             _check_declared(self.name, operator)
+        else:
+            _require_bounds(self.name, operator)
         return operator
 
     def surroundings(self, comm: Communicator) -> AbstractContextManager[object]:
@@ -239,6 +216,23 @@ class Subject:
 @st.composite
 def _parameters(draw: DrawFn, subject: Subject, ranks: int) -> dict[str, object]:
     return subject.drawn(draw, ranks)
+
+
+def _require_bounds(name: str, operator: LinearOperator) -> None:
+    """Raise :class:`SubjectError` for bounds that no operator has, and where there is nothing to check."""
+    if not operator.domain.tensors and not operator.codomain.tensors:
+        raise SubjectError(
+            f"{name}: the spaces of the operator have no tensors, so there is nothing to check"
+        )
+    for attribute, bounded in (
+        ("gain", "the largest absolute row sum of any intermediate"),
+        ("fan_in", "the number of terms that are added up for an output"),
+    ):
+        value: object = getattr(operator, attribute, None)
+        if value is not None and not (isinstance(value, Integral) and int(value) >= 1):
+            raise SubjectError(
+                f"{name}: {attribute} = {value!r} is no integer from 1 on; it bounds {bounded}"
+            )
 
 
 def _check_declared(name: str, layer: Layer) -> None:
@@ -378,6 +372,7 @@ class _SubjectDecorators:
         """
         if steps < 0 or bool(steps) != (optimizer is not None):
             raise SubjectError("@subject.parallel takes `steps` of at least 1 together with an `optimizer`")
+        require_reductions(data_parallel)
         recipe = ParallelRecipe(
             sequential, parallelize, data_parallel, prepare, optimizer, steps, after_backward, accumulates
         )
@@ -519,18 +514,10 @@ def _declare(
     twice_differentiable: bool = False,
     takes_steps: bool = False,
 ) -> Declare:
-    if unknown_options := [name for name in options if name not in Options.__annotations__]:
-        raise SubjectError(
-            f"@subject has no option `{unknown_options[0]}`{did_you_mean(unknown_options[0], Options.__annotations__)}; its options are "
-            f"{', '.join(Options.__annotations__)}"
-        )
-    if not isinstance(has_group := options.get("process_group", False), bool):
-        raise SubjectError(f"process_group: {has_group!r} is not True or False")
+    require_legal(options)
+    has_group = options.get("process_group", False)
     if has_group:
         library = "torch"
-    orders = tuple(options.get("orders", ORDERS))
-    if unknown := set(orders) - set(ORDERS):
-        raise SubjectError(f"orders: {sorted(unknown)} are not among {', '.join(ORDERS)}")
 
     def declare(draws: DrawParameters) -> Subject:
         if not callable(draws):
@@ -547,7 +534,7 @@ def _declare(
             target=target,
             reference=options.get("reference"),
             arrays=tuple(options.get("arrays") or (library,)),
-            orders=orders,
+            orders=tuple(options.get("orders", ORDERS)),
             ranks=tuple(options.get("ranks", ())),
             every=options.get("every"),
             twice_differentiable=twice_differentiable,

@@ -16,16 +16,14 @@ def coherence_tests(subject: Subject, *, checks: Sequence[str] | None = None) ->
     Assign it to a name that starts with ``Test``. Every test is collective: it replays what the corpus folder holds
     of its subject and check, then draws fresh cases. `checks` picks some.
 
-    Raises :class:`SubjectError` if `subject` is none, `ValueError` for an unknown check.
+    Raises :class:`SubjectError` if `subject` is none, `ValueError` for a check that is unknown or does not apply to it.
     """
     if not isinstance(subject, Subject):
         raise SubjectError(
             f"coherence_tests takes a subject, not {subject!r}; declare one with @adjointlab.subject(...) and hand over "
             "what that returns"
         )
-    names = checks_of(subject) if checks is None else tuple(checks)
-    for name in names:
-        check_named(name)
+    names = checks_of(subject) if checks is None else _legal(checks, subject)
     members: dict[str, object] = {
         "__doc__": f"The coherence of {subject.name}.",
         "__module__": subject.draws.__module__,
@@ -33,6 +31,17 @@ def coherence_tests(subject: Subject, *, checks: Sequence[str] | None = None) ->
     for name in names:
         members[f"test_{name}"] = _test(subject, name)
     return type(f"Test{subject.name}", (), members)
+
+
+def _legal(checks: Sequence[str], subject: Subject) -> tuple[str, ...]:
+    if isinstance(checks, str) or not checks:
+        raise ValueError(f"checks: {checks!r} is no list of names, such as ['adjoint']; leave it out for all")
+    for name in checks:
+        if not check_named(name).applies_to(subject):
+            raise ValueError(
+                f"checks: {name} does not apply to {subject.name}; those that do are {', '.join(checks_of(subject))}"
+            )
+    return tuple(checks)
 
 
 def _test(subject: Subject, check: str) -> Callable[..., None]:

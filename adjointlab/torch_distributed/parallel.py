@@ -22,6 +22,7 @@ from adjointlab.core.arrays import dtype_name
 from adjointlab.core.operator import WrongClaim, as_tuple
 from adjointlab.core.placements import placed
 from adjointlab.core.space import LocalType, Space, Tensor
+from adjointlab.spelling import described_type
 
 __all__ = [
     "DTensorFunction",
@@ -219,7 +220,7 @@ class DTensorFunction(nn.Module):
         outputs = as_tuple(self._function(*map(self._given, range(len(inputs)), inputs)))
         for output in outputs:
             if not isinstance(output, DTensor):
-                raise WrongClaim(f"the function returned a {type(output).__name__}, and no DTensor")
+                raise WrongClaim(f"the function returned {described_type(output)}, and no DTensor")
             check_claim(output)
         if (shapes := [tuple(output.shape) for output in outputs]) != self._whole_shapes:
             raise WrongClaim(

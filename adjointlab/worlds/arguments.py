@@ -262,8 +262,8 @@ class Blocks(NamedTuple):
         return self.displacements == [0, *accumulate(self.counts[:-1])]
 
 
-def elements(spec: Buffer, *, writable: bool, divisor: int = 1) -> Elements:
-    """Return the elements that `spec` names; an inferred count must be a multiple of `divisor`."""
+def elements(spec: Buffer, *, writable: bool, blocks: int = 1) -> Elements:
+    """Return the elements that `spec` names, in so many blocks; a count that it gives is that of one block, as in mpi4py."""
     if type(spec) is np.ndarray:  # by far the most frequent
         array, kind = _flat(spec, writable)
         count = displacement = None
@@ -273,14 +273,14 @@ def elements(spec: Buffer, *, writable: bool, divisor: int = 1) -> Elements:
     if displacement:
         array = array[_bounded(displacement, "displacement", array.size) :]
     if count is not None:
-        count = _index(count, "count")
+        count = _index(count, "count") * blocks
         if count > array.size:
             raise ValueError(f"message: count {count}, but the buffer holds {array.size} elements")
         array = array[:count]
-    elif array.size % divisor:
+    elif array.size % blocks:
         raise ValueError(
             f"message: cannot infer count, number of entries {array.size} is not a multiple of "
-            f"required number of blocks {divisor}"
+            f"required number of blocks {blocks}"
         )
     return Elements(array, kind)
 

@@ -38,6 +38,7 @@ from adjointlab.layers.repartition import Repartition
 from adjointlab.layers.stationary_convolution import StationaryConv1d, StationaryConv2d, StationaryConv3d
 from adjointlab.layers.torch_modules import spatial_dims
 from adjointlab.primitives.validation import partition_of
+from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator
 
 __all__ = ["from_sequential"]
@@ -111,7 +112,7 @@ def _planned(
     named: object = partitions
     if not isinstance(named, Mapping):
         raise TypeError(
-            f'partitions: a {type(named).__name__} is no mapping from names of layers to their partitions, such as {{"0": (1, 2, 2)}}'
+            f'partitions: {described_type(named)} is no mapping from names of layers to their partitions, such as {{"0": (1, 2, 2)}}'
         )
     given = {name: partition_of(f"partitions[{name!r}]", value, comm) for name, value in partitions.items()}
     leaves = leaves_of(network)

@@ -8,6 +8,7 @@ from torch import nn
 
 from adjointlab.layers.additions import refuse_additions, refuse_tied
 from adjointlab.layers.equal_values import refuse_valueless
+from adjointlab.spelling import described_type
 
 __all__ = ["check_source", "described", "is_chain", "leaves_of"]
 
@@ -23,11 +24,11 @@ def check_source(network: nn.Sequential) -> None:
     """Raise `TypeError` for what is no chain, and `ValueError` for one that a distributed network would not compute."""
     given: object = network
     if not isinstance(given, nn.Sequential):
-        name = given.__name__ if isinstance(given, type) else f"a {type(given).__name__}"
+        name = given.__name__ if isinstance(given, type) else f"{described_type(given)}"
         raise TypeError(f"network: {name} is no torch.nn.Sequential")
     if not is_chain(network):
         raise TypeError(
-            f"network: a {type(network).__name__} is a torch.nn.Sequential with a forward of its own, which is not the chain of its "
+            f"network: {described_type(network)} is a torch.nn.Sequential with a forward of its own, which is not the chain of its "
             "modules; make a torch.nn.Sequential of them, or compose layers in a module of yours"
         )
     if not len(network._modules):

@@ -245,7 +245,7 @@ def test_a_hang_is_looked_for_under_other_schedules_than_the_first() -> None:
     def sends_first(draw: Any, ranks: int) -> dict[str, Any]:
         return {}
 
-    case = Case("SendsFirst", "adjoint", 2, {}, InputSetting(), 0)
+    case = Case("SendsFirst", "adjoint", 2, {}, InputSetting(), 4)
     judgement = HangSimulator(sends_first, Watchdog()).judged(case)
     assert judgement is not None
     assert judgement.verdict.is_hang

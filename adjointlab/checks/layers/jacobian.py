@@ -46,7 +46,7 @@ from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
-from adjointlab.core.vectors import ZERO, Draw, Exact, local_values, pair_local
+from adjointlab.core.vectors import ZERO, Draw, Exact, NotFinite, local_values, pair_local
 
 if TYPE_CHECKING:
     import torch
@@ -100,12 +100,12 @@ class Differences(NamedTuple):
 class JacobianProducts:
     """One rank's part of the inner products, and of the norms of Jv, w, v and J*w.
 
-    `forward` is `None` if there is no forward mode, and `twin` on all ranks but 0, and if there is no sequential input; then there
+    `reverse` is `None` if a derivative is not finite, `forward` also if there is no forward mode, and `twin` on all ranks but 0, and if there is no sequential input; then there
     are `differences`.
     """
 
     forward: Exact | None
-    reverse: Exact
+    reverse: Exact | None
     twin: TwinPairing | None
     differences: Differences | None
     norms: tuple[float, float, float, float]
@@ -181,11 +181,14 @@ class JacobianCheck(Check[JacobianProducts]):
             (layer.domain, along_inputs, by_inputs),
             (layer.parameters, along_parameters, by_parameters),
         )
-        products = [pair_local(space, a, b, rank) if space.tensors else ZERO for space, a, b in pairs]
+        try:
+            products = [pair_local(space, a, b, rank) if space.tensors else ZERO for space, a, b in pairs]
+        except NotFinite:  # for the judge, unless the twin's are not finite either
+            products = []
         norms = [(norm(space, a, rank), norm(space, b, rank)) for space, a, b in pairs]
         return JacobianProducts(
-            products[0] if has_forward else None,
-            products[1] + products[2],
+            products[0] if has_forward and products else None,
+            products[1] + products[2] if products else None,
             _pairing_of_twin(context) if has_twin and rank == 0 else None,
             differences,
             (*norms[0], math.hypot(norms[1][0], norms[2][0]), math.hypot(norms[1][1], norms[2][1])),
@@ -198,7 +201,11 @@ class JacobianCheck(Check[JacobianProducts]):
     def judge(self, spaces: Spaces, observations: Sequence[JacobianProducts]) -> Verdict:
         first, *_ = observations
         forward, reverse = ZERO, ZERO
-        for seen in observations:
+        for rank, seen in enumerate(observations):
+            if seen.reverse is None:
+                if first.twin is None:
+                    raise Inapplicable("the layer has no finite derivative at the point that was drawn")
+                return incoherent("the layer's derivative is not finite", ("rank", str(rank)))
             forward, reverse = forward + (seen.forward or ZERO), reverse + seen.reverse
         image, w, v, pulled = (
             math.hypot(*(seen.norms[index] for seen in observations)) for index in range(4)

@@ -168,14 +168,13 @@ def results_of_twin(
 ) -> tuple[Mapping[str, Local], Allowances | None]:
     """Run the twin; return its results by name, and what rounding may change if that is to be measured. On rank 0 alone.
 
-    Raises :class:`Inapplicable` where other values than small integers are too much for it.
+    Raises :class:`Inapplicable` where its results are not finite, and where other values than small integers are too much for it.
     """
-    if not is_measured(context):
-        with _named(context):
-            return run(), None
+    unfit = Inapplicable("the sequential layer gives NaN or infinity")
+    allowances = None
     if context.values == INPUT_VALUES[0]:
         with _named(context):
-            results, allowances = measured(run)
+            results, allowances = measured(run) if is_measured(context) else (run(), None)
     else:
         unfit = Inapplicable(f"the sequential layer does not take {context.values} values")
         try:
@@ -184,14 +183,11 @@ def results_of_twin(
             raise
         except Exception as error:
             raise unfit from error
-        if context.values != INFINITE and not all(
-            np.isfinite(array).all()
-            for local in results.values()
-            for array in local
-            if array.dtype.kind in "fc"
-        ):
-            raise unfit
-    if context.needs_run:
+    if context.values != INFINITE and not all(
+        np.isfinite(array).all() for local in results.values() for array in local if array.dtype.kind in "fc"
+    ):
+        raise unfit
+    if context.needs_run and allowances is not None:
         allowances.measure()
     return results, allowances
 

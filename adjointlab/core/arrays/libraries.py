@@ -14,6 +14,7 @@ import array_api_compat
 import numpy as np
 
 from adjointlab.core.arrays.element_types import Dtype, dtype
+from adjointlab.spelling import described_type
 from adjointlab.typing import Array, NumpyArray
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _library_of(array: object) -> str:
         return "torch"
     if array_api_compat.is_cupy_array(array):
         return "cupy"
-    raise TypeError(f"a {type(array).__name__} is no NumPy, torch or CuPy array")
+    raise TypeError(f"{described_type(array)} is no NumPy, torch or CuPy array")
 
 
 def matches_on_host(value: object, shape: tuple[int, ...], name: str) -> bool:

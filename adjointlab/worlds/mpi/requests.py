@@ -177,7 +177,8 @@ class ReceiveQueue:
 
     The size of a pickle is known only when it arrives, so ``irecv`` posts nothing in MPI: its message is found by probing.
     Then it is for this queue to match as MPI would: of two receives that could match the same message, the one that was
-    posted first gets it.
+    posted first gets it. While this rank waits for whatever else, the guard has the queue look for messages: the sender of one
+    may wait for its receive to begin, and may be this rank.
     """
 
     def __init__(self, inner: MPI.Intracomm, guard: Guard, messages: MessageLog) -> None:
@@ -188,17 +189,23 @@ class ReceiveQueue:
 
     def match(self) -> None:
         """Give each message that has arrived to the first receive that it matches."""
+        if not self.inner:  # a communicator that was freed meanwhile
+            self.guard.receiving.pop(id(self), None)
+            return
         unmatched: list[ObjectReceive] = []
         for receive in list(self.waiting):
             # A message may have come in since an earlier receive was probed for. It is that one's, next time.
             if any(receive.overlaps(earlier) for earlier in unmatched) or not self._probe(receive):
                 unmatched.append(receive)
+        if not self.waiting:
+            self.guard.receiving.pop(id(self), None)
 
     def _probe(self, receive: ObjectReceive) -> bool:
         # A matched probe takes the message out of the queue, so that no other probe finds it as well.
         receive.message = self.inner.Improbe(receive.source, receive.tag, receive.envelope)
         if receive.message is not None:
             self.waiting.remove(receive)
+            receive.begin()
             found, content = receive.envelope, (OBJECT, receive.envelope.Get_count(MPI.BYTE))
             self._messages.receive(
                 found.Get_source(), found.Get_tag(), receive.call.name, content, *receive.posted_at
@@ -217,15 +224,25 @@ class ObjectReceive(_OpenRequest):
         self.guard = queue.guard
         self.message: MPI.Message | None = None
         self.envelope = MPI.Status()
+        self.pickled = bytearray()
+        self.transfer: MPI.Request | None = None
         self.value: Any = None
         self.has_value = False
         self.is_done = False  # user code has completed the request
         self.posted_at = call_site()
         self.guard.open_requests[id(self)] = self
         queue.waiting.append(self)
+        self.guard.receiving[id(queue)] = queue
 
     def __bool__(self) -> bool:
         return not self.is_done
+
+    def begin(self) -> None:
+        """Begin to receive the message that was found."""
+        assert self.message is not None
+        if self.message != MPI.MESSAGE_NO_PROC:  # from PROC_NULL there comes nothing: None
+            self.pickled = bytearray(self.envelope.Get_count(MPI.BYTE))
+            self.transfer = self.message.Irecv([self.pickled, MPI.BYTE])
 
     def overlaps(self, other: ObjectReceive) -> bool:
         """Return True if one message could match both."""
@@ -285,11 +302,9 @@ class ObjectReceive(_OpenRequest):
         if self.has_value:
             return True
         self.queue.match()
-        if self.message is None:
+        if self.message is None or (self.transfer is not None and not self.transfer.Test()):
             return False
-        if self.message != MPI.MESSAGE_NO_PROC:  # from PROC_NULL there comes nothing: None
-            pickled = bytearray(self.envelope.Get_count(MPI.BYTE))
-            self.guard.wait(self.message.Irecv([pickled, MPI.BYTE]), self.call)
-            self.value = MPI.pickle.loads(pickled)
+        if self.transfer is not None:
+            self.value = MPI.pickle.loads(self.pickled)
         self.has_value = True
         return True

@@ -163,16 +163,16 @@ def _overlap(send: Elements | Blocks, receive: Elements | Blocks) -> bool:
 # Reading arguments
 
 
-def _sent(spec: Buffer, divisor: int = 1) -> Elements:
-    return elements(spec, writable=False, divisor=divisor)
+def _sent(spec: Buffer, blocks: int = 1) -> Elements:
+    return elements(spec, writable=False, blocks=blocks)
 
 
-def _received(spec: Buffer, divisor: int = 1) -> Elements:
-    return elements(spec, writable=True, divisor=divisor)
+def _received(spec: Buffer, blocks: int = 1) -> Elements:
+    return elements(spec, writable=True, blocks=blocks)
 
 
-def _sent_unless_in_place(spec: Buffer, divisor: int = 1) -> Elements | None:
-    return None if is_in_place(spec) else _sent(spec, divisor)
+def _sent_unless_in_place(spec: Buffer, blocks: int = 1) -> Elements | None:
+    return None if is_in_place(spec) else _sent(spec, blocks)
 
 
 def _check_datatypes(send: Elements | None, receive: Elements) -> None:
@@ -386,7 +386,7 @@ def _gathering(
 def _of_all_ranks(kind: str, comm: Communicator, spec: Buffer, *, writable: bool) -> Elements | Blocks:
     if kind.endswith("v"):
         return blocks(spec, comm.size, writable=writable)
-    return elements(spec, writable=writable, divisor=comm.size)
+    return elements(spec, writable=writable, blocks=comm.size)
 
 
 def _count(kind: str, buffer: Elements | Blocks, ranks: int) -> int | None:

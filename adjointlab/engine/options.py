@@ -1,0 +1,74 @@
+"""The options of a subject, of whatever kind, and what is legal for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from numbers import Integral
+from typing import Final, TypeAlias, TypedDict
+
+from adjointlab.checks.elements import ORDERS
+from adjointlab.core import arrays
+from adjointlab.core.declaration import SubjectError
+from adjointlab.engine.adapters import Parameters, UserFunction
+from adjointlab.spelling import did_you_mean
+
+__all__ = ["ListParameters", "Options", "require_legal"]
+
+ListParameters: TypeAlias = Callable[..., Iterable[tuple[int, Parameters]]]
+"""An enumeration: called with its bounds, it lists all cases within them, each with its number of ranks."""
+
+
+class Options(TypedDict, total=False):
+    """The options of all kinds of subject, each with a default."""
+
+    reference: UserFunction | None
+    """The sequential twin of an operator: it takes the global tensors and the arguments of a case."""
+    arrays: Sequence[str] | None
+    """The array libraries to draw inputs from. Default: torch for what torch differentiates, else NumPy."""
+    orders: Sequence[str]
+    """The memory orders of inputs and cotangents. Default: all."""
+    ranks: Sequence[int]
+    """The numbers of ranks to draw. Default: every one up to 8, powers of two above, and the largest that is asked for."""
+    name: str | None
+    """The name in reports. Default: that of the operator, function or layer."""
+    every: ListParameters | None
+    """For ``adjointlab exhaust``: a function with the bounds as keyword arguments and their defaults, such as
+    ``every(ranks=3, side=2)``, that yields all cases as pairs of a number of ranks and the arguments."""
+    rank_local: Sequence[str]
+    """Packages whose module-level variables each simulated rank has for itself, such as those that keep process groups in them.
+    Default: none."""
+    process_group: bool
+    """The code calls torch.distributed: its default process group has the ranks of the case, and functions, autograd functions
+    and layers get no `comm`. Default: `False`."""
+
+
+_LEGAL_NAMES: Final = {"orders": ORDERS, "arrays": (*arrays.MEMORIES, *arrays.MIXTURES)}
+
+
+def require_legal(options: Options) -> None:
+    """Raise :class:`SubjectError` for an unknown option, and for a value that it cannot have."""
+    if unknown := [name for name in options if name not in Options.__annotations__]:
+        raise SubjectError(
+            f"@subject has no option `{unknown[0]}`{did_you_mean(unknown[0], Options.__annotations__)}; its options are "
+            f"{', '.join(Options.__annotations__)}"
+        )
+    if not isinstance(has_group := options.get("process_group", False), bool):
+        raise SubjectError(f"process_group: {has_group!r} is not True or False")
+    for name, legal in _LEGAL_NAMES.items():
+        _require_names(name, options.get(name), legal)
+    _require_names("rank_local", options.get("rank_local"))
+    ranks: object = options.get("ranks", ())
+    if not isinstance(ranks, Collection) or not all(isinstance(n, Integral) and n >= 1 for n in ranks):  # type: ignore[operator]
+        raise SubjectError(f"ranks: {ranks!r} is no list of numbers of ranks from 1 on, such as (1, 2, 4)")
+
+
+def _require_names(option: str, given: object, legal: Sequence[str] | None = None) -> None:
+    if given is None:
+        return
+    if isinstance(given, str) or not isinstance(given, Collection):
+        raise SubjectError(f"{option}: {given!r} is no list of names, such as [{str(given)!r}]")
+    for name in given:
+        if legal is not None and name not in legal:
+            raise SubjectError(
+                f"{option}: {name!r} is not among {', '.join(legal)}{did_you_mean(str(name), legal)}"
+            )
