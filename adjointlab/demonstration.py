@@ -45,20 +45,20 @@ class RightShift(LinearOperator):
 
 
 class WrongShift(RightShift):
-    """The same with a sign forgotten: on two ranks left is right, so a test on two ranks passes."""
+    """The same with a sign forgotten. On two ranks both neighbours are the same rank, so a test on two ranks passes."""
 
     def adjoint(self, y: NumpyArray) -> NumpyArray:
         """Send to the right once more."""
         return self._sent(y, +1)
 
 
-@subject(RightShift)
+@subject.operator(RightShift)
 def right(draw: DrawFn, ranks: int) -> dict[str, int]:
     """The arguments of one case."""
     return {"cells": draw(st.integers(1, 3))}
 
 
-@subject(WrongShift)
+@subject.operator(WrongShift)
 def wrong(draw: DrawFn, ranks: int) -> dict[str, int]:
     """The arguments of one case."""
     return {"cells": draw(st.integers(1, 3))}

@@ -35,7 +35,7 @@ COUNT = least(300)
 RANKS = (2, 16) if is_smoke() else tuple(2**power for power in range(1, 11))
 
 
-@al.subject(Broadcast, ranks=(1, 2, 3, 4))
+@al.subject.operator(Broadcast, ranks=(1, 2, 3, 4))
 def broadcasts(draw: Any, ranks: int) -> dict[str, Any]:
     """The reference strategy."""
     pair = draw(strategies.broadcasting_partitions(ranks))

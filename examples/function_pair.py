@@ -19,7 +19,7 @@ def suffix_sum(comm, y):
     return total - before + y
 
 
-@al.subject(forward=prefix_sum, adjoint=suffix_sum)
+@al.subject.pair(prefix_sum, suffix_sum)
 def prefix_sums(draw, ranks):
     copies = al.Layout(draw(al.strategies.shapes(2)), al.Partition((ranks,)), axes=(None, None))
     return dict(domain=al.Space(copies), codomain=al.Space(copies))  # each worker has values of its own

@@ -47,7 +47,7 @@ def linear(in_features, out_features):
     return torch.nn.Linear(in_features, out_features, dtype=torch.float64)
 
 
-@al.subject(layer=ColumnParallelLinear, sequential=linear)
+@al.subject.layer(ColumnParallelLinear, linear)
 def column_parallel(draw, ranks):
     batch, inputs, outputs = (max(1, side) for side in draw(al.strategies.shapes(3)))
     workers = al.Partition((ranks,))

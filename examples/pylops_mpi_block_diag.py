@@ -48,7 +48,7 @@ def sequential(x, shapes, divisor, seed, dtype):
     return block_diag(*(b for rank, mine in ranks for b in matrices(mine, divisor, [seed, rank], dtype))) @ x
 
 
-@al.subject(BlockDiag, reference=sequential)
+@al.subject.operator(BlockDiag, reference=sequential)
 def block_diagonals(draw, ranks):
     side = st.integers(1, 5)
     blocks = st.lists(st.tuples(side, side), min_size=1, max_size=3)

@@ -36,7 +36,7 @@ def sequential(x, dims, **options):
     return pylops.FirstDerivative(dims, axis=0, **options).matvec(x.ravel()).reshape(dims)
 
 
-@al.subject(FirstDerivative, reference=sequential)
+@al.subject.operator(FirstDerivative, reference=sequential)
 def first_derivatives(draw, ranks):
     kind = draw(st.sampled_from(["forward", "backward", "centered"]))
     order = draw(st.sampled_from([3, 5])) if kind == "centered" else 3

@@ -48,7 +48,7 @@ def exchanged(x, **_):
     return x  # what every worker should hold is its window of the global tensor
 
 
-@al.subject(Halo, reference=exchanged)
+@al.subject.operator(Halo, reference=exchanged)
 def halos(draw, ranks):
     grid = draw(al.strategies.partitions(ranks)).shape
     dims, widths = [], []

@@ -28,7 +28,7 @@ class RingShift(al.LinearOperator):
         return self._move(y, self.domain, -1)
 
 
-@al.subject(RingShift)
+@al.subject.operator(RingShift)
 def ring_shifts(draw, ranks):  # a Hypothesis strategy: the arguments of one case
     return dict(cut=draw(al.strategies.cuts(7, ranks)))
 

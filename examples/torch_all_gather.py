@@ -27,7 +27,7 @@ def concatenated(x):
     return x  # what every worker should hold is the global tensor
 
 
-@al.subject(autograd=AllGather, reference=concatenated)
+@al.subject.autograd(AllGather, reference=concatenated)
 def all_gathers(draw, ranks):
     n = draw(al.strategies.shapes(1))[0]
     cut = al.Layout.cut((n,), al.Partition((ranks,)), [draw(al.strategies.cuts(n, ranks))])

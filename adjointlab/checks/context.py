@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
@@ -200,7 +201,8 @@ class CheckContext:
 
     `make` makes an instance of the operator; `reference` is the sequential twin, from global tensors to global tensors. `values` is
     one of :data:`INPUT_VALUES`, or :data:`FRACTIONS`. `needs_run`: the twin too works within a run of the world alone. What the
-    inputs and cotangents of a layer have on the rank `same_on` they have for `None` too, and other values elsewhere.
+    inputs and cotangents of a layer have on the rank `same_on` they have for `None` too, and other values elsewhere. `alone` is a context
+    for the twin, in which this rank is the only one of its job.
     """
 
     def __init__(
@@ -212,6 +214,7 @@ class CheckContext:
         values: str = INPUT_VALUES[0],
         needs_run: bool = False,
         same_on: int | None = None,
+        alone: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._make = make
         self.beyond = None if same_on is None else (same_on, setting.seed + 1)
@@ -219,6 +222,7 @@ class CheckContext:
         self.setting = setting
         self.reference = reference
         self.needs_run = needs_run
+        self.alone = alone
         self.comm = comm
         self.rank = comm.Get_rank()
         self._known_values: dict[tuple[Side, int, int, int], tuple[Space, Local]] = {}

@@ -53,7 +53,9 @@ def demo(
         _print(out, [_result(world, right, check, folder) for check in _CHECKS])
         out.line("\nNow with a sign forgotten:\n")
         out.line(_source(WrongShift.adjoint))
-        out.line("A test on two ranks passes, for there left is right:\n")
+        out.line(
+            "On two ranks the neighbour to the left is the one to the right, so a test on two ranks passes:\n"
+        )
         out.line(f"    two ranks: <Fx, y> = <x, F*y> is {_dot_test_on_two_ranks(world)}\n")
         out.line(f"Of {_CASES} drawn cases some have other numbers of ranks:\n")
         failure = _result(world, wrong, _CHECKS[0], folder)

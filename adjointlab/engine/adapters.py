@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -24,6 +25,7 @@ __all__ = [
     "Parameters",
     "Ranks",
     "UserFunction",
+    "declared_tolerance",
     "make_layer",
     "make_twin",
 ]
@@ -260,7 +262,7 @@ def make_layer(
             )
         return value
 
-    rounding: Any = parameters.get("rounding", getattr(module, "rounding", None))
+    rounding, reach = declared_tolerance(module, parameters)
     return Layer(
         comm,
         module,
@@ -268,14 +270,33 @@ def make_layer(
         declared("codomain", None),
         declared("parameter_space", Space()),
         declared("buffer_space", Space()),
-        None if rounding is None else float(rounding),
+        rounding,
         prepare,
-        float(declared("reach", 0.0)),
+        reach,
         bool(declared("overwrites_inputs", False)),
         bool(declared("uniform_requires_grad", False)),
         trained=trained(module),
         has_forward_mode=bool(declared("forward_mode", True)),
     )
+
+
+def declared_tolerance(module: object, parameters: Parameters) -> tuple[float | None, float]:
+    """The `rounding` and `reach` of a layer, as entries of its case or attributes of its module say. `None`: it is to be measured.
+
+    Raises :class:`SubjectError` for what is no number from 0 on.
+    """
+    found: list[float | None] = []
+    for name, default in (("rounding", None), ("reach", 0.0)):
+        value: Any = parameters.get(name, getattr(module, name, default))
+        try:
+            number = None if value is None else float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if number is not None and not 0.0 <= number < math.inf:
+            raise SubjectError(f"{name}: {value!r} is no number from 0 on")
+        found.append(number)
+    rounding, reach = found
+    return rounding, reach or 0.0
 
 
 def make_twin(build: UserFunction, **parameters: object) -> torch.nn.Module:

@@ -13,7 +13,7 @@ from adjointlab.core.layer import Layer, Prepare, elementwise
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
 from adjointlab.core.subsets import subset
-from adjointlab.engine.adapters import Differentiable, Parameters, Ranks, UserFunction
+from adjointlab.engine.adapters import Differentiable, Parameters, Ranks, UserFunction, declared_tolerance
 from adjointlab.quantities import counted
 from adjointlab.typing import Communicator
 
@@ -60,11 +60,13 @@ _DECLARATIONS: Final = frozenset(
         "input_placements",
         "output_placements",
         "parameter_placements",
+        "rounding",
+        "reach",
     }
 )
 """Entries of a case that are no arguments of the sequential module."""
 
-_OF_TENSORS: Final = frozenset({"mesh", "inputs", "dtype", "placements"})
+_OF_TENSORS: Final = frozenset({"mesh", "inputs", "dtype", "placements", "rounding", "reach"})
 """Entries of a case that are no arguments of a function of DTensors."""
 
 
@@ -167,6 +169,7 @@ class ParallelRecipe:
             tensor_on(mesh, placing.of_output(number), tuple(y.shape), _name(y.dtype), f"y{number or ''}")
             for number, y in enumerate(outputs)
         ]
+        rounding, reach = declared_tolerance(module, parameters)
         return Layer(
             comm,
             made,
@@ -174,7 +177,9 @@ class ParallelRecipe:
             Space(*codomain),
             made.parameter_space(_placements_by_name(parameters, list(names.parameters), shape)),
             made.buffer_space(),
-            prepare=self.prepare,
+            rounding,
+            self.prepare,
+            reach,
             uniform_requires_grad=True,
             frozen=frozen,
             averaged=math.prod(shape.extents[dim] for dim, how in sharing.items() if how == "mean"),
@@ -231,6 +236,7 @@ class DTensorRecipe:
     def layer(self, comm: Communicator, **parameters: Any) -> Layer:
         """The function as a layer without parameters. Collective."""
         made, domain = self._made(comm, parameters)
+        rounding, reach = declared_tolerance(made, parameters)
         return Layer(
             comm,
             made,
@@ -238,7 +244,9 @@ class DTensorRecipe:
             made.codomain,
             Space(),
             Space(),
-            prepare=self.prepare,
+            rounding,
+            self.prepare,
+            reach,
             uniform_requires_grad=True,
         )
 

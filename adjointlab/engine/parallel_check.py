@@ -64,7 +64,7 @@ def check_parallel(
         adjointlab.check_parallel(model, lambda model, mesh: fully_shard(model, mesh=mesh), batch, data_parallel="mean")
     """
     fixed, make_mesh = _meshes(mesh)
-    options: Options = {"name": str(getattr(parallelize, "__name__", "parallelize"))}
+    options: Options = {"name": _name(parallelize, "parallelize")}
     if fixed is not None:
         options["ranks"] = (fixed,)
     declare = subject.parallel(
@@ -118,7 +118,7 @@ def check_pipeline(
 
         adjointlab.check_pipeline(model, pipeline, torch.randn(8, 3), loss=mse_loss, ranks=2)
     """
-    options: Options = {"name": str(getattr(pipeline, "__name__", "pipeline"))}
+    options: Options = {"name": _name(pipeline, "pipeline")}
     if ranks is not None:
         options["ranks"] = (ranks,)
     declare = subject.pipeline(
@@ -156,6 +156,11 @@ def _verdicts(checked: Subject, budget: Budget, world: World | None) -> Mapping[
                 raise AssertionError(_text(result))
             verdicts[check] = result.verdict
     return verdicts
+
+
+def _name(function: object, otherwise: str) -> str:
+    name = str(getattr(function, "__name__", otherwise))
+    return otherwise if name == "<lambda>" else name
 
 
 def _maker(sequential: Any) -> Callable[..., torch.nn.Module]:

@@ -10,7 +10,7 @@ from adjointlab.core.arrays import dtype_name
 from adjointlab.core.layer import Layer, Prepare, elementwise
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
-from adjointlab.engine.adapters import Parameters, UserFunction
+from adjointlab.engine.adapters import Parameters, UserFunction, declared_tolerance
 from adjointlab.engine.parallel import MakeOptimizer, Reduction, freeze, sequential_module, shapes_of
 from adjointlab.typing import Communicator
 
@@ -25,7 +25,7 @@ MakePipeline: TypeAlias = Callable[..., object]
 """Makes the schedule of this rank of a module, and of the arguments that a case has for it."""
 
 _DECLARATIONS: Final = frozenset(
-    {"inputs", "target", "pipeline", "dtype", "training", "frozen", "input_gradient"}
+    {"inputs", "target", "pipeline", "dtype", "training", "frozen", "input_gradient", "rounding", "reach"}
 )
 """Entries of a case that are no arguments of the sequential module."""
 
@@ -98,6 +98,7 @@ class PipelineRecipe:
             )
             return Space(*tensors)
 
+        rounding, reach = declared_tolerance(module, parameters)
         return Layer(
             comm,
             made,
@@ -105,7 +106,9 @@ class PipelineRecipe:
             Space(*codomain),
             of_stages(names.parameters, lambda each: each.parameters),
             of_stages(names.buffers, lambda each: each.buffers),
-            prepare=self.prepare,
+            rounding,
+            self.prepare,
+            reach,
             uniform_requires_grad=True,
             frozen=frozen.union(without_gradient),
             # What sums up .grad by itself would sum up what stood there before.

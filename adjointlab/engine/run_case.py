@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -28,7 +28,7 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import DEPENDS, judge_all
 from adjointlab.engine.subject import Subject
 from adjointlab.torch_distributed.contiguity import NotContiguous
-from adjointlab.torch_distributed.opening import load_process_groups
+from adjointlab.torch_distributed.opening import load_process_groups, lone_group
 from adjointlab.typing import Array
 from adjointlab.worlds.backward import backward_lines
 from adjointlab.worlds.call_sites import is_lab
@@ -234,7 +234,10 @@ def body(subject: Subject) -> Body:
         make = partial(subject.make, comm, case.parameters)
         # Outside there are no process groups, and one set of module-level variables.
         needs_run = subject.process_group or bool(subject.rank_local)
-        context = CheckContext(make, case.setting, comm, reference, case.values, needs_run, case.same_on)
+        alone = partial(lone_group, comm) if subject.process_group else nullcontext
+        context = CheckContext(
+            make, case.setting, comm, reference, case.values, needs_run, case.same_on, alone
+        )
         # Operators have a check of their own for this, which tells what they read.
         fill = FILLS[case.setting.seed % len(FILLS)] if subject.is_layer else None
         try:

@@ -360,7 +360,8 @@ class _SubjectDecorators:
         - ``dtype`` (default: "float64", into which the module is converted) and ``training``;
         - ``dtensors``, if inputs are handed over as DTensors (default `False`);
         - ``input_placements`` and ``output_placements``, a list of placements on the mesh for each, where plain tensors are no copies; and
-          ``parameter_placements``, one by name, for plain parameters that are no copies.
+          ``parameter_placements``, one by name, for plain parameters that are no copies;
+        - ``rounding`` and ``reach``, as in :meth:`layer`, where the parallel module computes by another formula or in another type.
 
         With `data_parallel`, ranks share the batch, the first dimension of inputs and outputs, along the first mesh dimension, or
         along those of a mapping such as ``{"dp": "mean"}``; their gradients of parameters are added up ("sum") or averaged ("mean").
@@ -407,7 +408,7 @@ class _SubjectDecorators:
         - ``pipeline``, the arguments of `pipeline` beside the module: ``adjointlab.strategies.pipelines(ranks)`` draws a schedule,
           where the module is cut, and a number of microbatches;
         - ``input_gradient``, if the gradients by the inputs are compared too (default `False`). torch averages those of parameters alone;
-        - ``dtype`` (default: "float64", into which the module is converted), ``training`` and ``frozen``.
+        - ``dtype`` (default: "float64", into which the module is converted), ``training``, ``frozen``, ``rounding`` and ``reach``.
 
         ``prepare(*inputs, target)`` makes legal tensors of drawn ones. ``after_backward(module)`` gets the module whose parts the stages
         are, once their gradients are there. ``optimizer(parameters)`` makes an optimiser, of which so many `steps` are compared too.
@@ -524,7 +525,9 @@ def _declare(
             raise SubjectError(f"@subject decorates a function, not {draws!r}; {_EXAMPLE}")
         if len(inspect.signature(draws).parameters) != 2:
             raise SubjectError(f"{draws.__name__}{inspect.signature(draws)} takes (draw, ranks); {_EXAMPLE}")
-        name = options.get("name") or str(getattr(target, "__name__", draws.__name__))
+        name = options.get("name") or str(getattr(target, "__name__", "<lambda>"))
+        if name == "<lambda>":
+            name = draws.__name__
         subject = Subject(
             # Names stand in files, on terminals and for classes: UTF-8 has no lone surrogates, and no class has a NUL in its name.
             name=name.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode(),

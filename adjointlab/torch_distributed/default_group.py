@@ -18,12 +18,19 @@ from adjointlab.torch_distributed.world_state import rank_state, register
 from adjointlab.typing import Communicator
 from adjointlab.worlds.call_labels import CallLabel, called_as
 
-__all__ = ["open_default_group"]
+__all__ = ["open_default_group", "open_lone_group"]
 
 
 @contextmanager
-def open_default_group(comm: Communicator) -> Iterator[dist.ProcessGroup]:
-    """Context in which `comm` is the default group of this rank."""
+def open_lone_group(comm: Communicator) -> Iterator[None]:
+    """Context in which the default group of this rank of `comm`, inside that of all, is one that it is alone in."""
+    with open_default_group(_communicator(comm, [comm.rank], "alone"), inside=True):
+        yield
+
+
+@contextmanager
+def open_default_group(comm: Communicator, *, inside: bool = False) -> Iterator[dist.ProcessGroup]:
+    """Context in which `comm` is the default group of this rank, `inside` that of another one if so asked."""
     made: list[CommunicatorProcessGroup] = []
 
     def new_group(global_ranks: list[int], name: str, description: str) -> dist.ProcessGroup:
@@ -33,7 +40,7 @@ def open_default_group(comm: Communicator) -> Iterator[dist.ProcessGroup]:
         made.append(group)
         return group
 
-    with rank_state(new_group) as world:
+    with rank_state(new_group, inside=inside) as world:
         default = CommunicatorProcessGroup(comm, range(comm.size), DEFAULT_NAME, "default_pg")
         made.append(default)
         register(world, default, _NoStore(), DEFAULT_NAME)

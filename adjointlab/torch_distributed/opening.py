@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from adjointlab.worlds.torch.communicator import CaseGroup
 
-__all__ = ["device_mesh", "load_process_groups", "process_group"]
+__all__ = ["device_mesh", "load_process_groups", "lone_group", "process_group"]
 
 
 @contextmanager
@@ -39,6 +39,24 @@ def process_group(comm: Communicator) -> Iterator[dist.ProcessGroup]:
         return
     with load_process_groups()(comm) as group:
         yield group
+
+
+@contextmanager
+def lone_group(comm: Communicator) -> Iterator[None]:
+    """Context in which this rank's default process group, while that of `comm` is open, is one that it is alone in.
+
+    For code that has to do what it does in a job of one process, whatever it asks torch.distributed.
+    """
+    if getattr(comm, "case_group", None) is not None:
+        from adjointlab.torch_distributed import real_group
+
+        with real_group.open_lone_group():
+            yield
+        return
+    from adjointlab.torch_distributed import default_group
+
+    with default_group.open_lone_group(comm):
+        yield
 
 
 def load_process_groups() -> Callable[[Communicator], AbstractContextManager[dist.ProcessGroup]]:

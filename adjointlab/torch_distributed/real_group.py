@@ -9,7 +9,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -19,13 +19,17 @@ import torch.distributed.nn.functional
 from torch.distributed import distributed_c10d as c10d
 
 from adjointlab.torch_distributed.meshes import MeshesOfRanks, forget_meshes
-from adjointlab.torch_distributed.world_state import RankWorld
+from adjointlab.torch_distributed.world_state import RankWorld, register_again
 from adjointlab.worlds.torch.communicator import CaseGroup
 
-__all__ = ["open_real_group"]
+__all__ = ["open_lone_group", "open_real_group"]
 
 _module: Any = c10d
 _in_c: Any = torch._C._distributed_c10d
+
+
+_REPLACED: Final = ("_world", "_backend", "_default_pg_init_method", "_new_process_group_helper")
+"""What a default group changes in torch's module."""
 
 
 @contextmanager
@@ -38,7 +42,7 @@ def open_real_group(case: CaseGroup) -> Iterator[dist.ProcessGroup]:
     with ExitStack() as stack:
         world = _CaseWorld()
         meshes = MeshesOfRanks(lambda: world.identity)
-        for name in ("_world", "_backend", "_default_pg_init_method", "_new_process_group_helper"):
+        for name in _REPLACED:
             stack.callback(setattr, _module, name, getattr(_module, name))
         stack.callback(setattr, sys, "excepthook", sys.excepthook)
         if standing.default_pg is not None:
@@ -71,11 +75,33 @@ def open_real_group(case: CaseGroup) -> Iterator[dist.ProcessGroup]:
             group.shutdown()
 
 
-class _CaseWorld(RankWorld):
-    """The state of torch.distributed in a case."""
+@contextmanager
+def open_lone_group() -> Iterator[None]:
+    """Context in which the default group of this rank, inside that of a case, is one that it is alone in."""
+    case_world: _CaseWorld = _module._world
+    with ExitStack() as stack:
+        for name in _REPLACED:
+            stack.callback(setattr, _module, name, getattr(_module, name))
+        stack.callback(setattr, sys, "excepthook", sys.excepthook)
+        _in_c._unregister_all_process_groups()  # whose names the groups inside have too
+        stack.callback(register_again, case_world)
+        world = _CaseWorld(is_alone=True)
+        _module._world, _module._new_process_group_helper = world, case_world.make_group
+        stack.callback(_forget, world)
+        store = _in_c.HashStore()
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        yield
+        for group in tuple(world.pg_map):
+            group.shutdown()
 
-    def __init__(self) -> None:
+
+class _CaseWorld(RankWorld):
+    """The state of torch.distributed in a case, or inside it of a rank that `is_alone`."""
+
+    def __init__(self, *, is_alone: bool = False) -> None:
         super().__init__(_made_by_torch)
+        self.is_alone = is_alone
+        self.make_group: Callable[..., Any] = _module._new_process_group_helper
 
 
 def _made_by_torch(ranks: list[int], name: str, description: str) -> NoReturn:

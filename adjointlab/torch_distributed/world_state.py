@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from adjointlab.torch_distributed.meshes import MeshesOfRanks, forget_meshes
 
-__all__ = ["NewGroup", "RankWorld", "rank_state", "register"]
+__all__ = ["NewGroup", "RankWorld", "rank_state", "register", "register_again"]
 
 _in_c: Any = torch._C._distributed_c10d
 
@@ -28,11 +28,14 @@ NewGroup = Callable[[list[int], str, str], dist.ProcessGroup]
 
 
 @contextmanager
-def rank_state(new_group: NewGroup) -> Iterator[RankWorld]:
-    """Context in which this thread has a state of torch.distributed of its own, whose groups are made by `new_group`."""
+def rank_state(new_group: NewGroup, *, inside: bool = False) -> Iterator[RankWorld]:
+    """Context in which this thread has a state of torch.distributed of its own, whose groups are made by `new_group`.
+
+    Raises `RuntimeError` where it has one already, unless this one is to be used `inside` that.
+    """
     standing: Any = c10d._world
     installation = standing.installation if isinstance(standing, _WorldOfThread) else _Installation()
-    with installation.opened(RankWorld(new_group)) as world:
+    with installation.opened(RankWorld(new_group), inside=inside) as world:
         yield world
 
 
@@ -90,12 +93,15 @@ class _Installation:
         return getattr(self.of_thread, "world", self.world_before)
 
     @contextmanager
-    def opened(self, world: RankWorld) -> Iterator[RankWorld]:
+    def opened(self, world: RankWorld, *, inside: bool) -> Iterator[RankWorld]:
         """Context in which `world` is the state of this thread."""
-        if hasattr(self.of_thread, "world"):
+        outer: RankWorld | None = getattr(self.of_thread, "world", None)
+        if outer is not None and not inside:
             raise RuntimeError(
                 "a process group is open on this rank already: close it before you open another"
             )
+        if outer is not None:
+            _in_c._unregister_all_process_groups()  # whose names the groups inside have too
         if not self._open:
             self._install()
         self._open += 1
@@ -105,7 +111,11 @@ class _Installation:
         finally:
             _in_c._unregister_all_process_groups()  # of this thread
             forget_meshes()
-            del self.of_thread.world
+            if outer is None:
+                del self.of_thread.world
+            else:
+                self.of_thread.world = outer
+                register_again(outer)
             self._open -= 1
             if not self._open:
                 self._uninstall()
@@ -149,6 +159,13 @@ class _Installation:
         group = world.new_group(global_ranks_in_group, group_name, group_desc or "undefined")
         register(world, group, store, group_name, pg_tag)
         return group, store
+
+
+def register_again(world: Any) -> None:
+    """Have functional collectives find the groups of `world` by their names, after those of another."""
+    for group, name in world.pg_names.items():
+        _in_c._register_process_group(name, group)
+    _in_c._set_global_rank(world.default_pg.rank())
 
 
 def register(

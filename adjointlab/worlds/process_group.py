@@ -55,7 +55,8 @@ def _checked(
     original: Callable[..., Any], run: CurrentRun, ranks: int | None, takes_groups_only: bool
 ) -> Callable[..., Any]:
     def checked(*arguments: Any, **keywords: Any) -> Any:
-        default = sys.modules["torch.distributed.distributed_c10d"]._world.default_pg
+        world = sys.modules["torch.distributed.distributed_c10d"]._world
+        default, is_alone = world.default_pg, getattr(world, "is_alone", False)
         owners = [group.rank_of_run for group in (default, *arguments) if hasattr(group, "rank_of_run")]
         if len(owners) > 1 and len(set(owners)) > 1:
             run.refuse(
@@ -63,8 +64,8 @@ def _checked(
                 "groups and meshes in the operator or module, make them in each call, or name the package in the subject's `rank_local`",
                 FindingKind.GROUP_OF_ANOTHER_RANK,
             )
-        # One of the lab is over a communicator of this run.
-        if default is not None and not owners and default.size() != ranks:
+        # One of the lab is over a communicator of this run, or has this rank alone.
+        if default is not None and not owners and not is_alone and default.size() != ranks:
             run.refuse(
                 f"a process group of torch.distributed is used, whose default group has {default.size()} ranks, and they are not "
                 "those of the case: use the communicator that the operator is given"

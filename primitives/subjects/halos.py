@@ -77,14 +77,14 @@ def _unchanged(x: Array, *, periodic: Sequence[int], **_: object) -> object:
     return NotImplemented if periodic else x
 
 
-@subject(HaloExchange, arrays=LIBRARIES, reference=_unchanged, every=_every_halo_exchange)
+@subject.operator(HaloExchange, arrays=LIBRARIES, reference=_unchanged, every=_every_halo_exchange)
 def halo_exchanges(draw: DrawFn, ranks: int) -> Parameters:
     """Windows that a kernel needs, and any others, around any cut."""
     return _halos(draw, ranks)
 
 
 # Padded tensors are domain and codomain, so the matrices are larger and the default bound is lower.
-@subject(HaloExchangeInPlace, arrays=LIBRARIES, every=partial(_every_halo_exchange, ranks=3))
+@subject.operator(HaloExchangeInPlace, arrays=LIBRARIES, every=partial(_every_halo_exchange, ranks=3))
 def halo_exchanges_in_place(draw: DrawFn, ranks: int) -> Parameters:
     """The cases of :func:`halo_exchanges`; each worker's tensor is padded to hold its bulk too."""
     return _halos(draw, ranks)

@@ -50,12 +50,12 @@ def _buffers_in_both_forms(draw: DrawFn, ranks: int) -> Parameters:
     return {**_buffers(draw, ranks), "in_place": draw(st.booleans())}
 
 
-allocates = subject(Allocate, arrays=LIBRARIES, every=_every_buffer)(_buffers)
-deallocates = subject(Deallocate, arrays=LIBRARIES, every=_every_buffer)(_buffers)
-clears = subject(Clear, arrays=LIBRARIES, every=_every_buffer)(_buffers)
-adds = subject(Add, arrays=LIBRARIES, every=_every_buffer)(_buffers)
-copies = subject(Copy, arrays=LIBRARIES, every=_every_buffer_in_both_forms)(_buffers_in_both_forms)
-moves = subject(Move, arrays=LIBRARIES, every=_every_buffer_in_both_forms)(_buffers_in_both_forms)
+allocates = subject.operator(Allocate, arrays=LIBRARIES, every=_every_buffer)(_buffers)
+deallocates = subject.operator(Deallocate, arrays=LIBRARIES, every=_every_buffer)(_buffers)
+clears = subject.operator(Clear, arrays=LIBRARIES, every=_every_buffer)(_buffers)
+adds = subject.operator(Add, arrays=LIBRARIES, every=_every_buffer)(_buffers)
+copies = subject.operator(Copy, arrays=LIBRARIES, every=_every_buffer_in_both_forms)(_buffers_in_both_forms)
+moves = subject.operator(Move, arrays=LIBRARIES, every=_every_buffer_in_both_forms)(_buffers_in_both_forms)
 
 
 def _every_send_receive(*, ranks: int = 3, order: int = 2, side: int = 2) -> Iterator[SizedCase]:
@@ -69,7 +69,7 @@ def _every_send_receive(*, ranks: int = 3, order: int = 2, side: int = 2) -> Ite
                 yield world, {"layout": Layout(shape, partition), "destination": target, "form": form}
 
 
-@subject(SendReceive, arrays=LIBRARIES, every=_every_send_receive)
+@subject.operator(SendReceive, arrays=LIBRARIES, every=_every_send_receive)
 def send_receives(draw: DrawFn, ranks: int) -> Parameters:
     """Any two workers, or one that sends to itself."""
     source = draw(st.integers(0, ranks - 1))

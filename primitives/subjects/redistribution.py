@@ -36,7 +36,7 @@ def _every_all_gather(
                 yield world, {"layout": layout, "dim": dim, "copies": copies}
 
 
-@subject(AllGather, arrays=LIBRARIES, every=_every_all_gather)
+@subject.operator(AllGather, arrays=LIBRARIES, every=_every_all_gather)
 def all_gathers(draw: DrawFn, ranks: int) -> Parameters:
     """Any cut in any dimension; copies of all local types along it and along the rest of the grid."""
     narrow, dim = draw(_cut_layouts(ranks))
@@ -58,7 +58,7 @@ def _every_reduce_scatter(
             yield world, {**parameters, "summands": summands}
 
 
-@subject(ReduceScatter, arrays=LIBRARIES, every=_every_reduce_scatter)
+@subject.operator(ReduceScatter, arrays=LIBRARIES, every=_every_reduce_scatter)
 def reduce_scatters(draw: DrawFn, ranks: int) -> Parameters:
     """Any cut of any dimension that is whole; summands of both local types."""
     return {**_whole_dimension(draw, ranks), "summands": draw(st.sampled_from(("varying", "partial")))}
@@ -73,7 +73,7 @@ def _every_discard(
             yield world, {**parameters, "copies": copies}
 
 
-@subject(Discard, arrays=LIBRARIES, every=_every_discard)
+@subject.operator(Discard, arrays=LIBRARIES, every=_every_discard)
 def discards(draw: DrawFn, ranks: int) -> Parameters:
     """Any cut of any dimension that is whole; copies of all local types."""
     return {**_whole_dimension(draw, ranks), "copies": draw(st.sampled_from(_COPIES))}
@@ -178,7 +178,7 @@ def _subsets(entries: Sequence[int]) -> Iterator[tuple[int, ...]]:
         yield tuple(entry for entry, taken in zip(entries, chosen, strict=True) if taken)
 
 
-@subject(Redistribute, arrays=LIBRARIES, every=_every_redistribute)
+@subject.operator(Redistribute, arrays=LIBRARIES, every=_every_redistribute)
 def redistributes(draw: DrawFn, ranks: int) -> Parameters:
     """Any two assignments over a grid on any workers, with summands along any of the redundant grid dimensions."""
     grid = draw(strategies.partitions(ranks, whole=False))

@@ -81,7 +81,7 @@ def _every_all_sum_reduce(*, ranks: int = 4, order: int = 3, side: int = 2) -> I
                 yield partition.size, {"layout": layout, "dims": dims}
 
 
-@subject(Broadcast, arrays=LIBRARIES, every=_every_broadcast)
+@subject.operator(Broadcast, arrays=LIBRARIES, every=_every_broadcast)
 def broadcasts(draw: DrawFn, ranks: int) -> Parameters:
     """P_x and P_y of different orders and on any ranks, transposed or not; tensors cut along P_x or copied."""
     pair = draw(strategies.broadcasting_partitions(ranks))
@@ -95,7 +95,7 @@ def broadcasts(draw: DrawFn, ranks: int) -> Parameters:
     }
 
 
-@subject(SumReduce, arrays=LIBRARIES, every=_every_sum_reduce)
+@subject.operator(SumReduce, arrays=LIBRARIES, every=_every_sum_reduce)
 def sum_reduces(draw: DrawFn, ranks: int) -> Parameters:
     """The partitions of a broadcast, the other way round; tensors cut along what is not summed over."""
     pair = draw(strategies.broadcasting_partitions(ranks))
@@ -115,7 +115,7 @@ def sum_reduces(draw: DrawFn, ranks: int) -> Parameters:
     }
 
 
-@subject(AllSumReduce, arrays=LIBRARIES, every=_every_all_sum_reduce)
+@subject.operator(AllSumReduce, arrays=LIBRARIES, every=_every_all_sum_reduce)
 def all_sum_reduces(draw: DrawFn, ranks: int) -> Parameters:
     """Any partition, summed over any of its dimensions; tensors cut along the others."""
     partition = draw(strategies.partitions(ranks, whole=False))

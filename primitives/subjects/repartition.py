@@ -103,7 +103,7 @@ def _onto_windows(world: int, side: int) -> Iterator[SizedCase]:
                     yield world, {"layout": layout, "target": target}
 
 
-@subject(Repartition, arrays=LIBRARIES, every=_every_repartition)
+@subject.operator(Repartition, arrays=LIBRARIES, every=_every_repartition)
 def repartitions(draw: DrawFn, ranks: int) -> Parameters:
     """Any layout to any layout of a tensor: grids, orders of workers, cuts, copies of all local types, padding, gaps,
     and targets with halos.
@@ -173,13 +173,13 @@ def _every_scatter(*, ranks: int = 4, order: int = 2, side: int = 3) -> Iterator
                 yield max(prod(grid), root + 1), {"layout": layout, "root": root}
 
 
-@subject(Scatter, arrays=LIBRARIES, every=_every_scatter)
+@subject.operator(Scatter, arrays=LIBRARIES, every=_every_scatter)
 def scatters(draw: DrawFn, ranks: int) -> Parameters:
     """From any worker to any cut, in the partition or out of it."""
     return {**blocks.layout_and_dtype(draw, ranks), "root": draw(st.integers(0, ranks - 1))}
 
 
-@subject(Gather, arrays=LIBRARIES, every=_every_scatter)
+@subject.operator(Gather, arrays=LIBRARIES, every=_every_scatter)
 def gathers(draw: DrawFn, ranks: int) -> Parameters:
     """From any cut to any worker, in the partition or out of it."""
     return {**blocks.layout_and_dtype(draw, ranks), "root": draw(st.integers(0, ranks - 1))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from itertools import pairwise, product
 from typing import Any
@@ -273,3 +274,46 @@ def test_arguments_of_strategies_that_are_left_out_are_these() -> None:
 def test_a_strategy_is_made_once_for_equal_arguments(make: Any, arguments: tuple[Any, ...]) -> None:
     """Hypothesis examines a strategy at its first draw, which takes as long as the draw."""
     assert make(*arguments) is make(*arguments)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("largest", [0, 1, 2, 3, 7])
+def test_no_side_is_above_the_largest_that_is_given(order: int, largest: int) -> None:
+    @QUICK
+    @given(strategies.shapes(order, largest))
+    def sides(shape: tuple[int, ...]) -> None:
+        assert len(shape) == order
+        assert all(0 <= side <= largest for side in shape)
+
+    sides()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [
+        (lambda: strategies.shapes(1, -1), "largest: at least 0, not -1"),
+        (lambda: strategies.rank_orders(2, 5), "size: 5 of 2 ranks cannot be drawn"),
+        (lambda: strategies.layouts(2, ndim=3, shape=(4,)), "ndim: 3, but the shape (4,) has 1 dimension"),
+        (
+            lambda: strategies.layouts(2, ndim=3, partition=(2,)),
+            "partition: 2 partition cuts 1 dimension, not 3",
+        ),
+        (
+            lambda: strategies.dtypes("float32"),
+            "names: 'float32' is no list of element types, such as ['float32']",
+        ),
+        (lambda: strategies.dtypes(["f8"]), "dtype: 'f8' is not one of float64"),
+    ],
+)
+def test_arguments_that_fit_nothing_are_refused(strategy: Callable[[], Any], told: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(told)):
+        find(strategy(), lambda _: True, settings=FINDS)
+
+
+def test_a_grid_may_be_given_as_a_list() -> None:
+    @QUICK
+    @given(strategies.shapes(2, divisible_by=[2, 3]))
+    def sides(shape: tuple[int, ...]) -> None:
+        assert (shape[0] % 2, shape[1] % 3) == (0, 0)
+
+    sides()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -16,7 +18,11 @@ from adjointlab.checks.context import INPUT_VALUES, InputSetting
 from adjointlab.core.space import LocalType
 from adjointlab.engine import case as module
 from adjointlab.engine.case import Case, _memory_orders, cases, from_data, to_data
+from adjointlab.engine.discovery import found_as
+from adjointlab.engine.search import Budget
+from adjointlab.session import run_check
 from adjointlab.worlds.schedule import schedules_from
+from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.drawing import first_examples
 from tests.samples import RingShift
 
@@ -120,6 +126,7 @@ TYPES = "use None, bool, int, float, complex, str, lists, dictionaries, Partitio
         ({"a": {1, 2}}, f"a set is no data for a case; {TYPES}"),
         (Shard(), f"a Shard is no data for a case; {TYPES}"),
         ((b"",), f"a bytes is no data for a case; {TYPES}"),
+        (np.zeros(2), f"an ndarray is no data for a case; {TYPES}"),
     ],
 )
 def test_what_cannot_be_written_is_refused(value: Any, told: str) -> None:
@@ -265,3 +272,28 @@ def test_a_case_is_drawn_from_the_choices_that_subject_and_check_leave(
         schedules_from(2**16 - 1, schedules) if schedules > 1 else (),
         INPUT_VALUES[-1] if varied else "integers",
     )
+
+
+def test_scalars_of_numpy_are_written_as_those_of_python() -> None:
+    scalars = [np.int64(3), np.bool_(True), np.float32(0.5), np.complex64(1j)]
+    written = from_data(to_data(scalars))
+    assert written == [3, True, 0.5, 1j]
+    assert [type(each) for each in written] == [int, bool, float, complex]
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(np.zeros(2), "an ndarray is no data"), (st.integers(0, 3), "is a `draw(...)` around it missing?")],
+)
+def test_a_strategy_that_draws_what_no_file_holds_is_refused_before_any_case_runs(
+    value: Any, told: str
+) -> None:
+    @al.subject.pair(lambda comm, x, wide: x, lambda comm, y, wide: y)
+    def drawn(draw: Any, ranks: int) -> dict[str, Any]:
+        space = al.Space(al.Layout((4,), (ranks,)))
+        return {"domain": space, "codomain": space, "wide": value}
+
+    result = run_check(SimulatedWorld(1), found_as(drawn), "adjoint", Budget(3, seed=1), Path("."))
+    assert result.is_misdeclared
+    assert "'wide' in the strategy's dictionary" in result.result.verdict.headline
+    assert told in result.result.verdict.headline

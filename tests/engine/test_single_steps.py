@@ -52,6 +52,10 @@ def test_boundaries_roots_and_shapes_are_made_smaller_too() -> None:
     )
 
 
+def test_a_list_stays_a_list() -> None:
+    assert steps(1, sides=[2, 3]) == [(1, {"sides": [1, 3]}), (1, {"sides": [2, 2]})]
+
+
 def test_a_side_of_two_becomes_one_and_integers_come_nearer_to_zero() -> None:
     layout = al.Layout((2,), (1,))
     assert steps(1, layout=layout) == [(1, {"layout": al.Layout((1,), (1,))})]

@@ -72,6 +72,13 @@ def test_only_subjects_are_accepted() -> None:
         al.coherence_tests(lambda draw, ranks: {})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="'nonsense' is not one of adjoint"):
         al.coherence_tests(find_subject(f"{SAMPLES}:right"), checks=["nonsense"])
+    with pytest.raises(
+        ValueError, match="gradients does not apply to RingShift; those that do are adjoint, matrix"
+    ):
+        al.coherence_tests(find_subject(f"{SAMPLES}:right"), checks=["gradients"])
+    for none in ("adjoint", []):
+        with pytest.raises(ValueError, match="is no list of names"):
+            al.coherence_tests(find_subject(f"{SAMPLES}:right"), checks=none)
 
 
 def test_a_failure_is_the_text_alone_and_is_replayed_first_the_next_time(tmp_path: Path) -> None:

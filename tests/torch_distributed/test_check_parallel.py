@@ -13,7 +13,8 @@ import torch.distributed as dist
 from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -282,3 +283,70 @@ def test_what_cannot_be_compared_is_said(
 ) -> None:
     with pytest.raises(AssertionError, match=message):
         al.check_parallel(model, parallelize, EXAMPLE, mesh=mesh, cases=1, world=world)
+
+
+def sharded_optimizer(parameters: Any) -> Any:
+    return ZeroRedundancyOptimizer(parameters, optimizer_class=torch.optim.Adam, lr=0.1)
+
+
+def either_optimizer(parameters: Any) -> Any:
+    return (sharded_optimizer if dist.get_world_size() > 1 else partial(torch.optim.Adam, lr=0.1))(parameters)
+
+
+@pytest.mark.parametrize("optimizer", [sharded_optimizer, either_optimizer])
+def test_the_sequential_module_is_alone_in_its_process_group(
+    world: al.SimulatedWorld, optimizer: Callable[..., Any]
+) -> None:
+    subject = al.subject.parallel(model, replicated, data_parallel="mean", optimizer=optimizer, steps=2)(
+        lambda draw, ranks: {"inputs": (2 * ranks, 3)}
+    )
+    verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0)).verdict
+    assert verdict.is_coherent, str(verdict)
+
+
+def test_a_module_that_rounds_otherwise_says_by_how_much(world: al.SimulatedWorld) -> None:
+    def in_half_precision(module: Any, mesh: Any) -> None:
+        fully_shard(
+            module,
+            mesh=mesh,
+            mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float64),
+        )
+
+    def check(**declared: Any) -> Any:
+        subject = al.subject.parallel(model, in_half_precision, data_parallel="mean")(
+            lambda draw, ranks: {"inputs": (2 * ranks, 3)} | declared
+        )
+        return investigate(world, subject, "sequential", Budget(4, ranks=2, seed=0)).verdict
+
+    assert not check().is_coherent
+    assert check(rounding=2.0**-6).is_coherent
+    assert "rounding: 'much' is no number from 0 on" in check(rounding="much").headline
+
+
+def test_a_sparse_gradient_is_compared_as_a_dense_one(world: al.SimulatedWorld) -> None:
+    subject = al.subject.parallel(
+        lambda: nn.Embedding(5, 2, sparse=True), as_it_is, prepare=lambda x: [x.long() % 5]
+    )(lambda draw, ranks: {"inputs": (3,)})
+    verdict = investigate(world, subject, "gradients", Budget(4, ranks=2, seed=0)).verdict
+    assert verdict.is_coherent, str(verdict)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "mesh", "told"),
+    [
+        ("abc", None, "inputs: a str is no torch.Tensor, no list of them, and no strategy"),
+        ([], None, "inputs: a list is no torch.Tensor"),
+        (EXAMPLE, ["dp", "dp"], "mesh: ['dp', 'dp'] has one name twice"),
+    ],
+)
+def test_examples_and_meshes_that_are_none_are_refused(inputs: Any, mesh: Any, told: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(told)):
+        al.check_parallel(model, as_it_is, inputs, mesh=mesh)
+
+
+def test_an_example_may_have_negative_integers_alone(world: al.SimulatedWorld) -> None:
+    class Counts(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.double() * 2
+
+    al.check_parallel(Counts(), as_it_is, torch.tensor([-1, -1]), world=world, cases=2)

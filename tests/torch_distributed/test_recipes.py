@@ -193,8 +193,15 @@ def test_a_mesh_of_other_than_all_ranks_or_without_that_dimension_is_refused(
         assert f"has {4 if len(mesh) == 2 else 1} entries" in str(error.value)
     given: list[tuple[Any, str]] = [({"a": 2}, r"\('a',\)"), ((2,), "None")]
     for named, names in given:
-        with pytest.raises(ValueError, match=f"^data_parallel: the mesh has no dimension 'b', but {names}$"):
+        with pytest.raises(
+            SubjectError, match=f"^data_parallel: the mesh has no dimension 'b', but {names}$"
+        ):
             made(world, ParallelRecipe(Sum, as_it_is, {"b": "sum"}), mesh=named, inputs=(2, 3))
+    for dim in (1, -1):
+        with pytest.raises(
+            SubjectError, match=f"^data_parallel: the mesh has no dimension {dim}, but 1 dimension from 0 on$"
+        ):
+            made(world, ParallelRecipe(Sum, as_it_is, {dim: "sum"}), mesh=(2,), inputs=(2, 3))
 
 
 def test_a_mesh_is_given_by_extents_or_by_extents_by_name() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -170,6 +171,7 @@ def results_of_twin(
 
     Raises :class:`Inapplicable` where its results are not finite, and where other values than small integers are too much for it.
     """
+    run = partial(_run_alone, context, run)
     unfit = Inapplicable("the sequential layer gives NaN or infinity")
     allowances = None
     if context.values == INPUT_VALUES[0]:
@@ -190,6 +192,11 @@ def results_of_twin(
     if context.needs_run and allowances is not None:
         allowances.measure()
     return results, allowances
+
+
+def _run_alone(context: CheckContext, run: Callable[[], Mapping[str, Local]]) -> Mapping[str, Local]:
+    with context.alone():
+        return run()
 
 
 @contextmanager

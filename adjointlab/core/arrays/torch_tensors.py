@@ -29,12 +29,16 @@ def is_dtensor(tensor: object) -> bool:
 def local_gradient(leaf: Any) -> Any:
     """The part that this rank holds of the gradient of a leaf; None if it has none.
 
-    DTensor may leave the sum of a gradient for later: it has the placements of its leaf here. Collective then.
+    DTensor may leave the sum of a gradient for later: it has the placements of its leaf here. Collective then. A sparse one, as an
+    embedding may have, is returned as a dense one.
     """
     gradient = leaf.grad
     if is_dtensor(gradient) and gradient.placements != leaf.placements:
         gradient = gradient.redistribute(placements=leaf.placements)
-    return None if gradient is None else local_part(gradient)
+    if gradient is None:
+        return None
+    held = local_part(gradient)
+    return held.to_dense() if held.is_sparse else held
 
 
 def move_module(module: Any, memory: str) -> None:

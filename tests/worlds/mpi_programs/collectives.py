@@ -153,6 +153,26 @@ def alltoalls(comm, mpi):
 
 
 @program
+def counts_of_a_block(comm, mpi):
+    rank, size = comm.Get_rank(), comm.Get_size()
+
+    def blocks(number, spare=0):
+        return np.full(2 * number + spare, -1.0)
+
+    def two(array):
+        return [array, 2, mpi.DOUBLE]
+
+    gathered, received, scattered, reduced, every = (blocks(n, 3) for n in (size, size, 1, 1, size))
+    comm.Allgather(two(ramp(comm, 5)), two(every))
+    comm.Alltoall(two(ramp(comm, 2 * size + 1)), two(received))
+    comm.Gather(two(ramp(comm, 3)), two(gathered) if rank == 0 else None, 0)
+    comm.Scatter(two(ramp(comm, 2 * size)) if rank == 0 else None, two(scattered), 0)
+    comm.Reduce_scatter_block(two(ramp(comm, 2 * size + 1)), two(reduced), mpi.SUM)
+    comm.Ialltoall(two(ramp(comm, 2 * size)), two(later := blocks(size))).Wait()
+    return every, received, gathered, scattered, reduced, later
+
+
+@program
 def reduce_scatters(comm, mpi):
     rank, size = comm.Get_rank(), comm.Get_size()
     every = counts(comm)

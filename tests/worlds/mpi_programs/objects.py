@@ -21,6 +21,22 @@ def objects(comm, mpi):
 
 
 @program
+def objects_that_a_posted_receive_takes(comm, mpi):
+    left, right = neighbours(comm)
+    seen = []
+    for source, dest in ((left, right), (comm.Get_rank(), comm.Get_rank())):
+        request = comm.irecv(source=source, tag=4)
+        comm.ssend((comm.Get_rank(), "waits for its receive"), dest, 4)
+        seen.append(request.wait())
+        request = comm.irecv(source=source, tag=5)
+        sending = comm.issend("polled", dest, 5)
+        while not sending.test()[0]:
+            pass
+        seen.append(request.wait())
+    return seen
+
+
+@program
 def messages_of_one_sender_in_order(comm, mpi):
     left, right = neighbours(comm)
     requests = [comm.isend((comm.Get_rank(), place), right, place % 2) for place in range(4)]

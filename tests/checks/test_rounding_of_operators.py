@@ -1,0 +1,218 @@
+"""What rounding does to an operator is measured: right operators in several steps pass, and small coefficients hide nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import adjointlab as al
+from adjointlab.checks.context import CheckContext, InputSetting
+from adjointlab.checks.verdict import Verdict
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.worlds.simulated.world import SimulatedWorld
+
+pytestmark = pytest.mark.mpi_skip
+
+CHECKS = ("adjoint", "matrix", "linearity", "reentrancy")
+
+
+class Local(al.LinearOperator):
+    """Two functions of whole vectors on one rank."""
+
+    def __init__(self, comm: Any, n: int, *, dtype: str = "float64") -> None:
+        self.comm = comm
+        self.domain = self.codomain = al.Space(al.Layout((n,), al.Partition((1,))), dtype=dtype)
+        self.steps = [np.random.default_rng(n + k).standard_normal((n, n)) for k in range(3)]
+
+    def forward(self, x: Any) -> Any:
+        for step in self.steps:
+            x = step @ x
+        return np.array(x)
+
+    def adjoint(self, y: Any) -> Any:
+        for step in self.steps[::-1]:
+            y = step.T @ y
+        return np.array(y)
+
+
+class Fourier(Local):
+    def __init__(self, comm: Any, n: int) -> None:
+        super().__init__(comm, n, dtype="complex128")
+
+    def forward(self, x: Any) -> Any:
+        return np.fft.fft(x)
+
+    def adjoint(self, y: Any) -> Any:
+        return np.fft.ifft(y) * y.size
+
+
+class SecondDifferenceOfSmoothed(Local):
+    """Its coefficients are far smaller than what is in between."""
+
+    def __init__(self, comm: Any, n: int) -> None:
+        super().__init__(comm, n)
+        i = np.arange(n)
+        difference = (2 * np.eye(n) - np.eye(n, k=1) - np.eye(n, k=-1)) / 3
+        difference[[0, -1]] = 0
+        self.steps = [np.exp(-(((i[:, None] - i) / 200.0) ** 2) / 2) / 7, difference]
+
+
+class Implicit(Local):
+    """Fifteen steps of Crank and Nicolson, each a solve."""
+
+    def __init__(self, comm: Any, n: int) -> None:
+        super().__init__(comm, n)
+        laplacian = 8 * (2 * np.eye(n) - np.eye(n, k=1) - np.eye(n, k=-1))
+        self.a, self.b = np.eye(n) + laplacian / 2, np.eye(n) - laplacian / 2
+
+    def forward(self, x: Any) -> Any:
+        for _ in range(15):
+            x = np.linalg.solve(self.a, self.b @ x)
+        return np.array(x)
+
+    def adjoint(self, y: Any) -> Any:
+        for _ in range(15):
+            y = self.b.T @ np.linalg.solve(self.a.T, y)
+        return np.array(y)
+
+
+class Shift(Local):
+    """Its adjoint is computed in the frequency domain, where no entry stays an integer."""
+
+    def forward(self, x: Any) -> Any:
+        return np.roll(x, 1)
+
+    def adjoint(self, y: Any) -> Any:
+        turns = np.exp(2j * np.pi * np.fft.fftfreq(y.size))
+        return np.ascontiguousarray(np.fft.ifft(np.fft.fft(y) * turns).real)
+
+
+class Scaled(Local):
+    """Times a number, and in `adjoint` times another one."""
+
+    def __init__(self, comm: Any, n: int, by: float = 3.0, back: float | None = None) -> None:
+        super().__init__(comm, n)
+        self.by, self.back = by, by if back is None else back
+
+    def forward(self, x: Any) -> Any:
+        return x * self.by
+
+    def adjoint(self, y: Any) -> Any:
+        return y * self.back
+
+
+class Third(Scaled):
+    gain = 1
+    fan_in = 1
+
+    def __init__(self, comm: Any, n: int) -> None:
+        super().__init__(comm, n, 1 / 3)
+
+
+class Cast(Third):
+    def __init__(self, comm: Any, n: int) -> None:
+        super().__init__(comm, n)
+        self.codomain = al.Space(al.Layout((n,), al.Partition((1,))), dtype="float32")
+
+    def forward(self, x: Any) -> Any:
+        return x.astype(np.float32)
+
+    def adjoint(self, y: Any) -> Any:
+        return y.astype(np.float64)
+
+
+def verdict(operator: Any, check: str, sizes: tuple[int, ...], **arguments: Any) -> Verdict:
+    @al.subject.operator(operator, ranks=(1,))
+    def drawn(draw: Any, ranks: int) -> dict[str, Any]:
+        return {
+            "n": draw(al.strategies.rank_orders(len(sizes), 1).map(lambda order: sizes[order[0]]))
+        } | arguments
+
+    return investigate(SimulatedWorld(1), drawn, check, Budget(10, seed=1)).verdict
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize(
+    ("operator", "sizes"),
+    [
+        (Local, (100, 24, 3)),
+        (Fourier, (150, 97, 6)),
+        (SecondDifferenceOfSmoothed, (3, 12)),
+        (Implicit, (3, 9)),
+        (Shift, (5, 30)),
+        (Scaled, (1, 4)),
+        (Third, (1, 4)),
+        (Cast, (1, 4)),
+    ],
+)
+def test_a_right_operator_that_rounds_is_coherent(operator: Any, sizes: tuple[int, ...], check: str) -> None:
+    assert verdict(operator, check, sizes).is_coherent
+
+
+@pytest.mark.parametrize("by", [1.0, 1e-18, 1e18])
+@pytest.mark.parametrize("check", ["adjoint", "matrix"])
+def test_a_wrong_adjoint_is_found_whatever_the_size_of_the_coefficients(by: float, check: str) -> None:
+    assert not verdict(Scaled, check, (1, 4), by=by, back=by * (1 + 1e-9)).is_coherent
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_block_of_small_coefficients_is_judged_beside_one_of_large_ones(wrong: bool) -> None:
+    class Blocks(Local):
+        def forward(self, x: Any) -> Any:
+            half = x.size // 2
+            return np.concatenate([1e10 * x[:half], 1e-11 * x[half:]])
+
+        def adjoint(self, y: Any) -> Any:
+            half = y.size // 2
+            second = np.roll(y[half:], 1) if wrong else y[half:]
+            return np.concatenate([1e10 * y[:half], 1e-11 * second])
+
+    assert verdict(Blocks, "matrix", (8,)).is_coherent is not wrong
+
+
+def test_results_of_small_coefficients_are_compared_with_the_reference() -> None:
+    def tripled(comm: Any, x: Any) -> Any:
+        return x * (3e-18 if comm.Get_rank() == 1 else 1e-18)
+
+    @al.subject.pair(tripled, tripled, reference=lambda x: x * 1e-18, ranks=(2,))
+    def drawn(draw: Any, ranks: int) -> dict[str, Any]:
+        space = al.Space(al.Layout((4,), al.Partition((ranks,))))
+        return {"domain": space, "codomain": space}
+
+    assert not investigate(SimulatedWorld(2), drawn, "sequential", Budget(5, seed=1)).verdict.is_coherent
+
+
+def test_a_gain_that_is_declared_for_fractions_bounds_rounding_and_promises_nothing_exact() -> None:
+    def gain(operator: Any) -> Any:
+        def body(context: Any, _: None) -> Any:
+            comm = context.comm
+            return CheckContext(lambda: operator(comm, 4), InputSetting(seed=3), comm).gain
+
+        return SimulatedWorld(1).run(body, None).values[0]
+
+    assert not gain(Third).is_exact
+    assert gain(Third).row_sum == 1.0
+
+    class Whole(Scaled):
+        gain = 3
+
+    assert gain(Whole).is_exact
+    assert gain(Whole).value == 3
+
+
+def test_an_exhaustive_proof_of_what_rounds_could_not_be_judged() -> None:
+    @al.subject.operator(Fourier, ranks=(1,))
+    def drawn(draw: Any, ranks: int) -> dict[str, Any]:
+        return {"n": 5}
+
+    found = investigate(SimulatedWorld(1), drawn, "proof", Budget(1, seed=1)).verdict
+    assert found.headline == "its results round, and a proof compares them bit by bit"
+
+
+def test_two_weights_that_differ_in_the_last_digits_are_told_apart() -> None:
+    found = verdict(Scaled, "matrix", (1,), by=1.0, back=1 + 1e-9)
+    texts = dict(found.lines)
+    assert texts["adjoint"].endswith("1.0000000010000001")
+    assert texts["forward"].endswith(" 1")
