@@ -290,8 +290,8 @@ def _rounding_bound(draw: InnerProducts, seen: DotTestObservation) -> float:
     (sum_x, sum_y), (peak_x, peak_y) = sizes.sums, sizes.peaks
     fx, y, x, fstar_y = sizes.norms
     normwise = fx * y + x * fstar_y
-    # Where only the size of the operator is known, as in [Hewett21, eq. 26].
-    by_rows = seen.gain.row_sum * (peak_x * sum_y + peak_y * sum_x)
+    # An output of one term is as large as that term. Else, where only the size of the operator is known, as in [Hewett21, eq. 26].
+    by_rows = 0.0 if seen.gain.fan_in == 1 else seen.gain.row_sum * (peak_x * sum_y + peak_y * sum_x)
     return 2 * (gamma * (by_rows or normwise) + seen.gain.measured * normwise)
 
 

@@ -141,7 +141,7 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
             rows,
             BothDirections(forward, np.conj(adjoint.T)),
             Direction.ADJOINT if not adjoint_alike else Direction.FORWARD if not alike else None,
-            _of_coefficients(context.precision),
+            _of_coefficients(context),
             context.operator.gain or 0,
             _without_graph(context),
             repeated=BothDirections(
@@ -326,14 +326,14 @@ def _probed(
     return matrix, bool(np.array_equal(alone, matrix[:, [column]], equal_nan=True))
 
 
-def _of_coefficients(precision: int) -> float:
+def _of_coefficients(context: CheckContext) -> float:
     """Relative difference that entries may have which are not whole, whatever rounds when they are applied.
 
-    A third is rounded when it is stored, and again when it is applied; and two formulas for a cosine differ by many units in the last
-    place. In half precision that many would be a fault.
+    A third is rounded when it is stored, and again when it is applied. Where nobody declares anything of the coefficients, two
+    formulas for a cosine may differ by many units in the last place; in half precision that many would be a fault.
     """
-    unit = 2.0**-precision
-    return max(4 * unit, min(256 * unit, 2.0**-16))
+    unit = 2.0**-context.precision
+    return max(4 * unit, min(256 * unit, 2.0**-16) if context.operator.gain is None else 0.0)
 
 
 def _repeated(

@@ -47,7 +47,7 @@ def draw(forward: float, adjoint: float, bound: int = 0, *, sized: bool = True) 
 
 
 def judged(*draws: InnerProducts, gain: Gain, u: float = 0.0, spaces: Spaces = FULL) -> Verdict:
-    return ADJOINT.judge(spaces, [DotTestObservation(draws, None, gain, u)])
+    return ADJOINT.judge(spaces, [DotTestObservation(draws, None, gain, gain.roundings, u)])
 
 
 def observed(make: Any, seed: int = 0, what: Any = ADJOINT.observe, ranks: int = 2) -> Any:
@@ -263,8 +263,8 @@ def test_in_a_pairing_of_real_and_complex_spaces_the_real_part_counts() -> None:
 
 def test_no_schedule_may_change_the_inner_products_of_any_draw_beyond_rounding() -> None:
     ranks = [
-        DotTestObservation((draw(1, 2, 7, sized=False), draw(3, 4)), None, UNKNOWN, 1 / 64),
-        DotTestObservation((draw(10, 20, 7, sized=False), draw(30, 40)), None, UNKNOWN, 1 / 64),
+        DotTestObservation((draw(1, 2, 7, sized=False), draw(3, 4)), None, UNKNOWN, 2, 1 / 64),
+        DotTestObservation((draw(10, 20, 7, sized=False), draw(30, 40)), None, UNKNOWN, 2, 1 / 64),
     ]
     # γ = 2u / (1 - 2u) = 1/31 of three terms, times 2, and |Fx| |y| + |x| |F*y| = sqrt(18 · 8) + sqrt(2 · 32)
     within = 2 / 31 * (12 + 8)

@@ -204,8 +204,8 @@ def test_no_schedule_may_change_a_matrix_beyond_its_tolerance() -> None:
 
 def test_matrices_of_other_shapes_differ_whichever_is_larger() -> None:
     one, other = MatrixResult(np.zeros((2, 3)), 0.0), MatrixResult(np.zeros((2, 4)), 0.0)
-    assert one.difference(other) == ("shape", "(2, 3)", "(2, 4)", None, None)
-    assert other.difference(one) == ("shape", "(2, 4)", "(2, 3)", None, None)
+    assert one.difference(other) == ("shape", "(2, 3)", "(2, 4)", None, None, False)
+    assert other.difference(one) == ("shape", "(2, 4)", "(2, 3)", None, None, False)
 
 
 # Beside the specification.
