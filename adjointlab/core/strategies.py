@@ -108,7 +108,7 @@ def shapes(
     empty = st.lists(st.integers(0, top), min_size=order, max_size=order)
     # The mixture weighs different sides above 1 twice.
     different = []
-    if widest > order:
+    if widest - 1 >= max(1, order):
         different = [st.lists(st.integers(2, widest), min_size=order, max_size=order, unique=True)] * 2
     sides = st.one_of(any_sides, *different, empty).map(tuple)
     if divisible_by is None:

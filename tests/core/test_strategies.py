@@ -296,7 +296,7 @@ def test_no_side_is_above_the_largest_that_is_given(order: int, largest: int) ->
         (lambda: strategies.layouts(2, ndim=3, shape=(4,)), "ndim: 3, but the shape (4,) has 1 dimension"),
         (
             lambda: strategies.layouts(2, ndim=3, partition=(2,)),
-            "partition: 2 partition cuts 1 dimension, not 3",
+            "partition: 2 cuts 1 dimension, not 3",
         ),
         (
             lambda: strategies.dtypes("float32"),

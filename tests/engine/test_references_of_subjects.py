@@ -138,7 +138,7 @@ def test_an_entry_point_that_is_no_module_and_no_subject_is_named(
 ) -> None:
     add("lab_a", number=3)
     installs(monkeypatch, it="lab_a:number")
-    assert refused() == "the entry point it = lab_a:number is a int, not a module with subjects or a subject"
+    assert refused() == "the entry point it = lab_a:number is an int, not a module with subjects or a subject"
     installs(monkeypatch, it="lab_nowhere")
     assert refused() == (
         "the entry point it = lab_nowhere of ? cannot be loaded: "

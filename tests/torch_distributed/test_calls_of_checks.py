@@ -112,7 +112,7 @@ def test_a_parallel_module_has_twenty_cases_on_one_mesh_dimension_by_default(dec
         "optimizer": None,
         "steps": 0,
         "accumulates": None,
-        "name": "<lambda>",
+        "name": "parallelize",
     }
     assert drawn(declared.draws, 3) == {"mesh": (3,), "inputs": (3, 3), "depth": 2}
     assert (declared.budget, declared.world) == (Budget(20, ranks=4, seed=0), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,7 +15,6 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -286,6 +286,11 @@ def test_what_cannot_be_compared_is_said(
 
 
 def sharded_optimizer(parameters: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore"
+        )  # torch compiles with torch.jit what this module has, and warns of that itself
+        from torch.distributed.optim import ZeroRedundancyOptimizer
     return ZeroRedundancyOptimizer(parameters, optimizer_class=torch.optim.Adam, lr=0.1)
 
 

@@ -78,7 +78,14 @@ def test_views_share_memory_with_the_array():
 
 def test_an_inferred_count_must_divide_by_the_ranks():
     with pytest.raises(ValueError, match="not a multiple"):
-        read(ARRAY, divisor=4)
+        read(ARRAY, blocks=4)
+
+
+def test_a_given_count_is_that_of_one_block():
+    assert read([ARRAY, 2, MPI.DOUBLE], blocks=3) == ARRAY.tolist()
+    assert read([ARRAY, 1], blocks=3) == ARRAY.tolist()[:3]
+    with pytest.raises(ValueError, match="count 8, but the buffer holds 6 elements"):
+        read([ARRAY, 2], blocks=4)
 
 
 def test_blocks():
