@@ -419,7 +419,7 @@ class CheckContext:
         return all(operator.comm.allgather(are_whole))
 
     def _measured_rounding(self) -> float:
-        """What rounding changes in the images of a random vector in either direction, relative to their norm. Collective.
+        """By how much rounding changes the images of a random vector in either direction, relative to their norm. Collective.
 
         The vector is applied again times 3 and times 7, which rounds otherwise wherever something rounds. Never half of the digits: an
         operator that is not linear is not to pass for one that rounds.

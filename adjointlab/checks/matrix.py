@@ -365,7 +365,7 @@ def _repeated(
 
 
 def _tolerance(observations: Sequence[ProbedMatrices]) -> float:
-    """What rounding may change in an entry, relative to the largest in its column: as it is measured."""
+    """The difference that rounding may make to an entry, relative to the largest in its column: as it is measured."""
     first, *_ = observations
     measured = 0.0
     forward, adjoint = _summed(observations)

@@ -29,7 +29,7 @@ _in_c: Any = torch._C._distributed_c10d
 
 
 _REPLACED: Final = ("_world", "_backend", "_default_pg_init_method", "_new_process_group_helper")
-"""What a default group changes in torch's module."""
+"""The variables of torch's module that a default group changes."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What rounding does to an operator is measured: right operators in several steps pass, and small coefficients hide nothing."""
+"""Rounding in an operator is measured: right operators in several steps pass, and small coefficients hide nothing."""
 
 from __future__ import annotations
 

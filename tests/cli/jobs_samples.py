@@ -30,7 +30,7 @@ class Printing(WrongShift):
 
 
 class Unsendable(Printing):
-    """Fails, with a parameter that cannot be sent."""
+    """Its parameter cannot be sent, and so no case runs."""
 
 
 class Segfaulting(RingShift):

@@ -26,12 +26,12 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a Path": (Path("model.pt"), "torch.load reads one from a file"),
     "arrays": (
         {"0.weight": np.ones((3, 3)), "0.bias": np.ones(3)},
-        "state: 0.weight is a ndarray, no torch.Tensor; torch.from_numpy makes one",
+        "state: 0.weight is an ndarray, no torch.Tensor; torch.from_numpy makes one",
     ),
     "a module": (SEQUENTIAL, "state: a Sequential is no state_dict"),
     "a checkpoint": (
         {"model": SEQUENTIAL.state_dict()},
-        "state: model is a OrderedDict, no torch.Tensor; if that is the state_dict, pass state['model']",
+        "state: model is an OrderedDict, no torch.Tensor; if that is the state_dict, pass state['model']",
     ),
     "nothing": ({}, "state: lacks 0.weight (3, 3), 0.bias (3,), which the layer needs"),
     "a missing tensor": ({"0.bias": torch.ones(3)}, "state: lacks 0.weight (3, 3), which the layer needs"),
@@ -82,7 +82,7 @@ def test_a_state_in_place_of_a_module_on_one_rank_is_an_error_on_all(adjointlab_
 
     run = adjointlab_world.run(lambda context, _: body(context.comm), ranks=ranks)
     assert {str(outcome) for outcome in run.outcomes} == {
-        "raised TypeError: module: a OrderedDict is no torch.nn.Module; load_sequential_state_dict takes a state_dict"
+        "raised TypeError: module: an OrderedDict is no torch.nn.Module; load_sequential_state_dict takes a state_dict"
     }
 
 
@@ -139,7 +139,7 @@ LAYOUT = Layout((8, 5), Partition((4, 1)))
         ((torch.ones(13, 5), LAYOUT, 0), ValueError, r"whole: shape \(13, 5\), but the layout .* \(8, 5\)"),
         ((torch.ones(3, 5), LAYOUT, 3), ValueError, r"whole: shape \(3, 5\)"),
         ((torch.ones(8, 5, 1), LAYOUT, 9), ValueError, r"whole: shape \(8, 5, 1\)"),
-        ((np.ones((8, 5)), LAYOUT, 0), TypeError, "whole: a ndarray is no torch.Tensor; torch.from_numpy"),
+        ((np.ones((8, 5)), LAYOUT, 0), TypeError, "whole: an ndarray is no torch.Tensor; torch.from_numpy"),
         ((None, LAYOUT, 0), TypeError, "whole: a NoneType is no torch.Tensor"),
         ((LAYOUT, torch.ones(8, 5), 0), TypeError, "layout: a Tensor is no Layout"),
         ((torch.ones(8, 5), LAYOUT, -1), ValueError, "rank: -1 is negative"),

@@ -74,7 +74,7 @@ class TrainingCheck(TwinCheck):
 def _trained(
     context: CheckContext, version: ModuleUnderTest, kinds: tuple[str, ...]
 ) -> tuple[Mapping[str, Local], Mapping[str, frozenset[str]]]:
-    """What the steps leave behind, by name; and for each kind of state the parameters of which the optimiser here has none."""
+    """Parameters and state after the steps, by name; and for each kind of state the parameters of which the optimiser here has none."""
     layer = version.layer
     assert layer.optimizer is not None
     version.fill_parameters(pass_keys(context, 0)["parameters"])
