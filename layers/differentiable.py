@@ -37,7 +37,17 @@ from torch.autograd.function import FunctionCtx
 from adjointlab.core.operator import LinearOperator, apply_adjoint, apply_forward
 from adjointlab.core.space import check_argument
 
-__all__ = ["PositionalFunction", "apply", "carried", "connected", "differentiable", "of_nothing"]
+__all__ = [
+    "PositionalFunction",
+    "anchor_of",
+    "applied",
+    "apply",
+    "carried",
+    "connected",
+    "differentiable",
+    "end_of",
+    "of_nothing",
+]
 
 
 def apply(operator: LinearOperator, *x: torch.Tensor) -> Any:
@@ -46,7 +56,7 @@ def apply(operator: LinearOperator, *x: torch.Tensor) -> Any:
     Returns a tensor, or a tuple where the codomain has several. Raises what the operator raises, and
     :class:`adjointlab.core.operator.NotInSpace` for results that are not in the codomain.
     """
-    result = _applied(operator, x)
+    result = applied(operator, x)
     return result if len(operator.codomain.tensors) > 1 else result[0]
 
 
@@ -60,7 +70,7 @@ def carried(operator: LinearOperator, x: torch.Tensor) -> torch.Tensor:
     if operator.is_identity and (x.requires_grad or not torch.is_grad_enabled()):
         check_argument(operator.domain.tensors[0], x, operator.comm.Get_rank())
         return x
-    return _applied(operator, (x,))[0]
+    return applied(operator, (x,))[0]
 
 
 def differentiable(operator: LinearOperator) -> Callable[..., Any]:
@@ -93,21 +103,22 @@ def of_nothing(
     return connected(tensors[0].new_zeros(shape), function(*zeros))
 
 
-def _applied(
+def applied(
     operator: LinearOperator, x: tuple[torch.Tensor, ...], anchor: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, ...]:
+    """F x as from :func:`apply`, a tuple whatever the codomain. The graph goes through `anchor` too, by default that of x."""
     # A layer's parameter is of a class that sees which function asks for it, its shape and its element type too. Nothing here
     # takes a part for the whole, and a weight is asked some ten times.
     with torch._C.DisableTorchFunctionSubclass():
         is_transformed = torch._C._are_functorch_transforms_active()
         if anchor is None and (is_transformed or not x or not x[0].requires_grad):
-            anchor = _anchor(x)
+            anchor = anchor_of(x)
         applied = _Apply.apply if is_transformed else _Apply.apply_plainly
         outputs: tuple[torch.Tensor, ...] = applied(anchor, operator, *x)
     return outputs[:-1]
 
 
-def _anchor(x: tuple[torch.Tensor, ...]) -> torch.Tensor | None:
+def anchor_of(x: tuple[torch.Tensor, ...]) -> torch.Tensor | None:
     """An empty tensor that puts the application into the graph, if nothing of x does on this rank."""
     for tensor in x:
         # Within torch.func's transforms a tensor says of the innermost one alone whether it requires a gradient.
@@ -120,7 +131,7 @@ _NOTHING: Final = torch.empty(0, device="cpu")
 """Every empty tensor of the host is a view of it: a new one takes torch three times as long."""
 
 
-def _end(x: tuple[torch.Tensor, ...]) -> torch.Tensor:
+def end_of(x: tuple[torch.Tensor, ...]) -> torch.Tensor:
     """An empty tensor where x is."""
     if x and x[0].is_cpu:
         return _NOTHING.detach()
@@ -181,7 +192,7 @@ class _Apply(PositionalFunction):
     def forward(
         anchor: torch.Tensor | None, operator: LinearOperator, *x: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        return *apply_forward(operator, x), _end(x)
+        return *apply_forward(operator, x), end_of(x)
 
     @staticmethod
     def setup_context(
@@ -208,11 +219,11 @@ class _Apply(PositionalFunction):
         if not _is_differentiated():
             return None, None, *apply_adjoint(ctx.operator, y)
         # The adjoint is applied as a function too, so that its backward pass is F again.
-        return None, None, *_applied(ctx.operator.H, y, anchor)
+        return None, None, *applied(ctx.operator.H, y, anchor)
 
     @staticmethod
     def jvp(
         ctx: _Context, anchor: torch.Tensor | None, operator: None, *x: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         # Torch wants a tangent of every output, the empty one too. That of the anchor is None, as it has none.
-        return *_applied(ctx.operator, x), torch.zeros_like(x[0].reshape(-1)[:0])
+        return *applied(ctx.operator, x), torch.zeros_like(x[0].reshape(-1)[:0])

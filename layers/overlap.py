@@ -18,7 +18,7 @@ import torch
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
-from adjointlab.layers.differentiable import PositionalFunction, _anchor, _applied, _end, connected
+from adjointlab.layers.differentiable import PositionalFunction, anchor_of, applied, connected, end_of
 from adjointlab.layers.output_parts import Part, parts_of_outputs, without_halo
 from adjointlab.primitives.halo_exchange import OverlappedHaloExchange
 from adjointlab.typing import Array
@@ -61,7 +61,7 @@ class OverlappedConvolution:
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, groups: int
     ) -> torch.Tensor:
         """The local tensor of y, from that of x; the result requires a gradient while gradients are recorded."""
-        y, _, _ = _Overlapped.apply(_anchor((x,)), self, groups, x, weight, bias)
+        y, _, _ = _Overlapped.apply(anchor_of((x,)), self, groups, x, weight, bias)
         return cast("torch.Tensor", y)
 
     def convolve(
@@ -144,7 +144,7 @@ class _Overlapped(PositionalFunction):
         bias: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         y, window = convolution.forward(x, weight, bias, groups)
-        return y, window, _end((x,))
+        return y, window, end_of((x,))
 
     @staticmethod
     def setup_context(
@@ -182,7 +182,7 @@ class _Overlapped(PositionalFunction):
             # One step for all three gradients, as torch's convolution has it: what a further pass goes through on this rank
             # must be what it goes through on a rank that does not overlap.
             of_y, of_weight, of_bias = gradients(True, wants_weight, wants_bias)
-            (of_x,) = _applied(exchange.H, (whole(of_y),), end)
+            (of_x,) = applied(exchange.H, (whole(of_y),), end)
             # Also where a gradient is asked of the weight or bias alone, as on a rank that does not overlap.
             of_weight, of_bias = (
                 None if each is None else connected(each, of_x) for each in (of_weight, of_bias)
@@ -206,7 +206,7 @@ class _Overlapped(PositionalFunction):
         bias: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
         window, primal_weight, end = ctx.saved_tensors
-        of_window = torch.zeros_like(window) if x is None else _applied(ctx.convolution.exchange, (x,))[0]
+        of_window = torch.zeros_like(window) if x is None else applied(ctx.convolution.exchange, (x,))[0]
         y = ctx.convolution.convolve(of_window, primal_weight, bias, ctx.groups)
         if weight is not None:
             y = y + ctx.convolution.convolve(window, weight, None, ctx.groups)

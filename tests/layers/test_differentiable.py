@@ -129,8 +129,8 @@ def test_without_the_way_back_to_the_application_that_rank_is_missed(
 ) -> None:
     if adjointlab_world.name != "simulated":
         pytest.skip("a hang on real ranks costs its patience")
-    applied = bridge._applied
-    monkeypatch.setattr(bridge, "_applied", lambda operator, x, anchor=None: applied(operator, x))
+    applied = bridge.applied
+    monkeypatch.setattr(bridge, "applied", lambda operator, x, anchor=None: applied(operator, x))
     done = run(adjointlab_world, second_derivatives)
     assert any("rank 0 (which has ended)" in finding.text for finding in done.findings), done
 
@@ -329,7 +329,7 @@ def test_an_application_does_not_bind_its_arguments_to_a_signature(
 def test_only_a_backward_pass_that_is_differentiated_applies_the_adjoint_as_a_function(
     adjointlab_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    applied = bridge._applied
+    applied = bridge.applied
 
     def body(context: RankContext, _: Any) -> Any:
         calls: list[object] = []
@@ -344,7 +344,7 @@ def test_only_a_backward_pass_that_is_differentiated_applies_the_adjoint_as_a_fu
         for create_graph in (False, True):
             y = apply(spread, x)
             with monkeypatch.context() as patched:
-                patched.setattr(bridge, "_applied", recorded)
+                patched.setattr(bridge, "applied", recorded)
                 torch.autograd.grad(y.sum(), [x], create_graph=create_graph)
             numbers.append(len(calls))
         return numbers
