@@ -113,8 +113,8 @@ def applied(
         is_transformed = torch._C._are_functorch_transforms_active()
         if anchor is None and (is_transformed or not x or not x[0].requires_grad):
             anchor = anchor_of(x)
-        applied = _Apply.apply if is_transformed else _Apply.apply_plainly
-        outputs: tuple[torch.Tensor, ...] = applied(anchor, operator, *x)
+        function = _Apply.apply if is_transformed else _Apply.apply_plainly
+        outputs: tuple[torch.Tensor, ...] = function(anchor, operator, *x)
     return outputs[:-1]
 
 
