@@ -49,7 +49,7 @@ def _cycle(cycle: tuple[int, ...], width: int) -> Iterator[Line]:
 
 def _edges(each: Waiting, blocked: dict[int, Waiting]) -> Line:
     targets = ", ".join(
-        f"rank {rank}" + ("" if rank in blocked else " (is not there)") for rank in each.waits_for[:6]
+        f"rank {rank}" + ("" if rank in blocked else " (does not wait)") for rank in each.waits_for[:6]
     )
     more = f" and {len(each.waits_for) - 6} more" if len(each.waits_for) > 6 else ""
     return line(f"rank {each.rank} ──▶ {targets or 'nobody in particular'}{more}", Style.WRONG)

@@ -66,4 +66,4 @@ class CommunicatorProcessGroup(Collectives, Messages, _ProcessGroup):  # type: i
         """Nothing: the run frees its communicators."""
 
     def __repr__(self) -> str:
-        return f"<process group of ranks {list(self.global_ranks)} over {self._comm}>"
+        return f"<process group of ranks {list(self.global_ranks)}>"

@@ -139,8 +139,8 @@ def datatype(value: object) -> MPI.Datatype:
         if value.is_predefined and value.typestr in CODES:
             return CODES[value.typestr]
         raise NotImplementedError(
-            f"{value.Get_name() or 'a derived datatype'}: only elementary datatypes are known here; copy the elements into an "
-            "array of their own (numpy.ascontiguousarray), and send that"
+            f"{value.Get_name() or 'a derived datatype'}: only elementary datatypes are known on simulated ranks; copy the elements into an "
+            "array of their own (numpy.ascontiguousarray) and send that, or check it under mpiexec"
         )
     raise TypeError(f"{value!r} is no datatype")
 
@@ -358,6 +358,11 @@ def _view(buffer: object, named: object, writable: bool) -> tuple[Flat, MPI.Data
         if named is None:
             raise TypeError("message: expecting buffer or list/tuple")
         return NOTHING.view(datatype(named).numpy), datatype(named)
+    if named is not None and isinstance(buffer, np.ndarray) and buffer.dtype.names is not None:
+        # Records, for which MPI has no type: the datatype that is named says what they are sent as.
+        if not buffer.flags.c_contiguous:
+            raise BufferError("buffer is not contiguous")
+        buffer = buffer.reshape(-1).view(np.uint8)
     array, kind = _flat(buffer, writable)
     if named is None:
         return array, kind

@@ -81,6 +81,16 @@ def test_an_inferred_count_must_divide_by_the_ranks():
         read(ARRAY, blocks=4)
 
 
+def test_records_are_sent_as_the_datatype_that_is_named():
+    records = np.zeros(3, [("position", "f8"), ("kind", "i4")])
+    assert len(read([records, MPI.BYTE])) == 36
+    assert elements([records, 12, MPI.BYTE], writable=True).array.base is not None  # no copy
+    with pytest.raises(KeyError):
+        read(records)
+    with pytest.raises(BufferError, match="not contiguous"):
+        read([records[::2], MPI.BYTE])
+
+
 def test_a_given_count_is_that_of_one_block():
     assert read([ARRAY, 2, MPI.DOUBLE], blocks=3) == ARRAY.tolist()
     assert read([ARRAY, 1], blocks=3) == ARRAY.tolist()[:3]
