@@ -207,7 +207,7 @@ def _products(context: CheckContext, number: int, bound: int) -> InnerProducts |
 
 
 def _exponents(context: CheckContext, number: int) -> tuple[int, int]:
-    """Of the powers of two that x and y of a draw come times."""
+    """The exponents of the powers of two by which x and y of a draw are multiplied."""
     # Times a power of two for each vector, nothing rounds; as it is never 1, a cast to integers shows.
     exponents, seed = (-2, -1, 1, 2), context.setting.seed + number
     return (0, 0) if context.has_integers else (exponents[seed % 4], exponents[seed // 4 % 4])

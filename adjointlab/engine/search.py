@@ -119,7 +119,7 @@ class SearchResult(Drawable):
 def prepare() -> None:
     """Have Hypothesis do what it does in the first search of a thread, among which is a full garbage collection.
 
-    To be called before torch is imported, of whose objects the collection would visit all, in a tenth of a second.
+    To be called before torch is imported: the collection would visit all of its objects, which takes a tenth of a second.
     """
 
     # With a seed, as searches have one: without, Hypothesis registers the generator of the thread never, or later.
@@ -146,8 +146,8 @@ def investigate(
     """Collective over the world: search for a failing case of `subject`, and explain the smallest.
 
     `tick` is called on the leader with the number of cases tried so far; `record` before each case runs. A case that `known`
-    has a run of is not run: that run is judged instead. `found` is told on the leader of each failure that is yet to be made
-    smaller and confirmed.
+    has a run of is not run: that run is judged instead. `found` is called on the leader with each failure, before it is made smaller
+    and confirmed.
     """
     budget = budget or Budget()
 

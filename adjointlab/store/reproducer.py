@@ -120,7 +120,7 @@ def _read(path: Path, content_of: Callable[[Path], bytes]) -> Reproducer:
         raise BadReproducer(f"{path}: {error.strerror or error}") from None
     # RecursionError: a file of many opening brackets.
     except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
-        raise BadReproducer(f"{path}: {error}") from None
+        raise BadReproducer(f"{path}: not a failure as adjointlab stores it: {error}") from None
 
 
 def damaged(folder: Path) -> list[BadReproducer]:
