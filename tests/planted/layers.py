@@ -17,7 +17,7 @@ from adjointlab.engine.subject import Subject
 from adjointlab.layers.attention import Attention
 from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormalisation
 from adjointlab.layers.convolution import Conv1d, Convolution
-from adjointlab.layers.differentiable import _anchor, _applied, _Apply, apply
+from adjointlab.layers.differentiable import _Apply, anchor_of, applied, apply
 from adjointlab.layers.distributed import DistributedModule, connected, with_index_zero
 from adjointlab.layers.dropout import Dropout
 from adjointlab.layers.embedding import Embedding
@@ -265,7 +265,7 @@ class TangentsNotSummed(OwnLinear):
     def differentiable(self, operator: al.LinearOperator, x: torch.Tensor) -> torch.Tensor:
         if operator is not self.sum_y:
             return super().differentiable(operator, x)
-        result: torch.Tensor = _TangentsNotMoved.apply(_anchor((x,)), operator, x)[0]  # type: ignore[no-untyped-call]
+        result: torch.Tensor = _TangentsNotMoved.apply(anchor_of((x,)), operator, x)[0]  # type: ignore[no-untyped-call]
         return result
 
 
@@ -828,7 +828,7 @@ class _WithoutAWayBack(_Apply):
 
     @staticmethod
     def backward(ctx: Any, *y: torch.Tensor) -> Any:
-        return None, None, *_applied(ctx.operator.H, y[:-1])
+        return None, None, *applied(ctx.operator.H, y[:-1])
 
 
 class QuotientOnTheRootAlone(MeanSquaredError):
@@ -844,7 +844,7 @@ class QuotientOnTheRootAlone(MeanSquaredError):
         return total / number if total.numel() else connected(total, number)
 
     def summed(self, y: torch.Tensor) -> torch.Tensor:
-        return _WithoutAWayBack.apply(_anchor((y,)), self.sum_y, y)[0]  # type: ignore[no-any-return, no-untyped-call]
+        return _WithoutAWayBack.apply(anchor_of((y,)), self.sum_y, y)[0]  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _mean_squared_error(**_: Any) -> torch.nn.Module:
