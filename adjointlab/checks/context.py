@@ -421,8 +421,8 @@ class CheckContext:
     def _measured_rounding(self) -> float:
         """By how much rounding changes the images of a random vector in either direction, relative to their norm. Collective.
 
-        The vector is applied again times 3 and times 7, which rounds otherwise wherever something rounds. Never half of the digits: an
-        operator that is not linear is not to pass for one that rounds.
+        The vector is applied again times 3 and times 7, which rounds otherwise wherever something rounds. At most `largest_rounding`: an
+        operator that is not linear, or casts, is not to pass for one that rounds.
         """
         if self.has_integers:
             return 0.0
