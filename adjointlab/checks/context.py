@@ -495,12 +495,21 @@ class CheckContext:
         if bound < 1 and not self.gain.is_exact:
             # Coefficients such as 1/3 leave no exact integer, and `tolerance` allows for their rounding.
             bound = 2 ** (self.precision // 2) // headroom
+            if self.gain.row_sum * headroom * bound > self._largest:  # of float16
+                bound = int(self._largest / (self.gain.row_sum * headroom))
         if bound < 1:
             raise Inapplicable(
                 f"no integer is exact under a gain of {self.gain.value} with {self.precision} bits: declare a smaller `gain`, if "
                 "there is one, or draw another element type"
             )
         return bound
+
+    @property
+    def _largest(self) -> float:
+        """The largest number that every tensor of both spaces can hold."""
+        tensors = (*self.domain.tensors, *self.codomain.tensors)
+        limits = (np.finfo(each.element.in_numpy).max for each in tensors if not each.element.is_integer)
+        return min(map(float, limits), default=math.inf)
 
     @_computed_once
     def tolerance(self) -> Tolerance:

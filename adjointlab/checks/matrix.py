@@ -356,10 +356,12 @@ def _repeated(
         def times(x: Sequence[Array], factor: int = factor) -> Sequence[Array]:
             return apply([arrays.copy(array * factor) for array in x])
 
-        images = contributions(
-            source, target, chosen, times, context.rank, context.library, context.operator.batched
-        )
-        with np.errstate(all="ignore"):  # what is not finite measures nothing
+        with np.errstate(
+            all="ignore"
+        ):  # what is not finite, as half precision may overflow, measures nothing
+            images = contributions(
+                source, target, chosen, times, context.rank, context.library, context.operator.batched
+            )
             differences.append(images / factor - matrix[:, list(positions)])
     return Repeated(positions, np.concatenate(differences, axis=1))
 

@@ -151,6 +151,16 @@ def test_a_right_operator_that_rounds_is_coherent(operator: Any, sizes: tuple[in
     assert verdict(operator, check, sizes).is_coherent
 
 
+@pytest.mark.parametrize("check", CHECKS)
+def test_large_coefficients_of_half_precision_do_not_overflow(check: str) -> None:
+    class Half(Scaled):
+        def __init__(self, comm: Any, n: int) -> None:
+            super().__init__(comm, n, 10_000.0)
+            self.domain = self.codomain = al.Space(al.Layout((n,), al.Partition((1,))), dtype="float16")
+
+    assert verdict(Half, check, (1, 4)).is_coherent
+
+
 @pytest.mark.parametrize("by", [1.0, 1e-18, 1e18])
 @pytest.mark.parametrize("check", ["adjoint", "matrix"])
 def test_a_wrong_adjoint_is_found_whatever_the_size_of_the_coefficients(by: float, check: str) -> None:
