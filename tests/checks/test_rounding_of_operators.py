@@ -182,6 +182,18 @@ def test_a_block_of_small_coefficients_is_judged_beside_one_of_large_ones(wrong:
     assert verdict(Blocks, "matrix", (8,)).is_coherent is not wrong
 
 
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_small_coefficient_is_judged_beside_a_large_one_of_its_row(wrong: bool) -> None:
+    class Row(Local):
+        def forward(self, x: Any) -> Any:
+            return np.array([1e10 * x[0] + 1e-11 * x[1], 0.0])
+
+        def adjoint(self, y: Any) -> Any:
+            return np.array([1e10 * y[0], (2e-11 if wrong else 1e-11) * y[0]])
+
+    assert verdict(Row, "matrix", (2,)).is_coherent is not wrong
+
+
 def test_results_of_small_coefficients_are_compared_with_the_reference() -> None:
     def tripled(comm: Any, x: Any) -> Any:
         return x * (3e-18 if comm.Get_rank() == 1 else 1e-18)
