@@ -23,7 +23,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
 import numpy as np
 
 from adjointlab.checks.basis_probe import packed_matrix
-from adjointlab.checks.elements import EXACT, ORDERS, Local, Placed, Tolerance, norm, place, wide
+from adjointlab.checks.elements import EXACT, ORDERS, Local, Placed, Tolerance, is_whole, norm, place, wide
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
@@ -415,7 +415,7 @@ class CheckContext:
             vectors.append(basis_vector(domain, column, self.rank, self.library))
         with np.errstate(all="ignore"):  # what is not finite is for each check to report
             images = [array for vector in vectors for array in self.numpy(self.forward(vector, operator))]
-            are_whole = all(bool(np.all(image == np.round(image))) for image in images)
+            are_whole = all(map(is_whole, images))
         return all(operator.comm.allgather(are_whole))
 
     def _measured_rounding(self) -> float:

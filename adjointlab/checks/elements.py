@@ -42,6 +42,7 @@ __all__ = [
     "element_name",
     "first_difference",
     "first_not_finite",
+    "is_whole",
     "norm",
     "not_finite_verdict",
     "place",
@@ -352,6 +353,11 @@ def _largest(array: NumpyArray) -> float:
     """The largest magnitude that is finite: an infinite one would allow for any difference."""
     magnitudes = np.asarray(np.abs(array), dtype=float)
     return float(magnitudes[np.isfinite(magnitudes)].max(initial=0.0))
+
+
+def is_whole(array: NumpyArray) -> bool:
+    """Return True if all numbers of an array are integers."""
+    return bool(np.all(array == np.round(array)))
 
 
 def wide(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:

@@ -27,7 +27,7 @@ from adjointlab.checks.context import (
     largest_rounding,
 )
 from adjointlab.checks.declarations import declaration_hint
-from adjointlab.checks.elements import returned_not_finite
+from adjointlab.checks.elements import is_whole, returned_not_finite
 from adjointlab.checks.evidence import ComparedMatrices, Evidence, unlike_texts
 from adjointlab.checks.hints import scaled_alike_hint
 from adjointlab.checks.program_matrix import program_matrix
@@ -388,11 +388,7 @@ def _summed(observations: Sequence[ProbedMatrices]) -> BothDirections[NumpyArray
 
 def _allowed(matrix: NumpyArray, tolerance: float) -> float:
     """Allowed difference between two computations of `matrix`: none if all entries are whole."""
-    return 0.0 if _is_whole(matrix) else tolerance * float(np.abs(matrix).max(initial=0.0))
-
-
-def _is_whole(matrix: NumpyArray) -> bool:
-    return bool(np.all(matrix == np.round(matrix)))
+    return 0.0 if is_whole(matrix) else tolerance * float(np.abs(matrix).max(initial=0.0))
 
 
 def _largest_row_sum(observations: Sequence[ProbedMatrices]) -> float:
@@ -410,7 +406,7 @@ def find_witness(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Witn
     if spaces.mixed:
         forward, adjoint = forward.real, adjoint.real
     allowed: float | NumpyArray = 0.0
-    if not (_is_whole(forward) and _is_whole(adjoint)):
+    if not (is_whole(forward) and is_whole(adjoint)):
         # Relative to the row and the column, for blocks of a matrix may be of very different sizes.
         of_columns = np.abs(whole_columns).max(axis=0, initial=0.0)
         of_rows = np.abs(whole_rows).max(axis=1, initial=0.0)

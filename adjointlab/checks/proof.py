@@ -16,7 +16,7 @@ import numpy as np
 
 from adjointlab.checks.check import BothDirections, Check, DirectedSpaces, Spaces
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.elements import Local, unequal_copies_verdict
+from adjointlab.checks.elements import Local, is_whole, unequal_copies_verdict
 from adjointlab.checks.evidence import Evidence
 from adjointlab.checks.forms import other_forms
 from adjointlab.checks.matrix import Witness, first_witness
@@ -224,7 +224,7 @@ def _columns(space: Space, ranks: Sequence[ProbedDirection]) -> NumpyArray:
 
 def _may_be_rounding(one: NumpyArray, other: NumpyArray, precision: int) -> bool:
     """Return True if some numbers are fractions, and half of the digits are equal in all."""
-    if np.all(one == np.round(one)) and np.all(other == np.round(other)):
+    if is_whole(one) and is_whole(other):
         return False
     largest = max(float(np.abs(each).max(initial=0.0)) for each in (one, other))
     return bool((np.abs(one - other) <= 2.0 ** (-precision / 2) * largest).all())
