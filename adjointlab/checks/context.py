@@ -48,12 +48,14 @@ __all__ = [
     "ROUNDING_FACTORS",
     "ROUNDING_MARGIN",
     "SUBNORMAL",
+    "Apply",
     "CheckContext",
     "Gain",
     "GainSource",
     "InputSetting",
     "Side",
     "largest_rounding",
+    "times",
 ]
 
 T = TypeVar("T")
@@ -69,6 +71,9 @@ FRACTIONS = "fractions"
 
 Side: TypeAlias = Literal["primal", "dual"]
 """Inputs of forward, or of adjoint: the two never share values."""
+
+Apply: TypeAlias = Callable[[Sequence[Array]], tuple[Array, ...]]
+"""One direction of an operator, on this rank's local tensors."""
 
 PROBED_DIMENSION = 64
 """Dimension of the largest operator whose gain is read off a basis probe where it is not declared."""
@@ -443,7 +448,7 @@ class CheckContext:
     def _norms(
         self,
         space: Space,
-        apply: Callable[[Sequence[Array]], tuple[Array, ...]],
+        apply: Apply,
         element: Callable[[int, int], tuple[Array, ...]],
     ) -> list[tuple[float, float]]:
         """For each factor this rank's norms: of what an image is otherwise times it, and of the image."""
@@ -452,7 +457,7 @@ class CheckContext:
         plain, norms = self.numpy(apply(x)), []
         with np.errstate(all="ignore"):  # what is not finite measures nothing
             for factor in ROUNDING_FACTORS:
-                images = self.numpy(apply([arrays.copy(array * factor) for array in x]))
+                images = self.numpy(times(factor, apply)(x))
                 changed = [
                     image.astype(wide(image.dtype)) / factor - before
                     for image, before in zip(images, plain, strict=True)
@@ -523,6 +528,11 @@ class CheckContext:
             return EXACT
         relative = (self.gain.fan_in + 4) * 2.0 ** (2 - self.precision)
         return Tolerance(relative + self.gain.measured, self.gain.row_sum * self.integers())
+
+
+def times(factor: int, apply: Apply) -> Apply:
+    """Return the function that applies an operator to its argument times a factor."""
+    return lambda x: apply([arrays.copy(array * factor) for array in x])
 
 
 def largest_rounding(precision: int) -> float:

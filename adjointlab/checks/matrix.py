@@ -23,8 +23,10 @@ from adjointlab.checks.compared import SPECIFICATION, compared, locate
 from adjointlab.checks.context import (
     ROUNDING_FACTORS,
     ROUNDING_MARGIN,
+    Apply,
     CheckContext,
     largest_rounding,
+    times,
 )
 from adjointlab.checks.declarations import declaration_hint
 from adjointlab.checks.elements import is_whole, returned_not_finite
@@ -33,7 +35,6 @@ from adjointlab.checks.hints import scaled_alike_hint
 from adjointlab.checks.program_matrix import program_matrix
 from adjointlab.checks.schedule_invariant import MatrixResult, ScheduleInvariant
 from adjointlab.checks.verdict import Figure, Figures, MatrixEntry, Status, Verdict, coherent, incoherent
-from adjointlab.core import arrays
 from adjointlab.core.operator import AdaptedOperator, Direction, contributions, has_program
 from adjointlab.core.program import Program
 from adjointlab.core.space import Space
@@ -342,7 +343,7 @@ def _repeated(
     target: Space,
     indices: Sequence[int],
     matrix: NumpyArray,
-    apply: Callable[[Sequence[Array]], Sequence[Array]],
+    apply: Apply,
 ) -> Repeated:
     """Apply some of the basis vectors `indices`, whose images are the columns of `matrix`, again times each factor."""
     if has_program(context.operator) or context.has_integers or not indices:
@@ -352,15 +353,17 @@ def _repeated(
     chosen = [indices[position] for position in positions]
     differences = []
     for factor in ROUNDING_FACTORS:
-
-        def times(x: Sequence[Array], factor: int = factor) -> Sequence[Array]:
-            return apply([arrays.copy(array * factor) for array in x])
-
         with np.errstate(
             all="ignore"
         ):  # what is not finite, as half precision may overflow, measures nothing
             images = contributions(
-                source, target, chosen, times, context.rank, context.library, context.operator.batched
+                source,
+                target,
+                chosen,
+                times(factor, apply),
+                context.rank,
+                context.library,
+                context.operator.batched,
             )
             differences.append(images / factor - matrix[:, list(positions)])
     return Repeated(positions, np.concatenate(differences, axis=1))
