@@ -10,9 +10,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+from adjointlab.datatypes import BYTE, ORDER_C, ORDER_FORTRAN, Datatype
 
 if TYPE_CHECKING:
     from adjointlab.typing import Status as AnyStatus
@@ -54,6 +55,8 @@ __all__ = [
     "LXOR",
     "MAX",
     "MIN",
+    "ORDER_C",
+    "ORDER_FORTRAN",
     "PROC_NULL",
     "PROD",
     "ROOT",
@@ -169,15 +172,6 @@ class Buffer(Enum):
 IN_PLACE: Final = Buffer.IN_PLACE
 
 
-@dataclass(frozen=True)
-class Datatype:
-    """An elementary datatype: MPI's name and NumPy's."""
-
-    name: str
-    numpy: str
-
-
-BYTE: Final = Datatype("BYTE", "uint8")
 BOOL: Final = Datatype("BOOL", "bool")
 INT: Final = Datatype("INT", "int32")
 LONG: Final = Datatype("LONG", "int64")
@@ -219,7 +213,7 @@ class Status:
 
     def Get_count(self, datatype: Datatype | _SizedDatatype = BYTE) -> int:
         """Number of elements of `datatype` received (:data:`UNDEFINED` if it is not a whole number)."""
-        size = _itemsize(datatype)
+        size = datatype.Get_size()
         return self.nbytes // size if self.nbytes % size == 0 else UNDEFINED
 
     def Is_cancelled(self) -> bool:
@@ -242,14 +236,6 @@ class Status:
     @count.setter
     def count(self, nbytes: int) -> None:
         self.nbytes = nbytes
-
-
-def _itemsize(datatype: Datatype | _SizedDatatype) -> int:
-    if isinstance(datatype, Datatype):
-        import numpy as np
-
-        return int(np.dtype(datatype.numpy).itemsize)
-    return datatype.Get_size()
 
 
 class Exception(RuntimeError):

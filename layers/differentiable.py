@@ -27,6 +27,7 @@ the others do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, cast
 
@@ -99,8 +100,15 @@ def of_nothing(
     result. So this worker's graph has the same derivatives as the others', of any order, and a checkpoint's too: it comes
     by the same operators in the same order, and sends the messages that the others wait for.
     """
-    zeros = [connected(tensor.new_zeros((1,) * tensor.ndim), tensor) for tensor in tensors]
-    return connected(tensors[0].new_zeros(shape), function(*zeros))
+    zeros = [_zeros_of((1,) * tensor.ndim, tensor) for tensor in tensors]
+    return _zeros_of(shape, function(*zeros).to(tensors[0].dtype))
+
+
+def _zeros_of(shape: Sequence[int], tensor: torch.Tensor) -> torch.Tensor:
+    """Zeros of `shape` that depend on `tensor` in the graph, though on none of its elements."""
+    # Not a sum as in `connected`: in forward mode, torch (2.13) adds a tensor that has a tangent to one that has none by code in
+    # Python, which takes milliseconds, and more than a second the first time, when it imports its compiler.
+    return torch.nn.functional.pad(tensor.reshape(-1)[:0], (0, math.prod(shape))).reshape(tuple(shape))
 
 
 def applied(

@@ -6,8 +6,9 @@ never imported, for it would initialize MPI: if nobody has imported it, nobody h
 
 A buffer is an array, or ``[buffer, datatype]``, ``[buffer, count]``, ``[buffer, count, datatype]``,
 ``[buffer, (count, displacement), datatype]``, ``[buffer, count, displacement, datatype]``; with one count and one
-displacement for each rank in the vector forms. What mpi4py refuses is refused here with the same class of exception.
-One thing more: mpi4py reads and writes past the end of a buffer that is too short, and this raises a `ValueError`.
+displacement for each rank in the vector forms. A derived datatype, ours or mpi4py's, names elements at several places of the
+buffer (:class:`~adjointlab.worlds.scattered.ScatteredElements`). What mpi4py refuses is refused here with the same class of
+exception. One thing more: mpi4py reads and writes past the end of a buffer that is too short, and this raises a `ValueError`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ import numpy.typing as npt
 from adjointlab import MPI
 from adjointlab.core import arrays
 from adjointlab.core.arrays.device_buffer import device_buffer
+from adjointlab.datatypes import Derivation
 from adjointlab.typing import Buffer, Status
+from adjointlab.worlds.scattered import scattered
 
 __all__ = [
     "Blocks",
@@ -125,7 +128,7 @@ def is_datatype(value: object) -> bool:
 
 
 def datatype(value: object) -> MPI.Datatype:
-    """Return the elementary datatype that `value` names; `KeyError` (as mpi4py raises) for an unknown code."""
+    """Return the datatype that `value` names; `KeyError` (as mpi4py raises) for an unknown code."""
     if isinstance(value, MPI.Datatype):
         return value
     if isinstance(value, str):
@@ -134,15 +137,36 @@ def datatype(value: object) -> MPI.Datatype:
         raise KeyError(f"cannot map {value!r} to MPI datatype")
     mpi = _mpi4py()
     if mpi is not None and isinstance(value, mpi.Datatype):
-        if value == mpi.BYTE:
-            return MPI.BYTE
-        if value.is_predefined and value.typestr in CODES:
-            return CODES[value.typestr]
-        raise NotImplementedError(
-            f"{value.Get_name() or 'a derived datatype'}: only elementary datatypes are known on simulated ranks; copy the elements into an "
-            "array of their own (numpy.ascontiguousarray) and send that, or check it under mpiexec"
-        )
+        return _datatype_from_mpi4py(mpi, value)
     raise TypeError(f"{value!r} is no datatype")
+
+
+def _datatype_from_mpi4py(mpi: Any, value: Any) -> MPI.Datatype:
+    if value == mpi.BYTE:
+        return MPI.BYTE
+    if value.is_predefined:
+        if value.typestr in CODES:
+            return CODES[value.typestr]
+        raise _unknown(value)
+    old, combiner, parameters = value.decode()
+    if combiner == "STRUCT":
+        parameters["datatypes"] = [_datatype_from_mpi4py(mpi, each) for each in parameters["datatypes"]]
+    if combiner == "SUBARRAY":
+        is_fortran = parameters["order"] == mpi.ORDER_FORTRAN
+        parameters["order"] = MPI.ORDER_FORTRAN if is_fortran else MPI.ORDER_C
+    base = MPI.BYTE if combiner == "STRUCT" else _datatype_from_mpi4py(mpi, old)
+    constructor = getattr(base, f"Create_{combiner.lower()}", None)
+    if constructor is None:
+        raise _unknown(value)
+    made: MPI.Datatype = constructor(**parameters)
+    return made
+
+
+def _unknown(value: Any) -> NotImplementedError:
+    return NotImplementedError(
+        f"{value.Get_name() or 'this derived datatype'}: not known on simulated ranks; copy the elements into an array of their own "
+        "(numpy.ascontiguousarray) and send that, or check it under mpiexec"
+    )
 
 
 @lru_cache(maxsize=64)
@@ -205,12 +229,22 @@ def to_mpi4py(value: object) -> Any:
     if value is MPI.IN_PLACE:
         return _mpi4py().IN_PLACE
     if isinstance(value, MPI.Datatype):
+        if value.derivation is not None:
+            return _made_by_mpi4py(value.derivation)
         mpi = _mpi4py()
         named = getattr(mpi, value.name, None)
         return (
             named if isinstance(named, mpi.Datatype) else mpi.Datatype.fromcode(np.dtype(value.numpy).str[1:])
         )
     return value
+
+
+@lru_cache(maxsize=256)  # MPI's own has to be kept while a message with it is under way
+def _made_by_mpi4py(derivation: Derivation) -> Any:
+    mpi, (old, constructor, arguments) = _mpi4py(), derivation.recipe
+    order = {MPI.ORDER_C: mpi.ORDER_C, MPI.ORDER_FORTRAN: mpi.ORDER_FORTRAN}
+    translated = [order.get(each, each) if type(each) is int else to_mpi4py(each) for each in arguments]
+    return getattr(mpi.Datatype if old is None else to_mpi4py(old), constructor)(*translated).Commit()
 
 
 def _mpi4py() -> Any:
@@ -269,6 +303,8 @@ def elements(spec: Buffer, *, writable: bool, blocks: int = 1) -> Elements:
         count = displacement = None
     else:
         buffer, count, displacement, named = _unpack(spec, pairs=tuple | list)
+        if (derived := _derived(named)) is not None:
+            return _elements_of(derived, buffer, count, displacement, writable=writable, blocks=blocks)
         array, kind = _view(buffer, named, writable)
     if displacement:
         array = array[_bounded(displacement, "displacement", array.size) :]
@@ -288,25 +324,90 @@ def elements(spec: Buffer, *, writable: bool, blocks: int = 1) -> Elements:
 def blocks(spec: Buffer, ranks: int, *, writable: bool) -> Blocks:
     """Return the block for each of `ranks` ranks that `spec` names."""
     buffer, given, displacements, named = _unpack(spec, pairs=tuple)
-    array, kind = _view(buffer, named, writable)
-    if given is None:
-        # As mpi4py does: as even as possible, the larger blocks first.
-        share, rest = divmod(array.size, ranks)
-        counts = [share + (rank < rest) for rank in range(ranks)]
-    else:
-        counts = _per_rank(given, ranks, "counts")
-    if displacements is None:
-        starts = [0, *accumulate(counts[:-1])]
-    elif np.ndim(displacements) == 0:
-        starts = [_index(displacements, "displacement") * rank for rank in range(ranks)]
-    else:
-        starts = _per_rank(displacements, ranks, "displacements")
+    derived = _derived(named)
+    array, kind = _view(buffer, named if derived is None else derived.base, writable)
+    size = array.size if derived is None else _number_of(derived, array.nbytes, given)
+    counts, starts = _counts_and_starts(given, displacements, size, ranks)
+    if derived is not None:
+        positions = [
+            _positions(array, derived, start * derived.extent, count)
+            for start, count in zip(starts, counts, strict=True)
+        ]
+        sizes = [each.size for each in positions]
+        return Blocks(scattered(array, np.concatenate(positions)), kind, sizes, [0, *accumulate(sizes[:-1])])
     for rank, (start, count) in enumerate(zip(starts, counts, strict=True)):
         if count and start + count > array.size:
             raise ValueError(
                 f"message: block {rank} is elements {start} to {start + count}, but the buffer holds {array.size}"
             )
     return Blocks(array, kind, counts, starts)
+
+
+def _counts_and_starts(given: Any, displacements: Any, size: int, ranks: int) -> tuple[list[int], list[int]]:
+    """Counts and displacements of the blocks of a buffer of `size` datatypes."""
+    if given is None:
+        # As mpi4py does: as even as possible, the larger blocks first.
+        share, rest = divmod(size, ranks)
+        counts = [share + (rank < rest) for rank in range(ranks)]
+    else:
+        counts = _per_rank(given, ranks, "counts")
+    if displacements is None:
+        return counts, [0, *accumulate(counts[:-1])]
+    if np.ndim(displacements) == 0:
+        return counts, [_index(displacements, "displacement") * rank for rank in range(ranks)]
+    return counts, _per_rank(displacements, ranks, "displacements")
+
+
+def _derived(named: object) -> MPI.Datatype | None:
+    """The datatype that is named, if it is a derived one."""
+    if named is None or isinstance(named, str):
+        return None
+    kind = datatype(named)
+    return None if kind.derivation is None else kind
+
+
+def _elements_of(
+    derived: MPI.Datatype, buffer: object, count: Any, displacement: Any, *, writable: bool, blocks: int
+) -> Elements:
+    """The elements that so many of a derived datatype name in a buffer, from a displacement on."""
+    array, kind = _view(buffer, derived.base, writable)
+    start = _index(displacement or 0, "displacement") * derived.extent
+    number = _number_of(derived, array.nbytes - start, count)
+    if count is not None:
+        number = _index(count, "count") * blocks
+    elif number % blocks:
+        raise ValueError(
+            f"message: cannot infer count, number of entries {number} is not a multiple of required number of blocks {blocks}"
+        )
+    return Elements(scattered(array, _positions(array, derived, start, number)), kind)
+
+
+def _number_of(derived: MPI.Datatype, nbytes: int, count: Any) -> int:
+    """How many of a derived datatype a buffer holds, as mpi4py reckons where no count is given."""
+    if count is not None:
+        return 0
+    if derived.extent <= 0 or nbytes % derived.extent:
+        raise ValueError(
+            f"message: cannot infer count, buffer length {nbytes} is not a multiple of datatype extent {derived.extent} "
+            f"(lb:{derived.lb}, ub:{derived.ub})"
+        )
+    return nbytes // derived.extent
+
+
+def _positions(array: Flat, derived: MPI.Datatype, start: int, number: int) -> npt.NDArray[np.int64]:
+    """Positions in a flat array of the elements of so many of a derived datatype, the first of which begins at byte `start`."""
+    itemsize = array.dtype.itemsize
+    offsets = np.add.outer(start + derived.extent * np.arange(number), derived.offsets).ravel()
+    positions, rest = np.divmod(offsets, itemsize)
+    if rest.any():
+        raise NotImplementedError(
+            f"{derived}: elements between the elements of the buffer, which are {array.dtype}"
+        )
+    if offsets.size and not 0 <= positions.min() <= positions.max() < array.size:
+        raise ValueError(
+            f"message: the datatype names elements {positions.min()} to {positions.max()}, but the buffer holds {array.size}"
+        )
+    return positions
 
 
 def typed_blocks(spec: Buffer, ranks: int, *, writable: bool) -> tuple[Blocks, list[MPI.Datatype]]:
@@ -330,9 +431,19 @@ def typed_blocks(spec: Buffer, ranks: int, *, writable: bool) -> tuple[Blocks, l
         raise ValueError(f"message: expecting {ranks} datatypes, got {len(types)}")
     # Lists: unlike in other calls, a number does not stand for one of each rank.
     numbers = _per_rank(list(counts), ranks, "counts")
-    sizes = [count * np.dtype(kind.numpy).itemsize for count, kind in zip(numbers, types, strict=True)]
     starts = _per_rank(list(displacements), ranks, "displacements")
-    return blocks([buffer, sizes, starts, MPI.BYTE], ranks, writable=writable), types
+    bases = [kind.base for kind in types]
+    if all(kind.derivation is None for kind in types):
+        sizes = [count * kind.extent for count, kind in zip(numbers, types, strict=True)]
+        return blocks([buffer, sizes, starts, MPI.BYTE], ranks, writable=writable), bases
+    octets = _view(buffer, MPI.BYTE, writable)[0]
+    positions = [
+        _positions(octets, kind.as_octets(), start, count)
+        for kind, start, count in zip(types, starts, numbers, strict=True)
+    ]
+    sizes = [each.size for each in positions]
+    packed = [0, *accumulate(sizes[:-1])]
+    return Blocks(scattered(octets, np.concatenate(positions)), MPI.BYTE, sizes, packed), bases
 
 
 def _unpack(spec: Buffer, pairs: Any) -> tuple[Any, Any, Any, Any]:

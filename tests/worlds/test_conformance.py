@@ -18,7 +18,15 @@ from adjointlab.worlds.local_calls import LocalCalls
 from adjointlab.worlds.schedule import Schedule, schedules_from
 from adjointlab.worlds.simulated.communicator import CartesianCommunicator, Communicator
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from tests.worlds.mpi_programs import collectives, communicators, errors, objects, point_to_point, requests
+from tests.worlds.mpi_programs import (
+    collectives,
+    communicators,
+    datatypes,
+    errors,
+    objects,
+    point_to_point,
+    requests,
+)
 from tests.worlds.mpi_programs.registry import ERRORS, PROGRAMS, plain
 
 if is_launched():
@@ -27,7 +35,7 @@ if is_launched():
     from adjointlab.worlds.mpi.world import MPIWorld
 
 # Importing a topic registers its programs.
-TOPICS = (point_to_point, objects, requests, collectives, communicators, errors)
+TOPICS = (point_to_point, objects, requests, collectives, communicators, datatypes, errors)
 
 SIMULATED_ONLY = {"matched_probing": "Mprobe"}
 """Programs with a call that the guarded communicator has not."""

@@ -27,6 +27,7 @@ from adjointlab.worlds.mpi.communicator_base import CommBase
 from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.mpi.message_log import content_of, set_envelope
 from adjointlab.worlds.mpi.requests import GuardedRequest
+from adjointlab.worlds.scattered import is_scattered
 
 __all__ = ["BUFFER_CALLS", "native", "peer_of"]
 
@@ -85,9 +86,11 @@ def _as_bytes(buf: Buffer) -> Any:
         return [buf, MPI.BYTE]
     if isinstance(buf, list | tuple):
         try:
-            return [elements(buf, writable=True).array, MPI.BYTE]
-        except Exception:  # derived datatypes, and what MPI is about to refuse
+            found = elements(buf, writable=True).array
+        except Exception:  # what MPI is about to refuse
             return native(buf)
+        # Of a derived datatype the elements may lie apart.
+        return [found, MPI.BYTE] if type(found) is np.ndarray else native(buf)
     return native(buf)
 
 
@@ -348,8 +351,11 @@ def _sendrecv_replace(comm: CommBase, name: str) -> Callable[..., None]:
     ) -> None:
         # Not MPI_Isendrecv_replace: MPICH 5.0.2 leaves its status unfilled (source, tag and count are arbitrary).
         array, datatype = elements(buf, writable=True)
-        kind = to_mpi4py(datatype)
-        exchange([array.copy(), kind], dest, sendtag, [array, kind], source, recvtag, status)
+        kind, is_packed = to_mpi4py(datatype), not is_scattered(array)
+        received = array if is_packed else array.copy()
+        exchange([array.copy(), kind], dest, sendtag, [received, kind], source, recvtag, status)
+        if not is_packed:
+            array[:] = received
 
     return call
 

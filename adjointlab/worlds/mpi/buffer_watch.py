@@ -17,6 +17,7 @@ from adjointlab.core.arrays.device_buffer import DeviceBuffer
 from adjointlab.typing import Buffer
 from adjointlab.worlds.arguments import Flat, blocks, elements, is_in_place
 from adjointlab.worlds.mpi.calls import PARAMETERS
+from adjointlab.worlds.scattered import is_scattered
 
 __all__ = ["BufferWatch", "CollectiveWatcher", "watch_receive", "watch_send"]
 
@@ -120,9 +121,10 @@ def _arrays(spec: Buffer) -> Sequence[Flat] | None:
 
 def _known(read: Callable[[], Sequence[Flat]]) -> Sequence[Flat] | None:
     try:
-        return read()
-    except Exception:  # derived datatypes, memory of a device
+        arrays = read()
+    except Exception:  # what is not known without MPI
         return None
+    return None if any(map(is_scattered, arrays)) else arrays
 
 
 _BLOCKS_SENT: Final = frozenset({"scatterv", "alltoallv"})

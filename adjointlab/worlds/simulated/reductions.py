@@ -16,6 +16,7 @@ import numpy as np
 
 from adjointlab import MPI
 from adjointlab.worlds.arguments import Elements, Flat, Operator
+from adjointlab.worlds.scattered import is_scattered
 
 __all__ = ["accumulate_into", "check", "fold", "fold_objects"]
 
@@ -55,17 +56,24 @@ def check(op: Operator, elements: Elements) -> Operator:
                 "are known here; reduce objects with it (allreduce, reduce, scan)"
             )
         return op  # of user code, made with mpi4py's Op.Create
-    if elements.datatype is MPI.BYTE:
+    if is_scattered(elements.array):
+        is_defined = False
+    elif elements.datatype is MPI.BYTE:
         # Bytes have bits but are no numbers (MPI 4.1, section 6.9.2), though NumPy's are.
         is_defined = op in (MPI.BAND, MPI.BOR, MPI.BXOR)
     else:
         is_defined = elements.array.dtype.kind in OPERATIONS[op].kinds
     if not is_defined:
         raise MPI.Exception(
-            f"MPI_Op operation not defined for this datatype: {op.value} of {elements.datatype.name}",
+            f"MPI_Op operation not defined for this datatype: {op.value} of {_described(elements)}",
             MPI.ERR_OP,
         )
     return op
+
+
+def _described(elements: Elements) -> str:
+    is_derived = is_scattered(elements.array)
+    return f"a derived datatype of {elements.datatype.name}" if is_derived else elements.datatype.name
 
 
 def accumulate_into(total: Flat, op: Operator, more: Flat) -> None:

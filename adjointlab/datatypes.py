@@ -1,0 +1,209 @@
+"""MPI's datatypes: elementary ones, and derived ones, which name elements at several places of a buffer [MPI41, chapter 5].
+
+A derived datatype is a list of byte offsets. The constructors, under mpi4py's names, make those of a new datatype from those of
+an old one::
+
+    DOUBLE                          offsets 0             extent  8
+    DOUBLE.Create_vector(3, 1, 4)   offsets 0, 32, 64     extent 72     a column of a 3 x 4 array in row-major order
+
+The extent is the distance between datatypes that follow one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["BYTE", "ORDER_C", "ORDER_FORTRAN", "Datatype", "Derivation", "Recipe"]
+
+Offsets: TypeAlias = npt.NDArray[np.int64]
+
+# Integers that no MPI library uses.
+ORDER_C: Final = -9011
+ORDER_FORTRAN: Final = -9012
+
+
+@dataclass(frozen=True)
+class Datatype:
+    """A datatype: MPI's name and NumPy's, and the derivation of a derived one. The methods are mpi4py's."""
+
+    name: str
+    numpy: str
+    derivation: Derivation | None = None
+
+    @property
+    def base(self) -> Datatype:
+        """The elementary datatype of the elements: ``BYTE`` where they are of several."""
+        return self if self.derivation is None else self.derivation.base
+
+    @property
+    def offsets(self) -> Offsets:
+        """Where the elements lie, in bytes from the beginning of the buffer, in the order in which they are sent."""
+        return np.zeros(1, np.int64) if self.derivation is None else self.derivation.offsets
+
+    @property
+    def lb(self) -> int:
+        return 0 if self.derivation is None else self.derivation.lb
+
+    @property
+    def extent(self) -> int:
+        return int(np.dtype(self.numpy).itemsize) if self.derivation is None else self.derivation.extent
+
+    @property
+    def ub(self) -> int:
+        return self.lb + self.extent
+
+    @property
+    def size(self) -> int:
+        return len(self.offsets) * int(np.dtype(self.numpy).itemsize)
+
+    def Get_size(self) -> int:
+        return self.size
+
+    def Get_extent(self) -> tuple[int, int]:
+        return self.lb, self.extent
+
+    def Get_name(self) -> str:
+        return f"MPI_{self.name}" if self.name else ""
+
+    def Create_contiguous(self, count: int) -> Datatype:
+        return self._repeated([count], [0], Recipe(self, "Create_contiguous", (count,)))
+
+    def Create_vector(self, count: int, blocklength: int, stride: int) -> Datatype:
+        starts = [self.extent * stride * number for number in range(count)]
+        recipe = Recipe(self, "Create_vector", (count, blocklength, stride))
+        return self._repeated([blocklength] * count, starts, recipe)
+
+    def Create_hvector(self, count: int, blocklength: int, stride: int) -> Datatype:
+        starts = [stride * number for number in range(count)]
+        recipe = Recipe(self, "Create_hvector", (count, blocklength, stride))
+        return self._repeated([blocklength] * count, starts, recipe)
+
+    def Create_indexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
+        starts = [self.extent * each for each in displacements]
+        recipe = Recipe(self, "Create_indexed", (blocklengths, displacements))
+        return self._repeated(blocklengths, starts, recipe)
+
+    def Create_hindexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
+        recipe = Recipe(self, "Create_hindexed", (blocklengths, displacements))
+        return self._repeated(blocklengths, displacements, recipe)
+
+    def Create_indexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
+        starts = [self.extent * each for each in displacements]
+        recipe = Recipe(self, "Create_indexed_block", (blocklength, displacements))
+        return self._repeated([blocklength] * len(starts), starts, recipe)
+
+    def Create_hindexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
+        recipe = Recipe(self, "Create_hindexed_block", (blocklength, displacements))
+        return self._repeated([blocklength] * len(displacements), displacements, recipe)
+
+    def Create_subarray(
+        self, sizes: Sequence[int], subsizes: Sequence[int], starts: Sequence[int], order: int = ORDER_C
+    ) -> Datatype:
+        windows = list(zip(starts, subsizes, sizes, strict=True))
+        if not all(0 <= start <= start + length <= size for start, length, size in windows):
+            raise ValueError(
+                f"Create_subarray: a part of shape {list(subsizes)} from {list(starts)} on is not inside an array of shape {list(sizes)}"
+            )
+        inside = tuple(slice(start, start + length) for start, length, _ in windows)
+        layout: Any = "F" if order == ORDER_FORTRAN else "C"
+        numbers = np.arange(prod(sizes)).reshape(sizes, order=layout)[inside].ravel(order=layout)
+        part = _combined([(self, self.extent * numbers)], Recipe(self, "", ()))
+        recipe = Recipe(self, "Create_subarray", (sizes, subsizes, starts, order))
+        return part._bounded(0, prod(sizes) * self.extent, recipe)
+
+    def Create_resized(self, lb: int, extent: int) -> Datatype:
+        return self._bounded(lb, extent, Recipe(self, "Create_resized", (lb, extent)))
+
+    def Create_dup(self) -> Datatype:
+        return self._bounded(self.lb, self.extent, Recipe(self, "Create_dup", ()))
+
+    Dup, Resized = Create_dup, Create_resized
+
+    def as_octets(self) -> Datatype:
+        """A datatype of the same memory, whose elements are bytes."""
+        return _derived(BYTE, _octets(self), self.lb, self.extent, Recipe(self, "as_octets", ()))
+
+    @staticmethod
+    def Create_struct(
+        blocklengths: Sequence[int], displacements: Sequence[int], datatypes: Sequence[Datatype]
+    ) -> Datatype:
+        blocks = zip(datatypes, blocklengths, displacements, strict=True)
+        parts = [(each, _origins(each, [length], [start])) for each, length, start in blocks]
+        return _combined(parts, Recipe(None, "Create_struct", (blocklengths, displacements, datatypes)))
+
+    def Commit(self) -> Datatype:
+        return self
+
+    def Free(self) -> None:
+        """Nothing to release."""
+
+    def _repeated(self, lengths: Sequence[int], starts: Sequence[int], recipe: Recipe) -> Datatype:
+        return _combined([(self, _origins(self, lengths, starts))], recipe)
+
+    def _bounded(self, lb: int, extent: int, recipe: Recipe) -> Datatype:
+        return _derived(self.base, self.offsets, lb, extent, recipe)
+
+
+class Recipe(NamedTuple):
+    """The call that made a derived datatype; ``Create_struct`` is of no old one."""
+
+    old: Datatype | None
+    constructor: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Derivation:
+    """What a derived datatype consists of, in bytes, and how it was made."""
+
+    base: Datatype
+    offsets: Offsets
+    lb: int
+    extent: int
+    recipe: Recipe
+
+
+BYTE: Final = Datatype("BYTE", "uint8")
+
+
+def _derived(base: Datatype, offsets: Offsets, lb: int, extent: int, recipe: Recipe) -> Datatype:
+    return Datatype("", base.numpy, Derivation(base, offsets, lb, extent, recipe))
+
+
+def _origins(old: Datatype, lengths: Sequence[int], starts: Sequence[int]) -> Offsets:
+    """Where the datatypes begin of which `lengths` follow one another from each of `starts` on; all in bytes."""
+    if any(length < 0 for length in lengths):
+        raise ValueError(f"a datatype of {list(lengths)} elements: the number is negative")
+    blocks = zip(lengths, starts, strict=True)
+    return _concatenated(start + old.extent * np.arange(length) for length, start in blocks)
+
+
+def _combined(parts: Sequence[tuple[Datatype, Offsets]], recipe: Recipe) -> Datatype:
+    """A datatype of old ones, each beginning at several offsets."""
+    bases = {old.base for old, _ in parts}
+    base = bases.pop() if len(bases) == 1 else BYTE
+    offsets = _concatenated(
+        np.add.outer(origins, old.offsets if old.base == base else _octets(old)).ravel()
+        for old, origins in parts
+    )
+    begins = [int(origins.min()) + old.lb for old, origins in parts if origins.size]
+    ends = [int(origins.max()) + old.ub for old, origins in parts if origins.size]
+    lb = min(begins, default=0)
+    return _derived(base, offsets, lb, max(ends, default=0) - lb, recipe)
+
+
+def _octets(datatype: Datatype) -> Offsets:
+    """Offsets of the bytes of a datatype's elements."""
+    octets: Offsets = np.add.outer(datatype.offsets, np.arange(np.dtype(datatype.numpy).itemsize)).ravel()
+    return octets
+
+
+def _concatenated(parts: Iterable[Offsets]) -> Offsets:
+    whole: Offsets = np.concatenate([np.zeros(0, np.int64), *parts])
+    return whole
