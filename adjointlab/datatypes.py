@@ -43,7 +43,7 @@ class Datatype:
 
     @property
     def offsets(self) -> Offsets:
-        """Where the elements lie, in bytes from the beginning of the buffer, in the order in which they are sent."""
+        """Distances of the elements from the beginning of the buffer, in bytes, in the order in which they are sent."""
         return np.zeros(1, np.int64) if self.derivation is None else self.derivation.offsets
 
     @property
@@ -160,7 +160,7 @@ class Recipe(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Derivation:
-    """What a derived datatype consists of, in bytes, and how it was made."""
+    """The elements of a derived datatype, with offsets, lower bound and extent in bytes, and the call that made it."""
 
     base: Datatype
     offsets: Offsets
@@ -177,7 +177,7 @@ def _derived(base: Datatype, offsets: Offsets, lb: int, extent: int, recipe: Rec
 
 
 def _origins(old: Datatype, lengths: Sequence[int], starts: Sequence[int]) -> Offsets:
-    """Where the datatypes begin of which `lengths` follow one another from each of `starts` on; all in bytes."""
+    """Offsets, in bytes, of datatypes of which `lengths` follow one another from each of `starts` on."""
     if any(length < 0 for length in lengths):
         raise ValueError(f"a datatype of {list(lengths)} elements: the number is negative")
     blocks = zip(lengths, starts, strict=True)

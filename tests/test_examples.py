@@ -37,6 +37,7 @@ on_real_ranks = pytest.mark.skipif(
     "reference",
     [
         "ring_shift.py:ring_shifts",
+        "column_halo.py:ghost_columns",
         "function_pair.py:prefix_sums",
         "torch_all_gather.py:all_gathers",
         "my_own_layer.py:column_parallel",

@@ -383,7 +383,7 @@ def _elements_of(
 
 
 def _number_of(derived: MPI.Datatype, nbytes: int, count: Any) -> int:
-    """How many of a derived datatype a buffer holds, as mpi4py reckons where no count is given."""
+    """The number of a derived datatype that a buffer holds, as mpi4py reckons where no count is given; 0 where one is."""
     if count is not None:
         return 0
     if derived.extent <= 0 or nbytes % derived.extent:

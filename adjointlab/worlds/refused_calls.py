@@ -73,8 +73,8 @@ def instead_of(name: str) -> str:
     """The sentence that says what to use instead of mpi4py's method `name`; empty if the lab does not know it."""
     if name in _INSTEAD:
         return _INSTEAD[name]
-    if "neighbor_" in name.lower():
-        return "send to the ranks that Shift of a grid names, and receive from them, with Isend and Irecv"
+    if "neighbor_" in name.lower() and not name.endswith("_init"):
+        return "the communicator of a grid has it, which Create_cart makes"
     if name.endswith("_init"):
         call = name.removesuffix("_init")
         turns = f"call I{call.lower()} in every turn; only messages have persistent requests here"

@@ -23,6 +23,7 @@ from tests.worlds.mpi_programs import (
     communicators,
     datatypes,
     errors,
+    neighbourhoods,
     objects,
     point_to_point,
     requests,
@@ -35,7 +36,7 @@ if is_launched():
     from adjointlab.worlds.mpi.world import MPIWorld
 
 # Importing a topic registers its programs.
-TOPICS = (point_to_point, objects, requests, collectives, communicators, datatypes, errors)
+TOPICS = (point_to_point, objects, requests, collectives, communicators, datatypes, neighbourhoods, errors)
 
 SIMULATED_ONLY = {"matched_probing": "Mprobe"}
 """Programs with a call that the guarded communicator has not."""

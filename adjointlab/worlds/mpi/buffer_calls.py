@@ -26,10 +26,11 @@ from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.communicator_base import CommBase
 from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.mpi.message_log import content_of, set_envelope
+from adjointlab.worlds.mpi.neighbourhoods import in_blocking_order
 from adjointlab.worlds.mpi.requests import GuardedRequest
 from adjointlab.worlds.scattered import is_scattered
 
-__all__ = ["BUFFER_CALLS", "native", "peer_of"]
+__all__ = ["BUFFER_CALLS", "NEIGHBOUR_BUFFER_CALLS", "native", "peer_of"]
 
 # fmt: off
 _COLLECTIVES: Final = (
@@ -37,6 +38,9 @@ _COLLECTIVES: Final = (
     "Alltoallw", "Reduce", "Allreduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Exscan",
 )
 # fmt: on
+_OF_NEIGHBOURS: Final = tuple(
+    f"Neighbor_{name}" for name in ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw")
+)
 _OPERATIONS: Final = {op: to_mpi4py(op) for op in ours.Op}
 
 
@@ -96,6 +100,8 @@ def _as_bytes(buf: Buffer) -> Any:
 
 def _collective(comm: CommBase, name: str) -> Callable[..., None]:
     start = _starter(comm, "I" + name.lower())
+    if name in _OF_NEIGHBOURS:
+        start = in_blocking_order(comm, name, start)
     start_plain = getattr(comm.inner, "I" + name.lower())
     guard, quick_polls = comm.guard, comm.guard.quick_polls
     signature, watcher = SignatureReader(name, comm.rank, comm.size), CollectiveWatcher(comm, name)
@@ -372,3 +378,9 @@ BUFFER_CALLS: Final[Mapping[str, Callable[[CommBase, str], Callable[..., object]
     "Sendrecv_replace": _sendrecv_replace,
 }
 """Builders of the methods, which take a communicator and the method's name."""
+
+NEIGHBOUR_BUFFER_CALLS: Final[Mapping[str, Callable[[CommBase, str], Callable[..., object]]]] = {
+    **dict.fromkeys(_OF_NEIGHBOURS, _collective),
+    **dict.fromkeys(("I" + name.lower() for name in _OF_NEIGHBOURS), _started_collective),
+}
+"""Those of a grid's communicator."""

@@ -24,11 +24,11 @@ from adjointlab.worlds.call_sites import call_site
 from adjointlab.worlds.exit_of_c import allow_exit_of_c
 from adjointlab.worlds.interposition import means_comm_world, own_handle
 from adjointlab.worlds.local_calls import LocalCalls
-from adjointlab.worlds.mpi.buffer_calls import BUFFER_CALLS, native, peer_of
+from adjointlab.worlds.mpi.buffer_calls import BUFFER_CALLS, NEIGHBOUR_BUFFER_CALLS, native, peer_of
 from adjointlab.worlds.mpi.call_log import CallSignature
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.communicator_base import CommBase
-from adjointlab.worlds.mpi.object_calls import OBJECT_CALLS
+from adjointlab.worlds.mpi.object_calls import NEIGHBOUR_OBJECT_CALLS, OBJECT_CALLS
 from adjointlab.worlds.mpi.requests import fill
 from adjointlab.worlds.refused_calls import ONLY_SIMULATED, missing
 
@@ -51,19 +51,23 @@ class GuardedComm(CommBase):
     local: ClassVar = frozenset({"Get_group", "Get_topology", "group", "is_topo", "topology"})
     """Names of the methods and properties that are MPI's own, because they need no other rank."""
 
+    buffer_calls: ClassVar = BUFFER_CALLS
+    object_calls: ClassVar = OBJECT_CALLS
+
     @classmethod
     def offered(cls) -> set[str]:
         """Names of mpi4py's that user code may use."""
         internal = set(dir(CommBase)) - set(dir(LocalCalls))
-        names = {*dir(cls), *cls.local, *BUFFER_CALLS, *OBJECT_CALLS, "rank", "size"} - internal
-        return {name for name in names - {"local", "offered"} if not name.startswith("_")}
+        names = {*dir(cls), *cls.local, *cls.buffer_calls, *cls.object_calls, "rank", "size"} - internal
+        own = {"buffer_calls", "local", "object_calls", "offered"}
+        return {name for name in names - own if not name.startswith("_")}
 
     def __getattr__(self, name: str) -> Any:
         method: Callable[..., Any]
-        if name in BUFFER_CALLS:
-            method = BUFFER_CALLS[name](self, name)
-        elif name in OBJECT_CALLS:
-            method = partial(OBJECT_CALLS[name], self)
+        if name in self.buffer_calls:
+            method = self.buffer_calls[name](self, name)
+        elif name in self.object_calls:
+            method = partial(self.object_calls[name], self)
         elif name in self.local:
             return getattr(self.inner, name)
         else:
@@ -252,6 +256,8 @@ class GuardedCartcomm(GuardedComm):
 
     local = GuardedComm.local | {"Get_topo", "Get_dim", "Get_coords", "Get_cart_rank"}
     local |= {"topo", "dim", "ndim", "dims", "periods", "coords"}
+    buffer_calls: ClassVar = {**BUFFER_CALLS, **NEIGHBOUR_BUFFER_CALLS}
+    object_calls: ClassVar = {**OBJECT_CALLS, **NEIGHBOUR_OBJECT_CALLS}
 
     def Shift(self, direction: int, disp: int) -> tuple[int, int]:
         """Return the ranks to receive from and to send to, `disp` steps along `direction`."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from functools import reduce as fold
 from itertools import accumulate
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +25,10 @@ from adjointlab.worlds.mpi.buffer_calls import native, peer_of
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.communicator_base import CommBase
 from adjointlab.worlds.mpi.message_log import OBJECT
+from adjointlab.worlds.mpi.neighbourhoods import in_blocking_order
 from adjointlab.worlds.mpi.requests import GuardedRequest, ObjectReceive
 
-__all__ = ["OBJECT_CALLS"]
+__all__ = ["NEIGHBOUR_OBJECT_CALLS", "OBJECT_CALLS"]
 
 Sizes: TypeAlias = npt.NDArray[np.int64]
 Operation: TypeAlias = ours.Op | MPI.Op | Callable[[Any, Any], Any]
@@ -131,7 +132,8 @@ def _split(pickles: bytearray, sizes: Sizes) -> list[Any]:
     """Unpickle objects that lie one behind the other."""
     ends = list(accumulate(sizes.tolist()))
     view = memoryview(pickles)
-    return [_loads(view[end - size : end]) for end, size in zip(ends, sizes.tolist(), strict=True)]
+    spans = zip(ends, sizes.tolist(), strict=True)
+    return [_loads(view[end - size : end]) if size else None for end, size in spans]  # no pickle is empty
 
 
 def _vector(buffer: Buffer, sizes: Sizes) -> list[Any]:
@@ -141,10 +143,10 @@ def _vector(buffer: Buffer, sizes: Sizes) -> list[Any]:
     return [buffer, (counts, starts), MPI.BYTE]
 
 
-def _checked(comm: CommBase, name: str, sendobj: Sequence[object] | None) -> list[object]:
+def _checked(name: str, sendobj: Sequence[object] | None, number: int) -> list[object]:
     objects = [] if sendobj is None else list(sendobj)
-    if len(objects) != comm.size:
-        raise ValueError(f"{name}: expecting {comm.size} items, got {len(objects)}")
+    if len(objects) != number:
+        raise ValueError(f"{name}: expecting {number} items, got {len(objects)}")
     return objects
 
 
@@ -186,7 +188,7 @@ def _gather(comm: CommBase, name: str, sendobj: object, root: int) -> list[Any] 
 def scatter(comm: CommBase, sendobj: Sequence[object] | None, root: int = 0) -> Any:
     is_root = comm.rank == root
     # Checked before the call is logged and anything sent, as by mpi4py: the other ranks then wait, and are cancelled.
-    pickles, sizes = _join(_checked(comm, "scatter", sendobj)) if is_root else (b"", None)
+    pickles, sizes = _join(_checked("scatter", sendobj, comm.size)) if is_root else (b"", None)
     comm.log_call("scatter", root)
     size = np.empty(1, dtype=np.int64)
     _wait(comm, "scatter", comm.inner.Iscatter(sizes, size, root), root)
@@ -213,7 +215,7 @@ def _allgather(comm: CommBase, name: str, sendobj: object) -> list[Any]:
 
 
 def alltoall(comm: CommBase, sendobj: Sequence[object]) -> list[Any]:
-    objects = _checked(comm, "alltoall", list(sendobj))
+    objects = _checked("alltoall", sendobj, comm.size)
     comm.log_call("alltoall")
     pickles, sizes = _join(objects)
     incoming = np.empty(comm.size, dtype=np.int64)
@@ -222,6 +224,37 @@ def alltoall(comm: CommBase, sendobj: Sequence[object]) -> list[Any]:
     request = comm.inner.Ialltoallv(_vector(pickles, sizes), _vector(received, incoming))
     _wait(comm, "alltoall", request, None, (pickles, received))
     return _split(received, incoming)
+
+
+def neighbor_allgather(comm: CommBase, sendobj: object) -> list[Any]:
+    return _exchanged_with_neighbours(comm, "neighbor_allgather", [sendobj] * (2 * _grid_of(comm).ndim))
+
+
+def neighbor_alltoall(comm: CommBase, sendobj: Sequence[object]) -> list[Any]:
+    objects = _checked("neighbor_alltoall", sendobj, 2 * _grid_of(comm).ndim)
+    return _exchanged_with_neighbours(comm, "neighbor_alltoall", objects)
+
+
+def _grid_of(comm: CommBase) -> MPI.Cartcomm:
+    return cast("MPI.Cartcomm", comm.inner)
+
+
+def _exchanged_with_neighbours(comm: CommBase, name: str, objects: Sequence[object]) -> list[Any]:
+    """The objects that the neighbours of a grid's rank send it, in the order of MPI: `None` beyond an edge."""
+    comm.log_call(name)
+    pickles, sizes = _join(objects)
+    incoming = np.zeros(len(objects), dtype=np.int64)
+    _wait(comm, name, _start_to_neighbours(comm, "Neighbor_alltoall", sizes, incoming))
+    received = bytearray(int(incoming.sum()))
+    out, into = _vector(pickles, sizes), _vector(received, incoming)
+    request = _start_to_neighbours(comm, "Neighbor_alltoallv", out, into)
+    _wait(comm, name, request, None, (pickles, received))
+    return _split(received, incoming)
+
+
+def _start_to_neighbours(comm: CommBase, name: str, send: Buffer, receive: Buffer) -> MPI.Request:
+    plainly = getattr(comm.inner, f"I{name.lower()}")
+    return in_blocking_order(comm, name, lambda buffers, _: plainly(*buffers))((send, receive), {})
 
 
 # Any callable may be the operation, and it need not be commutative: so it is applied in rank order. Sums of floating-point
@@ -259,3 +292,8 @@ OBJECT_CALLS: Final[Mapping[str, Callable[..., Any]]] = {
     **{call.__name__: call for call in (*_MESSAGES, *_COLLECTIVES)},
 }
 """The calls by mpi4py's names; their first argument is the communicator."""
+
+NEIGHBOUR_OBJECT_CALLS: Final[Mapping[str, Callable[..., Any]]] = {
+    call.__name__: call for call in (neighbor_allgather, neighbor_alltoall)
+}
+"""Those of a grid's communicator."""

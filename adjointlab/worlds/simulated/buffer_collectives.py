@@ -39,7 +39,7 @@ from adjointlab.worlds.simulated.collectives import (
 from adjointlab.worlds.simulated.matching import poison
 from adjointlab.worlds.simulated.reductions import accumulate_into, check, fold
 
-__all__ = ["BUFFER_COLLECTIVES", "BufferContribution"]
+__all__ = ["BUFFER_COLLECTIVES", "BufferContribution", "block", "move"]
 
 
 class BufferContribution(Contribution):
@@ -346,8 +346,8 @@ def Reduce_scatter_block(
     )
 
 
-def _block(buffer: Elements | Blocks | None, rank: int, ranks: int) -> Flat:
-    """Part of `buffer` that belongs to `rank`."""
+def block(buffer: Elements | Blocks | None, rank: int, ranks: int) -> Flat:
+    """Part of a buffer of so many blocks that belongs to `rank`."""
     assert buffer is not None
     if isinstance(buffer, Blocks):
         start, count = buffer.displacements[rank], buffer.counts[rank]
@@ -357,7 +357,8 @@ def _block(buffer: Elements | Blocks | None, rank: int, ranks: int) -> Flat:
     return buffer.array[start : start + count]
 
 
-def _move(source: Flat, target: Flat, sender: int, receiver: int) -> None:
+def move(source: Flat, target: Flat, sender: int, receiver: int) -> None:
+    """Write what `sender` sends into the part of a buffer that `receiver` has for it; they must be of one size."""
     if source.size != target.size:
         raise UnequalParts(sender, receiver, counted(source.size, "element"), str(target.size))
     target[:] = source
@@ -367,7 +368,7 @@ def _gather(contributions: Contributions) -> None:
     root, ranks = contributions[0].root, len(contributions)
     for rank, each in enumerate(contributions):
         if each.send is not None:
-            _move(each.send.array, _block(contributions[root].receive, rank, ranks), rank, root)
+            move(each.send.array, block(contributions[root].receive, rank, ranks), rank, root)
 
 
 def _gathering(
@@ -406,7 +407,7 @@ def _scatter(contributions: Contributions) -> None:
     root, ranks = contributions[0].root, len(contributions)
     for rank, each in enumerate(contributions):
         if each.receive is not None:
-            _move(_block(contributions[root].send, rank, ranks), each.result, root, rank)
+            move(block(contributions[root].send, rank, ranks), each.result, root, rank)
 
 
 def _scattering(
@@ -432,20 +433,20 @@ def Scatterv(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, root: int = 0
 def _allgather(contributions: Contributions) -> None:
     ranks = len(contributions)
     parts = [
-        _block(each.receive, rank, ranks) if each.send is None else each.send.array
+        block(each.receive, rank, ranks) if each.send is None else each.send.array
         for rank, each in enumerate(contributions)
     ]
     whole = np.concatenate(parts)
     for receiver, each in enumerate(contributions):
         receive = each.receive
         if isinstance(receive, Elements):
-            _move(whole, receive.array, 0, receiver)
+            move(whole, receive.array, 0, receiver)
         elif receive is not None and receive.packed and receive.counts == [part.size for part in parts]:
             # One copy where blocks follow each other, in place of one for each pair of ranks.
             receive.array[: whole.size] = whole
         else:
             for sender, part in enumerate(parts):
-                _move(part, _block(receive, sender, ranks), sender, receiver)
+                move(part, block(receive, sender, ranks), sender, receiver)
 
 
 def Allgather(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
@@ -471,7 +472,7 @@ def _alltoall(contributions: Contributions) -> None:
     ]
     for receiver, each in enumerate(contributions):
         for sender, send in enumerate(sends):
-            _move(_block(send, receiver, ranks), _block(each.receive, sender, ranks), sender, receiver)
+            move(block(send, receiver, ranks), block(each.receive, sender, ranks), sender, receiver)
 
 
 def Alltoall(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
@@ -491,7 +492,7 @@ def _alltoallw(contributions: Contributions) -> None:
     for receiver, each in enumerate(contributions):
         for sender, other in enumerate(contributions):
             sent, expected = other.send_types[receiver], each.receive_types[sender]
-            if sent != expected and _block(each.receive, sender, len(contributions)).size:
+            if sent != expected and block(each.receive, sender, len(contributions)).size:
                 raise UnequalParts(sender, receiver, sent.name, expected.name)
     _alltoall(contributions)
 

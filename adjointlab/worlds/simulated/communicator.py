@@ -31,6 +31,10 @@ from adjointlab.worlds.simulated.communicator_creation import (
 )
 from adjointlab.worlds.simulated.groups import Grid, SimulatedGroup
 from adjointlab.worlds.simulated.matching import Message, Null, PendingProbe, Receive, Send
+from adjointlab.worlds.simulated.neighbourhoods import (
+    NEIGHBOUR_BUFFER_COLLECTIVES,
+    NEIGHBOUR_OBJECT_COLLECTIVES,
+)
 from adjointlab.worlds.simulated.requests import SimulatedRequest
 from adjointlab.worlds.simulated.scheduler import Pending, Task
 from adjointlab.worlds.simulated.simulation import Simulation
@@ -579,5 +583,9 @@ for _name, _read in (BUFFER_COLLECTIVES | OBJECT_COLLECTIVES | COMMUNICATOR_MAKE
     setattr(Communicator, _name, _collective(_name, _read, blocking=True))
 for _name, _read in BUFFER_COLLECTIVES.items():
     setattr(Communicator, f"I{_name.lower()}", _collective(f"I{_name.lower()}", _read, blocking=False))
-for _name, _read in GRID_MAKERS.items():
+for _name, _read in (GRID_MAKERS | NEIGHBOUR_BUFFER_COLLECTIVES | NEIGHBOUR_OBJECT_COLLECTIVES).items():
     setattr(CartesianCommunicator, _name, _collective(_name, _read, blocking=True))
+for _name, _read in NEIGHBOUR_BUFFER_COLLECTIVES.items():
+    setattr(
+        CartesianCommunicator, f"I{_name.lower()}", _collective(f"I{_name.lower()}", _read, blocking=False)
+    )

@@ -1,0 +1,86 @@
+"""A quirk of the non-blocking neighbourhood collectives, by which the guarded communicator carries out the blocking ones.
+
+Where both neighbours of a rank in a dimension are the same rank, on a periodic grid one or two ranks wide, Open MPI 5.0.11 mixes up
+the two blocks that come from there, in the non-blocking calls alone. What goes to the rank before has to arrive as the block of the
+one after [MPI41, section 8.6], and does in the blocking calls. So there the two blocks of the receive buffer change places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+from mpi4py import MPI
+
+from adjointlab.typing import Buffer
+from adjointlab.worlds.arguments import Blocks, blocks, elements, to_mpi4py
+from adjointlab.worlds.interposition import own_handle
+from adjointlab.worlds.mpi.calls import PARAMETERS
+from adjointlab.worlds.mpi.communicator_base import CommBase
+from adjointlab.worlds.scattered import is_scattered
+
+__all__ = ["in_blocking_order"]
+
+Start: TypeAlias = Callable[[Sequence[Buffer], Mapping[str, object]], MPI.Request]
+
+
+def in_blocking_order(comm: CommBase, name: str, start: Start) -> Start:
+    """`start` of a non-blocking call, whose blocks arrive as those of the blocking call `name` do."""
+    grid = cast("MPI.Cartcomm", comm.inner)
+    order = list(range(2 * grid.ndim))
+    for dimension, (width, is_periodic) in enumerate(zip(grid.dims, grid.periods, strict=True)):
+        if is_periodic and width <= 2:
+            before = 2 * dimension
+            order[before : before + 2] = before + 1, before
+    if "alltoall" not in name or order == sorted(order) or not _mixes_up_blocks():
+        return start
+    start_of_blocks = getattr(grid, "Ineighbor_alltoallw" if name.endswith("w") else "Ineighbor_alltoallv")
+
+    def started(arguments: Sequence[Buffer], keywords: Mapping[str, object]) -> MPI.Request:
+        given = {**dict(zip(PARAMETERS[name.lower()], arguments, strict=False)), **keywords}
+        send, receive = (_in_blocks(name, given[key], len(order)) for key in ("sendbuf", "recvbuf"))
+        buffer, counts, displacements, kinds = receive
+        swapped = [[each[place] for place in order] for each in (counts, displacements)]
+        of_blocks = [kinds[place] for place in order] if isinstance(kinds, list) else kinds
+        request: MPI.Request = start_of_blocks(list(send), [buffer, *swapped, of_blocks])
+        return request
+
+    return started
+
+
+def _in_blocks(name: str, spec: Any, number: int) -> tuple[Any, list[int], list[int], Any]:
+    """A buffer, and the count and displacement of each of its blocks, and its datatype, or those of the blocks."""
+    if name.endswith("w"):
+        return _typed(spec, number)
+    if name.endswith("v"):
+        found = blocks(spec, number, writable=False)
+    else:
+        array, datatype = elements(spec, writable=False, blocks=number)
+        count = array.size // number
+        found = Blocks(array, datatype, [count] * number, [count * place for place in range(number)])
+    if is_scattered(found.array):
+        raise NotImplementedError(
+            f"{name}: a derived datatype, on a periodic grid one or two ranks wide, where this MPI library mixes up the blocks of "
+            "the non-blocking call that the lab makes; use Neighbor_alltoallw, or elementary datatypes"
+        )
+    return found.array, found.counts, found.displacements, to_mpi4py(found.datatype)
+
+
+def _typed(spec: Any, number: int) -> tuple[Any, list[int], list[int], list[Any]]:
+    buffer, *middle, kinds = spec
+    counts, displacements = middle[0] if len(middle) == 1 else middle or (None, None)
+    of_each = [1] * number if counts is None else list(counts)
+    starts = [0] * number if displacements is None else list(displacements)
+    return buffer, of_each, starts, list(map(to_mpi4py, kinds))
+
+
+@cache  # of the library, which one process has one of
+def _mixes_up_blocks() -> bool:
+    """Return True if the MPI library has the quirk: seen on a grid of one rank."""
+    ring = own_handle(own_handle(MPI.COMM_SELF).Create_cart([1], [True]))
+    received = np.zeros(2)
+    ring.Ineighbor_alltoall(np.array([1.0, 2.0]), received).Wait()
+    ring.Free()
+    return bool(received[0] == 1.0)

@@ -1,0 +1,104 @@
+"""Derived datatypes on simulated ranks, beyond what the programs of every world show."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from adjointlab import MPI
+from adjointlab.worlds.schedule import Schedule, schedules_from
+from adjointlab.worlds.simulated.world import SimulatedWorld
+from adjointlab.worlds.world import FindingKind
+
+pytestmark = pytest.mark.mpi_skip
+
+WORLD = SimulatedWorld(2)
+COLUMN = MPI.DOUBLE.Create_vector(3, 1, 4)
+SCHEDULES = (Schedule(), *schedules_from(5, 6))
+
+
+def run(program, schedule=None):
+    return WORLD.run(lambda context, _: program(context.comm), None, 2, schedule=schedule)
+
+
+def message_of(program):
+    return run(program).outcomes[0].message
+
+
+def test_a_datatype_that_reaches_beyond_the_buffer_is_refused():
+    def program(comm):
+        comm.Bcast([np.zeros(11), 2, COLUMN])
+
+    assert message_of(program) == "message: the datatype names elements 0 to 17, but the buffer holds 11"
+
+
+def test_elements_that_are_sent_and_received_at_once_are_refused_and_others_of_one_buffer_are_not():
+    def program(comm, first):
+        whole = np.arange(12.0).reshape(3, 4)
+        out, into = ([1, 1], [0, 8], [COLUMN] * 2), ([1, 1], [8 * first, 8 * (first + 1)], [COLUMN] * 2)
+        comm.Alltoallw([whole, *out], [whole, *into])
+        return whole[:, 2:].tolist()
+
+    assert "must not be aliased" in message_of(lambda comm: program(comm, 1))
+    assert run(lambda comm: program(comm, 2)).outcomes[0].value == [[0, 0], [4, 4], [8, 8]]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("dtype", ["bool", "int8", "complex128", "float32"])
+def test_elements_between_those_that_are_received_stay_as_they_are(dtype, schedule):
+    """Whenever the message arrives, and whatever shows until then that a buffer is not to be read."""
+
+    def program(comm):
+        other = 1 - comm.rank
+        kind = MPI.Datatype("", dtype).Create_vector(3, 1, 2)
+        sent, received = np.array([1, 0, 1, 1, 0, 1], dtype), np.array([0, 1, 0, 1, 0, 1], dtype)
+        requests = [
+            comm.Irecv([received, 1, kind], other),
+            comm.Isend([sent, 3, MPI.Datatype("", dtype)], other),
+        ]
+        MPI.Request.Waitall(requests)
+        return received.tolist()
+
+    for outcome in run(program, schedule).outcomes:
+        assert outcome.value == [1, 1, 0, 1, 1, 1]
+
+
+def test_a_change_of_elements_that_are_on_their_way_is_found_and_of_those_between_them_is_not():
+    def program(comm, place):
+        sent, received = np.zeros((3, 4)), np.zeros(3)
+        request = comm.Isend([sent, 1, COLUMN], 1 - comm.rank)
+        sent[1, place] = 5.0
+        comm.Recv(received, 1 - comm.rank)
+        request.Wait()
+
+    found = run(lambda comm: program(comm, 0)).findings
+    assert [finding.kind for finding in found][:1] == [FindingKind.BUFFER_MISUSED]
+    assert run(lambda comm: program(comm, 1)).findings == ()
+
+
+def test_datatypes_of_other_elements_do_not_match():
+    def program(comm):
+        other = 1 - comm.rank
+        comm.Sendrecv([np.zeros((3, 4)), 1, COLUMN], other, 0, np.zeros(3, "f"), other)
+
+    (finding, *_) = run(program).findings
+    assert "float64 was sent, and float32 is received" in finding.text
+
+
+def test_a_reduction_of_elements_apart_from_one_another_is_refused():
+    def program(comm):
+        comm.Allreduce([np.zeros((3, 4)), 1, COLUMN], np.zeros(3))
+
+    assert "not defined for this datatype: SUM of a derived datatype of DOUBLE" in message_of(program)
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: MPI.INT.Create_subarray((3, 4), (2, 2), (2, 0)), "is not inside an array of shape"),
+        (lambda: MPI.INT.Create_vector(2, -1, 3), "the number is negative"),
+    ],
+)
+def test_what_no_datatype_can_be_is_refused(make, problem):
+    with pytest.raises(ValueError, match=problem):
+        make()
