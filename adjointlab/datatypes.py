@@ -11,17 +11,16 @@ The extent is the distance between datatypes that follow one another.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
 __all__ = ["BYTE", "ORDER_C", "ORDER_FORTRAN", "Datatype", "Derivation", "Recipe"]
 
-Offsets: TypeAlias = npt.NDArray[np.int64]
+Offsets: TypeAlias = tuple[int, ...]
 
 # Integers that no MPI library uses.
 ORDER_C: Final = -9011
@@ -44,7 +43,7 @@ class Datatype:
     @property
     def offsets(self) -> Offsets:
         """Distances of the elements from the beginning of the buffer, in bytes, in the order in which they are sent."""
-        return np.zeros(1, np.int64) if self.derivation is None else self.derivation.offsets
+        return (0,) if self.derivation is None else self.derivation.offsets
 
     @property
     def lb(self) -> int:
@@ -52,7 +51,7 @@ class Datatype:
 
     @property
     def extent(self) -> int:
-        return int(np.dtype(self.numpy).itemsize) if self.derivation is None else self.derivation.extent
+        return self._itemsize if self.derivation is None else self.derivation.extent
 
     @property
     def ub(self) -> int:
@@ -60,7 +59,12 @@ class Datatype:
 
     @property
     def size(self) -> int:
-        return len(self.offsets) * int(np.dtype(self.numpy).itemsize)
+        return len(self.offsets) * self._itemsize
+
+    @property
+    def _itemsize(self) -> int:
+        # NumPy's names end in the number of bits, but for booleans. Without NumPy, which the constants of MPI do not need.
+        return int("".join(filter(str.isdigit, self.numpy)) or 8) // 8
 
     def Get_size(self) -> int:
         return self.size
@@ -110,10 +114,13 @@ class Datatype:
             raise ValueError(
                 f"Create_subarray: a part of shape {list(subsizes)} from {list(starts)} on is not inside an array of shape {list(sizes)}"
             )
-        inside = tuple(slice(start, start + length) for start, length, _ in windows)
-        layout: Any = "F" if order == ORDER_FORTRAN else "C"
-        numbers = np.arange(prod(sizes)).reshape(sizes, order=layout)[inside].ravel(order=layout)
-        part = _combined([(self, self.extent * numbers)], Recipe(self, "", ()))
+        places = list(product(*(range(start, start + length) for start, length, _ in windows)))
+        strides = [prod(sizes[dim + 1 :]) for dim in range(len(sizes))]
+        if order == ORDER_FORTRAN:
+            strides = [prod(sizes[:dim]) for dim in range(len(sizes))]
+            places.sort(key=lambda place: place[::-1])
+        numbers = [sum(map(operator.mul, place, strides)) for place in places]
+        part = _combined([(self, tuple(self.extent * number for number in numbers))], Recipe(self, "", ()))
         recipe = Recipe(self, "Create_subarray", (sizes, subsizes, starts, order))
         return part._bounded(0, prod(sizes) * self.extent, recipe)
 
@@ -181,29 +188,25 @@ def _origins(old: Datatype, lengths: Sequence[int], starts: Sequence[int]) -> Of
     if any(length < 0 for length in lengths):
         raise ValueError(f"a datatype of {list(lengths)} elements: the number is negative")
     blocks = zip(lengths, starts, strict=True)
-    return _concatenated(start + old.extent * np.arange(length) for length, start in blocks)
+    return tuple(start + old.extent * number for length, start in blocks for number in range(length))
 
 
 def _combined(parts: Sequence[tuple[Datatype, Offsets]], recipe: Recipe) -> Datatype:
     """A datatype of old ones, each beginning at several offsets."""
     bases = {old.base for old, _ in parts}
     base = bases.pop() if len(bases) == 1 else BYTE
-    offsets = _concatenated(
-        np.add.outer(origins, old.offsets if old.base == base else _octets(old)).ravel()
+    offsets = tuple(
+        origin + offset
         for old, origins in parts
+        for origin in origins
+        for offset in (old.offsets if old.base == base else _octets(old))
     )
-    begins = [int(origins.min()) + old.lb for old, origins in parts if origins.size]
-    ends = [int(origins.max()) + old.ub for old, origins in parts if origins.size]
+    begins = [min(origins) + old.lb for old, origins in parts if origins]
+    ends = [max(origins) + old.ub for old, origins in parts if origins]
     lb = min(begins, default=0)
     return _derived(base, offsets, lb, max(ends, default=0) - lb, recipe)
 
 
 def _octets(datatype: Datatype) -> Offsets:
     """Offsets of the bytes of a datatype's elements."""
-    octets: Offsets = np.add.outer(datatype.offsets, np.arange(np.dtype(datatype.numpy).itemsize)).ravel()
-    return octets
-
-
-def _concatenated(parts: Iterable[Offsets]) -> Offsets:
-    whole: Offsets = np.concatenate([np.zeros(0, np.int64), *parts])
-    return whole
+    return tuple(offset + octet for offset in datatype.offsets for octet in range(datatype._itemsize))

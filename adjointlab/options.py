@@ -164,13 +164,13 @@ FOLDER: Final = Option(
     "folder",
     Path(".adjointlab"),
     _path,
-    "Folder in which failures are stored, and from which pytest replays them first.",
+    "Folder in which failures are stored, and from which they are replayed first.",
 )
 MAX_TIME: Final = Option[float | None](
     "max-time",
     None,
     float,
-    "Seconds for all checks together, which share them; each draws 10 cases at least. Of the command line.",
+    "Seconds for all checks together, which share them; each draws 10 cases at least. An option of `adjointlab check`, not of pytest.",
     "as long as the cases take",
     least=0,
 )
@@ -182,14 +182,14 @@ WORLD: Final = Option(
     "auto",
     str,
     "Where coherence tests run: simulated, mpi, torch, or auto, which is mpi under mpiexec, torch under torchrun, and simulated "
-    "elsewhere. Of pytest.",
+    "elsewhere. An option of pytest alone.",
     choices=("auto", "simulated", "mpi", "torch"),
 )
 PATIENCE: Final = Option(
     "patience",
     300.0,
     float,
-    "Under mpiexec or torchrun, seconds that ranks wait for one another between tests. Of pytest.",
+    "Under mpiexec or torchrun, seconds that ranks wait for one another between tests. An option of pytest alone.",
     "300",
     least=0,
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import secrets
 import signal
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -73,7 +74,7 @@ _NO_COMMUNICATOR = "without communicator"
 _NO_MEMORY = "without memory on the device"
 """Kind of the verdict on a subject that draws no tensors in memory of the device that is asked for."""
 
-_PROCESS_ENDED = "process ended"
+PROCESS_ENDED = "process ended"
 """Kind of the verdict on a check whose process has died."""
 
 _NOTHING_TO_SAY = "the check has nothing to say about this case"
@@ -89,6 +90,9 @@ class CheckResult(Drawable):
     unwritten: str = ""  # why a failure could not be stored
     replayed: Path | None = None  # the stored case, where no fresh ones were drawn
     known: str = ""  # where a list says that this fails, and why
+    has_larger_failures: bool = (
+        False  # stored ones, on more ranks than there are, so that they were not replayed
+    )
 
     @property
     def subject(self) -> str:
@@ -140,6 +144,12 @@ class CheckResult(Drawable):
     def unexpectedly_passes(self) -> bool:
         """Return True if it is coherent although a list of known failures has it."""
         return bool(self.known) and self.status is Status.COHERENT
+
+    def listed(self, known: str) -> CheckResult:
+        """The result of a check that a list of known failures has, which says `known` of it."""
+        # A pass shows nothing of a failure that needs more ranks.
+        is_unseen = self.status is Status.COHERENT and self.has_larger_failures
+        return self if is_unseen else replace(self, known=known)
 
 
 class SearchInterrupted(Terminated):
@@ -247,7 +257,16 @@ def check_with_corpus(
 ) -> CheckResult:
     """Collective: replay the failures of the subject and check that `folder` holds; if none fails still, :func:`run_check`."""
     failing = replay_corpus(world, found, check, folder, budget.device)
-    return failing or run_check(world, found, check, budget, folder, tick)
+    if failing is not None:
+        return failing
+    result = run_check(world, found, check, budget, folder, tick)
+    larger = [
+        (path, case.ranks) for path, case in stored(folder, found.subject, check) if case.ranks > world.ranks
+    ]
+    if not larger:
+        return result
+    _note_of_larger_failures(world, found, check, larger)
+    return replace(result, has_larger_failures=True)
 
 
 def replay(world: World, subject: Subject, case: Case) -> SearchResult:
@@ -302,6 +321,18 @@ def replay_corpus(
     return CheckResult(found, result, Written.beside(path), replayed=path)
 
 
+def _note_of_larger_failures(
+    world: World, found: Found, check: str, larger: Sequence[tuple[Path, int]]
+) -> None:
+    """Say which stored failures are not replayed, because they need more ranks than there are."""
+    path, ranks = min(larger, key=operator.itemgetter(1))
+    more = f" (and {len(larger) - 1} more)" if len(larger) > 1 else ""
+    world.watchdog.say(
+        f"adjointlab: note: a failure of {printable(found.subject.label)} ({check}) is not replayed: it needs {ranks} ranks, and this "
+        f"run has {world.ranks}: {printable(str(path))}{more}\n"
+    )
+
+
 def _note_of_other_declaration(world: World, path: Path, result: SearchResult) -> None:
     """Say that the failure stored at `path` is of a case that the subject's declaration does not fit any more."""
     world.watchdog.say(
@@ -343,7 +374,7 @@ def lost(world: World, found: Found, check: str, budget: Budget, folder: Path, e
     # The watchdog has said why it ended the process.
     kind = "" if running is None else running.kind
     headline = f"{kind}: {ending}" if kind else ending
-    verdict = replace(unjudged(headline, kind=kind or _PROCESS_ENDED), is_death=True)
+    verdict = replace(unjudged(headline, kind=kind or PROCESS_ENDED), is_death=True)
     result = SearchResult(
         found.subject.name,
         check,
@@ -354,7 +385,9 @@ def lost(world: World, found: Found, check: str, budget: Budget, folder: Path, e
         case=case,
         drawn_ranks=0 if case is None else case.ranks,
     )
-    return kept(found, result, folder)
+    own = kept(found, result, folder)
+    is_replay = running is not None and running.stage is Stage.REPLAYING and own.written is not None
+    return replace(own, replayed=own.written.json) if is_replay and own.written else own
 
 
 def _store(world: World, result: SearchResult, found: Found, folder: Path) -> tuple[Written | None, str]:

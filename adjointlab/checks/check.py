@@ -125,6 +125,9 @@ class Check(ABC, Generic[ObservationT]):
     varies_values: ClassVar[bool] = False
     """True if the inputs of a layer may have values of all :data:`~adjointlab.checks.context.INPUT_VALUES`."""
 
+    goes_back: ClassVar[bool] = True
+    """False if it never applies the adjoint, or runs a backward pass: what only those send may be missing then."""
+
     finds_leaks: ClassVar[bool] = False
     """True if it reports communicators that are left behind by each call. One check does: the others' verdicts stand beside it."""
 

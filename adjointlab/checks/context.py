@@ -385,7 +385,9 @@ class CheckContext:
 
         Collective, but for an operator that has a program.
         """
-        gain = self._gain()
+        gain, declared = self._gain(), self.operator.rounding
+        if declared:  # no integer is exact
+            return replace(gain, value=0, measured=max(declared, self._measured_rounding()))
         return gain if gain.is_whole else replace(gain, measured=self._measured_rounding())
 
     def _gain(self) -> Gain:

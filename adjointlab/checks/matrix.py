@@ -333,8 +333,8 @@ def _of_coefficients(context: CheckContext) -> float:
     A third is rounded when it is stored, and again when it is applied. Where nobody declares anything of the coefficients, two
     formulas for a cosine may differ by many units in the last place; in half precision that many would be a fault.
     """
-    unit = 2.0**-context.precision
-    return max(4 * unit, min(256 * unit, 2.0**-16) if context.operator.gain is None else 0.0)
+    unit, declared = 2.0**-context.precision, context.operator.rounding or 0.0
+    return max(4 * unit, min(256 * unit, 2.0**-16) if context.operator.gain is None else 0.0, declared)
 
 
 def _repeated(

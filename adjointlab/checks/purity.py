@@ -105,7 +105,8 @@ class PurityCheck(Check[PurityObservation]):
             # found, and named, by the comparisons below.
             if verdict := not_finite_verdict(direction, space, [one.plain for one in seen]):
                 return verdict
-            if verdict := _of_circumstances(direction, space, seen, first.tolerance):
+            argument = spaces.domain if direction is Direction.FORWARD else spaces.codomain
+            if verdict := _of_circumstances(direction, space, seen, first.tolerance, argument):
                 return verdict
             if verdict := _of_forms(direction, space, seen, first.tolerance):
                 return verdict
@@ -122,7 +123,11 @@ class PurityCheck(Check[PurityObservation]):
 
 
 def _of_circumstances(
-    direction: Direction, space: Space, seen: Sequence[DirectionOutputs], tolerance: Tolerance
+    direction: Direction,
+    space: Space,
+    seen: Sequence[DirectionOutputs],
+    tolerance: Tolerance,
+    argument: Space,
 ) -> Verdict | None:
     first, *_ = seen
     standard, *others = first.outputs
@@ -140,7 +145,8 @@ def _of_circumstances(
                 difference.lines(*names),
                 None,
             )
-            if circumstance.order != standard.order:
+            orders = {circumstance.order, standard.order}
+            if len(orders) > 1 and (orders != set(ORDERS[:2]) or _has_orders(argument)):
                 headline, hint = f"{direction} depends on where its argument lies in memory", _STRIDES
             elif not _may_be_fresh_memory(space, difference):
                 headline, lines = (
@@ -149,6 +155,16 @@ def _of_circumstances(
                 )
             return incoherent(headline, *lines, evidence=difference.evidence(*names, hint))
     return None
+
+
+def _has_orders(argument: Space) -> bool:
+    """Return True if row- and column-major order differ for some rank's tensor: two of its sides are above 1."""
+    shapes = (
+        tensor.layout.local_shape(rank)
+        for tensor in argument.tensors
+        for rank in tensor.layout.partition.ranks
+    )
+    return any(sum(side > 1 for side in shape) > 1 for shape in shapes)
 
 
 def _may_be_fresh_memory(space: Space, difference: Difference) -> bool:

@@ -27,6 +27,9 @@ _AFTER_NAN = _CALLS - 1
 
 
 _KEPT = Hint(FaultKind.KEPT, "a fresh instance gives another value: something is kept from earlier calls")
+_OVERWRITTEN = Hint(
+    FaultKind.KEPT, "the call returned the right value: a later one has written into the same memory"
+)
 
 
 @dataclass(frozen=True)
@@ -115,13 +118,17 @@ def _of_call(
     ):
         if difference := first_difference(space, actual, fresh, tolerance):
             after = " (after one with NaN)" if call == _AFTER_NAN else ""
+            is_changed_later = actual is not on_return
+            headline = f"{direction} depends on earlier calls"
+            if is_changed_later:
+                headline = f"a later call changes what {direction} has returned"
             return incoherent(
-                f"{direction} depends on earlier calls",
+                headline,
                 ("call", f"{call + 1} of {_CALLS}{after}, {circumstance}"),
                 ("element", difference.where),
                 ("fresh", difference.expected),
                 ("here", difference.actual),
-                evidence=difference.evidence("here", "fresh", _KEPT),
+                evidence=difference.evidence("here", "fresh", _OVERWRITTEN if is_changed_later else _KEPT),
             )
     return None
 

@@ -233,7 +233,7 @@ class CheckRun:
         if result.is_misdeclared:
             self.misdeclared.add(id(subject))
         if self.known and (listed := self.known.of_check(subject.label, result.result.check)):
-            result = replace(result, known=str(listed))
+            result = result.listed(str(listed))
         self.report.add(result)
 
     def stop(self, code: int, why: str, details: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace as with_changes
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -66,8 +67,12 @@ def replayed(
     *,
     strict: bool = False,
     watchdog: float | None = None,
+    is_shown_by_file: bool = False,
 ) -> tuple[Reproducer, SearchResult]:
-    """Run a stored failure again and print the result; the reproducer, and the result."""
+    """Run a stored failure again and print the result; the reproducer, and the result.
+
+    With `is_shown_by_file`, what is printed names the subject by its file, whatever name it is imported by here.
+    """
     from msgspec import structs
 
     from adjointlab import session
@@ -85,7 +90,7 @@ def replayed(
         if not on(device, [stored.case.setting.library]):
             memory = found.subject.libraries(device)[0]
             stored = structs.replace(stored, case=stored.case.moved_to(memory))
-        return stored, found
+        return stored, _by_file(found) if is_shown_by_file else found
 
     out = Output()
     with opened_world(prepare, ranks, strict=strict, watchdog=watchdog) as (world, (stored, found)):
@@ -118,6 +123,15 @@ def replayed(
             if result.verdict.kind != stored.kind:
                 out.line(f"  was another failure when it was stored: {stored.headline}")
         return stored, result
+
+
+def _by_file(found: Found) -> Found:
+    """`found`, named by its file and the attribute there."""
+    from adjointlab.report.failure_text import relative
+
+    module, _, name = found.subject.location.partition(":")
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return found if file is None else with_changes(found, reference=f"{relative(Path(file))}:{name}")
 
 
 def _subject_of(stored: Reproducer, reference: str | None, file: Path) -> Found:

@@ -39,7 +39,7 @@ def reproduce(script: str, subject: str) -> NoReturn:
     def command() -> int:
         with collective_interrupts():
             file = Path(script).with_suffix(".json")
-            stored, result = replayed(file, subject, _ranks(file))
+            stored, result = replayed(file, subject, _ranks(file), is_shown_by_file=True)
             return _outcome(stored, result)
 
     if is_launched():
@@ -72,13 +72,16 @@ def _code_of_child(run: Callable[[], int], file: Path) -> int:
 def _ended_its_process(file: Path) -> bool:
     """Return True if the stored failure is that of a case which ends its process, or which the watchdog ended."""
     from adjointlab.engine.run_case import NO_RETURN
+    from adjointlab.session import PROCESS_ENDED
     from adjointlab.store.reproducer import BadReproducer, read
 
     try:
         stored = read(file)
     except BadReproducer:
         return False
-    return stored.kind == NO_RETURN or any(text.startswith("dead: ") for _, text in stored.lines)
+    return stored.kind in (NO_RETURN, PROCESS_ENDED) or any(
+        text.startswith("dead: ") for _, text in stored.lines
+    )
 
 
 def _ranks(file: Path) -> int | None:

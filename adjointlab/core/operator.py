@@ -85,6 +85,8 @@ class LinearOperator(Drawable, ABC):
       the integers with which the lab tests, so that no sum of them is rounded. `None` means unknown: only the test with a
       tolerance applies, as it does where the images of integers are fractions.
     - `fan_in` bounds the number of terms added up for any output, which sets that tolerance. `None` means unknown.
+    - `rounding` is the error of its results relative to the largest, where that is more than rounding: of an iterative solver, its
+      tolerance times the condition number. The tests then allow for it, and none is exact. `None` means that rounding is all.
     - `batched`: the operator takes local tensors with one trailing dimension more, a batch of b >= 1 arguments, and returns the
       batch of results. On an inactive rank a batch has the shape (*layout.local_shape(rank), b), without elements. The
       lab then probes many basis vectors at once.
@@ -103,6 +105,7 @@ class LinearOperator(Drawable, ABC):
     codomain: Space
     gain: int | None = None
     fan_in: int | None = None
+    rounding: float | None = None
     batched: bool = False
     is_identity: bool = False
     symbol: str = "F"
@@ -177,7 +180,7 @@ class LinearOperator(Drawable, ABC):
 class CompositeOperator(LinearOperator):
     """An operator made of others, its `parts`, which prints as an expression in their symbols.
 
-    Its bounds `gain` and `fan_in` are `combine` of those of the parts, or unknown where one of these is.
+    Its bounds `gain` and `fan_in` are `combine` of those of the parts, or unknown where one of these is; its `rounding` is their sum.
     """
 
     precedence: int = 3
@@ -196,6 +199,7 @@ class CompositeOperator(LinearOperator):
         fan_ins = [part.fan_in for part in parts if part.fan_in is not None]
         self.gain = combine(gains) if len(gains) == len(parts) else None
         self.fan_in = combine(fan_ins) if len(fan_ins) == len(parts) else None
+        self.rounding = sum(part.rounding or 0.0 for part in parts) or None
 
     @property
     def part(self) -> LinearOperator:

@@ -372,15 +372,15 @@ def _dual(space: Space, names: tuple[str, ...]) -> Space:
     return Space(*(tensor.dual for tensor in space.tensors))
 
 
-def needs_messages(domain: Space, codomain: Space) -> bool:
+def needs_messages(domain: Space, codomain: Space, *, goes_back: bool = True) -> bool:
     """Return True if ranks without messages could only have constants somewhere in a result that these spaces declare.
 
     A rank holds elements of a result, and nothing of the argument; or copies of a result are declared equal, and those ranks share
-    nothing of the argument. Either of a map from `domain` to `codomain`, or of its adjoint.
+    nothing of the argument. Either of a map from `domain` to `codomain`, or, if it `goes_back`, of its adjoint.
     """
-    return _has_parts_from_elsewhere(domain, codomain) or _has_parts_from_elsewhere(
-        codomain.dual, domain.dual
-    )
+    if _has_parts_from_elsewhere(domain, codomain):
+        return True
+    return goes_back and _has_parts_from_elsewhere(codomain.dual, domain.dual)
 
 
 def _has_parts_from_elsewhere(argument: Space, result: Space) -> bool:

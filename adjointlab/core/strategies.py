@@ -72,7 +72,11 @@ def partitions(
     """
     dims = draw(integers(1, max_order)) if order is None else order
     size = ranks if whole else draw(integers(1, ranks))
-    shape = draw(choices(grids(size, dims)))
+    shapes = grids(size, dims)
+    # Of three dimensions and more, few grids cut all, and what is wrong where all are cut shows in these alone.
+    if dims > 2 and (proper := proper_grids(size, dims)) and draw(BOOLEANS):
+        shapes = proper
+    shape = draw(choices(shapes))
     return Partition(shape, None if whole and dims else draw(rank_orders(ranks, math.prod(shape))))
 
 
@@ -89,6 +93,12 @@ def grids(size: int, order: int) -> tuple[tuple[int, ...], ...]:
         if not size % side
         for rest in grids(size // side, order - 1)
     )
+
+
+@cache
+def proper_grids(size: int, order: int) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of those grids that have several workers in every dimension."""
+    return tuple(shape for shape in grids(size, order) if 1 not in shape)
 
 
 @made_once

@@ -74,8 +74,11 @@ _DECLARATIONS = frozenset(
 )
 """Entries of a layer's case that are declarations for the lab and no arguments of the layer."""
 
-_SPACES = ("domain", "codomain", "gain")
-"""Entries of the case of a function that are none of its arguments; `gain` is one where the function has a parameter of that name."""
+_SPACES = ("domain", "codomain", "gain", "rounding")
+"""Entries of the case of a function that are none of its arguments; a bound is one where the function has a parameter of that name."""
+
+BOUNDS = ("gain", "rounding")
+"""Those that bound what the function computes."""
 
 
 class FunctionPair(AdaptedOperator):
@@ -95,7 +98,7 @@ class FunctionPair(AdaptedOperator):
         ranks: Ranks = Ranks.COMMUNICATOR,
     ) -> None:
         self.comm, self.domain, self.codomain = comm, domain, codomain
-        self.gain, arguments = _split_gain(arguments, forward, adjoint)
+        (self.gain, self.rounding), arguments = _split_bounds(arguments, forward, adjoint)
         self._forward, self._adjoint, self._arguments = forward, adjoint, arguments
         self._comm = ranks.arguments(comm)
         for role, function, space in (("forward", forward, domain), ("adjoint", adjoint, codomain)):
@@ -129,7 +132,7 @@ class Differentiable(AdaptedOperator):
         named: UserFunction | None = None,
     ) -> None:
         self.comm, self.domain, self.codomain = comm, domain, codomain
-        self.gain, arguments = _split_gain(
+        (self.gain, self.rounding), arguments = _split_bounds(
             arguments, getattr(function, "forward", function) if inspect.isclass(function) else function
         )
         self._function, self._arguments, self._named = function, arguments, named or function
@@ -219,17 +222,26 @@ def _in_shape_of(output: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
     return cotangent if output.numel() or cotangent.numel() else cotangent.reshape(output.shape)
 
 
-def _split_gain(arguments: Parameters, *functions: UserFunction) -> tuple[int | None, Parameters]:
-    """The gain that a case declares for its operator, and the other arguments; none where a function takes `gain` itself."""
-    if "gain" not in arguments or any(takes(function, "gain") for function in functions):
-        return None, arguments
-    gain = arguments["gain"]
-    if type(gain) is not int or gain < 1:
+def _split_bounds(
+    arguments: Parameters, *functions: UserFunction
+) -> tuple[tuple[int | None, float | None], Parameters]:
+    """The gain and the rounding that a case declares for its operator, and the other arguments.
+
+    Each is none where a function takes an argument of that name itself.
+    """
+    declared = {
+        name
+        for name in BOUNDS
+        if name in arguments and not any(takes(function, name) for function in functions)
+    }
+    gain = arguments["gain"] if "gain" in declared else None
+    if "gain" in declared and (type(gain) is not int or gain < 1):
         raise SubjectError(
             f"gain: {gain!r} is no integer from 1 on; it bounds the largest absolute row sum of any intermediate, and is 1 for pure "
             "data movement"
         )
-    return gain, {name: value for name, value in arguments.items() if name != "gain"}
+    rounding = arguments["rounding"] if "rounding" in declared else None
+    return (gain, rounding), {name: value for name, value in arguments.items() if name not in declared}
 
 
 def _tensor_names(space: Space) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from adjointlab.checks.check import Spaces
+from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.verdict import Verdict, unjudged
 from adjointlab.core.space import needs_messages
 from adjointlab.engine.case import Case
@@ -52,7 +52,8 @@ class CaseCounts:
         self.communicating += ranks > 1
         self.most_ranks = max(self.most_ranks, ranks)
         if case.ranks > 1 and ranks < 2 and spaces is not None:
-            self.lacking_messages += needs_messages(spaces.domain, spaces.codomain)
+            goes_back = check_named(case.check).goes_back
+            self.lacking_messages += needs_messages(spaces.domain, spaces.codomain, goes_back=goes_back)
 
     def reject(self, reason: str) -> None:
         """Count a case that the check has nothing to say about."""

@@ -80,7 +80,7 @@ def bound_of(subject: Subject, given: Mapping[str, int] | None = None) -> Bound:
     """
     if subject.every is None:
         raise SubjectError(
-            f"{subject.name}: lists no cases; give @subject(..., every=function), where function(ranks=3, side=2) with "
+            f"{subject.name}: lists no cases; give its decorator every=function, where function(ranks=3, side=2) with "
             "any bounds as keyword arguments yields pairs of a number of ranks and a dictionary of arguments"
         )
     defaults = {name: entry.default for name, entry in inspect.signature(subject.every).parameters.items()}

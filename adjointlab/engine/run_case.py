@@ -23,7 +23,7 @@ from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError, require_accepts, takes
 from adjointlab.core.operator import NotInSpace, ParameterNotInSpace, WrongClaim
 from adjointlab.core.space import Space
-from adjointlab.engine.adapters import Parameters, UserFunction
+from adjointlab.engine.adapters import BOUNDS, Parameters, UserFunction
 from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import DEPENDS, judge_all
 from adjointlab.engine.subject import Subject
@@ -390,8 +390,9 @@ def _wait(rank: int, outcome: Outcome) -> Wait:
 def _referred(reference: UserFunction, arguments: Mapping[str, object], *inputs: Array) -> Any:
     """Call the sequential twin. Raises :class:`SubjectError` for one that does not take its arguments."""
     names = [f"x{number or ''}" for number in range(len(inputs))]
-    if not takes(reference, "gain"):  # a declaration of the operator's, then
-        arguments = {name: value for name, value in arguments.items() if name != "gain"}
+    # What it does not take is a declaration of the operator's.
+    bounds = [name for name in BOUNDS if not takes(reference, name)]
+    arguments = {name: value for name, value in arguments.items() if name not in bounds}
     require_accepts("the reference", reference, names, arguments)
     return reference(*inputs, **arguments)
 

@@ -191,6 +191,10 @@ class _Failing(Exception):
         self.case, self.verdict, self.spaces = case, *judgement
 
 
+class _Enough(BaseException):
+    """No more cases are to be drawn: ends a search of Hypothesis's at once, which passes on what is no `Exception`."""
+
+
 class Search:
     """One search, on the leader.
 
@@ -432,6 +436,8 @@ class Search:
                 every_case_is_coherent()
         except _Failing as failing:
             return failing
+        except _Enough:
+            return None
         except AssertionError as error:
             # Hypothesis's own, upon an interrupt that comes before its engine is ready.
             if isinstance(error.__context__, KeyboardInterrupt):
@@ -487,8 +493,7 @@ class Search:
         if time.monotonic() > self._drawn_until and self._has_judged_enough():
             self._counts.end()
         if self._counts.is_hopeless or self._counts.is_cut_short:
-            # Hypothesis is ended as it is when a failure has run out of time to shrink: every further case passes, and none counts.
-            return Judgement(coherent(), None)
+            raise _Enough
         judgement = self._run_and_judge(case)
         reason = inapplicable_because(self._last_run)
         if judgement is not None and judgement.verdict.is_coherent and _is_empty(judgement.spaces):

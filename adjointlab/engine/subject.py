@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial, wraps
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Final, TypeAlias, TypeVar, Unpack
 
 from hypothesis import strategies as st
@@ -208,7 +208,7 @@ class Subject:
         if not (chosen := on(device, present)):
             raise SubjectError(
                 f"{self.name}: draws no tensors in memory of {device}, but in {', '.join(present)}; leave out "
-                f"--device {device}, or name a memory of {device} in @subject(..., arrays=...)"
+                f"--device {device}, or name a memory of {device} in arrays=... of its decorator"
             )
         return chosen
 
@@ -233,6 +233,11 @@ def _require_bounds(name: str, operator: LinearOperator) -> None:
             raise SubjectError(
                 f"{name}: {attribute} = {value!r} is no integer from 1 on; it bounds {bounded}"
             )
+    rounding: object = getattr(operator, "rounding", None)
+    if rounding is not None and not (isinstance(rounding, Real) and 0 < float(rounding) < 1):
+        raise SubjectError(
+            f"{name}: rounding = {rounding!r} is no number between 0 and 1; it is the error of the results relative to the largest"
+        )
 
 
 def _check_declared(name: str, layer: Layer) -> None:

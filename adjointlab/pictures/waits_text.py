@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from adjointlab.pictures.lines import Block, Line, Style, line
 from adjointlab.pictures.model import Waiting, Waits
@@ -56,9 +57,14 @@ def _edges(each: Waiting, blocked: dict[int, Waiting]) -> Line:
 
 
 def _by_place(waits: Waits) -> list[tuple[list[int], Waiting]]:
-    """The ranks that wait in the same call at the same place, together."""
+    """The ranks that wait in the same call at the same place, together: without its arguments where these differ."""
     found: dict[tuple[str, str], list[Waiting]] = {}
     for each in waits.waiting:
         name = each.call.partition("(")[0] if each.where else each.call
         found.setdefault((name, each.where), []).append(each)
-    return [([each.rank for each in group], group[0]) for group in found.values()]
+    return [([each.rank for each in group], _in_common(name, group)) for (name, _), group in found.items()]
+
+
+def _in_common(name: str, group: list[Waiting]) -> Waiting:
+    is_alike = all(each.call == group[0].call for each in group)
+    return group[0] if is_alike else replace(group[0], call=f"{name}(…)")

@@ -20,7 +20,7 @@ def coherence_tests(subject: Subject, *, checks: Sequence[str] | None = None) ->
     """
     if not isinstance(subject, Subject):
         raise SubjectError(
-            f"coherence_tests takes a subject, not {subject!r}; declare one with @adjointlab.subject(...) and hand over "
+            f"coherence_tests takes a subject, not {subject!r}; declare one with @adjointlab.subject.operator(...) or its other methods and hand over "
             "what that returns"
         )
     names = checks_of(subject) if checks is None else _legal(checks, subject)

@@ -188,7 +188,7 @@ def _details(entry: Entry, *, is_open: bool) -> str:
         f'<details class="{entry.kind}" data-kind="{entry.kind}" data-text="{escape(searched)}"'
         f"{' open' if is_open else ''}><summary>"
         f'<span class="badge">{_BADGES[entry.kind]}</span> <span class="name">{escape(entry.subject)}</span> '
-        f'<span>{escape(entry.check)}</span> <span class="more">{entry.cases:,} cases</span></summary>'
+        f'<span>{escape(entry.check)}</span> <span class="more">{entry.cases:,} case{"" if entry.cases == 1 else "s"}</span></summary>'
         f'<div class="inside">{"".join(inside)}</div></details>'
     )
 

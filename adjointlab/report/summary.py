@@ -125,7 +125,7 @@ def blind_spots(results: Sequence[CheckResult]) -> str:
         return ""
     return (
         f"{', '.join(blind)}: no reference and no specification, so a fault that forward and adjoint share stays "
-        "unseen; give @subject(reference=...)"
+        "unseen; the option reference=... of its decorator takes the sequential function"
     )
 
 
@@ -147,8 +147,9 @@ def warned(results: Sequence[CheckResult]) -> list[str]:
 
 
 def silent(results: Sequence[CheckResult]) -> str:
-    """A line for the subjects none of whose ranks communicated in any check; empty if there are none."""
-    coherent = [entry for entry in results if entry.status is Status.COHERENT]
+    """A line for the subjects none of whose ranks communicated in any check, and none of which failed; empty if there are none."""
+    failing = {entry.found.subject.location for entry in results if entry.status is not Status.COHERENT}
+    coherent = [entry for entry in results if entry.found.subject.location not in failing]
     counts = (entry.result.counts for entry in coherent)
     return silence(
         (name, each) for name, each in zip(_names(coherent), counts, strict=True) if each is not None

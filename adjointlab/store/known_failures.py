@@ -92,10 +92,10 @@ def read(path: Path) -> KnownFailures:
 
 
 def _pair(content: str, position: str) -> tuple[str, str]:
-    words = content.split()
+    words = content.rsplit(maxsplit=1)  # the name of a subject may have spaces
     if len(words) != 2:
         raise BadList(
-            f"{position}: {content!r} is no failure; a line is a subject and a check (RingShift adjoint) or a test's node id "
+            f"{position}: {content!r} cannot be read as a known failure; a line is a subject and a check (RingShift adjoint) or a test's node id "
             "(tests/test_rings.py::test_shift), and perhaps a # with a comment"
         )
     try:

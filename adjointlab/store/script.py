@@ -28,7 +28,7 @@ from adjointlab.core import arrays
 from adjointlab.core.declaration import takes
 from adjointlab.core.operator import basis_vector
 from adjointlab.core.space import Space
-from adjointlab.engine.adapters import Parameters, UserFunction
+from adjointlab.engine.adapters import BOUNDS, Parameters, UserFunction
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Kind, Subject
@@ -72,7 +72,8 @@ if __name__ == "__main__":
 
 _PRODUCTS = (
     _HEAD
-    + """import time
+    + """import shlex
+import time
 import traceback
 from importlib import import_module
 """
@@ -86,15 +87,21 @@ COUNTED_X = {counted_x}
 COUNTED_Y = {counted_y}
 
 
+def without_mpi():
+{without_mpi}
+
 def main():
-    from mpi4py import MPI
+    try:
+        from mpi4py import MPI
+    except ImportError:
+        return without_mpi()
     import numpy as np
 
     comm = MPI.COMM_WORLD
     rank = comm.Get_rank()
     if comm.Get_size() != {ranks}:
         if rank == 0:
-            print("this case needs: mpiexec -n {ranks} python " + ascii(__file__))
+            print("this case needs: mpiexec -n {ranks} python " + shlex.quote(__file__))
         return 2
     missing = []
     try:
@@ -147,6 +154,24 @@ if __name__ == "__main__":
     sys.exit(code)
 """
 )
+
+_ON_SIMULATED_RANKS = """\
+    # The JSON file beside this script has the case.
+    try:
+        from adjointlab.cli.reproduce import reproduce
+
+        reproduce(__file__, {reference})
+    except SystemExit as end:
+        return end.code
+    except ImportError:
+        print("this script needs mpi4py, or adjointlab, which replays the case on simulated ranks", file=sys.stderr)
+        return 2
+"""
+
+_NOT_WITHOUT_MPI = """\
+    print("this script needs mpi4py", file=sys.stderr)
+    return 2
+"""
 
 _EXPECTED = """        print("expected  =", {weight!r})
     same = same and left == {weight!r}
@@ -299,7 +324,7 @@ def _uses_lab(module: ModuleType) -> bool:
 
 
 _PRODUCTS_USAGE = """Run with: mpiexec -n {ranks} python {name}
-It needs {needs}.
+It needs {needs}.{without}
 It prints both inner products of two basis vectors, one entry of the matrix.
 Exit codes: 1 while they differ{differ}, 0 once they do not, 2 where it cannot run."""
 
@@ -316,8 +341,8 @@ def _products(
 ) -> str:
     is_operator = subject.kind is Kind.OPERATOR
     # A pair does not get its spaces.
-    is_gain_passed = any(takes(function, "gain") for function in subject.pair)
-    not_passed = ("domain", "codomain", *(() if is_gain_passed else ("gain",)))
+    bounds = [name for name in BOUNDS if not any(takes(function, name) for function in subject.pair)]
+    not_passed = ("domain", "codomain", *bounds)
     arguments: Parameters = {
         key: value for key, value in case.parameters.items() if is_operator or key not in not_passed
     }
@@ -339,10 +364,15 @@ def _products(
         setup += [f"forward = {loaded[0]}", f"adjoint = {loaded[1]}"]
         forward, adjoint = "forward(comm, *x, **arguments)", "adjoint(comm, *y, **arguments)"
     weight = None if entry.weight is None else entry.weight if entry.weight.imag else entry.weight.real
+    found = _subject_name(subject)
+    without_mpi = _NOT_WITHOUT_MPI
+    if found is not None and needs_lab:
+        without_mpi = _ON_SIMULATED_RANKS.format(reference=literal(f"{found.module}:{found.attribute}"))
     usage = _PRODUCTS_USAGE.format(
         ranks=case.ranks,
         name=_script_name(name),
         needs=f"{', '.join(needs)}, and what {' and '.join(modules)} imports",
+        without="\nWithout mpi4py, adjointlab replays the case on simulated ranks." if needs_lab else "",
         differ="" if weight is None else ", from each other or from what the specification says",
     )
     return _PRODUCTS.format(
@@ -350,6 +380,7 @@ def _products(
         usage=commented(usage),
         folders=_folders(functions),
         ranks=case.ranks,
+        without_mpi=without_mpi,
         imports=indent(
             ("    import torch\n" if is_torch else "") + (_TRANSLATION if needs_lab else ""), "    "
         ),

@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-__all__ = ["POLLING", "UNBUFFERED_SENDS", "cycle_line", "find_cycle", "heading", "waits_for_text"]
+__all__ = [
+    "POLLING",
+    "UNBUFFERED_SENDS",
+    "cycle_line",
+    "find_cycle",
+    "heading",
+    "is_synchronous",
+    "waits_for_text",
+]
 
 POLLING: Final = "these ranks ask again and again, and nothing moves any more"
 UNBUFFERED_SENDS: Final = "  (a send may wait until it is received: MPI promises no buffering)"
+
+
+def is_synchronous(call: str) -> bool:
+    """Return True for the name of a call that sends a message and always waits until it is received."""
+    return call.lower().removeprefix("i").startswith("ss")
 
 
 def heading(blocked: int, ranks: int) -> str:

@@ -26,7 +26,7 @@ class Operator:
     """As far as a context asks it."""
 
     def __init__(self, **given: Any) -> None:
-        self.domain, self.codomain, self.gain, self.fan_in = SHORT, LONG, None, None
+        self.domain, self.codomain, self.gain, self.fan_in, self.rounding = SHORT, LONG, None, None, None
         self.specified: Any = None
         self.comm = SimpleNamespace(Get_rank=lambda: 0)
         vars(self).update(given)

@@ -208,21 +208,20 @@ def test_only_elements_that_could_have_changed_tell_of_the_own_part() -> None:
 
 def test_of_an_optimiser_the_states_of_the_shape_of_a_parameter_are_compared() -> None:
     torch = pytest.importorskip("torch")
-    from types import SimpleNamespace
-
     from adjointlab.checks.layers.training import _state_kinds
 
-    def kinds(optimizer: Any) -> tuple[str, ...]:
-        layer: Any = SimpleNamespace(optimizer=optimizer)
-        return _state_kinds(layer)
+    def kinds(make: Any, shape: tuple[int, ...] = (2, 3)) -> tuple[str, ...]:
+        parameters = [torch.zeros(shape, requires_grad=True), torch.zeros(3)]
+        optimizer = make([parameter for parameter in parameters if parameter.requires_grad])
+        parameters[0].grad = torch.ones(shape)
+        optimizer.step()
+        return _state_kinds(optimizer, parameters)
 
     assert kinds(lambda parameters: torch.optim.SGD(parameters, 0.5)) == ()
     assert kinds(lambda parameters: torch.optim.SGD(parameters, 0.5, momentum=0.5)) == ("momentum_buffer",)
     assert kinds(lambda parameters: torch.optim.Adam(parameters, 0.5)) == ("exp_avg", "exp_avg_sq")
-    # Of parameters that require a gradient, as an optimiser may ask.
-    assert kinds(
-        lambda parameters: torch.optim.SGD([p for p in parameters if p.requires_grad], 0.5, momentum=0.5)
-    ) == ("momentum_buffer",)
+    # A number has state too, and the count of steps is none of a parameter.
+    assert kinds(lambda parameters: torch.optim.Adam(parameters, 0.5), ()) == ("exp_avg", "exp_avg_sq")
 
 
 def test_a_parameter_that_a_layer_does_not_use_has_no_second_derivative() -> None:

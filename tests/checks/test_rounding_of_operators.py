@@ -224,6 +224,48 @@ def test_a_gain_that_is_declared_for_fractions_bounds_rounding_and_promises_noth
     assert gain(Whole).value == 3
 
 
+class Approximate(al.LinearOperator):
+    """A solve that stops at a tolerance: the results of both directions are off by as much."""
+
+    def __init__(self, comm: Any, n: int, *, rounding: float | None, doubles: bool = False) -> None:
+        self.comm, self.rounding, self.doubles, self.calls = comm, rounding, doubles, 0
+        self.domain = self.codomain = al.Space(al.Layout((n,), al.Partition((1,))))
+
+    def off(self, x: Any) -> Any:
+        self.calls += 1
+        norm = np.linalg.norm(x)
+        return x / 3 + 1e-8 * norm * np.cos(self.calls + np.arange(x.size)) / max(1, x.size)
+
+    def forward(self, x: Any) -> Any:
+        return self.off(x)
+
+    def adjoint(self, y: Any) -> Any:
+        return self.off(y) * (1 + self.doubles)
+
+
+@pytest.mark.parametrize("check", ["adjoint", "matrix", "linearity", "purity", "reentrancy"])
+def test_a_solver_is_judged_within_the_rounding_that_it_declares(check: str) -> None:
+    assert verdict(Approximate, check, (4, 7), rounding=1e-7).is_coherent
+    assert not verdict(Approximate, check, (4, 7), rounding=None).is_coherent
+    if check in ("adjoint", "matrix"):
+        assert not verdict(Approximate, check, (4, 7), rounding=1e-7, doubles=True).is_coherent
+
+
+@pytest.mark.parametrize("rounding", [0, -1e-3, 1.0, "1e-8", float("nan")])
+def test_a_rounding_that_is_no_part_of_one_is_refused(rounding: Any) -> None:
+    found = verdict(Approximate, "adjoint", (4,), rounding=rounding)
+    assert f"rounding = {rounding!r} is no number between 0 and 1" in found.headline
+
+
+def test_the_roundings_of_the_parts_of_an_operator_add_up() -> None:
+    def body(context: Any, _: None) -> Any:
+        one, other = (Approximate(context.comm, 4, rounding=each) for each in (1e-8, 2e-8))
+        exact = Approximate(context.comm, 4, rounding=None)
+        return [(one @ other).rounding, (one @ exact).rounding, (exact @ exact).rounding]
+
+    assert SimulatedWorld(1).run(body, None).values[0] == [pytest.approx(3e-8), 1e-8, None]
+
+
 def test_an_exhaustive_proof_of_what_rounds_could_not_be_judged() -> None:
     @al.subject.operator(Fourier, ranks=(1,))
     def drawn(draw: Any, ranks: int) -> dict[str, Any]:

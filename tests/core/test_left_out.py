@@ -17,6 +17,7 @@ OTHERWISE: dict[str, dict[str, float]] = {
         "layer.Layer.averaged": 1,  # by how many a sum is divided
         "layer.Layer.accumulates": True,
         "layer.Layer.has_forward_mode": True,
+        "space.needs_messages.goes_back": True,
         "strategies.broadcasting_partitions.max_order": 3,
         "strategies.broadcasting_partitions.transpose": True,
         "strategies.layouts.whole": True,

@@ -388,6 +388,9 @@ def test_spaces_need_messages_where_a_rank_has_results_that_depend_on_others_dat
     ):
         assert needs_messages(domain, codomain)
         assert needs_messages(codomain.dual, domain.dual)
+    # What the adjoint alone needs, a check that never goes back does not miss.
+    assert not needs_messages(partial, Space(cut), goes_back=False)
+    assert needs_messages(Space(on_first), Space(on_second), goes_back=False)
     for domain, codomain in (
         (Space(cut), Space(cut)),
         (shared, shared),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise, product
 from typing import Any
@@ -308,6 +309,21 @@ def test_no_side_is_above_the_largest_that_is_given(order: int, largest: int) ->
 def test_arguments_that_fit_nothing_are_refused(strategy: Callable[[], Any], told: str) -> None:
     with pytest.raises(ValueError, match=re.escape(told)):
         find(strategy(), lambda _: True, settings=FINDS)
+
+
+def test_of_three_dimensions_grids_that_cut_all_are_drawn_more_often_than_there_are_such() -> None:
+    """A corner between eight workers is in these alone."""
+    drawn: Counter[bool] = Counter()
+
+    @settings(max_examples=200, database=None, derandomize=True, deadline=None)
+    @given(strategies.partitions(8, 3), st.integers(0, 10**6))  # Hypothesis draws nothing twice
+    def count(partition: al.Partition, _: int) -> None:
+        drawn[partition.shape == (2, 2, 2)] += 1
+
+    count()
+    assert drawn[True] > sum(drawn.values()) / 4
+    assert len(drawn) == 2
+    assert find(strategies.partitions(8, 3), lambda _: True, settings=SHRINKS).shape == (1, 1, 8)
 
 
 def test_a_grid_may_be_given_as_a_list() -> None:

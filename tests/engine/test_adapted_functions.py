@@ -21,7 +21,7 @@ from adjointlab.engine.adapters import (
     FunctionPair,
     Ranks,
     _local_parts,
-    _split_gain,
+    _split_bounds,
     make_layer,
     make_twin,
 )
@@ -138,13 +138,22 @@ def takes_none(x: Any) -> Any: ...
 def test_a_gain_is_declared_where_no_function_takes_it(
     arguments: Any, functions: Any, gain: int | None, others: Any
 ) -> None:
-    assert _split_gain(arguments, *functions) == (gain, others)
+    assert _split_bounds(arguments, *functions) == ((gain, None), others)
+
+
+def takes_rounding(comm: Any, x: Any, rounding: float) -> Any:
+    return x
+
+
+def test_a_rounding_is_declared_where_no_function_takes_it() -> None:
+    assert _split_bounds({"rounding": 1e-8, "gain": 2}, takes_none) == ((2, 1e-8), {})
+    assert _split_bounds({"rounding": 1e-8}, takes_none, takes_rounding) == ((None, None), {"rounding": 1e-8})
 
 
 @pytest.mark.parametrize("gain", [0, -1, 1.0, True, "1", None])
 def test_a_gain_that_is_no_integer_from_1_on_is_refused(gain: Any) -> None:
     with pytest.raises(SubjectError, match=f"^gain: {gain!r} is no integer from 1 on; it bounds"):
-        _split_gain({"gain": gain}, takes_none)
+        _split_bounds({"gain": gain}, takes_none)
 
 
 def test_what_a_function_returns_is_taken_as_it_is_but_for_dtensors(monkeypatch: pytest.MonkeyPatch) -> None:

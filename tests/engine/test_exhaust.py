@@ -189,7 +189,7 @@ def test_a_process_that_ends_has_proved_nothing() -> None:
 
 
 def test_a_subject_that_lists_no_cases_is_told_how_to() -> None:
-    with pytest.raises(SubjectError, match=r"lists no cases; give @subject\(\.\.\., every=function\)"):
+    with pytest.raises(SubjectError, match=r"lists no cases; give its decorator every=function"):
         bound_of(enumerated_subjects.lists_nothing)
 
 

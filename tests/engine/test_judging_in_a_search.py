@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -168,7 +169,8 @@ def test_after_its_seconds_a_search_judges_no_more_than_ten_cases(
     search = search_of(ranks=1)
     search._drawn_until, search._counts.judged = until, judged
     answering(monkeypatch, WRONG)
-    assert search._judge_next(case_on(1)) == (Judgement(coherent(), None) if is_ended else WRONG)
+    with pytest.raises(module._Enough) if is_ended else nullcontext():
+        assert search._judge_next(case_on(1)) == WRONG
     assert search._counts == (
         CaseCounts(judged, judged, is_cut_short=True) if is_ended else CaseCounts(100, judged)
     )
@@ -180,7 +182,8 @@ def test_of_a_strategy_whose_cases_are_nearly_all_rejected_no_more_are_run(
     search = search_of()
     search._counts.rejected = {"why": 801}
     judged = answering(monkeypatch, WRONG)
-    assert search._judge_next(case_on(1)) == Judgement(coherent(), None)
+    with pytest.raises(module._Enough):
+        search._judge_next(case_on(1))
     assert (judged, search._counts.judged) == ([], 0)
 
 

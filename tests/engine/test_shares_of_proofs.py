@@ -103,7 +103,7 @@ def raising(error: BaseException | None) -> Any:
     [
         (
             None,
-            "Listed: lists no cases; give @subject(..., every=function), where function(ranks=3, side=2) with "
+            "Listed: lists no cases; give its decorator every=function, where function(ranks=3, side=2) with "
             "any bounds as keyword arguments yields pairs of a number of ranks and a dictionary of arguments",
         ),
         (

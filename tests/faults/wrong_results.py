@@ -286,7 +286,7 @@ FAULTS = declared(
         ),
         fault(
             "buffer that the next call writes into",
-            ("forward depends on earlier calls",),
+            ("a later call changes what forward has returned",),
             base=Buffered,
             check="reentrancy",
             ranks=1,

@@ -94,6 +94,16 @@ def test_ranks_that_wait_for_each_other_are_a_circle_with_their_line_of_code(fai
     assert waits.cycle == (0, 1)
 
 
+def test_ranks_that_wait_in_one_line_are_named_together_with_the_arguments_that_they_share() -> None:
+    def lines(*calls: str) -> list[str]:
+        waits = [Wait(rank, call, "a.py:1", (1 - rank,)) for rank, call in enumerate(calls)]
+        verdict = unjudged("deadlock", is_hang=True, evidence=Evidence(waits=tuple(waits)))
+        return as_text(verdict_drawing(verdict)).splitlines()
+
+    assert "ranks 0, 1  Recv(tag=0)  a.py:1" in lines("Recv(tag=0)", "Recv(tag=0)")
+    assert "ranks 0, 1  Ssend(…)  a.py:1" in lines("Ssend(dest=1)", "Ssend(dest=0)")
+
+
 def test_of_many_ranks_those_of_the_cycle_are_drawn() -> None:
     waits = [Wait(rank, "Recv", "a.py:1", (rank + 1,)) for rank in range(98)]
     waits += [Wait(98, "Recv", "a.py:1", (99,)), Wait(99, "Recv", "a.py:2", (98,))]

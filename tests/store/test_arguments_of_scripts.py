@@ -17,7 +17,7 @@ from adjointlab.store.script import script
 
 LAYOUT = al.Layout((2,), al.Partition((2,)))
 SPACE = al.Space(LAYOUT)
-WITHOUT_SPACES = "if k not in ('domain', 'codomain', 'gain')"
+WITHOUT_SPACES = "if k not in ('domain', 'codomain', 'gain', 'rounding')"
 
 
 class Scaled(al.LinearOperator):

@@ -56,15 +56,23 @@ def test_a_line_that_nothing_matches_is_unused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("WrongShift\n", r"known.txt:1: 'WrongShift' is no failure; a line is a subject and a check"),
+        (
+            "WrongShift\n",
+            r"known.txt:1: 'WrongShift' cannot be read as a known failure; a line is a subject and a check",
+        ),
         ("\nWrongShift adjiont\n", r"known.txt:2: check: 'adjiont' is not one of adjoint, matrix"),
         ("a adjoint\na adjoint # again\n", r"known.txt:2: a adjoint stands at .*known.txt:1 already"),
-        ("a b c # d\n", r"known.txt:1: 'a b c' is no failure"),
+        ("a b c # d\n", r"known.txt:1: check: 'c' is not one of adjoint, matrix"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(BadList, match=message):
         read(written(tmp_path, text))
+
+
+def test_the_name_of_a_subject_may_have_spaces(tmp_path: Path) -> None:
+    known = read(written(tmp_path, "cropped halo adjoint # issue 3\n"))
+    assert known.of_check("cropped halo", "adjoint") is not None
 
 
 def test_a_list_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -104,6 +112,24 @@ def test_a_known_failure_does_not_fail_the_run_and_a_mended_one_does(
         assert json.loads(Path("verdicts.json").read_text())["exit_code"] == code
 
 
+def test_a_pass_on_too_few_ranks_says_nothing_of_a_known_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, "WrongShift adjoint\n")
+    told = []
+    for ranks in ("3", "1"):
+        with pytest.raises(SystemExit) as end:
+            main(
+                ["check", f"{SAMPLES}:wrong", "--check", "adjoint", "--ranks", ranks, "--xfails", "known.txt"]
+            )
+        told.append((end.value.code, "".join(capfd.readouterr())))
+    (failing, _), (passing, text) = told
+    assert (failing, passing) == (0, 0)
+    assert "1 of 1 check judged, 1 coherent" in text
+    assert "a failure of WrongShift (adjoint) is not replayed: it needs 2 ranks, and this run has 1" in text
+
+
 TESTS = """
 import adjointlab as al
 from tests import samples
@@ -141,4 +167,4 @@ def test_pytest_knows_the_same_list(tmp_path: Path) -> None:
     written(tmp_path, "nonsense\n")
     bad = run(*options, cwd=tmp_path)
     assert bad.returncode == 4
-    assert "known.txt:1: 'nonsense' is no failure" in bad.stderr + bad.stdout
+    assert "known.txt:1: 'nonsense' cannot be read as a known failure" in bad.stderr + bad.stdout

@@ -132,6 +132,26 @@ def test_a_script_shows_the_products_on_the_communicator_of_mpi4py(
     assert (alone.returncode, "this case needs: mpiexec" in alone.stdout) == (2, True), alone.stderr
 
 
+@pytest.mark.parametrize("subject", SHOWN)
+def test_without_mpi4py_a_script_that_shows_the_products_replays_or_says_what_it_needs(
+    project: Path, tmp_path: Path, subject: str
+):
+    """As after an installation without MPI, which `adjointlab demo` needs none of."""
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("raise ImportError('not installed')\n")
+    script = script_of(project, subject)
+    result = run_python(script, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+
+    assert "Traceback" not in result.stderr
+    if "without_mpi" in script.read_text() and "adjointlab.cli.reproduce" in script.read_text():
+        assert "adjoint is not the transpose of forward" in result.stdout, result.stderr
+        # By its file, which the command line finds wherever the modules of the project lie.
+        assert f"{project.name}/subjects.py:" in result.stdout
+        assert result.returncode == 1
+    else:
+        assert (result.returncode, result.stderr) == (2, "this script needs mpi4py\n")
+
+
 def test_a_script_for_plain_functions_does_without_the_lab(project: Path):
     text = script_of(project, SHOWN[1]).read_text()
 
@@ -186,15 +206,21 @@ def test_a_script_from_another_machine_looks_around_itself_and_says_what_it_lack
         assert "MPI_Abort" not in result.stderr
 
 
+@pytest.mark.parametrize("under", ["adjointlab run", "two processes"])
 @pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
-def test_a_script_outlives_a_case_that_ends_its_process(tmp_path: Path, end: str):
+def test_a_script_outlives_a_case_that_ends_its_process(tmp_path: Path, end: str, under: str):
     source = Path(__file__).with_name("scripted").joinpath("subjects.py").read_text()
     (tmp_path / "siblings.py").write_text("STEP = 1\nadjoint = forward = shifted = print\n")
     file = tmp_path / "subjects.py"
     file.write_text(source.replace("raise RuntimeError", f"import os; {end}; "))
     command = ("adjointlab", "check", "subjects.py:raises", "--check=adjoint", "--cases=5", "--ranks=2")
-    run("adjointlab", "run", "--", sys.executable, "-m", *command, cwd=tmp_path)
-    (script,) = (tmp_path / ".adjointlab").glob("*.py")
+    if under == "adjointlab run":
+        run("adjointlab", "run", "--", sys.executable, "-m", *command, cwd=tmp_path)
+    else:
+        run(
+            *command, "--check=purity", "--jobs=2", cwd=tmp_path
+        )  # for one check, no further process is started
+    script, *_ = (tmp_path / ".adjointlab").glob("*.py")
     seen = ran(script, tmp_path)
     assert (seen.returncode, "the case has ended its process" in seen.stdout) == (1, True), seen.stderr
 

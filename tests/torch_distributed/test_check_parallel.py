@@ -309,6 +309,43 @@ def test_the_sequential_module_is_alone_in_its_process_group(
     assert verdict.is_coherent, str(verdict)
 
 
+class OwnParameters(torch.optim.SGD):
+    """Keeps a momentum of every second parameter on each of two ranks, as ZeRO does, and sends what it has stepped."""
+
+    def __init__(self, parameters: Any) -> None:
+        self.all = list(parameters)
+        own = self.all[dist.get_rank() :: 2] if dist.get_world_size() > 1 else self.all
+        super().__init__(own or [torch.zeros(0, requires_grad=True)], lr=0.1, momentum=0.5)
+
+    def step(self, closure: Any = None) -> None:
+        super().step(closure)
+        if dist.get_world_size() > 1:
+            for position, parameter in enumerate(self.all):
+                dist.broadcast(parameter.detach(), position % 2)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for parameter in self.all:
+            parameter.grad = None
+
+
+class ForgetsMomentum(OwnParameters):
+    def step(self, closure: Any = None) -> None:
+        super().step(closure)
+        if dist.get_rank() == 1:
+            self.state.clear()
+
+
+@pytest.mark.parametrize(("optimizer", "is_right"), [(OwnParameters, True), (ForgetsMomentum, False)])
+def test_ranks_may_keep_state_of_other_parameters(
+    world: al.SimulatedWorld, optimizer: Callable[..., Any], is_right: bool
+) -> None:
+    subject = al.subject.parallel(model, replicated, data_parallel="mean", optimizer=optimizer, steps=3)(
+        lambda draw, ranks: {"inputs": (2 * ranks, 3)}
+    )
+    verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0)).verdict
+    assert verdict.is_coherent is is_right, str(verdict)
+
+
 def test_a_module_that_rounds_otherwise_says_by_how_much(world: al.SimulatedWorld) -> None:
     def in_half_precision(module: Any, mesh: Any) -> None:
         fully_shard(

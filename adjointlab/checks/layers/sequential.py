@@ -48,6 +48,7 @@ class SequentialCheck(Check[_Observation]):
     order = 50
     share = 0.4
     varies_values = True
+    goes_back = False
 
     def applies_to(self, subject: CheckedSubject) -> bool:
         return subject.is_layer or subject.reference is not None

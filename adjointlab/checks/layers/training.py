@@ -7,12 +7,13 @@ otherwise than its parameter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adjointlab.checks.check import CheckedSubject
+from adjointlab.checks.check import CheckedSubject, Spaces
 from adjointlab.checks.context import INFINITE, CheckContext
 from adjointlab.checks.elements import Local, WhereNotFinite
 from adjointlab.checks.layers.modules import (
@@ -30,8 +31,8 @@ from adjointlab.checks.layers.twin import (
     tolerance_of,
     with_expected,
 )
+from adjointlab.checks.verdict import Verdict
 from adjointlab.core import arrays
-from adjointlab.core.layer import Layer
 from adjointlab.typing import NumpyArray
 
 if TYPE_CHECKING:
@@ -54,8 +55,7 @@ class TrainingCheck(TwinCheck):
 
     def observe(self, context: CheckContext) -> tuple[PassObservation, ...]:
         layer = context.layer
-        kinds = _state_kinds(layer)
-        found, stateless = _trained(context, LocalModule(context), kinds)
+        found, stateless = _trained(context, LocalModule(context))
         tolerance = tolerance_of(layer)
         not_finite = WhereNotFinite.UNJUDGED if context.values == INFINITE else WhereNotFinite.WRONG
         comparisons = tuple(
@@ -65,14 +65,37 @@ class TrainingCheck(TwinCheck):
         )
         if not context.rank:
             expected, allowances = results_of_twin(
-                context, lambda: _trained(context, SequentialTwin(context), kinds)[0]
+                context, lambda: _trained(context, SequentialTwin(context))[0]
             )
-            comparisons = with_expected(comparisons, expected, allowances, context.comm.Get_size())
+            own = {each.what: each for each in comparisons}
+            comparisons = with_expected(
+                [own.get(what) or _nothing_of(what, comparisons[0]) for what in expected],
+                expected,
+                allowances,
+                context.comm.Get_size(),
+            )
         return (PassObservation(comparisons),)
+
+    def judge(self, spaces: Spaces, observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
+        first, *others = (seen for (seen,) in observations)
+        alike = [(first,)]
+        for seen in others:
+            own = {each.what: each for each in seen.comparisons}
+            parts = [
+                own.get(each.what) or _nothing_of(each.what, own[_PARAMETERS]) for each in first.comparisons
+            ]
+            alike.append((replace(seen, comparisons=tuple(parts)),))
+        return super().judge(spaces, alike)
+
+
+def _nothing_of(kind: str, parameters: Comparison) -> Comparison:
+    """The part of a rank whose optimiser keeps no state of that kind: nothing is compared there."""
+    names = frozenset(tensor.name for tensor in parameters.space.tensors)
+    return replace(parameters, what=kind, without=names)
 
 
 def _trained(
-    context: CheckContext, version: ModuleUnderTest, kinds: tuple[str, ...]
+    context: CheckContext, version: ModuleUnderTest
 ) -> tuple[Mapping[str, Local], Mapping[str, frozenset[str]]]:
     """Parameters and state after the steps, by name; and for each kind of state the parameters of which the optimiser here has none."""
     layer = version.layer
@@ -93,7 +116,7 @@ def _trained(
         optimizer.step()
         optimizer.zero_grad()
     found, stateless = {_PARAMETERS: values(parameters)}, {}
-    for kind in kinds:
+    for kind in _state_kinds(optimizer, parameters):
         states = [optimizer.state.get(parameter, {}).get(kind) for parameter in parameters]
         what = f"{kind} of the optimiser"
         found[what] = tuple(
@@ -112,20 +135,19 @@ def _zeros_like(parameter: torch.Tensor) -> NumpyArray:
     return np.zeros(tuple(arrays.local_part(parameter.detach()).shape))
 
 
-def _state_kinds(layer: Layer) -> tuple[str, ...]:
-    """The names under which the optimiser keeps tensors of the shape of a parameter; the same on all ranks."""
+def _state_kinds(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]) -> tuple[str, ...]:
+    """The names under which the optimiser keeps tensors of the shape of a parameter; a rank may keep those of others alone."""
     import torch
 
-    assert layer.optimizer is not None
-    parameter = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
-    optimizer = layer.optimizer([parameter])
-    parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
     return tuple(
         sorted(
-            name
-            for name, value in optimizer.state[parameter].items()
-            if isinstance(value, torch.Tensor) and value.shape == parameter.shape
+            {
+                name
+                for parameter in parameters
+                for name, value in optimizer.state.get(parameter, {}).items()
+                # A count of steps has the shape of a parameter of order 0.
+                if isinstance(value, torch.Tensor) and name != "step" and value.shape == parameter.shape
+            }
         )
     )
 

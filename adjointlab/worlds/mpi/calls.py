@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Protocol
 from mpi4py import MPI
 
 from adjointlab.worlds.call_labels import CallLabel
+from adjointlab.worlds.diagnosis import is_synchronous
 
 __all__ = ["PARAMETERS", "GuardedCall"]
 
@@ -71,8 +72,8 @@ class GuardedCall(NamedTuple):
 
     @property
     def is_send(self) -> bool:
-        """True if it sends a message, and may wait until that is received."""
-        return "dest" in self._parameters
+        """True if it sends a message, and may wait until that is received, or not: as a synchronous one always does."""
+        return "dest" in self._parameters and not is_synchronous(self.name)
 
     @property
     def _parameters(self) -> tuple[str, ...]:

@@ -15,7 +15,14 @@ from adjointlab.exit_codes import ExitCode
 from adjointlab.typing import Status
 from adjointlab.worlds.arguments import fill_status, mark_cancelled
 from adjointlab.worlds.call_sites import call_site_of_thread, came_back
-from adjointlab.worlds.diagnosis import POLLING, UNBUFFERED_SENDS, cycle_line, heading, waits_for_text
+from adjointlab.worlds.diagnosis import (
+    POLLING,
+    UNBUFFERED_SENDS,
+    cycle_line,
+    heading,
+    is_synchronous,
+    waits_for_text,
+)
 from adjointlab.worlds.divergence import Divergences
 from adjointlab.worlds.forks import forks_cut_off
 from adjointlab.worlds.interposition import Interposition
@@ -239,7 +246,8 @@ class Diagnosis(StuckHandler):
         yield from map(self._line, blocked)
         yield from cycle_line({task.rank: _waits_for(task) for task in blocked})
         yield from (f"  rank {rank} has not received {message}" for rank, message in self._run.unreceived())
-        if any(isinstance(pending, Send) for task in blocked for pending in task.waiting):
+        waiting = [pending for task in blocked for pending in task.waiting if isinstance(pending, Send)]
+        if any(not is_synchronous(pending.call.name) for pending in waiting):
             yield UNBUFFERED_SENDS
         yield from self._run.divergences.lines()
 

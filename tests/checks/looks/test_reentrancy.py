@@ -102,7 +102,10 @@ class RefusesNaN(Ring):
 
 def both(direction: str) -> list[Look]:
     """The looks of a direction."""
-    wrong = f"{direction} depends on earlier calls"
+    wrong, later = (
+        f"{direction} depends on earlier calls",
+        f"a later call changes what {direction} has returned",
+    )
     before = int(direction == "adjoint")  # the adjoint that comes before any forward
 
     def on_the(number: int, rank: int = -1) -> Any:
@@ -113,8 +116,8 @@ def both(direction: str) -> list[Look]:
         Look(f"{direction}, the second call on the last rank", on_the(2), f"2 of {CALLS}, on return", 3),
         Look(f"{direction}, the third call", on_the(3), f"3 of {CALLS}, on return", 3),
         Look(f"{direction}, the call after NaN", on_the(5), f"4 of {CALLS} (after one with NaN), on return", 3),
-        Look(f"{direction}, later calls on rank 0", ring(KeepsItsResult, direction=direction, rank=0), "after later calls", 3),
-        Look(f"{direction}, later calls on the last rank", ring(KeepsItsResult, direction=direction, rank=-1), "after later calls", 3),
+        Look(f"{direction}, later calls on rank 0", ring(KeepsItsResult, direction=direction, rank=0), later, 3),
+        Look(f"{direction}, later calls on the last rank", ring(KeepsItsResult, direction=direction, rank=-1), later, 3),
         Look(f"{direction}, another instance", ring(SharesItsState, direction=direction, rank=-1), wrong, 3),
         Look(f"{direction}, the data of another instance", ring(SharesItsMemory, direction=direction, rank=-1), wrong, 3),
         Look(f"{direction}, what NaN leaves on rank 0", ring(ClearsByArithmetic, direction=direction, rank=0), "after one with NaN", 3),
