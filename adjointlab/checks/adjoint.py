@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -137,7 +137,10 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
                     ("form", form if draw.bound else "floating"),
                 ]
                 if sizes is not None:
-                    lines.append(("error", f"{_normwise(sizes, error):.3g} (relative to the norms)"))
+                    relative = _normwise(sizes, error)
+                    lines.append(("error", f"{relative:.3g} (relative to the norms)"))
+                    if relative < _SMALL:
+                        lines.append(_PERHAPS)
                 narrowed = narrowing_hint(error, float(abs(draw.forward))) if is_exact else None
                 evidence = None if narrowed is None else Evidence(hint=narrowed)
                 return incoherent(
@@ -156,6 +159,13 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
             found[f"⟨Fx, y⟩ of draw {number}"] = InnerProductResult(draw.forward, within)
             found[f"⟨x, F*y⟩ of draw {number}"] = InnerProductResult(draw.adjoint, within)
         return found
+
+
+_SMALL: Final = 2.0**-16
+_PERHAPS: Final = (
+    "perhaps",
+    "a cast to a narrower element type, or a solver that stops at a tolerance: how far it may be off is declared as `rounding`",
+)
 
 
 def miss_probability(bound: int) -> float:

@@ -310,7 +310,12 @@ def _load_module(name: str, reference: str) -> ModuleType:
 
 def _load_file(path: Path, reference: str) -> ModuleType:
     if path.suffix != ".py" or not path.is_file():
-        raise NotFound(f"{reference}: there is no Python file {path}; {_FORMS}")
+        what = (
+            "a folder, and subjects stand in files"
+            if path.is_dir()
+            else "there is no Python file of that name"
+        )
+        raise NotFound(f"{reference}: {what}; {_FORMS}")
     file = path.resolve()
     root, name = file.parent, file.stem
     while (root / "__init__.py").is_file():

@@ -326,8 +326,14 @@ def blocks(spec: Buffer, ranks: int, *, writable: bool) -> Blocks:
     buffer, given, displacements, named = _unpack(spec, pairs=tuple)
     derived = _derived(named)
     array, kind = _view(buffer, named if derived is None else derived.base, writable)
-    size = array.size if derived is None else _number_of(derived, array.nbytes, given)
-    counts, starts = _counts_and_starts(given, displacements, size, ranks)
+    if given is None:
+        size = array.size if derived is None else _number_of(derived, array.nbytes)
+        # As mpi4py does: as even as possible, the larger blocks first.
+        share, rest = divmod(size, ranks)
+        counts = [share + (rank < rest) for rank in range(ranks)]
+    else:
+        counts = _per_rank(given, ranks, "counts")
+    starts = _starts(counts, displacements)
     if derived is not None:
         positions = [
             _positions(array, derived, start * derived.extent, count)
@@ -343,19 +349,13 @@ def blocks(spec: Buffer, ranks: int, *, writable: bool) -> Blocks:
     return Blocks(array, kind, counts, starts)
 
 
-def _counts_and_starts(given: Any, displacements: Any, size: int, ranks: int) -> tuple[list[int], list[int]]:
-    """Counts and displacements of the blocks of a buffer of `size` datatypes."""
-    if given is None:
-        # As mpi4py does: as even as possible, the larger blocks first.
-        share, rest = divmod(size, ranks)
-        counts = [share + (rank < rest) for rank in range(ranks)]
-    else:
-        counts = _per_rank(given, ranks, "counts")
+def _starts(counts: Sequence[int], displacements: Any) -> list[int]:
+    """Displacements of the blocks, in datatypes."""
     if displacements is None:
-        return counts, [0, *accumulate(counts[:-1])]
+        return [0, *accumulate(counts[:-1])]
     if np.ndim(displacements) == 0:
-        return counts, [_index(displacements, "displacement") * rank for rank in range(ranks)]
-    return counts, _per_rank(displacements, ranks, "displacements")
+        return [_index(displacements, "displacement") * rank for rank in range(len(counts))]
+    return _per_rank(displacements, len(counts), "displacements")
 
 
 def _derived(named: object) -> MPI.Datatype | None:
@@ -372,20 +372,17 @@ def _elements_of(
     """The elements that so many of a derived datatype name in a buffer, from a displacement on."""
     array, kind = _view(buffer, derived.base, writable)
     start = _index(displacement or 0, "displacement") * derived.extent
-    number = _number_of(derived, array.nbytes - start, count)
     if count is not None:
         number = _index(count, "count") * blocks
-    elif number % blocks:
+    elif (number := _number_of(derived, array.nbytes - start)) % blocks:
         raise ValueError(
             f"message: cannot infer count, number of entries {number} is not a multiple of required number of blocks {blocks}"
         )
     return Elements(scattered(array, _positions(array, derived, start, number)), kind)
 
 
-def _number_of(derived: MPI.Datatype, nbytes: int, count: Any) -> int:
-    """The number of a derived datatype that a buffer holds, as mpi4py reckons where no count is given; 0 where one is."""
-    if count is not None:
-        return 0
+def _number_of(derived: MPI.Datatype, nbytes: int) -> int:
+    """The number of a derived datatype that a buffer holds, as mpi4py reckons where no count is given."""
     if derived.extent <= 0 or nbytes % derived.extent:
         raise ValueError(
             f"message: cannot infer count, buffer length {nbytes} is not a multiple of datatype extent {derived.extent} "

@@ -363,11 +363,11 @@ def written(path: Path, name: str = "Shift", before: str = "") -> Path:
         ("lab_a:x[", f"lab_a:x[ is not the name of a subject; {FORMS}"),
         ("lab_a:", f"lab_a: is not the name of a subject; {FORMS}"),
         ("lab_missing:x", f"there is no module or installed subject lab_missing; {FORMS}"),
-        ("no/file.py:x", f"no/file.py:x: there is no Python file no/file.py; {FORMS}"),
-        ("file.py", f"file.py: there is no Python file file.py; {FORMS}"),
-        ("a/file.txt", f"a/file.txt: there is no Python file a/file.txt; {FORMS}"),
-        ("a/file.md", f"a/file.md: there is no Python file a/file.md; {FORMS}"),
-        ("a/folder.py", f"a/folder.py: there is no Python file a/folder.py; {FORMS}"),
+        ("no/file.py:x", f"no/file.py:x: there is no Python file of that name; {FORMS}"),
+        ("file.py", f"file.py: there is no Python file of that name; {FORMS}"),
+        ("a/file.txt", f"a/file.txt: there is no Python file of that name; {FORMS}"),
+        ("a/file.md", f"a/file.md: there is no Python file of that name; {FORMS}"),
+        ("a/folder.py", f"a/folder.py: a folder, and subjects stand in files; {FORMS}"),
     ],
 )
 def test_a_reference_that_is_no_name_and_no_file_is_told_of_the_forms(

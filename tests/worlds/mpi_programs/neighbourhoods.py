@@ -98,7 +98,7 @@ def blocks_of_several_sizes_for_neighbours_later(comm, mpi):
 
 
 def several_sizes(grid, mpi, swapped, gathered):
-    """What goes before has an element more than what goes after: so what comes from after has, too."""
+    """Buffers in which the block that goes before has an element more than the one after: so has, too, the block that comes from after."""
     number = 2 * grid.Get_dim()
     starts = [3 * place for place in range(number)]
     return (
