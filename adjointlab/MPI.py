@@ -41,6 +41,7 @@ __all__ = [
     "ERR_ROOT",
     "ERR_TAG",
     "ERR_TRUNCATE",
+    "ERR_TYPE",
     "FLOAT",
     "FLOAT_COMPLEX",
     "INT",
@@ -132,6 +133,7 @@ ERR_RANK: Final = -9107
 ERR_ROOT: Final = -9108
 ERR_TAG: Final = -9109
 ERR_TRUNCATE: Final = -9110
+ERR_TYPE: Final = -9111
 
 CART: Final = Constant("CART", -9006)  # of Get_topology
 

@@ -11,12 +11,10 @@ The extent is the distance between datatypes that follow one another.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import prod
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 __all__ = ["BYTE", "ORDER_C", "ORDER_FORTRAN", "Datatype", "Derivation", "Recipe"]
 
@@ -26,8 +24,10 @@ Offsets: TypeAlias = tuple[int, ...]
 ORDER_C: Final = -9011
 ORDER_FORTRAN: Final = -9012
 
+_SHOWN: Final = 40
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Datatype:
     """A datatype: MPI's name and NumPy's, and the derivation of a derived one. The methods are mpi4py's."""
 
@@ -62,6 +62,12 @@ class Datatype:
         return len(self.offsets) * self._itemsize
 
     @property
+    def _alignment(self) -> int:
+        if self.derivation is not None and self.derivation.recipe.constructor == "Create_struct":
+            return max((each._alignment for each in self.derivation.recipe.arguments[2]), default=1)
+        return self._itemsize // (2 if self.numpy.startswith("complex") else 1)
+
+    @property
     def _itemsize(self) -> int:
         # NumPy's names end in the number of bits, but for booleans. Without NumPy, which the constants of MPI do not need.
         return int("".join(filter(str.isdigit, self.numpy)) or 8) // 8
@@ -79,12 +85,12 @@ class Datatype:
         return self._repeated([count], [0], Recipe(self, "Create_contiguous", (count,)))
 
     def Create_vector(self, count: int, blocklength: int, stride: int) -> Datatype:
-        starts = [self.extent * stride * number for number in range(count)]
+        starts = [self.extent * stride * number for number in range(_counted(count))]
         recipe = Recipe(self, "Create_vector", (count, blocklength, stride))
         return self._repeated([blocklength] * count, starts, recipe)
 
     def Create_hvector(self, count: int, blocklength: int, stride: int) -> Datatype:
-        starts = [stride * number for number in range(count)]
+        starts = [stride * number for number in range(_counted(count))]
         recipe = Recipe(self, "Create_hvector", (count, blocklength, stride))
         return self._repeated([blocklength] * count, starts, recipe)
 
@@ -114,12 +120,12 @@ class Datatype:
             raise ValueError(
                 f"Create_subarray: a part of shape {list(subsizes)} from {list(starts)} on is not inside an array of shape {list(sizes)}"
             )
-        places = list(product(*(range(start, start + length) for start, length, _ in windows)))
-        strides = [prod(sizes[dim + 1 :]) for dim in range(len(sizes))]
-        if order == ORDER_FORTRAN:
-            strides = [prod(sizes[:dim]) for dim in range(len(sizes))]
-            places.sort(key=lambda place: place[::-1])
-        numbers = [sum(map(operator.mul, place, strides)) for place in places]
+        import numpy as np  # which the constants of MPI do not need
+
+        memory_order: Literal["C", "F"] = "F" if order == ORDER_FORTRAN else "C"
+        inside = tuple(slice(start, start + length) for start, length, _ in windows)
+        positions = np.arange(prod(sizes)).reshape(sizes, order=memory_order)[inside]
+        numbers = positions.ravel(order=memory_order).tolist()
         part = _combined([(self, tuple(self.extent * number for number in numbers))], Recipe(self, "", ()))
         recipe = Recipe(self, "Create_subarray", (sizes, subsizes, starts, order))
         return part._bounded(0, prod(sizes) * self.extent, recipe)
@@ -142,13 +148,27 @@ class Datatype:
     ) -> Datatype:
         blocks = zip(datatypes, blocklengths, displacements, strict=True)
         parts = [(each, _origins(each, [length], [start])) for each, length, start in blocks]
-        return _combined(parts, Recipe(None, "Create_struct", (blocklengths, displacements, datatypes)))
+        made = _combined(parts, Recipe(None, "Create_struct", (blocklengths, displacements, datatypes)))
+        assert made.derivation is not None
+        # As in C, the next one begins where the most demanding element may stand.
+        alignment = max((each._alignment for each in datatypes), default=1)
+        extent = -(-made.extent // alignment) * alignment
+        return made._bounded(made.lb, extent, made.derivation.recipe)
 
     def Commit(self) -> Datatype:
+        if self.derivation is not None:
+            self.derivation.is_committed = True
         return self
 
     def Free(self) -> None:
-        """Nothing to release."""
+        if self.derivation is not None:
+            self.derivation.is_committed = False
+
+    def __repr__(self) -> str:
+        if self.derivation is None:
+            return self.name
+        old, constructor, arguments = self.derivation.recipe
+        return f"{old or 'Datatype'}.{constructor}({', '.join(map(_shortly, arguments))})"
 
     def _repeated(self, lengths: Sequence[int], starts: Sequence[int], recipe: Recipe) -> Datatype:
         return _combined([(self, _origins(self, lengths, starts))], recipe)
@@ -165,15 +185,19 @@ class Recipe(NamedTuple):
     arguments: tuple[Any, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Derivation:
-    """The elements of a derived datatype, with offsets, lower bound and extent in bytes, and the call that made it."""
+    """The elements of a derived datatype, with offsets, lower bound and extent in bytes, and the call that made it.
+
+    Messages may have it between its commit and its release.
+    """
 
     base: Datatype
     offsets: Offsets
     lb: int
     extent: int
     recipe: Recipe
+    is_committed: bool = False
 
 
 BYTE: Final = Datatype("BYTE", "uint8")
@@ -193,7 +217,7 @@ def _origins(old: Datatype, lengths: Sequence[int], starts: Sequence[int]) -> Of
 
 def _combined(parts: Sequence[tuple[Datatype, Offsets]], recipe: Recipe) -> Datatype:
     """A datatype of old ones, each beginning at several offsets."""
-    bases = {old.base for old, _ in parts}
+    bases = {old.base for old, origins in parts if origins} or {old.base for old, _ in parts}
     base = bases.pop() if len(bases) == 1 else BYTE
     offsets = tuple(
         origin + offset
@@ -205,6 +229,17 @@ def _combined(parts: Sequence[tuple[Datatype, Offsets]], recipe: Recipe) -> Data
     ends = [max(origins) + old.ub for old, origins in parts if origins]
     lb = min(begins, default=0)
     return _derived(base, offsets, lb, max(ends, default=0) - lb, recipe)
+
+
+def _counted(count: int) -> int:
+    if count < 0:
+        raise ValueError(f"count: {count} blocks; there is no negative number of them")
+    return count
+
+
+def _shortly(value: object) -> str:
+    text = str(list(value)) if isinstance(value, Sequence) else str(value)
+    return text if len(text) < _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 def _octets(datatype: Datatype) -> Offsets:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from adjointlab.checks.context import CheckContext, Gain, GainSource
 from adjointlab.checks.elements import Local, first_not_finite, norm, returned_not_finite
 from adjointlab.checks.evidence import Evidence
 from adjointlab.checks.hints import narrowing_hint
-from adjointlab.checks.matrix import WitnessedCheck
+from adjointlab.checks.matrix import PERHAPS, SMALL, WitnessedCheck
 from adjointlab.checks.schedule_invariant import InnerProductResult, ScheduleInvariant
 from adjointlab.checks.verdict import Figure, Figures, Inapplicable, Verdict, coherent, incoherent
 from adjointlab.core import arrays
@@ -139,8 +139,8 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
                 if sizes is not None:
                     relative = _normwise(sizes, error)
                     lines.append(("error", f"{relative:.3g} (relative to the norms)"))
-                    if relative < _SMALL:
-                        lines.append(_PERHAPS)
+                    if relative < SMALL:
+                        lines.append(PERHAPS)
                 narrowed = narrowing_hint(error, float(abs(draw.forward))) if is_exact else None
                 evidence = None if narrowed is None else Evidence(hint=narrowed)
                 return incoherent(
@@ -159,13 +159,6 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
             found[f"⟨Fx, y⟩ of draw {number}"] = InnerProductResult(draw.forward, within)
             found[f"⟨x, F*y⟩ of draw {number}"] = InnerProductResult(draw.adjoint, within)
         return found
-
-
-_SMALL: Final = 2.0**-16
-_PERHAPS: Final = (
-    "perhaps",
-    "a cast to a narrower element type, or a solver that stops at a tolerance: how far it may be off is declared as `rounding`",
-)
 
 
 def miss_probability(bound: int) -> float:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -40,7 +40,16 @@ from adjointlab.core.program import Program
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, NumpyArray
 
-__all__ = ["MATRIX", "WITNESS", "MatrixCheck", "Witness", "WitnessedCheck", "first_witness"]
+__all__ = [
+    "MATRIX",
+    "PERHAPS",
+    "SMALL",
+    "WITNESS",
+    "MatrixCheck",
+    "Witness",
+    "WitnessedCheck",
+    "first_witness",
+]
 
 _SAMPLE = 24
 """Basis vectors that are probed in either direction of an ordinary case."""
@@ -96,13 +105,23 @@ class Witness:
     adjoint: complex
     matrices: ComparedMatrices  # around the entry
 
-    def lines(self) -> tuple[tuple[str, str], tuple[str, str]]:
-        """Lines of a report, one for each direction."""
+    def lines(self) -> tuple[tuple[str, str], ...]:
+        """Lines of a report, one for each direction, and what a small difference may come from."""
         forward, adjoint = unlike_texts(self.forward, self.adjoint)
+        is_small = abs(self.forward - self.adjoint) < SMALL * abs(self.forward)
         return (
             (Direction.FORWARD, f"moves {self.source} to {self.target} with weight {forward}"),
             (Direction.ADJOINT, f"gives that entry weight {adjoint}"),
+            *((PERHAPS,) if is_small else ()),
         )
+
+
+SMALL: Final = 2.0**-10
+PERHAPS: Final = (
+    "perhaps",
+    "a cast to a narrower element type, or a solver that stops at a tolerance: how far it may be off is declared as `rounding`",
+)
+"""Of relative errors below :data:`SMALL`."""
 
 
 class WitnessedCheck(Check[ObservationT]):

@@ -236,7 +236,8 @@ def _require_bounds(name: str, operator: LinearOperator) -> None:
     rounding: object = getattr(operator, "rounding", None)
     if rounding is not None and not (isinstance(rounding, Real) and 0 < float(rounding) < 1):
         raise SubjectError(
-            f"{name}: rounding = {rounding!r} is no number between 0 and 1; it is the error of the results relative to the largest"
+            f"{name}: rounding = {rounding!r} is no number between 0 and 1; it is the error of the results relative to the largest; "
+            "leave it out where that is rounding alone"
         )
 
 

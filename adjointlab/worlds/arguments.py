@@ -16,10 +16,11 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 from types import ModuleType
 from typing import Any, NamedTuple, SupportsIndex, TypeAlias
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -137,8 +138,25 @@ def datatype(value: object) -> MPI.Datatype:
         raise KeyError(f"cannot map {value!r} to MPI datatype")
     mpi = _mpi4py()
     if mpi is not None and isinstance(value, mpi.Datatype):
-        return _datatype_from_mpi4py(mpi, value)
+        if value == mpi.DATATYPE_NULL:
+            raise MPI.Exception("Invalid datatype: it has been freed, or is DATATYPE_NULL", MPI.ERR_TYPE)
+        if value.is_predefined:
+            return _datatype_from_mpi4py(mpi, value)
+        own, known = _of_mpi4py.get(id(value), (None, MPI.BYTE))
+        if own is None or own() is not value:
+            known = _datatype_from_mpi4py(mpi, value)
+            _of_mpi4py[id(value)] = ref(value, partial(_forget, id(value))), known
+        return known
     raise TypeError(f"{value!r} is no datatype")
+
+
+# A derived datatype of many elements is read once. By its object, which cannot be hashed, and whose handle MPI may use again when it
+# is gone.
+_of_mpi4py: dict[int, tuple[ref[Any], MPI.Datatype]] = {}
+
+
+def _forget(key: int, _: object) -> None:
+    _of_mpi4py.pop(key, None)
 
 
 def _datatype_from_mpi4py(mpi: Any, value: Any) -> MPI.Datatype:
@@ -159,7 +177,9 @@ def _datatype_from_mpi4py(mpi: Any, value: Any) -> MPI.Datatype:
     if constructor is None:
         raise _unknown(value)
     made: MPI.Datatype = constructor(**parameters)
-    return made
+    # Extents are up to the library, as of a structure after which the next one would not be aligned. Whether it is committed is not
+    # to be learnt from mpi4py.
+    return made.Create_resized(value.lb, value.extent).Commit()
 
 
 def _unknown(value: Any) -> NotImplementedError:
@@ -230,7 +250,7 @@ def to_mpi4py(value: object) -> Any:
         return _mpi4py().IN_PLACE
     if isinstance(value, MPI.Datatype):
         if value.derivation is not None:
-            return _made_by_mpi4py(value.derivation)
+            return _made_by_mpi4py(value.derivation, value.derivation.is_committed)
         mpi = _mpi4py()
         named = getattr(mpi, value.name, None)
         return (
@@ -240,11 +260,12 @@ def to_mpi4py(value: object) -> Any:
 
 
 @lru_cache(maxsize=256)  # MPI's own has to be kept while a message with it is under way
-def _made_by_mpi4py(derivation: Derivation) -> Any:
+def _made_by_mpi4py(derivation: Derivation, is_committed: bool) -> Any:
     mpi, (old, constructor, arguments) = _mpi4py(), derivation.recipe
     order = {MPI.ORDER_C: mpi.ORDER_C, MPI.ORDER_FORTRAN: mpi.ORDER_FORTRAN}
     translated = [order.get(each, each) if type(each) is int else to_mpi4py(each) for each in arguments]
-    return getattr(mpi.Datatype if old is None else to_mpi4py(old), constructor)(*translated).Commit()
+    made = getattr(mpi.Datatype if old is None else to_mpi4py(old), constructor)(*translated)
+    return made.Commit() if is_committed else made
 
 
 def _mpi4py() -> Any:
@@ -276,10 +297,11 @@ NOTHING.flags.writeable = False
 
 
 class Elements(NamedTuple):
-    """Consecutive elements of one type."""
+    """Elements of one type: consecutive ones, or those that a derived datatype names."""
 
     array: Flat
     datatype: MPI.Datatype
+    is_derived: bool = False
 
 
 class Blocks(NamedTuple):
@@ -325,7 +347,11 @@ def blocks(spec: Buffer, ranks: int, *, writable: bool) -> Blocks:
     """Return the block for each of `ranks` ranks that `spec` names."""
     buffer, given, displacements, named = _unpack(spec, pairs=tuple)
     derived = _derived(named)
-    array, kind = _view(buffer, named if derived is None else derived.base, writable)
+    if derived is None:
+        array, kind = _view(buffer, named, writable)
+    else:
+        array, derived = _viewed(buffer, derived, writable)
+        kind = derived.base
     if given is None:
         size = array.size if derived is None else _number_of(derived, array.nbytes)
         # As mpi4py does: as even as possible, the larger blocks first.
@@ -363,14 +389,18 @@ def _derived(named: object) -> MPI.Datatype | None:
     if named is None or isinstance(named, str):
         return None
     kind = datatype(named)
-    return None if kind.derivation is None else kind
+    if kind.derivation is None:
+        return None
+    if not kind.derivation.is_committed:
+        raise MPI.Exception(f"Datatype has not been committed, or has been freed: {kind}", MPI.ERR_TYPE)
+    return kind
 
 
 def _elements_of(
     derived: MPI.Datatype, buffer: object, count: Any, displacement: Any, *, writable: bool, blocks: int
 ) -> Elements:
     """The elements that so many of a derived datatype name in a buffer, from a displacement on."""
-    array, kind = _view(buffer, derived.base, writable)
+    array, derived = _viewed(buffer, derived, writable)
     start = _index(displacement or 0, "displacement") * derived.extent
     if count is not None:
         number = _index(count, "count") * blocks
@@ -378,7 +408,25 @@ def _elements_of(
         raise ValueError(
             f"message: cannot infer count, number of entries {number} is not a multiple of required number of blocks {blocks}"
         )
-    return Elements(scattered(array, _positions(array, derived, start, number)), kind)
+    return Elements(
+        scattered(array, _positions(array, derived, start, number)), derived.base, is_derived=True
+    )
+
+
+def _viewed(buffer: object, derived: MPI.Datatype, writable: bool) -> tuple[Flat, MPI.Datatype]:
+    """The elements of a buffer, of the type that a derived datatype has, and that; as bytes where it names some in between."""
+    array, _ = _view(buffer, MPI.BYTE, writable)
+    itemsize = np.dtype(derived.numpy).itemsize
+    assert derived.derivation is not None
+    offsets = _offsets(derived.derivation)
+    if array.size % itemsize or derived.extent % itemsize or (offsets % itemsize).any():
+        return array, derived.as_octets()
+    return array.view(derived.numpy), derived
+
+
+@lru_cache(maxsize=64)
+def _offsets(derivation: Derivation) -> npt.NDArray[np.int64]:
+    return np.asarray(derivation.offsets, np.int64)
 
 
 def _number_of(derived: MPI.Datatype, nbytes: int) -> int:
@@ -393,16 +441,14 @@ def _number_of(derived: MPI.Datatype, nbytes: int) -> int:
 
 def _positions(array: Flat, derived: MPI.Datatype, start: int, number: int) -> npt.NDArray[np.int64]:
     """Positions in a flat array of the elements of so many of a derived datatype, the first of which begins at byte `start`."""
-    itemsize = array.dtype.itemsize
-    offsets = np.add.outer(start + derived.extent * np.arange(number), derived.offsets).ravel()
-    positions, rest = np.divmod(offsets, itemsize)
-    if rest.any():
-        raise NotImplementedError(
-            f"{derived}: elements between the elements of the buffer, which are {array.dtype}"
-        )
+    assert derived.derivation is not None
+    origins = start + derived.extent * np.arange(number)
+    offsets = np.add.outer(origins, _offsets(derived.derivation)).ravel()
+    positions: npt.NDArray[np.int64] = offsets // array.dtype.itemsize
     if offsets.size and not 0 <= positions.min() <= positions.max() < array.size:
         raise ValueError(
-            f"message: the datatype names elements {positions.min()} to {positions.max()}, but the buffer holds {array.size}"
+            f"message: the datatype names elements {positions.min()} to {positions.max()}, but the buffer holds {array.size}; give "
+            "the whole array, with a displacement where it begins elsewhere"
         )
     return positions
 
@@ -423,7 +469,7 @@ def typed_blocks(spec: Buffer, ranks: int, *, writable: bool) -> tuple[Blocks, l
             raise ValueError("message: expecting 2 to 4 items")
     if counts is None and displacements is None:
         counts, displacements = [1] * ranks, [0] * ranks
-    types = [datatype(each) for each in named]
+    types = [_derived(each) or datatype(each) for each in named]
     if len(types) != ranks:
         raise ValueError(f"message: expecting {ranks} datatypes, got {len(types)}")
     # Lists: unlike in other calls, a number does not stand for one of each rank.

@@ -251,6 +251,12 @@ def test_a_solver_is_judged_within_the_rounding_that_it_declares(check: str) -> 
         assert not verdict(Approximate, check, (4, 7), rounding=1e-7, doubles=True).is_coherent
 
 
+def test_a_small_error_may_be_that_of_a_solver() -> None:
+    """The entry that is off is shown, with what it may come from."""
+    found = verdict(Approximate, "adjoint", (4, 7), rounding=None)
+    assert "is declared as `rounding`" in dict(found.lines)["perhaps"]
+
+
 @pytest.mark.parametrize("rounding", [0, -1e-3, 1.0, "1e-8", float("nan")])
 def test_a_rounding_that_is_no_part_of_one_is_refused(rounding: Any) -> None:
     found = verdict(Approximate, "adjoint", (4,), rounding=rounding)

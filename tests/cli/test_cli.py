@@ -101,7 +101,7 @@ def test_usage_errors_end_with_2_and_say_what_to_do(here: Callable[..., Ended], 
     bad = tmp_path / "bad.json"
     bad.write_text('{"schema": 1}')
     for arguments, message in (
-        (("check", "nowhere.py:x"), "no Python file nowhere.py"),
+        (("check", "nowhere.py:x"), "nowhere.py:x: there is no Python file of that name"),
         (("check", f"{SAMPLES}:right", "--check", "nonsense"), "'nonsense' is not one of adjoint"),
         (
             ("check", f"{SAMPLES}:right", "--check", "sequential"),

@@ -90,11 +90,11 @@ def _as_bytes(buf: Buffer) -> Any:
         return [buf, MPI.BYTE]
     if isinstance(buf, list | tuple):
         try:
-            found = elements(buf, writable=True).array
+            found = elements(buf, writable=True)
         except Exception:  # what MPI is about to refuse
             return native(buf)
         # Of a derived datatype the elements may lie apart.
-        return [found, MPI.BYTE] if type(found) is np.ndarray else native(buf)
+        return native(buf) if found.is_derived else [found.array, MPI.BYTE]
     return native(buf)
 
 
@@ -356,7 +356,7 @@ def _sendrecv_replace(comm: CommBase, name: str) -> Callable[..., None]:
         status: Status | None = None,
     ) -> None:
         # Not MPI_Isendrecv_replace: MPICH 5.0.2 leaves its status unfilled (source, tag and count are arbitrary).
-        array, datatype = elements(buf, writable=True)
+        array, datatype, _ = elements(buf, writable=True)
         kind, is_packed = to_mpi4py(datatype), not is_scattered(array)
         received = array if is_packed else array.copy()
         exchange([array.copy(), kind], dest, sendtag, [received, kind], source, recvtag, status)

@@ -368,7 +368,8 @@ class SignatureReader:
         if self.counted is not None:
             dtype, count = _type_and_count(given.get(self.counted.buffer))
             if count is None and self.counted.in_place is not None:
-                dtype, count = _type_and_count(given.get(self.counted.in_place))
+                number = self.size if self.counted.is_per_rank else 1
+                dtype, count = _type_and_count(given.get(self.counted.in_place), number)
                 if isinstance(count, int) and self.counted.is_per_rank:
                     count //= self.size
         if (counts := given.get("recvcounts")) is not None:
@@ -403,14 +404,14 @@ class SignatureReader:
         return found.array.dtype, tuple(found.counts)
 
 
-def _type_and_count(spec: Buffer) -> tuple[object, int | None]:
-    """The datatype and number of elements of a buffer, where they are known without MPI."""
+def _type_and_count(spec: Buffer, blocks: int = 1) -> tuple[object, int | None]:
+    """The datatype and number of elements of a buffer of so many blocks, where they are known without MPI."""
     if type(spec) is np.ndarray:
         return spec.dtype, spec.size
     if is_in_place(spec):
         return None, None
     try:
-        found = elements_of(spec, writable=False)
+        found = elements_of(spec, writable=False, blocks=blocks)
     except Exception:  # derived datatypes, memory of a device: MPI knows
         return None, None
     return found.array.dtype, found.array.size

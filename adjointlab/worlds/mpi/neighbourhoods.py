@@ -57,7 +57,7 @@ def _in_blocks(name: str, spec: Any, number: int) -> tuple[Any, list[int], list[
     if name.endswith("v"):
         found = blocks(spec, number, writable=False)
     else:
-        array, datatype = elements(spec, writable=False, blocks=number)
+        array, datatype, _ = elements(spec, writable=False, blocks=number)
         count = array.size // number
         found = Blocks(array, datatype, [count] * number, [count * place for place in range(number)])
     if is_scattered(found.array):

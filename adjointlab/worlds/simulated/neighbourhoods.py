@@ -77,7 +77,7 @@ def _contribution(
 
 
 def Neighbor_allgather(comm: CartesianCommunicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
-    receive = elements(recvbuf, writable=True, blocks=_number(comm))
+    receive = elements(recvbuf, writable=True, blocks=_number(comm) or 1)
     return _contribution(comm, "Neighbor_allgather", elements(sendbuf, writable=False), receive)
 
 
@@ -87,9 +87,9 @@ def Neighbor_allgatherv(comm: CartesianCommunicator, sendbuf: Buffer, recvbuf: B
 
 
 def Neighbor_alltoall(comm: CartesianCommunicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
-    receive = elements(recvbuf, writable=True, blocks=_number(comm))
+    receive = elements(recvbuf, writable=True, blocks=_number(comm) or 1)
     return _contribution(
-        comm, "Neighbor_alltoall", elements(sendbuf, writable=False, blocks=_number(comm)), receive
+        comm, "Neighbor_alltoall", elements(sendbuf, writable=False, blocks=_number(comm) or 1), receive
     )
 
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from adjointlab import MPI
 from adjointlab.worlds.arguments import Elements, Flat, Operator
-from adjointlab.worlds.scattered import is_scattered
 
 __all__ = ["accumulate_into", "check", "fold", "fold_objects"]
 
@@ -56,7 +55,7 @@ def check(op: Operator, elements: Elements) -> Operator:
                 "are known here; reduce objects with it (allreduce, reduce, scan)"
             )
         return op  # of user code, made with mpi4py's Op.Create
-    if is_scattered(elements.array):
+    if elements.is_derived:
         is_defined = False
     elif elements.datatype is MPI.BYTE:
         # Bytes have bits but are no numbers (MPI 4.1, section 6.9.2), though NumPy's are.
@@ -72,8 +71,8 @@ def check(op: Operator, elements: Elements) -> Operator:
 
 
 def _described(elements: Elements) -> str:
-    is_derived = is_scattered(elements.array)
-    return f"a derived datatype of {elements.datatype.name}" if is_derived else elements.datatype.name
+    name = elements.datatype.name
+    return f"a derived datatype of {name}" if elements.is_derived else name
 
 
 def accumulate_into(total: Flat, op: Operator, more: Flat) -> None:

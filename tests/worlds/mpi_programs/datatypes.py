@@ -142,6 +142,87 @@ def a_transpose_by_subarrays(comm, mpi):
     return after, bool((before == again).all())
 
 
+@program
+def aligned_records_one_after_the_other(comm, mpi):
+    """A structure is as long as makes the next one lie well: its last element is smaller than its first."""
+    left, right = neighbours(comm)
+    record = np.dtype([("value", "f8"), ("number", "i4")], align=True)
+    kind = committed(mpi.Datatype.Create_struct([1, 1], [0, 8], [mpi.DOUBLE, mpi.INT]))
+    pair = committed(kind.Create_contiguous(2))
+    sent, received, gathered = np.zeros(4, record), np.zeros(4, record), np.zeros(comm.Get_size(), record)
+    sent["value"], sent["number"] = comm.Get_rank() + np.arange(4) / 4, 10 * comm.Get_rank() + np.arange(4)
+    comm.Sendrecv([sent, 4, kind], right, 0, [received, 2, pair], left, 0)
+    comm.Allgather([sent, 1, kind], [gathered, 1, kind])
+    both = sent.copy()
+    comm.Sendrecv_replace([both, 4, kind], right, 1, left, 1)
+    results = [kind.Get_extent(), pair.Get_extent()]
+    kind.Free()
+    pair.Free()
+    return results, [each.tolist() for each in (received, gathered, both)]
+
+
+@program
+def a_field_of_packed_records(comm, mpi):
+    left, right = neighbours(comm)
+    record = np.dtype([("number", "i4"), ("value", "f8")])
+    field = committed(mpi.DOUBLE.Create_hindexed_block(1, [4, 16, 28]))
+    sent, received = np.zeros(3, record), np.zeros(3)
+    sent["value"] = comm.Get_rank() + np.arange(3)
+    comm.Sendrecv([sent, 1, field], right, 0, received, left, 0)
+    field.Free()
+    return received
+
+
+@program
+def parts_without_elements_among_others(comm, mpi):
+    """A transpose of fewer columns than there are ranks."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    columns = size - 1
+    before = (10 * rank + np.arange(2 * columns, dtype="d")).reshape(2, columns)
+    after = np.full((2 * size, 1), -1.0)
+
+    def part(shape, start, is_there):
+        if not is_there:
+            return mpi.DOUBLE.Create_contiguous(0)
+        return mpi.DOUBLE.Create_subarray(shape, (2, 1), start)
+
+    out = [committed(part(before.shape, (0, other), other < columns)) for other in range(size)]
+    into = [committed(part(after.shape, (2 * other, 0), rank < columns)) for other in range(size)]
+    comm.Alltoallw([before, out], [after, into])
+    for kind in out + into:
+        kind.Free()
+    return after
+
+
+@program
+def blocks_of_the_root_in_place(comm, mpi):
+    rank, size = comm.Get_rank(), comm.Get_size()
+    whole = np.full(2 * size, -1.0)
+    whole[:2] = 5.0
+    comm.Gather(mpi.IN_PLACE if rank == 0 else np.full(2, float(rank)), [whole, 2, mpi.DOUBLE], 0)
+    part = np.zeros(2)
+    comm.Scatter([whole, 2, mpi.DOUBLE], mpi.IN_PLACE if rank == 0 else part, 0)
+    return whole if rank == 0 else part
+
+
+@error
+def a_datatype_that_is_not_committed(comm, mpi):
+    column = mpi.DOUBLE.Create_vector(2, 1, 3)
+    try:
+        comm.Bcast([np.ones(6), 1, column])
+    finally:
+        column.Free()
+
+
+@error
+def a_reduction_of_several_elements_as_one(comm, mpi):
+    several = committed(mpi.DOUBLE.Create_contiguous(2))
+    try:
+        comm.Allreduce([np.ones(2), 1, several], [np.ones(2), 1, several])
+    finally:
+        several.Free()
+
+
 @error
 def a_reduction_of_a_derived_datatype(comm, mpi):
     column = committed(mpi.DOUBLE.Create_vector(2, 1, 2))

@@ -13,7 +13,7 @@ from adjointlab.worlds.world import FindingKind
 pytestmark = pytest.mark.mpi_skip
 
 WORLD = SimulatedWorld(2)
-COLUMN = MPI.DOUBLE.Create_vector(3, 1, 4)
+COLUMN = MPI.DOUBLE.Create_vector(3, 1, 4).Commit()
 SCHEDULES = (Schedule(), *schedules_from(5, 6))
 
 
@@ -29,7 +29,10 @@ def test_a_datatype_that_reaches_beyond_the_buffer_is_refused():
     def program(comm):
         comm.Bcast([np.zeros(11), 2, COLUMN])
 
-    assert message_of(program) == "message: the datatype names elements 0 to 17, but the buffer holds 11"
+    assert (
+        message_of(program)
+        == "message: the datatype names elements 0 to 17, but the buffer holds 11; give the whole array, with a displacement where it begins elsewhere"
+    )
 
 
 def test_elements_that_are_sent_and_received_at_once_are_refused_and_others_of_one_buffer_are_not():
@@ -50,7 +53,7 @@ def test_elements_between_those_that_are_received_stay_as_they_are(dtype, schedu
 
     def program(comm):
         other = 1 - comm.rank
-        kind = MPI.Datatype("", dtype).Create_vector(3, 1, 2)
+        kind = MPI.Datatype("", dtype).Create_vector(3, 1, 2).Commit()
         sent, received = np.array([1, 0, 1, 1, 0, 1], dtype), np.array([0, 1, 0, 1, 0, 1], dtype)
         requests = [
             comm.Irecv([received, 1, kind], other),
@@ -97,8 +100,40 @@ def test_a_reduction_of_elements_apart_from_one_another_is_refused():
     [
         (lambda: MPI.INT.Create_subarray((3, 4), (2, 2), (2, 0)), "is not inside an array of shape"),
         (lambda: MPI.INT.Create_vector(2, -1, 3), "the number is negative"),
+        (lambda: MPI.INT.Create_vector(-2, 1, 3), "count: -2 blocks"),
+        (lambda: MPI.INT.Create_hvector(-1, 1, 3), "count: -1 blocks"),
     ],
 )
 def test_what_no_datatype_can_be_is_refused(make, problem):
     with pytest.raises(ValueError, match=problem):
         make()
+
+
+def test_a_datatype_is_used_between_its_commit_and_its_release():
+    def program(comm, prepare):
+        kind = MPI.DOUBLE.Create_vector(2, 1, 3)
+        prepare(kind)
+        comm.Bcast([np.zeros(6), 1, kind])
+
+    told = "Datatype has not been committed, or has been freed: DOUBLE.Create_vector(2, 1, 3)"
+    assert message_of(lambda comm: program(comm, lambda kind: None)) == told
+    assert message_of(lambda comm: program(comm, lambda kind: kind.Commit().Free())) == told
+    assert run(lambda comm: program(comm, lambda kind: kind.Commit())).completed
+
+
+def test_a_datatype_is_shown_as_it_was_made_and_long_arguments_are_cut_off():
+    assert repr(MPI.INT) == "INT"
+    long = MPI.INT.Create_vector(2, 1, 3).Create_indexed_block(1, range(100))
+    assert repr(long).startswith("INT.Create_vector(2, 1, 3).Create_indexed_block(1, [0, 1, 2, 3,")
+    assert len(repr(long)) < 100
+
+
+def test_a_grid_without_dimensions_has_no_neighbours():
+    def program(comm):
+        point = comm.Create_cart([comm.size], [True]).Sub([False])
+        received = np.full(3, -1.0)
+        point.Neighbor_alltoall(np.zeros(3), received)
+        return received.tolist(), point.neighbor_allgather(1)
+
+    for outcome in run(program).outcomes:
+        assert outcome.value == ([-1.0] * 3, [])
