@@ -63,7 +63,12 @@ def test_each_key_is_defined_and_each_definition_is_used() -> None:
 PATH = re.compile(r"`((?!\.adjointlab/)[\w./-]+(?:\.py|\.md|\.toml|/))`")
 """A file or a folder (with a slash at its end), by its path or the last part of it; not what the lab writes."""
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)")
-ELSEWHERE = {"torch/distributed/tensor/_api.py", "primitives/my_primitive.py", "my_package/"}
+ELSEWHERE = {
+    "torch/distributed/tensor/_api.py",
+    "primitives/my_primitive.py",
+    "my_package/",
+    "test_ring_shift.py",
+}
 """Files of other projects, and of the reader's own."""
 
 

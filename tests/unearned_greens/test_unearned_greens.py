@@ -148,6 +148,9 @@ def test_no_front_end_ends_with_an_exit_code_that_is_not_earned(
         # rank by that, and Open MPI's as shells do.
         is_signal = isinstance(code, signal.Signals)
         codes = (-code, code, code | signal.SIGKILL, 128 + code) if is_signal else (code,)
+        if "mpiexec" in front:
+            # On a busy machine it may have ended all ranks before it sees with which code one of them has left.
+            codes += (signal.SIGKILL, 128 + signal.SIGKILL)
         assert result.returncode in codes, said
         assert any(each in said for each in words.split("|")), said
 
