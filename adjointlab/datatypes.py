@@ -63,9 +63,10 @@ class Datatype:
 
     @property
     def _alignment(self) -> int:
-        if self.derivation is not None and self.derivation.recipe.constructor == "Create_struct":
-            return max((each._alignment for each in self.derivation.recipe.arguments[2]), default=1)
-        return self._itemsize // (2 if self.numpy.startswith("complex") else 1)
+        if self.derivation is None:
+            return self._itemsize // (2 if self.numpy.startswith("complex") else 1)
+        old, _, arguments = self.derivation.recipe
+        return max((each._alignment for each in arguments[2]), default=1) if old is None else old._alignment
 
     @property
     def _itemsize(self) -> int:
@@ -126,8 +127,8 @@ class Datatype:
         inside = tuple(slice(start, start + length) for start, length, _ in windows)
         positions = np.arange(prod(sizes)).reshape(sizes, order=memory_order)[inside]
         numbers = positions.ravel(order=memory_order).tolist()
-        part = _combined([(self, tuple(self.extent * number for number in numbers))], Recipe(self, "", ()))
         recipe = Recipe(self, "Create_subarray", (sizes, subsizes, starts, order))
+        part = _combined([(self, tuple(self.extent * number for number in numbers))], recipe)
         return part._bounded(0, prod(sizes) * self.extent, recipe)
 
     def Create_resized(self, lb: int, extent: int) -> Datatype:
@@ -151,8 +152,7 @@ class Datatype:
         made = _combined(parts, Recipe(None, "Create_struct", (blocklengths, displacements, datatypes)))
         assert made.derivation is not None
         # As in C, the next one begins where the most demanding element may stand.
-        alignment = max((each._alignment for each in datatypes), default=1)
-        extent = -(-made.extent // alignment) * alignment
+        extent = -(-made.extent // made._alignment) * made._alignment
         return made._bounded(made.lb, extent, made.derivation.recipe)
 
     def Commit(self) -> Datatype:

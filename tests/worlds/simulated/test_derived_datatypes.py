@@ -137,3 +137,19 @@ def test_a_grid_without_dimensions_has_no_neighbours():
 
     for outcome in run(program).outcomes:
         assert outcome.value == ([-1.0] * 3, [])
+
+
+def test_a_datatype_that_is_made_of_a_structure_is_aligned_as_it_is():
+    """In MPICH's way; the standard leaves extents of structures to the library."""
+    inner = MPI.Datatype.Create_struct([1, 1], [0, 8], [MPI.DOUBLE, MPI.INT])
+    assert inner.Get_extent() == (0, 16)
+    made = [
+        inner.Create_contiguous(2),
+        inner.Create_resized(0, 24),
+        inner.Create_vector(2, 1, 1),
+        inner.Dup(),
+    ]
+    for kind in made:
+        assert MPI.Datatype.Create_struct([1, 1], [0, 32], [kind, MPI.INT]).Get_extent() == (0, 40)
+    loose = MPI.Datatype.Create_struct([1, 1], [0, 12], [MPI.INT.Create_vector(2, 1, 3), MPI.INT8_T])
+    assert loose.Get_extent() == (0, 16)
