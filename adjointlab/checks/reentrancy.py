@@ -112,23 +112,25 @@ def _of_call(
         and not_finite_verdict(direction, space, on_return)
     ):
         return verdict
-    for circumstance, actual in (
-        ("on return", on_return),
-        ("after later calls", [each.after_later_calls for each in outputs]),
+    after_later_calls = [each.after_later_calls for each in outputs]
+    for circumstance, actual, headline, hint in (
+        ("on return", on_return, f"{direction} depends on earlier calls", _KEPT),
+        (
+            "after later calls",
+            after_later_calls,
+            f"a later call changes what {direction} has returned",
+            _OVERWRITTEN,
+        ),
     ):
         if difference := first_difference(space, actual, fresh, tolerance):
             after = " (after one with NaN)" if call == _AFTER_NAN else ""
-            is_changed_later = actual is not on_return
-            headline = f"{direction} depends on earlier calls"
-            if is_changed_later:
-                headline = f"a later call changes what {direction} has returned"
             return incoherent(
                 headline,
                 ("call", f"{call + 1} of {_CALLS}{after}, {circumstance}"),
                 ("element", difference.where),
                 ("fresh", difference.expected),
                 ("here", difference.actual),
-                evidence=difference.evidence("here", "fresh", _OVERWRITTEN if is_changed_later else _KEPT),
+                evidence=difference.evidence("here", "fresh", hint),
             )
     return None
 

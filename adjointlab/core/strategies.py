@@ -231,9 +231,8 @@ def nested_shards(
     """
     size = ranks if whole else draw(integers(1, ranks))
     # Mostly grids without sides of 1, and of these mostly those of several dimensions: only they have anything to nest.
-    of_each_order = [grids(size, dims) for dims in (1, 2, 3)]
-    proper = [shape for shapes in of_each_order for shape in shapes if 1 not in shape]
-    any_grid = st.sampled_from(of_each_order).flatmap(st.sampled_from)
+    proper = [shape for dims in (1, 2, 3) for shape in proper_grids(size, dims)]
+    any_grid = st.sampled_from([grids(size, dims) for dims in (1, 2, 3)]).flatmap(st.sampled_from)
     shape_of_grid = draw(st.sampled_from([*proper, *proper[1:]]) | any_grid if proper else any_grid)
     grid = Partition(shape_of_grid, None if whole else draw(rank_orders(ranks, size)))
     order = draw(integers(1, 3)) if ndim is None else ndim

@@ -74,11 +74,11 @@ _DECLARATIONS = frozenset(
 )
 """Entries of a layer's case that are declarations for the lab and no arguments of the layer."""
 
-_SPACES = ("domain", "codomain", "gain", "rounding")
-"""Entries of the case of a function that are none of its arguments; a bound is one where the function has a parameter of that name."""
-
 BOUNDS = ("gain", "rounding")
-"""Those that bound what the function computes."""
+"""Entries of the case of a function that bound what it computes."""
+
+_SPACES = ("domain", "codomain", *BOUNDS)
+"""Those that are none of its arguments; a bound is one where the function has a parameter of that name."""
 
 
 class FunctionPair(AdaptedOperator):

@@ -53,6 +53,7 @@ __all__ = [
     "tag",
     "to_mpi4py",
     "typed_blocks",
+    "unpack_typed",
 ]
 
 Operator: TypeAlias = "MPI.Op | Callable[[Any, Any], Any]"
@@ -365,8 +366,7 @@ def blocks(spec: Buffer, ranks: int, *, writable: bool) -> Blocks:
             _positions(array, derived, start * derived.extent, count)
             for start, count in zip(starts, counts, strict=True)
         ]
-        sizes = [each.size for each in positions]
-        return Blocks(scattered(array, np.concatenate(positions)), kind, sizes, [0, *accumulate(sizes[:-1])])
+        return _packed(array, kind, positions)
     for rank, (start, count) in enumerate(zip(starts, counts, strict=True)):
         if count and start + count > array.size:
             raise ValueError(
@@ -455,20 +455,7 @@ def _positions(array: Flat, derived: MPI.Datatype, start: int, number: int) -> n
 
 def typed_blocks(spec: Buffer, ranks: int, *, writable: bool) -> tuple[Blocks, list[MPI.Datatype]]:
     """Return the block of bytes for each of `ranks` ranks that the argument of an ``Alltoallw`` names, and the datatype of each."""
-    given: Any = spec
-    counts: Any = None
-    displacements: Any = None
-    match given:
-        case [buffer, named]:
-            pass
-        case [buffer, [counts, displacements], named] | [buffer, counts, displacements, named]:
-            pass
-        case [_, _, _]:
-            raise TypeError("message: expecting a tuple of counts and displacements")
-        case _:
-            raise ValueError("message: expecting 2 to 4 items")
-    if counts is None and displacements is None:
-        counts, displacements = [1] * ranks, [0] * ranks
+    buffer, counts, displacements, named = unpack_typed(spec, ranks)
     types = [_derived(each) or datatype(each) for each in named]
     if len(types) != ranks:
         raise ValueError(f"message: expecting {ranks} datatypes, got {len(types)}")
@@ -484,9 +471,32 @@ def typed_blocks(spec: Buffer, ranks: int, *, writable: bool) -> tuple[Blocks, l
         _positions(octets, kind.as_octets(), start, count)
         for kind, start, count in zip(types, starts, numbers, strict=True)
     ]
+    return _packed(octets, MPI.BYTE, positions), bases
+
+
+def unpack_typed(spec: Buffer, ranks: int) -> tuple[Any, Any, Any, Any]:
+    """Return buffer, counts, displacements in bytes and datatypes of the argument of an ``Alltoallw``, as they are given or left out."""
+    given: Any = spec
+    counts: Any = None
+    displacements: Any = None
+    match given:
+        case [buffer, named]:
+            pass
+        case [buffer, [counts, displacements], named] | [buffer, counts, displacements, named]:
+            pass
+        case [_, _, _]:
+            raise TypeError("message: expecting a tuple of counts and displacements")
+        case _:
+            raise ValueError("message: expecting 2 to 4 items")
+    if counts is None and displacements is None:
+        counts, displacements = [1] * ranks, [0] * ranks
+    return buffer, counts, displacements, named
+
+
+def _packed(array: Flat, kind: MPI.Datatype, positions: Sequence[npt.NDArray[np.int64]]) -> Blocks:
+    """Blocks of the elements of a flat array at so many positions each, one after the other."""
     sizes = [each.size for each in positions]
-    packed = [0, *accumulate(sizes[:-1])]
-    return Blocks(scattered(octets, np.concatenate(positions)), MPI.BYTE, sizes, packed), bases
+    return Blocks(scattered(array, np.concatenate(positions)), kind, sizes, [0, *accumulate(sizes[:-1])])
 
 
 def _unpack(spec: Buffer, pairs: Any) -> tuple[Any, Any, Any, Any]:

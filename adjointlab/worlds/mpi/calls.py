@@ -28,8 +28,10 @@ PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "bcast": ("buf", "root"),
     **dict.fromkeys(("gather", "gatherv", "scatter", "scatterv"), _ROOTED),
     **dict.fromkeys(("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw"), _EXCHANGE),
-    **dict.fromkeys(("neighbor_allgather", "neighbor_allgatherv"), _EXCHANGE),
-    **dict.fromkeys(("neighbor_alltoall", "neighbor_alltoallv", "neighbor_alltoallw"), _EXCHANGE),
+    **{
+        f"neighbor_{name}": _EXCHANGE
+        for name in ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw")
+    },
     "reduce": ("sendbuf", "recvbuf", "op", "root"),
     "reduce_scatter": ("sendbuf", "recvbuf", "recvcounts", "op"),
     **dict.fromkeys(("allreduce", "reduce_scatter_block", "scan", "exscan"), _REDUCTION),

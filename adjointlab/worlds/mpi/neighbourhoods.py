@@ -15,7 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 from adjointlab.typing import Buffer
-from adjointlab.worlds.arguments import Blocks, blocks, elements, to_mpi4py
+from adjointlab.worlds.arguments import Blocks, blocks, elements, to_mpi4py, unpack_typed
 from adjointlab.worlds.interposition import own_handle
 from adjointlab.worlds.mpi.calls import PARAMETERS
 from adjointlab.worlds.mpi.communicator_base import CommBase
@@ -53,7 +53,8 @@ def in_blocking_order(comm: CommBase, name: str, start: Start) -> Start:
 def _in_blocks(name: str, spec: Any, number: int) -> tuple[Any, list[int], list[int], Any]:
     """A buffer, and the count and displacement of each of its blocks, and its datatype, or those of the blocks."""
     if name.endswith("w"):
-        return _typed(spec, number)
+        buffer, counts, displacements, kinds = unpack_typed(spec, number)
+        return buffer, list(counts), list(displacements), list(map(to_mpi4py, kinds))
     if name.endswith("v"):
         found = blocks(spec, number, writable=False)
     else:
@@ -66,14 +67,6 @@ def _in_blocks(name: str, spec: Any, number: int) -> tuple[Any, list[int], list[
             "the non-blocking call that the lab makes; use Neighbor_alltoallw, or elementary datatypes"
         )
     return found.array, found.counts, found.displacements, to_mpi4py(found.datatype)
-
-
-def _typed(spec: Any, number: int) -> tuple[Any, list[int], list[int], list[Any]]:
-    buffer, *middle, kinds = spec
-    counts, displacements = middle[0] if len(middle) == 1 else middle or (None, None)
-    of_each = [1] * number if counts is None else list(counts)
-    starts = [0] * number if displacements is None else list(displacements)
-    return buffer, of_each, starts, list(map(to_mpi4py, kinds))
 
 
 @cache  # of the library, which one process has one of

@@ -35,7 +35,7 @@ def _neighbours(grid: Grid, rank: int) -> list[int]:
 
 
 def _number(comm: CartesianCommunicator) -> int:
-    return 2 * len(_grid(comm).dims)
+    return 2 * comm.Get_dim()
 
 
 def _grid(comm: CartesianCommunicator) -> Grid:
