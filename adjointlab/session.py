@@ -94,7 +94,7 @@ class CheckResult(Drawable):
         False  # stored ones, on more ranks than there are, so that they were not replayed
     )
 
-    @property
+    @cached_property
     def subject(self) -> str:
         """The subject's name in reports; it tells subjects of one module apart that have the same name."""
         return f"{self.result.subject}{self.found.subject.distinction}"

@@ -37,6 +37,12 @@ _SECONDS_TO_HEED = 3.0
 _SECONDS_TO_STOP = 1.0
 """Seconds that the main thread gets to print what is known, once it has begun."""
 
+_SECONDS_TO_SAVE = 0.02
+"""Seconds that it may take to save the results after each check. Files grow with the checks: where they take longer, a share of the time."""
+
+_SHARE_OF_SAVING = 0.05
+"""That share of the time."""
+
 
 @dataclass
 class CheckRun:
@@ -59,6 +65,7 @@ class CheckRun:
     interrupted: str = ""  # on the checks in other processes that a signal has ended
     begun: float | None = None  # when several processes began
     deadline: float = math.inf  # of the drawing of cases
+    next_save: float = 0.0  # when the files are due again
 
     @property
     def results(self) -> list[CheckResult]:
@@ -222,7 +229,10 @@ class CheckRun:
         if supervised() is None and self.world.is_leader:
             with line.paused():
                 self.report.print_new()
-            self.save_so_far()
+            if (began := time.monotonic()) >= self.next_save:
+                self.save_so_far()
+                taken = time.monotonic() - began
+                self.next_save = began + (taken / _SHARE_OF_SAVING if taken > _SECONDS_TO_SAVE else 0.0)
 
     def add(self, result: CheckResult) -> None:
         """Add the result of the next check of the plan; of a subject that is declared wrongly only the first."""
