@@ -28,11 +28,11 @@ from adjointlab.worlds.arguments import op as as_op
 from adjointlab.worlds.call_sites import SimulatedCall, came_back
 from adjointlab.worlds.divergence import Divergence, Divergences, Place
 from adjointlab.worlds.parts import part_text
-from adjointlab.worlds.simulated.groups import Grid
 from adjointlab.worlds.simulated.matching import Mailbox, unpickle
 from adjointlab.worlds.simulated.reductions import fold_objects
 from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
+from adjointlab.worlds.simulated.topologies import Grid
 from adjointlab.worlds.world import Blocked, Cancelled, Finding, FindingKind, PeerFailed
 
 __all__ = [

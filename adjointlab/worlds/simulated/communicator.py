@@ -29,7 +29,7 @@ from adjointlab.worlds.simulated.communicator_creation import (
     GRID_MAKERS,
     contribution_to,
 )
-from adjointlab.worlds.simulated.groups import Grid, SimulatedGroup
+from adjointlab.worlds.simulated.groups import SimulatedGroup
 from adjointlab.worlds.simulated.matching import Message, Null, PendingProbe, Receive, Send
 from adjointlab.worlds.simulated.neighbourhoods import (
     NEIGHBOUR_BUFFER_COLLECTIVES,
@@ -38,6 +38,7 @@ from adjointlab.worlds.simulated.neighbourhoods import (
 from adjointlab.worlds.simulated.requests import SimulatedRequest
 from adjointlab.worlds.simulated.scheduler import Pending, Task
 from adjointlab.worlds.simulated.simulation import Simulation
+from adjointlab.worlds.simulated.topologies import Grid
 from adjointlab.worlds.world import Cancelled, Dead, Finding, Matched
 
 __all__ = ["CartesianCommunicator", "Communicator", "MatchedMessage"]

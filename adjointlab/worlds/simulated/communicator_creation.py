@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from adjointlab import MPI
 from adjointlab.worlds.arguments import c_int, is_undefined
 from adjointlab.worlds.simulated.collectives import Disagreement, ObjectContribution
-from adjointlab.worlds.simulated.groups import Grid, SimulatedGroup
+from adjointlab.worlds.simulated.groups import SimulatedGroup
+from adjointlab.worlds.simulated.topologies import Grid
 
 if TYPE_CHECKING:
     from adjointlab.worlds.simulated.communicator import Communicator

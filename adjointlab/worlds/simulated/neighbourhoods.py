@@ -19,8 +19,8 @@ from adjointlab.typing import Buffer
 from adjointlab.worlds.arguments import Blocks, Elements, blocks, elements, typed_blocks
 from adjointlab.worlds.simulated.buffer_collectives import BufferContribution, block, move
 from adjointlab.worlds.simulated.collectives import ObjectContribution, UnequalParts, pickled
-from adjointlab.worlds.simulated.groups import Grid
 from adjointlab.worlds.simulated.matching import unpickle
+from adjointlab.worlds.simulated.topologies import Grid
 
 if TYPE_CHECKING:
     from adjointlab.worlds.simulated.communicator import CartesianCommunicator

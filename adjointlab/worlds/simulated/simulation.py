@@ -31,12 +31,12 @@ from adjointlab.worlds.process_group import process_groups_of
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.collectives import CollectiveCall, SharedCommunicator
-from adjointlab.worlds.simulated.groups import Grid
 from adjointlab.worlds.simulated.matching import Message, Receive, Send
 from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, StuckHandler, Task, WorkerPool
 from adjointlab.worlds.simulated.schedules.replay import DecisionRecorder
 from adjointlab.worlds.simulated.schedules.strategies import strategy_for
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
+from adjointlab.worlds.simulated.topologies import Grid
 from adjointlab.worlds.watchdog import Elapsed, Overdue, Watchdog, overdue, stack_of_thread
 from adjointlab.worlds.world import (
     Blocked,

@@ -8,7 +8,7 @@ import pytest
 
 from adjointlab import MPI
 from adjointlab.worlds.simulated.communicator import _collective
-from adjointlab.worlds.simulated.groups import Grid
+from adjointlab.worlds.simulated.topologies import Grid
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Blocked, PeerFailed
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from adjointlab import MPI
-from adjointlab.worlds.simulated.groups import Grid, SimulatedGroup
+from adjointlab.worlds.simulated.groups import SimulatedGroup
+from adjointlab.worlds.simulated.topologies import Grid
 
 pytestmark = pytest.mark.mpi_skip
 
