@@ -29,6 +29,7 @@ __all__ = [
     "CART",
     "COMM_NULL",
     "COMPLEX",
+    "DIST_GRAPH",
     "DOUBLE",
     "DOUBLE_COMPLEX",
     "ERR_ARG",
@@ -67,6 +68,8 @@ __all__ = [
     "UINT32_T",
     "UINT64_T",
     "UNDEFINED",
+    "UNWEIGHTED",
+    "WEIGHTS_EMPTY",
     "Buffer",
     "Create_keyval",
     "Datatype",
@@ -135,7 +138,13 @@ ERR_TAG: Final = -9109
 ERR_TRUNCATE: Final = -9110
 ERR_TYPE: Final = -9111
 
-CART: Final = Constant("CART", -9006)  # of Get_topology
+# Of Get_topology.
+CART: Final = Constant("CART", -9006)
+DIST_GRAPH: Final = Constant("DIST_GRAPH", -9007)
+
+# Weights of a graph's edges.
+UNWEIGHTED: Final = Constant("UNWEIGHTED", -9008)
+WEIGHTS_EMPTY: Final = Constant("WEIGHTS_EMPTY", -9009)
 
 
 class Op(Enum):

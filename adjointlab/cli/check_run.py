@@ -314,6 +314,8 @@ class CheckRun:
         """Write the files anew, which say that the run is not complete: nobody may get to say so later."""
         from adjointlab.store.files import working_directory
 
+        if not self.files.are_asked_for:
+            return
         known = self._known(ExitCode.UNJUDGED, "the run is not complete: it goes on, or has died")
         with working_directory(self.setup.surroundings.folder):
             self.files.save_so_far(known)

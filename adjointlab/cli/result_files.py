@@ -88,6 +88,11 @@ class ResultFiles:
         return cls(**given)
 
     @property
+    def are_asked_for(self) -> bool:
+        """Return True if there is any file to write."""
+        return bool(self._given())
+
+    @property
     def leave_stdout(self) -> bool:
         """Return True if standard output is not for people."""
         return STDOUT in (self.json, self.junit, self.html)

@@ -320,7 +320,7 @@ class Blocks(NamedTuple):
 
 
 def elements(spec: Buffer, *, writable: bool, blocks: int = 1) -> Elements:
-    """Return the elements that `spec` names, in so many blocks; a count that it gives is that of one block, as in mpi4py."""
+    """Return the elements that `spec` names, in so many blocks, perhaps in none; a count that it gives is that of one block, as in mpi4py."""
     if type(spec) is np.ndarray:  # by far the most frequent
         array, kind = _flat(spec, writable)
         count = displacement = None
@@ -336,7 +336,7 @@ def elements(spec: Buffer, *, writable: bool, blocks: int = 1) -> Elements:
         if count > array.size:
             raise ValueError(f"message: count {count}, but the buffer holds {array.size} elements")
         array = array[:count]
-    elif array.size % blocks:
+    elif blocks and array.size % blocks:
         raise ValueError(
             f"message: cannot infer count, number of entries {array.size} is not a multiple of "
             f"required number of blocks {blocks}"
@@ -356,7 +356,7 @@ def blocks(spec: Buffer, ranks: int, *, writable: bool) -> Blocks:
     if given is None:
         size = array.size if derived is None else _number_of(derived, array.nbytes)
         # As mpi4py does: as even as possible, the larger blocks first.
-        share, rest = divmod(size, ranks)
+        share, rest = divmod(size, ranks or 1)
         counts = [share + (rank < rest) for rank in range(ranks)]
     else:
         counts = _per_rank(given, ranks, "counts")
@@ -378,7 +378,7 @@ def blocks(spec: Buffer, ranks: int, *, writable: bool) -> Blocks:
 def _starts(counts: Sequence[int], displacements: Any) -> list[int]:
     """Displacements of the blocks, in datatypes."""
     if displacements is None:
-        return [0, *accumulate(counts[:-1])]
+        return [0, *accumulate(counts)][: len(counts)]
     if np.ndim(displacements) == 0:
         return [_index(displacements, "displacement") * rank for rank in range(len(counts))]
     return _per_rank(displacements, len(counts), "displacements")
@@ -404,7 +404,7 @@ def _elements_of(
     start = _index(displacement or 0, "displacement") * derived.extent
     if count is not None:
         number = _index(count, "count") * blocks
-    elif (number := _number_of(derived, array.nbytes - start)) % blocks:
+    elif (number := _number_of(derived, array.nbytes - start)) and blocks and number % blocks:
         raise ValueError(
             f"message: cannot infer count, number of entries {number} is not a multiple of required number of blocks {blocks}"
         )

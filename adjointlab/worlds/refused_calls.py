@@ -16,6 +16,8 @@ __all__ = ["ONLY_SIMULATED", "instead_of", "missing"]
 # Listed here, because neither world may import the other, and the simulated one must work without MPI.
 ONLY_SIMULATED: Final = frozenset({"Bsend", "Improbe", "Mprobe", "Split_type", "bsend", "improbe", "mprobe"})
 
+_OF_NEIGHBOURS: Final = ("degrees", "indegree", "outdegree", "inedges", "outedges", "inoutedges")
+
 _INSTEAD: Final = {
     name: sentence
     for names, sentence in (
@@ -39,10 +41,7 @@ _INSTEAD: Final = {
         ("Split_type", "use Split, with a color of your own"),
         ("Compare", "compare communicators with =="),
         ("Cart_map Graph_map", "use Create_cart with reorder=False, which keeps the ranks"),
-        (
-            "Create_graph Create_dist_graph Create_dist_graph_adjacent degrees indegree outdegree inedges outedges inoutedges",
-            "name the neighbours in Isend and Irecv, or use Create_cart for a grid",
-        ),
+        ("Create_graph", "use Create_dist_graph_adjacent, to which each rank names its own neighbours"),
         (
             "Create_intercomm Create_from_group Get_parent Accept Connect Join Spawn Spawn_multiple",
             "a case has the ranks of its communicator and no others; use Split, Create or Create_group",
@@ -73,8 +72,8 @@ def instead_of(name: str) -> str:
     """The sentence that says what to use instead of mpi4py's method `name`; empty if the lab does not know it."""
     if name in _INSTEAD:
         return _INSTEAD[name]
-    if "neighbor_" in name.lower() and not name.endswith("_init"):
-        return "the communicator of a grid has it, which Create_cart makes"
+    if name in _OF_NEIGHBOURS or ("neighbor_" in name.lower() and not name.endswith("_init")):
+        return "the communicator of a grid or a graph has it, which Create_cart or Create_dist_graph_adjacent makes"
     if name.endswith("_init"):
         call = name.removesuffix("_init")
         turns = f"call I{call.lower()} in every turn; only messages have persistent requests here"
@@ -87,7 +86,7 @@ def missing(kind: str, name: str, methods: Iterable[str], elsewhere: str = "") -
     mpi = sys.modules.get("mpi4py.MPI")
     if elsewhere:
         known = f", but {elsewhere} has"
-    elif mpi is not None and hasattr(mpi.Cartcomm, name):
+    elif mpi is not None and any(hasattr(kind, name) for kind in (mpi.Cartcomm, mpi.Distgraphcomm)):
         known = ", though MPI has"
     else:
         known = ""

@@ -383,4 +383,4 @@ NEIGHBOUR_BUFFER_CALLS: Final[Mapping[str, Callable[[CommBase, str], Callable[..
     **dict.fromkeys(_OF_NEIGHBOURS, _collective),
     **dict.fromkeys(("I" + name.lower() for name in _OF_NEIGHBOURS), _started_collective),
 }
-"""Those of a grid's communicator."""
+"""Those of a communicator with a topology."""

@@ -22,6 +22,7 @@ from adjointlab.typing import Status
 from adjointlab.worlds.call_labels import label_of_call
 from adjointlab.worlds.call_sites import call_site
 from adjointlab.worlds.exit_of_c import allow_exit_of_c
+from adjointlab.worlds.graph_arguments import Neighbours, Weights, edges, neighbours, unmatched_edge
 from adjointlab.worlds.interposition import means_comm_world, own_handle
 from adjointlab.worlds.local_calls import LocalCalls
 from adjointlab.worlds.mpi.buffer_calls import BUFFER_CALLS, NEIGHBOUR_BUFFER_CALLS, native, peer_of
@@ -32,7 +33,7 @@ from adjointlab.worlds.mpi.object_calls import NEIGHBOUR_OBJECT_CALLS, OBJECT_CA
 from adjointlab.worlds.mpi.requests import fill
 from adjointlab.worlds.refused_calls import ONLY_SIMULATED, missing
 
-__all__ = ["GuardedCartcomm", "GuardedComm"]
+__all__ = ["GuardedCartcomm", "GuardedComm", "GuardedDistgraphcomm", "GuardedTopocomm"]
 
 # Open MPI makes a group's communicator with messages of the given tag on the parent. They could be mistaken for messages of
 # user code that have the same tag: so one that is not used otherwise. (The tag asked for is part of the agreement.)
@@ -197,6 +198,49 @@ class GuardedComm(CommBase):
         arguments = (dims, periods, bool(reorder))
         return self._derive("Create_cart", arguments, lambda _: self.inner.Create_cart(*arguments))
 
+    def Create_dist_graph_adjacent(
+        self,
+        sources: Sequence[int] | None,
+        destinations: Sequence[int] | None,
+        sourceweights: Weights = None,
+        destweights: Weights = None,
+        info: MPI.Info = MPI.INFO_NULL,
+        reorder: bool = False,
+    ) -> GuardedComm:
+        """Make a graph, of which each rank names its own neighbours."""
+        own = neighbours(self.size, sources, destinations, sourceweights, destweights)
+        call = GuardedCall(self, "Create_dist_graph_adjacent")
+
+        def create(named: Sequence[Neighbours]) -> MPI.Comm:
+            if unmatched_edge(named):
+                # Show the lists too: they are what does not match.
+                entry = CallSignature(*self.log.pop())
+                lists = f"sources={list(own.sources)}, destinations={list(own.destinations)}"
+                self.log.append(entry._replace(name=f"{entry.name}({lists})"))
+                self.guard.cancel_mismatched(call)
+            return self.inner.Create_dist_graph_adjacent(*own, info, reorder)
+
+        return self._derive("Create_dist_graph_adjacent", own, create, call, is_alike=False)
+
+    def Create_dist_graph(
+        self,
+        sources: Sequence[int],
+        degrees: Sequence[int],
+        destinations: Sequence[int],
+        weights: Weights = None,
+        info: MPI.Info = MPI.INFO_NULL,
+        reorder: bool = False,
+    ) -> GuardedComm:
+        """Make a graph, of which any rank names any edges."""
+        named = edges(self.size, sources, degrees, destinations, weights)
+        ends = [edge.destination for edge in named]
+        given = None if weights is None else [edge.weight or 0 for edge in named]
+
+        def create(_: object) -> MPI.Comm:
+            return self.inner.Create_dist_graph(list(sources), list(degrees), ends, given, info, reorder)
+
+        return self._derive("Create_dist_graph", None, create, is_alike=False)
+
     def Free(self) -> None:
         """Do not use it any more. (It is freed when the run has ended well.)"""
         if self not in self.registry.derived:
@@ -241,23 +285,38 @@ class GuardedComm(CommBase):
         group = inner.Get_group()
         ranks = _members(group, self, inner.size)
         group.Free()
-        kind = GuardedCartcomm if isinstance(inner, MPI.Cartcomm) else GuardedComm
-        comm = kind(inner, ranks, self.registry)
+        comm = _kind_of(inner)(inner, ranks, self.registry)
         comm.made_at = call_site()
         comm._name = f"ranks {' '.join(map(str, ranks))}" + (f" #{comm.key[1]}" if comm.key[1] else "")
         self.registry.derived.append(comm)
         return comm
 
 
-class GuardedCartcomm(GuardedComm):
+class GuardedTopocomm(GuardedComm):
+    """A guarded communicator with a topology."""
+
+    inner: MPI.Topocomm
+
+    local = GuardedComm.local | {"degrees", "indegree", "outdegree", "inedges", "outedges", "inoutedges"}
+    buffer_calls: ClassVar = {**BUFFER_CALLS, **NEIGHBOUR_BUFFER_CALLS}
+    object_calls: ClassVar = {**OBJECT_CALLS, **NEIGHBOUR_OBJECT_CALLS}
+
+
+class GuardedDistgraphcomm(GuardedTopocomm):
+    """A guarded graph."""
+
+    inner: MPI.Distgraphcomm
+
+    local = GuardedTopocomm.local | {"Get_dist_neighbors", "Get_dist_neighbors_count"}
+
+
+class GuardedCartcomm(GuardedTopocomm):
     """A guarded Cartesian grid."""
 
     inner: MPI.Cartcomm
 
-    local = GuardedComm.local | {"Get_topo", "Get_dim", "Get_coords", "Get_cart_rank"}
+    local = GuardedTopocomm.local | {"Get_topo", "Get_dim", "Get_coords", "Get_cart_rank"}
     local |= {"topo", "dim", "ndim", "dims", "periods", "coords"}
-    buffer_calls: ClassVar = {**BUFFER_CALLS, **NEIGHBOUR_BUFFER_CALLS}
-    object_calls: ClassVar = {**OBJECT_CALLS, **NEIGHBOUR_OBJECT_CALLS}
 
     def Shift(self, direction: int, disp: int) -> tuple[int, int]:
         """Return the ranks to receive from and to send to, `disp` steps along `direction`."""
@@ -268,6 +327,12 @@ class GuardedCartcomm(GuardedComm):
         """Make the grids of the dimensions that remain."""
         remain = [bool(dimension) for dimension in remain_dims]
         return self._derive("Sub", remain, lambda _: self.inner.Sub(remain))
+
+
+def _kind_of(inner: MPI.Intracomm) -> type[GuardedComm]:
+    if isinstance(inner, MPI.Cartcomm):
+        return GuardedCartcomm
+    return GuardedDistgraphcomm if isinstance(inner, MPI.Distgraphcomm) else GuardedComm
 
 
 class _NullRank(int):

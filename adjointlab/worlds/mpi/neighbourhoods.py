@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 from mpi4py import MPI
@@ -28,7 +28,9 @@ Start: TypeAlias = Callable[[Sequence[Buffer], Mapping[str, object]], MPI.Reques
 
 def in_blocking_order(comm: CommBase, name: str, start: Start) -> Start:
     """`start` of a non-blocking call, whose blocks arrive as those of the blocking call `name` do."""
-    grid = cast("MPI.Cartcomm", comm.inner)
+    grid = comm.inner
+    if not isinstance(grid, MPI.Cartcomm):
+        return start
     order = list(range(2 * grid.ndim))
     for dimension, (width, is_periodic) in enumerate(zip(grid.dims, grid.periods, strict=True)):
         if is_periodic and width <= 2:

@@ -227,23 +227,23 @@ def alltoall(comm: CommBase, sendobj: Sequence[object]) -> list[Any]:
 
 
 def neighbor_allgather(comm: CommBase, sendobj: object) -> list[Any]:
-    return _exchanged_with_neighbours(comm, "neighbor_allgather", [sendobj] * (2 * _grid_of(comm).ndim))
+    return _exchanged_with_neighbours(comm, "neighbor_allgather", [sendobj] * _carried(comm).outdegree)
 
 
 def neighbor_alltoall(comm: CommBase, sendobj: Sequence[object]) -> list[Any]:
-    objects = _checked("neighbor_alltoall", sendobj, 2 * _grid_of(comm).ndim)
+    objects = _checked("neighbor_alltoall", sendobj, _carried(comm).outdegree)
     return _exchanged_with_neighbours(comm, "neighbor_alltoall", objects)
 
 
-def _grid_of(comm: CommBase) -> MPI.Cartcomm:
-    return cast("MPI.Cartcomm", comm.inner)
+def _carried(comm: CommBase) -> MPI.Topocomm:
+    return cast("MPI.Topocomm", comm.inner)
 
 
 def _exchanged_with_neighbours(comm: CommBase, name: str, objects: Sequence[object]) -> list[Any]:
-    """The objects that the neighbours of a grid's rank send it, in the order of MPI: `None` beyond an edge."""
+    """The objects that its neighbours send a rank, in the order of MPI: `None` beyond the edge of a grid."""
     comm.log_call(name)
     pickles, sizes = _join(objects)
-    incoming = np.zeros(len(objects), dtype=np.int64)
+    incoming = np.zeros(_carried(comm).indegree, dtype=np.int64)
     _wait(comm, name, _start_to_neighbours(comm, "Neighbor_alltoall", sizes, incoming))
     received = bytearray(int(incoming.sum()))
     out, into = _vector(pickles, sizes), _vector(received, incoming)
@@ -296,4 +296,4 @@ OBJECT_CALLS: Final[Mapping[str, Callable[..., Any]]] = {
 NEIGHBOUR_OBJECT_CALLS: Final[Mapping[str, Callable[..., Any]]] = {
     call.__name__: call for call in (neighbor_allgather, neighbor_alltoall)
 }
-"""Those of a grid's communicator."""
+"""Those of a communicator with a topology."""

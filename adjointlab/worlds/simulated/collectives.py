@@ -32,7 +32,7 @@ from adjointlab.worlds.simulated.matching import Mailbox, unpickle
 from adjointlab.worlds.simulated.reductions import fold_objects
 from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
-from adjointlab.worlds.simulated.topologies import Grid
+from adjointlab.worlds.simulated.topologies import Topology
 from adjointlab.worlds.world import Blocked, Cancelled, Finding, FindingKind, PeerFailed
 
 __all__ = [
@@ -213,11 +213,11 @@ class SharedCommunicator:
         strategy: Strategy,
         findings: list[Finding],
         divergences: Divergences,
-        grid: Grid | None = None,
+        topology: Topology | None = None,
     ) -> None:
         self.members = members  # their ranks in the run, by their ranks here
         self.ranks = {member: rank for rank, member in enumerate(members)}
-        self.grid = grid
+        self.topology = topology
         self.made: SimulatedCall | None = None  # by which line of user code; None for the run's own
         self.mailboxes = [Mailbox(scheduler, strategy, findings) for _ in members]
         self._scheduler = scheduler

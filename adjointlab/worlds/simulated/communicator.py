@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from types import NoneType
 from typing import Any, Final, NoReturn
 
 from adjointlab import MPI
@@ -14,6 +15,7 @@ from adjointlab.worlds.arguments import tag as as_tag
 from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_labels import label_of_call
 from adjointlab.worlds.call_sites import SimulatedCall, call_here
+from adjointlab.worlds.graph_arguments import Neighbours
 from adjointlab.worlds.interposition import means_comm_world
 from adjointlab.worlds.local_calls import LARGEST_TAG, LocalCalls
 from adjointlab.worlds.refused_calls import missing
@@ -38,10 +40,16 @@ from adjointlab.worlds.simulated.neighbourhoods import (
 from adjointlab.worlds.simulated.requests import SimulatedRequest
 from adjointlab.worlds.simulated.scheduler import Pending, Task
 from adjointlab.worlds.simulated.simulation import Simulation
-from adjointlab.worlds.simulated.topologies import Grid
+from adjointlab.worlds.simulated.topologies import Graph, Grid, Topology
 from adjointlab.worlds.world import Cancelled, Dead, Finding, Matched
 
-__all__ = ["CartesianCommunicator", "Communicator", "MatchedMessage"]
+__all__ = [
+    "CartesianCommunicator",
+    "Communicator",
+    "GraphCommunicator",
+    "MatchedMessage",
+    "TopologyCommunicator",
+]
 
 
 _OBJECT: Final = object()
@@ -49,7 +57,7 @@ _OBJECT: Final = object()
 
 _INTERNAL: Final = frozenset(
     {
-        "grid",
+        "carried_topology",
         "keep",
         "new_shared",
         "note_application",
@@ -306,28 +314,30 @@ class Communicator(LocalCalls):
         if shared is None or self._task.rank not in shared.ranks:
             return MPI.COMM_NULL
         self._run.unfreed.setdefault(self._task.rank, {})[shared] = None
-        kind = Communicator if shared.grid is None else CartesianCommunicator
+        kind = _KINDS[type(shared.topology)]
         return kind(self._run, self._task, shared, shared.ranks[self._task.rank])
 
-    def new_shared(self, members: Sequence[int], grid: Grid | None = None) -> SharedCommunicator:
+    def new_shared(self, members: Sequence[int], topology: Topology | None = None) -> SharedCommunicator:
         """State for a new communicator of `members`, ranks of the run."""
-        shared = self._run.new_shared(tuple(members), grid)
+        shared = self._run.new_shared(tuple(members), topology)
         shared.made = call_here("made")
         return shared
 
     @property
-    def grid(self) -> Grid | None:
-        """Cartesian topology, if there is one."""
-        return self._shared.grid
+    def carried_topology(self) -> Topology | None:
+        """Grid or graph, if there is one."""
+        return self._shared.topology
 
     def Get_topology(self) -> int:
-        return MPI.UNDEFINED if self._shared.grid is None else MPI.CART
+        return MPI.UNDEFINED
 
-    topology = property(Get_topology)
+    @property
+    def topology(self) -> int:
+        return self.Get_topology()
 
     @property
     def is_topo(self) -> bool:
-        return self._shared.grid is not None
+        return self._shared.topology is not None
 
     # Implementation
 
@@ -506,13 +516,68 @@ def _tag(value: int, *, is_receive: bool = False) -> int:
     raise MPI.Exception(f"Invalid tag {c_int(value)}: must be {allowed}", MPI.ERR_TAG)
 
 
-class CartesianCommunicator(Communicator):
+class TopologyCommunicator(Communicator):
+    """A communicator that carries a topology, with mpi4py's names for the neighbours of its rank."""
+
+    @property
+    def inoutedges(self) -> tuple[list[int], list[int]]:
+        topology = self._shared.topology
+        assert topology is not None
+        return topology.sources(self.rank), topology.destinations(self.rank)
+
+    @property
+    def inedges(self) -> list[int]:
+        return self.inoutedges[0]
+
+    @property
+    def outedges(self) -> list[int]:
+        return self.inoutedges[1]
+
+    @property
+    def degrees(self) -> tuple[int, int]:
+        return len(self.inedges), len(self.outedges)
+
+    @property
+    def indegree(self) -> int:
+        return self.degrees[0]
+
+    @property
+    def outdegree(self) -> int:
+        return self.degrees[1]
+
+
+class GraphCommunicator(TopologyCommunicator):
+    """A communicator that carries a graph."""
+
+    def Get_topology(self) -> int:
+        return MPI.DIST_GRAPH
+
+    @property
+    def _own_neighbours(self) -> Neighbours:
+        graph = self._shared.topology
+        assert isinstance(graph, Graph)
+        return graph.neighbours[self.rank]
+
+    def Get_dist_neighbors_count(self) -> tuple[int, int, bool]:
+        return *self.degrees, self._own_neighbours.source_weights is not None
+
+    def Get_dist_neighbors(self) -> tuple[list[int], list[int], tuple[list[int], list[int]] | None]:
+        own = self._own_neighbours
+        if own.source_weights is None or own.destination_weights is None:
+            return *self.inoutedges, None
+        return *self.inoutedges, (list(own.source_weights), list(own.destination_weights))
+
+
+class CartesianCommunicator(TopologyCommunicator):
     """A communicator that carries a grid."""
+
+    def Get_topology(self) -> int:
+        return MPI.CART
 
     @property
     def _grid(self) -> Grid:
-        grid = self._shared.grid
-        assert grid is not None
+        grid = self._shared.topology
+        assert isinstance(grid, Grid)
         return grid
 
     def Get_dim(self) -> int:
@@ -584,9 +649,17 @@ for _name, _read in (BUFFER_COLLECTIVES | OBJECT_COLLECTIVES | COMMUNICATOR_MAKE
     setattr(Communicator, _name, _collective(_name, _read, blocking=True))
 for _name, _read in BUFFER_COLLECTIVES.items():
     setattr(Communicator, f"I{_name.lower()}", _collective(f"I{_name.lower()}", _read, blocking=False))
-for _name, _read in (GRID_MAKERS | NEIGHBOUR_BUFFER_COLLECTIVES | NEIGHBOUR_OBJECT_COLLECTIVES).items():
-    setattr(CartesianCommunicator, _name, _collective(_name, _read, blocking=True))
+for _name, _read in (NEIGHBOUR_BUFFER_COLLECTIVES | NEIGHBOUR_OBJECT_COLLECTIVES).items():
+    setattr(TopologyCommunicator, _name, _collective(_name, _read, blocking=True))
 for _name, _read in NEIGHBOUR_BUFFER_COLLECTIVES.items():
     setattr(
-        CartesianCommunicator, f"I{_name.lower()}", _collective(f"I{_name.lower()}", _read, blocking=False)
+        TopologyCommunicator, f"I{_name.lower()}", _collective(f"I{_name.lower()}", _read, blocking=False)
     )
+for _name, _read in GRID_MAKERS.items():
+    setattr(CartesianCommunicator, _name, _collective(_name, _read, blocking=True))
+
+_KINDS: Final[Mapping[type, type[Communicator]]] = {
+    NoneType: Communicator,
+    Grid: CartesianCommunicator,
+    Graph: GraphCommunicator,
+}

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from adjointlab import MPI
 from adjointlab.worlds.arguments import c_int, is_undefined
+from adjointlab.worlds.graph_arguments import Weights, edges, neighbours, unmatched_edge
 from adjointlab.worlds.simulated.collectives import Disagreement, ObjectContribution
 from adjointlab.worlds.simulated.groups import SimulatedGroup
-from adjointlab.worlds.simulated.topologies import Grid
+from adjointlab.worlds.simulated.topologies import Graph, Grid, Topology
 
 if TYPE_CHECKING:
     from adjointlab.worlds.simulated.communicator import Communicator
@@ -21,7 +22,7 @@ __all__ = ["COMMUNICATOR_MAKERS", "GRID_MAKERS", "contribution_to"]
 
 
 def contribution_to(
-    comm: Communicator, members: Sequence[int], grid: Grid | None = None, kind: str = "Dup"
+    comm: Communicator, members: Sequence[int], topology: Topology | None = None, kind: str = "Dup"
 ) -> ObjectContribution:
     """Contribution to a communicator of `members`, ranks of the run, which all callers name alike.
 
@@ -29,11 +30,11 @@ def contribution_to(
     """
 
     def compute(contributions: Sequence[ObjectContribution]) -> None:
-        made = comm.new_shared(members, grid)
+        made = comm.new_shared(members, topology)
         for each in contributions:
             each.given = made
 
-    return ObjectContribution(kind, compute, result=comm.view, shape=(tuple(members), grid))
+    return ObjectContribution(kind, compute, result=comm.view, shape=(tuple(members), topology))
 
 
 def _by_color(
@@ -58,7 +59,7 @@ def _by_color(
 
 
 def Dup(comm: Communicator, info: object = None) -> ObjectContribution:
-    return contribution_to(comm, comm.Get_group().members, comm.grid)
+    return contribution_to(comm, comm.Get_group().members, comm.carried_topology)
 
 
 def Clone(comm: Communicator) -> ObjectContribution:
@@ -127,17 +128,73 @@ def Create_cart(
     return contribution_to(comm, comm.Get_group().members[: grid.size], grid, kind="Create_cart")
 
 
+def Create_dist_graph_adjacent(
+    comm: Communicator,
+    sources: Sequence[int] | None,
+    destinations: Sequence[int] | None,
+    sourceweights: Weights = None,
+    destweights: Weights = None,
+    info: object = None,
+    reorder: bool = False,
+) -> ObjectContribution:
+    own = neighbours(comm.size, sources, destinations, sourceweights, destweights)
+
+    def compute(contributions: Sequence[ObjectContribution]) -> None:
+        named = [each.payload for each in contributions]
+        if unmatched := unmatched_edge(named):
+            raise Disagreement(*unmatched)
+        _give(comm, Graph(tuple(named)), contributions)
+
+    return ObjectContribution("Create_dist_graph_adjacent", compute, own, result=comm.view)
+
+
+def Create_dist_graph(
+    comm: Communicator,
+    sources: Sequence[int],
+    degrees: Sequence[int],
+    destinations: Sequence[int],
+    weights: Weights = None,
+    info: object = None,
+    reorder: bool = False,
+) -> ObjectContribution:
+    own = edges(comm.size, sources, degrees, destinations, weights)
+
+    def compute(contributions: Sequence[ObjectContribution]) -> None:
+        named = [edge for each in contributions for edge in each.payload]
+        _give(comm, Graph.of_edges(comm.size, named), contributions)
+
+    return ObjectContribution("Create_dist_graph", compute, own, result=comm.view)
+
+
+def _give(comm: Communicator, graph: Graph, contributions: Sequence[ObjectContribution]) -> None:
+    made = comm.new_shared(comm.Get_group().members, graph)
+    for each in contributions:
+        each.given = made
+
+
 def Sub(comm: Communicator, remain_dims: Sequence[bool]) -> ObjectContribution:
     """Grids of the remaining dimensions, one for each set of coordinates in the others."""
-    assert comm.grid is not None
-    if len(remain_dims) != len(comm.grid.dims):
-        raise ValueError(f"expecting {len(comm.grid.dims)} items, got {len(remain_dims)}")
-    coordinates = comm.grid.coordinates(comm.rank)
+    grid = comm.carried_topology
+    assert isinstance(grid, Grid)
+    if len(remain_dims) != len(grid.dims):
+        raise ValueError(f"expecting {len(grid.dims)} items, got {len(remain_dims)}")
+    coordinates = grid.coordinates(comm.rank)
     color = tuple(at for at, remains in zip(coordinates, remain_dims, strict=True) if not remains)
-    return _by_color(comm, "Sub", color, comm.rank, comm.grid.keep(remain_dims))
+    return _by_color(comm, "Sub", color, comm.rank, grid.keep(remain_dims))
 
 
 COMMUNICATOR_MAKERS: dict[str, Callable[..., ObjectContribution]] = {
-    each.__name__: each for each in (Dup, Clone, Dup_with_info, Split, Split_type, Create, Create_cart)
+    each.__name__: each
+    for each in (
+        Dup,
+        Clone,
+        Dup_with_info,
+        Split,
+        Split_type,
+        Create,
+        Create_cart,
+        Create_dist_graph,
+        Create_dist_graph_adjacent,
+    )
 }
 GRID_MAKERS: dict[str, Callable[..., ObjectContribution]] = {"Sub": Sub}

@@ -1,17 +1,9 @@
-"""Neighbourhood collectives: each rank of a grid exchanges blocks with those next to it in every dimension [MPI41, section 8.6].
-
-The neighbours of a rank are, dimension by dimension, the rank before it and the rank after it. Beyond an edge there is none, and
-its block is neither sent nor changed. What goes to the rank before arrives there as what comes from the rank after it::
-
-    rank 0  [ before | after ]      rank 1  [ before | after ]
-                         '------------------->'
-"""
+"""Neighbourhood collectives: each rank of a topology exchanges blocks with its neighbours [MPI41, section 8.6]."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
 from adjointlab import MPI
@@ -20,36 +12,29 @@ from adjointlab.worlds.arguments import Blocks, Elements, blocks, elements, type
 from adjointlab.worlds.simulated.buffer_collectives import BufferContribution, block, move
 from adjointlab.worlds.simulated.collectives import ObjectContribution, UnequalParts, pickled
 from adjointlab.worlds.simulated.matching import unpickle
-from adjointlab.worlds.simulated.topologies import Grid
+from adjointlab.worlds.simulated.topologies import Topology
 
 if TYPE_CHECKING:
-    from adjointlab.worlds.simulated.communicator import CartesianCommunicator
+    from adjointlab.worlds.simulated.communicator import TopologyCommunicator
 
 __all__ = ["NEIGHBOUR_BUFFER_COLLECTIVES", "NEIGHBOUR_OBJECT_COLLECTIVES"]
 
 Contributions: TypeAlias = Sequence[BufferContribution]
 
 
-def _neighbours(grid: Grid, rank: int) -> list[int]:
-    return list(chain.from_iterable(grid.shift(rank, direction, 1) for direction in range(len(grid.dims))))
+def _topology(comm: TopologyCommunicator) -> Topology:
+    assert comm.carried_topology is not None
+    return comm.carried_topology
 
 
-def _number(comm: CartesianCommunicator) -> int:
-    return 2 * comm.Get_dim()
-
-
-def _grid(comm: CartesianCommunicator) -> Grid:
-    assert comm.grid is not None
-    return comm.grid
-
-
-def _exchange(grid: Grid, contributions: Contributions) -> None:
+def _exchange(topology: Topology, contributions: Contributions) -> None:
     """Move every block to the rank that it is for; of a gather, the one block of a rank goes to all its neighbours."""
     for receiver, each in enumerate(contributions):
-        neighbours = _neighbours(grid, receiver)
-        for place, sender in enumerate(neighbours):
+        sources = topology.sources(receiver)
+        for place, sender in enumerate(sources):
             if sender != MPI.PROC_NULL:
-                _exchange_block(contributions[sender], each, sender, receiver, place, len(neighbours))
+                sent = topology.sent_place(receiver, place), len(topology.destinations(sender))
+                _exchange_block(contributions[sender], each, sender, receiver, sent, (place, len(sources)))
 
 
 def _exchange_block(
@@ -57,61 +42,62 @@ def _exchange_block(
     target: BufferContribution,
     sender: int,
     receiver: int,
-    place: int,
-    number: int,
+    sent_place: tuple[int, int],
+    received_place: tuple[int, int],
 ) -> None:
-    opposite = place ^ 1
-    sent = source.contribution if "gather" in source.kind else block(source.send, opposite, number)
-    received = block(target.receive, place, number)
+    """Move one block. Of each side its place is given, and the number of places."""
+    sent = source.contribution if "gather" in source.kind else block(source.send, *sent_place)
+    received = block(target.receive, *received_place)
     if target.kind.endswith("w") and received.size:
-        kinds = source.send_types[opposite], target.receive_types[place]
+        kinds = source.send_types[sent_place[0]], target.receive_types[received_place[0]]
         if kinds[0] != kinds[1]:
             raise UnequalParts(sender, receiver, *(kind.name for kind in kinds))
     move(sent, received, sender, receiver)
 
 
 def _contribution(
-    comm: CartesianCommunicator, kind: str, send: Elements | Blocks, receive: Elements | Blocks
+    comm: TopologyCommunicator, kind: str, send: Elements | Blocks, receive: Elements | Blocks
 ) -> BufferContribution:
-    return BufferContribution(kind, partial(_exchange, _grid(comm)), send=send, receive=receive)
+    return BufferContribution(kind, partial(_exchange, _topology(comm)), send=send, receive=receive)
 
 
-def Neighbor_allgather(comm: CartesianCommunicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
-    receive = elements(recvbuf, writable=True, blocks=_number(comm) or 1)
+def Neighbor_allgather(comm: TopologyCommunicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
+    receive = elements(recvbuf, writable=True, blocks=comm.indegree)
     return _contribution(comm, "Neighbor_allgather", elements(sendbuf, writable=False), receive)
 
 
-def Neighbor_allgatherv(comm: CartesianCommunicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
-    receive = blocks(recvbuf, _number(comm), writable=True)
+def Neighbor_allgatherv(comm: TopologyCommunicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
+    receive = blocks(recvbuf, comm.indegree, writable=True)
     return _contribution(comm, "Neighbor_allgatherv", elements(sendbuf, writable=False), receive)
 
 
-def Neighbor_alltoall(comm: CartesianCommunicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
-    receive = elements(recvbuf, writable=True, blocks=_number(comm) or 1)
+def Neighbor_alltoall(comm: TopologyCommunicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
+    receive = elements(recvbuf, writable=True, blocks=comm.indegree)
     return _contribution(
-        comm, "Neighbor_alltoall", elements(sendbuf, writable=False, blocks=_number(comm) or 1), receive
+        comm, "Neighbor_alltoall", elements(sendbuf, writable=False, blocks=comm.outdegree), receive
     )
 
 
-def Neighbor_alltoallv(comm: CartesianCommunicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
-    receive = blocks(recvbuf, _number(comm), writable=True)
-    return _contribution(comm, "Neighbor_alltoallv", blocks(sendbuf, _number(comm), writable=False), receive)
+def Neighbor_alltoallv(comm: TopologyCommunicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
+    receive = blocks(recvbuf, comm.indegree, writable=True)
+    return _contribution(comm, "Neighbor_alltoallv", blocks(sendbuf, comm.outdegree, writable=False), receive)
 
 
-def Neighbor_alltoallw(comm: CartesianCommunicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
-    receive, receive_types = typed_blocks(recvbuf, _number(comm), writable=True)
-    send, send_types = typed_blocks(sendbuf, _number(comm), writable=False)
+def Neighbor_alltoallw(comm: TopologyCommunicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
+    receive, receive_types = typed_blocks(recvbuf, comm.indegree, writable=True)
+    send, send_types = typed_blocks(sendbuf, comm.outdegree, writable=False)
     contribution = _contribution(comm, "Neighbor_alltoallw", send, receive)
     contribution.send_types, contribution.receive_types = send_types, receive_types
     return contribution
 
 
-def _give_to_neighbours(grid: Grid, contributions: Sequence[ObjectContribution]) -> None:
+def _give_to_neighbours(topology: Topology, contributions: Sequence[ObjectContribution]) -> None:
     for rank, each in enumerate(contributions):
-        senders = _neighbours(grid, rank)
         each.given = [
-            None if sender == MPI.PROC_NULL else contributions[sender].payload[place ^ 1]
-            for place, sender in enumerate(senders)
+            None
+            if sender == MPI.PROC_NULL
+            else contributions[sender].payload[topology.sent_place(rank, place)]
+            for place, sender in enumerate(topology.sources(rank))
         ]
 
 
@@ -119,19 +105,19 @@ def _unpickled(payloads: Sequence[bytes | None]) -> list[object]:
     return [None if payload is None else unpickle(payload) for payload in payloads]
 
 
-def _of_objects(comm: CartesianCommunicator, kind: str, objects: Sequence[object]) -> ObjectContribution:
+def _of_objects(comm: TopologyCommunicator, kind: str, objects: Sequence[object]) -> ObjectContribution:
     payload = [pickled(each) for each in objects]
-    return ObjectContribution(kind, partial(_give_to_neighbours, _grid(comm)), payload, result=_unpickled)
+    return ObjectContribution(kind, partial(_give_to_neighbours, _topology(comm)), payload, result=_unpickled)
 
 
-def neighbor_allgather(comm: CartesianCommunicator, sendobj: object) -> ObjectContribution:
-    return _of_objects(comm, "neighbor_allgather", [sendobj] * _number(comm))
+def neighbor_allgather(comm: TopologyCommunicator, sendobj: object) -> ObjectContribution:
+    return _of_objects(comm, "neighbor_allgather", [sendobj] * comm.outdegree)
 
 
-def neighbor_alltoall(comm: CartesianCommunicator, sendobj: Sequence[object]) -> ObjectContribution:
+def neighbor_alltoall(comm: TopologyCommunicator, sendobj: Sequence[object]) -> ObjectContribution:
     objects = list(sendobj)
-    if len(objects) != _number(comm):
-        raise ValueError(f"expecting {_number(comm)} items, got {len(objects)}")
+    if len(objects) != comm.outdegree:
+        raise ValueError(f"expecting {comm.outdegree} items, got {len(objects)}")
     return _of_objects(comm, "neighbor_alltoall", objects)
 
 

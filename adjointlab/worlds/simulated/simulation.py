@@ -36,7 +36,7 @@ from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, StuckHandl
 from adjointlab.worlds.simulated.schedules.replay import DecisionRecorder
 from adjointlab.worlds.simulated.schedules.strategies import strategy_for
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
-from adjointlab.worlds.simulated.topologies import Grid
+from adjointlab.worlds.simulated.topologies import Topology
 from adjointlab.worlds.watchdog import Elapsed, Overdue, Watchdog, overdue, stack_of_thread
 from adjointlab.worlds.world import (
     Blocked,
@@ -90,10 +90,10 @@ class Simulation:
         self._is_separate = False
         self.communicators: dict[int, object] = {}  # of the run, by rank: each rank enters its own
 
-    def new_shared(self, members: tuple[int, ...], grid: Grid | None = None) -> SharedCommunicator:
+    def new_shared(self, members: tuple[int, ...], topology: Topology | None = None) -> SharedCommunicator:
         """State for a new communicator of `members`, ranks of the run."""
         shared = SharedCommunicator(
-            members, self.scheduler, self.strategy, self.findings, self.divergences, grid
+            members, self.scheduler, self.strategy, self.findings, self.divergences, topology
         )
         self._communicators.append(shared)
         return shared

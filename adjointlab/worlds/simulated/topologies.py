@@ -1,16 +1,27 @@
-"""Topologies that communicators carry: Cartesian grids."""
+"""Topologies that communicators carry: Cartesian grids, and graphs [MPI41, chapter 8].
+
+The neighbours of a rank of a grid are, dimension by dimension, the rank before it and the rank after it. Beyond an edge there is
+none, and its block is neither sent nor changed. What goes to the rank before arrives there as what comes from the rank after it::
+
+    rank 0  [ before | after ]      rank 1  [ before | after ]
+                         '------------------->'
+
+Those of a rank of a graph are as it was made. Of several edges between the same two ranks, the first that one sends along is the
+first that the other receives from.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress
+from itertools import chain, compress
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 from adjointlab import MPI
+from adjointlab.worlds.graph_arguments import Edge, Neighbours
 
-__all__ = ["Grid"]
+__all__ = ["Graph", "Grid", "Topology"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +81,64 @@ class Grid:
 
         return neighbour(-displacement), neighbour(displacement)
 
+    def sources(self, rank: int) -> list[int]:
+        """The neighbours of `rank`; it receives from the same as it sends to."""
+        return list(
+            chain.from_iterable(self.shift(rank, direction, 1) for direction in range(len(self.dims)))
+        )
+
+    destinations = sources
+
+    def sent_place(self, rank: int, place: int) -> int:
+        """The place, among the blocks that its sender sends, of the one that `rank` receives at a place."""
+        return place ^ 1
+
     def keep(self, remain: Sequence[Any]) -> Grid:
         """Grid of the dimensions that remain."""
         return Grid(tuple(compress(self.dims, remain)), tuple(compress(self.periods, remain)))
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The neighbours of every rank."""
+
+    neighbours: tuple[Neighbours, ...]
+
+    @classmethod
+    def of_edges(cls, size: int, edges: Sequence[Edge]) -> Graph:
+        """The graph of these edges among `size` ranks."""
+        return cls(tuple(_of_rank(rank, edges) for rank in range(size)))
+
+    def sources(self, rank: int) -> list[int]:
+        """The ranks that `rank` receives from."""
+        return list(self.neighbours[rank].sources)
+
+    def destinations(self, rank: int) -> list[int]:
+        """The ranks that `rank` sends to."""
+        return list(self.neighbours[rank].destinations)
+
+    def sent_place(self, rank: int, place: int) -> int:
+        """The place, among the blocks that its sender sends, of the one that `rank` receives at a place."""
+        sources = self.neighbours[rank].sources
+        earlier = sources[:place].count(sources[place])
+        towards = [at for at, to in enumerate(self.neighbours[sources[place]].destinations) if to == rank]
+        return towards[earlier]
+
+
+def _of_rank(rank: int, edges: Sequence[Edge]) -> Neighbours:
+    before = [edge for edge in edges if edge.destination == rank]
+    after = [edge for edge in edges if edge.source == rank]
+    return Neighbours(
+        tuple(edge.source for edge in before),
+        tuple(edge.destination for edge in after),
+        _weights(edges, before),
+        _weights(edges, after),
+    )
+
+
+def _weights(edges: Sequence[Edge], own: Sequence[Edge]) -> tuple[int, ...] | None:
+    """The weights of a rank's `own` edges; None if those of the graph have none."""
+    return None if all(edge.weight is None for edge in edges) else tuple(edge.weight or 0 for edge in own)
+
+
+Topology: TypeAlias = Grid | Graph

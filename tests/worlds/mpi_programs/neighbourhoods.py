@@ -1,4 +1,4 @@
-"""Collectives among the neighbours of a grid's ranks."""
+"""Collectives among the neighbours of a rank of a grid or of a graph."""
 
 from __future__ import annotations
 
@@ -17,14 +17,24 @@ def grids(comm):
     ]
 
 
-def blocks_of(grid, width=2, dtype="d"):
-    """So many elements for each neighbour, all different."""
-    blocks = 2 * grid.Get_dim()
-    return (100 * grid.Get_rank() + np.arange(blocks * width)).astype(dtype)
+def graphs(comm):
+    """A ring in one direction, a star, and two edges from each rank to the next.
+
+    None with a rank that nothing comes from, or goes to: there Open MPI (5.0.11) waits for ever, or says that messages are truncated.
+    """
+    size, rank = comm.Get_size(), comm.Get_rank()
+    before, after, others = (rank - 1) % size, (rank + 1) % size, list(range(size))
+    star = (others, others) if rank == 0 else ([0], [0])
+    named = [([before], [after]), star, ([before] * 2, [after] * 2)]
+    return [comm.Create_dist_graph_adjacent(*lists) for lists in named]
 
 
-def wide_grids(comm):
-    """Those without a rank that is its own neighbour, or has another one on both sides.
+def topologies(comm):
+    return grids(comm) + graphs(comm)
+
+
+def wide_topologies(comm):
+    """Those without a rank of a grid that is its own neighbour, or has another one on both sides.
 
     There Open MPI (5.0.11) mixes up the two blocks, in the non-blocking calls alone.
     """
@@ -37,75 +47,143 @@ def wide_grids(comm):
     for grid in made:
         if grid not in wide:
             grid.Free()
-    return wide
+    return wide + graphs(comm)
 
 
-def empty_blocks(grid, width):
-    return np.full(2 * grid.Get_dim() * width, -1.0)
+def blocks_of(topology, width=2, dtype="d"):
+    """So many elements for each neighbour, all different."""
+    return (100 * topology.Get_rank() + np.arange(topology.outdegree * width)).astype(dtype)
+
+
+def empty_blocks(topology, width):
+    return np.full(topology.indegree * width, -1.0)
 
 
 @program
 def blocks_for_neighbours(comm, mpi):
     results = []
-    for grid in grids(comm):
-        swapped, gathered = empty_blocks(grid, 2), empty_blocks(grid, 2)
-        grid.Neighbor_alltoall(blocks_of(grid), [swapped, 2, mpi.DOUBLE])
-        grid.Neighbor_allgather(blocks_of(grid)[:2], gathered)
+    for topology in topologies(comm):
+        swapped, gathered = empty_blocks(topology, 2), empty_blocks(topology, 2)
+        topology.Neighbor_alltoall(blocks_of(topology), [swapped, 2, mpi.DOUBLE])
+        topology.Neighbor_allgather(own_block(topology, 2), gathered)
         results += [swapped, gathered]
-        grid.Free()
+        topology.Free()
     return results
+
+
+def own_block(topology, width):
+    return 100.0 * topology.Get_rank() + np.arange(width)
 
 
 @program
 def blocks_for_neighbours_later(comm, mpi):
     results = []
-    for grid in wide_grids(comm):
-        swapped, gathered = empty_blocks(grid, 2), empty_blocks(grid, 2)
+    for topology in wide_topologies(comm):
+        swapped, gathered = empty_blocks(topology, 2), empty_blocks(topology, 2)
         requests = [
-            grid.Ineighbor_alltoall(blocks_of(grid), swapped),
-            grid.Ineighbor_allgather(blocks_of(grid)[:2], gathered),
+            topology.Ineighbor_alltoall(blocks_of(topology), swapped),
+            topology.Ineighbor_allgather(own_block(topology, 2), gathered),
         ]
         mpi.Request.Waitall(requests)
         results += [swapped, gathered]
-        grid.Free()
+        topology.Free()
     return results
 
 
 @program
 def blocks_of_several_sizes_for_neighbours(comm, mpi):
     results = []
-    for grid in grids(comm):
-        swapped, gathered = empty_blocks(grid, 3), empty_blocks(grid, 3)
-        send, receive, gather = several_sizes(grid, mpi, swapped, gathered)
-        grid.Neighbor_alltoallv(send, receive)
-        grid.Neighbor_allgatherv(blocks_of(grid)[:3], gather)
+    for topology in topologies(comm):
+        swapped, gathered = empty_blocks(topology, 3), empty_blocks(topology, 3)
+        send, receive, gather = several_sizes(topology, mpi, swapped, gathered)
+        topology.Neighbor_alltoallv(send, receive)
+        topology.Neighbor_allgatherv(own_block(topology, 3), gather)
         results += [swapped, gathered]
-        grid.Free()
+        topology.Free()
     return results
 
 
 @program
 def blocks_of_several_sizes_for_neighbours_later(comm, mpi):
     results = []
-    for grid in wide_grids(comm):
-        swapped, gathered = empty_blocks(grid, 3), empty_blocks(grid, 3)
-        send, receive, gather = several_sizes(grid, mpi, swapped, gathered)
-        grid.Ineighbor_alltoallv(send, receive).Wait()
-        grid.Ineighbor_allgatherv(blocks_of(grid)[:3], gather).Wait()
+    for topology in wide_topologies(comm):
+        swapped, gathered = empty_blocks(topology, 3), empty_blocks(topology, 3)
+        send, receive, gather = several_sizes(topology, mpi, swapped, gathered)
+        topology.Ineighbor_alltoallv(send, receive).Wait()
+        topology.Ineighbor_allgatherv(own_block(topology, 3), gather).Wait()
         results += [swapped, gathered]
-        grid.Free()
+        topology.Free()
     return results
 
 
-def several_sizes(grid, mpi, swapped, gathered):
-    """Buffers in which the block that goes before has an element more than the one after: so has, too, the block that comes from after."""
-    number = 2 * grid.Get_dim()
-    starts = [3 * place for place in range(number)]
+def several_sizes(topology, mpi, swapped, gathered):
+    """Buffers in which the number of elements of a block depends on who sends it to whom."""
+    rank = topology.Get_rank()
+    sent = [size_of_block(rank, to) for to in topology.outedges]
+    received = [size_of_block(source, rank) for source in topology.inedges]
+    starts = [3 * place for place in range(len(received))]
     return (
-        [blocks_of(grid, 3), ([3, 2] * grid.Get_dim(), None), mpi.DOUBLE],
-        [swapped, ([2, 3] * grid.Get_dim(), starts), mpi.DOUBLE],
-        [gathered, [3] * number, starts[::-1], mpi.DOUBLE],
+        [blocks_of(topology, 3), (sent, None), mpi.DOUBLE],
+        [swapped, (received, starts), mpi.DOUBLE],
+        [gathered, [3] * len(received), starts[::-1], mpi.DOUBLE],
     )
+
+
+def size_of_block(source, destination):
+    return 2 if min(source, destination) < 0 else 1 + (source + 2 * destination) % 3
+
+
+@program
+def edges_of_topologies(comm, mpi):
+    results = []
+    for topology in topologies(comm):
+        edges = topology.inoutedges
+        assert edges == (topology.inedges, topology.outedges)
+        assert topology.degrees == (topology.indegree, topology.outdegree)
+        kinds = [topology.Get_topology() == kind for kind in (mpi.CART, mpi.DIST_GRAPH)]
+        assert topology.topology == topology.Get_topology()
+        results.append([kinds, topology.degrees, [[max(rank, -1) for rank in each] for each in edges]])
+        topology.Free()
+    return results
+
+
+@program
+def weights_of_edges(comm, mpi):
+    size, rank = comm.Get_size(), comm.Get_rank()
+    results = []
+    for weights in ((None, None), ([rank], [rank + 1]), (mpi.UNWEIGHTED, mpi.UNWEIGHTED)):
+        graph = comm.Create_dist_graph_adjacent([(rank + 1) % size], [(rank - 1) % size], *weights)
+        results += [graph.Get_dist_neighbors_count(), graph.Get_dist_neighbors()]
+        graph.Free()
+    return results
+
+
+@program
+def a_graph_of_edges_that_any_rank_names(comm, mpi):
+    """The order of a rank's neighbours is the library's."""
+    size, rank = comm.Get_size(), comm.Get_rank()
+    star = [*range(size)], [size, *[1] * (size - 1)], [*range(size), *[0] * (size - 1)]
+    named = star if rank == 0 else ([], [], [])
+    graph = comm.Create_dist_graph(*named)
+    twin = graph.Dup()
+    results = []
+    for each in (graph, twin):
+        received = each.neighbor_alltoall([(rank, to) for to in each.outedges])
+        assert [source for source, _ in received] == each.inedges
+        results.append([sorted(received), sorted(each.outedges), each.Get_dist_neighbors_count()])
+    comm.Barrier()
+    twin.Free()
+    graph.Free()
+    return results
+
+
+@program
+def a_graph_of_weighted_edges_that_any_rank_names(comm, mpi):
+    size, rank = comm.Get_size(), comm.Get_rank()
+    graph = comm.Create_dist_graph([rank], [1], [(rank + 1) % size], [10 + rank])
+    found = graph.Get_dist_neighbors()
+    graph.Free()
+    return found
 
 
 @program
@@ -142,12 +220,12 @@ def faces_exchanged_among_neighbours(comm, mpi):
 @program
 def objects_for_neighbours(comm, mpi):
     results = []
-    for grid in grids(comm):
-        results.append(grid.neighbor_allgather({"rank": grid.Get_rank()}))
+    for topology in topologies(comm):
+        results.append(topology.neighbor_allgather({"rank": topology.Get_rank()}))
         results.append(
-            grid.neighbor_alltoall([(grid.Get_rank(), place) for place in range(2 * grid.Get_dim())])
+            topology.neighbor_alltoall([(topology.Get_rank(), place) for place in range(topology.outdegree)])
         )
-        grid.Free()
+        topology.Free()
     return results
 
 
@@ -158,3 +236,13 @@ def too_few_objects_for_neighbours(comm, mpi):
         grid.neighbor_alltoall([1])
     finally:
         grid.Free()
+
+
+@error
+def too_few_destinations_for_the_degrees(comm, mpi):
+    comm.Create_dist_graph([comm.Get_rank()], [2], [0])
+
+
+@error
+def too_few_weights_for_the_sources(comm, mpi):
+    comm.Create_dist_graph_adjacent([0], [0], [1, 2], [1])

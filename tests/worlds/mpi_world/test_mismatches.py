@@ -166,6 +166,16 @@ def test_groups_that_differ_are_reported_both(world):
     assert "rank 1 calls Create(group=[1]) at" in run.findings[0].text
 
 
+def test_edges_of_a_graph_that_one_end_alone_names_are_reported_with_both_lists(world):
+    def body(context, _):
+        context.comm.Create_dist_graph_adjacent([], [1] if context.rank == 0 else [])
+
+    run = world.run(body)
+    assert [finding.kind for finding in run.findings] == ["mismatched collective"], run
+    assert "rank 0 calls Create_dist_graph_adjacent(sources=[], destinations=[1]) at" in run.findings[0].text
+    assert "rank 1 calls Create_dist_graph_adjacent(sources=[], destinations=[]) at" in run.findings[0].text
+
+
 def test_the_first_collective_that_was_called_from_different_lines_is_named(world):
     def one_too_many(context, _):
         if context.rank == 0:

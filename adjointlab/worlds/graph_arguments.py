@@ -1,0 +1,114 @@
+"""Arguments of the calls that make a graph of the ranks of a communicator [MPI41, section 8.5.4], read alike in all worlds.
+
+In the adjacent form each rank names its own neighbours, and both ends name an edge; in the general one any rank names any edges.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
+from operator import index
+from typing import NamedTuple, TypeAlias
+
+from adjointlab import MPI
+
+__all__ = ["Edge", "Neighbours", "Weights", "edges", "neighbours", "unmatched_edge"]
+
+Weights: TypeAlias = Sequence[int] | int | None
+"""Weights of edges; `UNWEIGHTED` or `None` for none, `WEIGHTS_EMPTY` for those of no edges in a graph that has weights."""
+
+
+class Neighbours(NamedTuple):
+    """The ranks that a rank receives from and sends to, in the order of the blocks; without weights these are None."""
+
+    sources: tuple[int, ...] = ()
+    destinations: tuple[int, ...] = ()
+    source_weights: tuple[int, ...] | None = None
+    destination_weights: tuple[int, ...] | None = None
+
+
+class Edge(NamedTuple):
+    """An edge, along which messages go from one rank to another; without a weight that is None."""
+
+    source: int
+    destination: int
+    weight: int | None = None
+
+
+def neighbours(
+    size: int,
+    sources: Sequence[int] | None,
+    destinations: Sequence[int] | None,
+    sourceweights: Weights = None,
+    destweights: Weights = None,
+) -> Neighbours:
+    """The neighbours that a rank of `size` names to ``Create_dist_graph_adjacent``."""
+    before, after = _ranks(size, sources or ()), _ranks(size, destinations or ())
+    weights = _weights(sourceweights, before), _weights(destweights, after)
+    if (weights[0] is None) != (weights[1] is None):
+        raise ValueError("sourceweights and destweights: give both or neither")
+    return Neighbours(before, after, *weights)
+
+
+def edges(
+    size: int,
+    sources: Sequence[int],
+    degrees: Sequence[int],
+    destinations: Sequence[int],
+    weights: Weights = None,
+) -> tuple[Edge, ...]:
+    """The edges that a rank of `size` names to ``Create_dist_graph``: of each source as many as `degrees` says."""
+    named, lengths = _ranks(size, sources), tuple(map(index, degrees))
+    _check_length(lengths, len(named))
+    ends = _ranks(size, destinations)
+    _check_length(ends, sum(lengths))
+    given = _weights(weights, ends) or (None,) * len(ends)
+    bounds = pairwise(accumulate(lengths, initial=0))
+    return tuple(
+        Edge(source, ends[place], given[place])
+        for source, (first, last) in zip(named, bounds, strict=True)
+        for place in range(first, last)
+    )
+
+
+def unmatched_edge(named: Sequence[Neighbours]) -> tuple[int, int, str] | None:
+    """Two ranks, and a sentence on them, of which one names an edge between them and the other does not, or not as often."""
+    sent = Counter((rank, to) for rank, each in enumerate(named) for to in each.destinations)
+    awaited = Counter((source, rank) for rank, each in enumerate(named) for source in each.sources)
+    for source, destination in sorted(sent | awaited):
+        times = sent[source, destination], awaited[source, destination]
+        if times[0] != times[1]:
+            sentence = (
+                f"rank {source} names rank {destination} {_times(times[0])} among its destinations, and rank {destination} names "
+                f"rank {source} {_times(times[1])} among its sources"
+            )
+            return source, destination, sentence
+    return None
+
+
+def _times(number: int) -> str:
+    return {0: "not", 1: "once", 2: "twice"}.get(number, f"{number} times")
+
+
+def _ranks(size: int, given: Iterable[int]) -> tuple[int, ...]:
+    ranks = tuple(map(index, given))
+    for rank in ranks:
+        if not 0 <= rank < size:
+            raise MPI.Exception(
+                f"Invalid rank {rank}: must be nonnegative and less than {size}", MPI.ERR_RANK
+            )
+    return ranks
+
+
+def _weights(given: Weights, ranks: Sequence[int]) -> tuple[int, ...] | None:
+    if given is None or (isinstance(given, int) and given == MPI.UNWEIGHTED):
+        return None
+    weights = () if isinstance(given, int) else tuple(map(index, given))  # WEIGHTS_EMPTY
+    _check_length(weights, len(ranks))
+    return weights
+
+
+def _check_length(given: Sequence[int], expected: int) -> None:
+    if len(given) != expected:
+        raise ValueError(f"expecting {expected} items, got {len(given)}")
