@@ -135,7 +135,8 @@ class Datatype:
         return self._bounded(lb, extent, Recipe(self, "Create_resized", (lb, extent)))
 
     def Create_dup(self) -> Datatype:
-        return self._bounded(self.lb, self.extent, Recipe(self, "Create_dup", ()))
+        made = self._bounded(self.lb, self.extent, Recipe(self, "Create_dup", ()))
+        return made.Commit() if self.derivation is None or self.derivation.is_committed else made
 
     Dup, Resized = Create_dup, Create_resized
 

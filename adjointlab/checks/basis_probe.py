@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from adjointlab.core.communicators import sum_of_ranks
 from adjointlab.core.operator import LinearOperator, apply_forward, combination, coordinates
 from adjointlab.typing import NumpyArray
 
@@ -47,7 +48,7 @@ def packed_matrix(operator: LinearOperator, library: str, precision: int, seed: 
             coordinates(codomain, apply_forward(operator, combination(domain, column, rank, library)), rank)
             for column in columns
         ]
-        *packed, wanted = sum(comm.allgather(np.stack(images)))
+        *packed, wanted = sum_of_ranks(comm, np.stack(images))
         if not np.isfinite(packed).all():
             return None
         matrix = np.concatenate([_digits(image, width) for image in packed], axis=1)[:, : domain.dimension]

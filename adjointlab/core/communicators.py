@@ -1,11 +1,13 @@
-"""The check that every operator and layer makes first: that what it is given is a communicator."""
+"""What operators, layers and checks ask of a communicator first: that it is one; and a sum over its ranks."""
 
 from __future__ import annotations
 
-from adjointlab.MPI import COMM_NULL
-from adjointlab.typing import Communicator
+import numpy as np
 
-__all__ = ["size_of"]
+from adjointlab.MPI import COMM_NULL
+from adjointlab.typing import Communicator, NumpyArray
+
+__all__ = ["size_of", "sum_of_ranks"]
 
 
 def size_of(comm: Communicator) -> int:
@@ -25,3 +27,10 @@ def size_of(comm: Communicator) -> int:
             f"comm: {given!r} is no communicator; pass the one that your function is handed, or mpi4py's MPI.COMM_WORLD"
         )
     return comm.Get_size()
+
+
+def sum_of_ranks(comm: Communicator, own: NumpyArray) -> NumpyArray:
+    """Return the sum of the ranks' arrays, which have one shape and element type, on every rank. Collective."""
+    total = np.empty(own.shape, own.dtype)
+    comm.Allreduce(np.ascontiguousarray(own), total)
+    return total

@@ -127,7 +127,7 @@ class ProgramOperator(LinearOperator):
             _check_buffers(name, "ends with", program.outputs, target)
         self.comm, self.domain, self.codomain = comm, domain, codomain
         # The gain is read off the program, in both directions, so that the exact test applies to any program.
-        self.gain = max(forward.gain(), backward.gain())
+        self.gain = forward.gain() if adjoint is None else max(forward.gain(), backward.gain())
         self.fan_in = self.gain  # no coefficient is below 1, so no sum has more terms than its row sum
         self._programs = (forward, adjoint)
         self._forward = LocalProgram(forward, comm.Get_rank())
@@ -197,8 +197,9 @@ def _check_ranks(name: str, program: Program, size: int) -> None:
 
 
 def _check_buffers(name: str, verb: str, held: tuple[Buffer, ...], space: Space) -> None:
+    known = set(held)
     for buffer in buffers(space):
-        if buffer not in held:
+        if buffer not in known:
             raise ValueError(
                 f"{name}: the space needs the buffer {buffer} of shape {buffer.shape} and type {buffer.dtype}, "
                 f"but the program {verb} {', '.join(f'{each} {each.shape}' for each in held) or 'none'}"

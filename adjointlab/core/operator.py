@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, SupportsComplex, TypeAlias, TypeVar, cast
 import numpy as np
 
 from adjointlab.core import arrays
+from adjointlab.core.communicators import size_of, sum_of_ranks
 from adjointlab.core.space import Space, batch_shape, mismatch
 from adjointlab.pictures.drawable import Drawable
 from adjointlab.typing import Array, Communicator, NumpyArray
@@ -174,13 +175,14 @@ class LinearOperator(Drawable, ABC):
             self.batched,
         )
         # Each rank has a share of each pairing, and the pairing is their sum (:func:`coordinates`).
-        return np.asarray(sum(self.comm.allgather(contribution)))
+        return sum_of_ranks(self.comm, contribution)
 
 
 class CompositeOperator(LinearOperator):
     """An operator made of others, its `parts`, which prints as an expression in their symbols.
 
     Its bounds `gain` and `fan_in` are `combine` of those of the parts, or unknown where one of these is; its `rounding` is their sum.
+    Raises `ValueError` where the parts' communicators have different numbers of ranks.
     """
 
     precedence: int = 3
@@ -194,6 +196,11 @@ class CompositeOperator(LinearOperator):
         combine: Callable[[Iterable[int]], int] = sum,
     ) -> None:
         self.comm, self.domain, self.codomain, self.parts = parts[0].comm, domain, codomain, parts
+        if len(parts) > 1 and len(sizes := {size_of(part.comm) for part in parts}) > 1:
+            raise ValueError(
+                "operators that are composed are over the same ranks; these are over communicators of "
+                f"{' and '.join(map(str, sorted(sizes)))} ranks"
+            )
         self.batched = all(part.batched for part in parts)
         gains = [part.gain for part in parts if part.gain is not None]
         fan_ins = [part.fan_in for part in parts if part.fan_in is not None]

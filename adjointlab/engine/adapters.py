@@ -187,9 +187,13 @@ class Differentiable(AdaptedOperator):
         import torch
 
         rank = self.comm.Get_rank()
+        device = y[0].device if y else None
         x = tuple(
             torch.zeros(
-                tensor.layout.local_shape(rank), dtype=getattr(torch, tensor.dtype), requires_grad=True
+                tensor.layout.local_shape(rank),
+                dtype=getattr(torch, tensor.dtype),
+                device=device,
+                requires_grad=True,
             )
             for tensor in self.domain.tensors
         )

@@ -19,7 +19,7 @@ import fcntl
 import os
 import time
 import zlib
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -169,7 +169,7 @@ class JobLog:
     @property
     def done(self) -> list[Done]:
         """The checks that are done."""
-        return [done for _, done in self._done_lines]
+        return [done for _, done in self._restored(lambda _: True)]
 
     def outcome(self, check_id: str) -> Done | None:
         """The result of a check that this command of an earlier job has finished, if it is certain whose it is.
@@ -178,21 +178,17 @@ class JobLog:
         check has ended a job after it was done, the check runs again. Another command of a script may have other settings.
         """
         command = self._command
-        found = [
-            (line, done)
-            for line, done in self._done_lines
-            if line.check_id == check_id and line.command == command
-        ]
+        found = self._restored(lambda line: line.check_id == check_id and line.command == command)
         if len(found) != 1:
             return None
         line, done = found[0]
         is_certain = line.process != _own_pid() and line.deaths == self._deaths_of(check_id)
         return done if is_certain else None
 
-    @property
-    def _done_lines(self) -> list[tuple[_DoneLine, Done]]:
+    def _restored(self, is_wanted: Callable[[_DoneLine], bool]) -> list[tuple[_DoneLine, Done]]:
+        """The lines that are wanted, with the results that they hold."""
         found = []
-        for line in json_lines.lines(self.folder / "done.jsonl", _DoneLine):
+        for line in filter(is_wanted, json_lines.lines(self.folder / "done.jsonl", _DoneLine)):
             # A line of the right form whose spaces or parameters are not: the check runs again.
             with suppress(ValueError, TypeError, RecursionError):
                 found.append((line, line.done()))

@@ -13,7 +13,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,7 @@ from adjointlab.store import files
 from adjointlab.store.files import in_folder, open_file, printable
 from adjointlab.store.json_lines import encoded
 from adjointlab.store.variables import COMMAND
+from adjointlab.worlds.forks import forks_cut_off
 from adjointlab.worlds.process import signals_held
 from adjointlab.worlds.world import WorldName
 
@@ -166,6 +167,12 @@ class RunningCaseFile:
         with suppress(OSError):  # such as a full disk
             _write_over(self._file, data, self._length)
 
+    def forget(self) -> None:
+        """Keep no record any more, in a child process: that of the parent stays, and so does its lock alone."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
     def clear(self) -> None:
         """Remove the record: the work is done, whatever its result."""
         file, self._file = self._file, None
@@ -184,7 +191,8 @@ def recording(folder: Path, progress: Progress, *, is_leader: bool) -> Iterator[
         # A signal in between would leave a file that says that the process has died.
         with signals_held():
             file = RunningCaseFile(folder, progress) if is_leader else None
-        yield file
+        with nullcontext() if file is None else forks_cut_off(file.forget):
+            yield file
     finally:
         if file is not None:
             with signals_held():
@@ -257,7 +265,8 @@ def _locked(path: Path) -> int | None:
     """Open and lock a file; `None` where another process has it, or it cannot be made.
 
     The kernel gives the lock back when the process ends, however it ends. So an unlocked file with a record in it was left by
-    a process that has died. Children do not inherit the descriptor, for they would hold the lock after that.
+    a process that has died. A child would hold the lock after that: programs that are started do not inherit the descriptor, and
+    forks close theirs (:meth:`RunningCaseFile.forget`).
     """
     try:
         file = in_folder(path, lambda: open_file(path, os.O_RDWR | os.O_CREAT))

@@ -213,6 +213,7 @@ def fill_status(status: Status | None, source: int, tag: int, nbytes: int) -> No
         source, tag = to_mpi4py(source), to_mpi4py(tag)
     status.Set_source(source)
     status.Set_tag(tag)
+    status.Set_cancelled(False)  # it may be that of an earlier receive
     status.count = nbytes
 
 

@@ -30,8 +30,7 @@ class PackedException(NamedTuple):
     @classmethod
     def of(cls, exception: BaseException) -> PackedException:
         text = f"{type(exception).__name__}: {''.join(traceback.format_exception(exception))}"
-        frames = None if exception.__traceback__ is None else Traceback(exception.__traceback__).to_dict()
-        return cls(_pickle_exception(exception), text, frames)
+        return cls(_pickle_exception(exception), text, _frames_of(exception))
 
     def unpack(self) -> BaseException:
         """Return the exception, or a RuntimeError with its text."""
@@ -39,6 +38,18 @@ class PackedException(NamedTuple):
         if self.frames is None:
             return exception
         return exception.with_traceback(Traceback.from_dict(self.frames).as_traceback())
+
+
+def _frames_of(exception: BaseException) -> Mapping[str, Any] | None:
+    if exception.__traceback__ is None:
+        return None
+    try:
+        frames: Mapping[str, Any] = Traceback(exception.__traceback__).to_dict()
+    except (
+        TypeError
+    ):  # a frame that an interrupt has met between two lines has the line None, which tblib does not take
+        return None
+    return frames
 
 
 def pack_outcome(outcome: Outcome, rank: int) -> bytes:

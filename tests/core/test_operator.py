@@ -25,11 +25,17 @@ Matrix = np.ndarray[Any, Any]
 
 
 class OneRank:
+    def __init__(self, size: int = 1) -> None:
+        self.size = size
+
     def Get_rank(self) -> int:
         return 0
 
-    def allgather(self, value: Any) -> list[Any]:
-        return [value]
+    def Get_size(self) -> int:
+        return self.size
+
+    def Allreduce(self, own: Matrix, total: Matrix) -> None:
+        total[...] = own
 
 
 def line(size: int, dtype: str = "float64") -> Space:
@@ -171,6 +177,14 @@ def test_a_scalar_leaves_the_element_type_alone() -> None:
         assert result.dtype == "float32"
         (result,) = apply_adjoint(single * scalar, (np.ones(2, "float32"),))
         assert result.dtype == "float32"
+
+
+def test_operators_over_communicators_of_different_sizes_are_not_composed() -> None:
+    one, other = Dense(np.eye(2)), Dense(np.eye(2))
+    other.comm = OneRank(3)
+    for compose in (lambda: one @ other, lambda: one + other):
+        with pytest.raises(ValueError, match="these are over communicators of 1 and 3 ranks"):
+            compose()
 
 
 def test_scalars_outside_the_field_are_refused() -> None:

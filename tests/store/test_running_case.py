@@ -113,6 +113,29 @@ def test_two_jobs_in_one_folder_do_not_mix(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_child_that_outlives_its_parent_does_not_keep_the_record_alive(tmp_path: Path):
+    # What dies leaves its record, though a child that it has forked goes on.
+    program = f"""
+import os, sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from pathlib import Path
+from tests.store.test_running_case import PROGRESS, case
+from adjointlab.store.running_case import recording
+with recording(Path({str(tmp_path)!r}), PROGRESS, is_leader=True) as recorder:
+    recorder.record(case("fatal"), 0)
+    if os.fork() == 0:
+        os.close(1)
+        time.sleep(30)
+        os._exit(0)
+    os._exit(1)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, timeout=60, check=False)
+    assert ended.returncode == 1
+    recorder = RunningCaseFile(tmp_path, PROGRESS)
+    assert [running.case for running in recorder.previous] == [case("fatal")]
+    recorder.clear()
+
+
 def test_the_record_of_a_job_that_died_is_handed_over(tmp_path: Path):
     ended = Running.of(PROGRESS, case("fatal"), 7, Stage.DRAWING, EndedBy.WATCHDOG, "no return", "x.json")
     write_end(tmp_path / NAME, ended)

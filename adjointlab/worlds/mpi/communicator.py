@@ -151,7 +151,9 @@ class GuardedComm(CommBase):
             if wrong:
                 # All ranks see all colours, so all raise the same. MPI would raise it on the one rank only, and leave
                 # the others in the call.
-                raise ValueError(f"Split: color is {wrong[0][0]}; it must not be negative")
+                raise ours.Exception(
+                    f"Invalid color {wrong[0][0]}: must be nonnegative or UNDEFINED", ours.ERR_ARG
+                )
             return self.inner.Split(color, key)
 
         return self._derive("Split", (color, key), create, GuardedCall(self, "Split"), is_alike=False)
@@ -345,6 +347,9 @@ class _NullRank(int):
     def __eq__(self, other: object) -> bool:
         return other in (MPI.PROC_NULL, ours.PROC_NULL)
 
+    def __ne__(self, other: object) -> bool:
+        return not self == other  # that of int would be asked otherwise
+
     def __hash__(self) -> int:
         return int.__hash__(self)
 
@@ -357,5 +362,8 @@ def _members(group: MPI.Group, comm: CommBase, size: int | None = None) -> tuple
     local = MPI.Group.Translate_ranks(group, list(range(group.size if size is None else size)), of_comm)
     of_comm.Free()
     if MPI.UNDEFINED in local:
-        raise ValueError(f"the group has ranks that are not in this communicator, which has {comm.size}")
+        raise ours.Exception(
+            f"Invalid group: not all its members are in the communicator, which has {comm.size}",
+            ours.ERR_GROUP,
+        )
     return tuple(comm.ranks[rank] for rank in local)

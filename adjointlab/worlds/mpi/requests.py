@@ -193,10 +193,20 @@ class ReceiveQueue:
             self.guard.receiving.pop(id(self), None)
             return
         unmatched: list[ObjectReceive] = []
+        with_wildcards: list[ObjectReceive] = []
+        envelopes: set[tuple[int, int]] = set()  # of the unmatched ones
         for receive in list(self.waiting):
-            # A message may have come in since an earlier receive was probed for. It is that one's, next time.
-            if any(receive.overlaps(earlier) for earlier in unmatched) or not self._probe(receive):
+            # A message may have come in since an earlier receive was probed for. It is that one's, next time. Without wildcards only
+            # an equal envelope overlaps: programs have hundreds of open receives.
+            if receive.has_wildcard:
+                is_later = any(map(receive.overlaps, unmatched))
+            else:
+                is_later = receive.posted_for in envelopes or any(map(receive.overlaps, with_wildcards))
+            if is_later or not self._probe(receive):
                 unmatched.append(receive)
+                envelopes.add(receive.posted_for)
+                if receive.has_wildcard:
+                    with_wildcards.append(receive)
         if not self.waiting:
             self.guard.receiving.pop(id(self), None)
 
@@ -244,6 +254,15 @@ class ObjectReceive(_OpenRequest):
             self.pickled = bytearray(self.envelope.Get_count(MPI.BYTE))
             self.transfer = self.message.Irecv([self.pickled, MPI.BYTE])
 
+    @property
+    def posted_for(self) -> tuple[int, int]:
+        """Source and tag, either of which may be a wildcard."""
+        return self.source, self.tag
+
+    @property
+    def has_wildcard(self) -> bool:
+        return self.source == MPI.ANY_SOURCE or self.tag == MPI.ANY_TAG
+
     def overlaps(self, other: ObjectReceive) -> bool:
         """Return True if one message could match both."""
         return all(
@@ -290,6 +309,7 @@ class ObjectReceive(_OpenRequest):
             self.queue.waiting.remove(self)
             self.guard.uncount(self.call)
             self.is_done = True
+            self.envelope.Set_cancelled(True)
 
     cancel = Cancel
 

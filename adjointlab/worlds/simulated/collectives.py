@@ -18,7 +18,7 @@ import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from adjointlab import MPI
 from adjointlab.typing import Communicator
@@ -127,7 +127,12 @@ def valid_root(comm: Communicator, root: int) -> int:
     return root
 
 
-_AGREED = Signature("the root", "the operation", "the datatype", "the count or shape")  # type: ignore[arg-type]
+_AGREED: Final = (
+    "the root",
+    "the operation",
+    "the datatype",
+    "the count or shape",
+)  # by field of a signature
 
 
 class CollectiveCall(Pending):
@@ -164,11 +169,22 @@ class CollectiveCall(Pending):
 class PendingCollective:
     """A collective that some ranks have called, and others have not."""
 
-    __slots__ = ("_postponed", "agreed", "calls", "diverges", "fits", "missing", "proposers", "shared")
+    __slots__ = (
+        "_postponed",
+        "agreed",
+        "calls",
+        "diverges",
+        "first",
+        "fits",
+        "missing",
+        "proposers",
+        "shared",
+    )
 
     def __init__(self, shared: SharedCommunicator, first: Contribution, rank: int) -> None:
         self.shared = shared
         self.calls: list[CollectiveCall | None] = [None] * len(shared.members)
+        self.first: CollectiveCall | None = None  # of the lowest rank that has called it
         self.missing = len(shared.members)
         self.fits = True  # no two calls contradict each other
         self.diverges = False  # the ranks call from different places of user code
@@ -179,10 +195,12 @@ class PendingCollective:
     def join(self, rank: int, call: CollectiveCall) -> tuple[int, str] | None:
         """Add the call of `rank`; return with which rank, and about what, it disagrees, or None."""
         self.calls[rank] = call
+        if self.first is None or rank < self.shared.ranks[self.first.task.rank]:
+            self.first = call
         self.missing -= 1
         own = call.contribution.signature
         if own == self.agreed:
-            return None  # nearly always, and P ranks join: so no loop
+            return None  # nearly always, and P ranks join: so no loop over them
         merged: list[Any] = list(self.agreed)
         for field, (agreed, value) in enumerate(zip(self.agreed, own, strict=True)):
             if agreed is None:
@@ -259,7 +277,7 @@ class SharedCommunicator:
         if collective is None:
             collective = self._pending[number] = PendingCollective(self, contribution, rank)
         own = CollectiveCall(task, call, contribution, collective)
-        first = next((other for other in collective.calls if other is not None), own)
+        first = collective.first or own
         disagreement = collective.join(rank, own)
         collective.diverges = collective.diverges or not call.is_beside(first.call)
         if first.contribution.kind != contribution.kind:

@@ -105,7 +105,7 @@ class Communicator(LocalCalls):
     group = property(Get_group)
 
     def Free(self) -> None:
-        """Make later use of this view an error. (MPI's is collective, and need not wait for other ranks.)"""
+        """Make later communication by this view an error. (MPI's is collective, and need not wait for other ranks.)"""
         self._begin()
         if self._shared is self._run.everyone:
             raise RuntimeError("the run's own communicator belongs to the world and cannot be freed")
@@ -304,6 +304,8 @@ class Communicator(LocalCalls):
             raise MPI.Exception(
                 f"Invalid group {group}: not all its members are in the communicator", MPI.ERR_GROUP
             )
+        if group.rank == MPI.UNDEFINED:
+            return MPI.COMM_NULL
         contribution = contribution_to(self, group.members, kind="Create_group")
         # The other ranks do not take part, so this must not count among the collectives of the whole communicator.
         shared = self._run.group_creation(self._shared, group.members, tag)

@@ -38,9 +38,17 @@ def contribution_to(
 
 
 def _by_color(
-    comm: Communicator, kind: str, color: Hashable | None, key: int, grid: Grid | None = None
+    comm: Communicator,
+    kind: str,
+    color: Hashable | None,
+    key: int,
+    grid: Grid | None = None,
+    alike: object = None,
 ) -> ObjectContribution:
-    """Contribution to one communicator for each color, in the order of (key, rank); none for the color None."""
+    """Contribution to one communicator for each color, in the order of (key, rank); none for the color None.
+
+    `alike` is what all ranks must give alike.
+    """
 
     def compute(contributions: Sequence[ObjectContribution]) -> None:
         members = comm.Get_group().members
@@ -55,7 +63,7 @@ def _by_color(
             for rank in ranks:
                 contributions[rank].given = made
 
-    return ObjectContribution(kind, compute, (color, key), result=comm.view)
+    return ObjectContribution(kind, compute, (color, key), result=comm.view, shape=alike)
 
 
 def Dup(comm: Communicator, info: object = None) -> ObjectContribution:
@@ -180,7 +188,8 @@ def Sub(comm: Communicator, remain_dims: Sequence[bool]) -> ObjectContribution:
         raise ValueError(f"expecting {len(grid.dims)} items, got {len(remain_dims)}")
     coordinates = grid.coordinates(comm.rank)
     color = tuple(at for at, remains in zip(coordinates, remain_dims, strict=True) if not remains)
-    return _by_color(comm, "Sub", color, comm.rank, grid.keep(remain_dims))
+    alike = tuple(map(bool, remain_dims))
+    return _by_color(comm, "Sub", color, comm.rank, grid.keep(remain_dims), alike)
 
 
 COMMUNICATOR_MAKERS: dict[str, Callable[..., ObjectContribution]] = {

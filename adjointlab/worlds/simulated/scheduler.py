@@ -71,6 +71,11 @@ class Worker:
                 "run on fewer ranks, or raise the limit (ulimit -u, a container's pids)"
             ) from error
 
+    def end(self) -> None:
+        """Have the idle thread end."""
+        self.job = None
+        self.lock.release()
+
     def _work(self) -> None:
         try:
             self._serve()
@@ -100,7 +105,13 @@ class WorkerPool:
 
         Raises `RuntimeError` where the system allows this process no more threads.
         """
-        worker = self._idle.pop() if self._idle else Worker()
+        while self._idle:
+            worker = self._idle.pop()
+            if not worker.is_spent:
+                break
+            worker.end()  # the exception came when it had just done its job
+        else:
+            worker = Worker()
         worker.job = job
         return worker
 
@@ -113,8 +124,7 @@ class WorkerPool:
         """End the idle threads."""
         while self._idle:
             worker = self._idle.pop()
-            worker.job = None
-            worker.lock.release()
+            worker.end()
             worker.thread.join()
 
 

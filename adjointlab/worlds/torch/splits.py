@@ -86,10 +86,11 @@ def _elements(ranks: int, tensor: Any, rows: list[int]) -> tuple[int, ...] | Non
 
 def unequal_splits(members: Sequence[int], splits: Mapping[int, Splits]) -> UnequalSplits | None:
     """The first pair, in the order of ranks, of which the one sends another number of elements than the other expects."""
+    place = {member: number for number, member in enumerate(members)}
     for sender in sorted(splits):
         for receiver in sorted(splits):
-            sent = splits[sender].sent[members.index(receiver)]
-            expected = splits[receiver].expected[members.index(sender)]
+            sent = splits[sender].sent[place[receiver]]
+            expected = splits[receiver].expected[place[sender]]
             if sent != expected:
                 return UnequalSplits(sender, receiver, sent, expected)
     return None

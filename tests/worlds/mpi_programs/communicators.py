@@ -123,6 +123,8 @@ def create_and_create_group(comm, mpi):
         alone = comm.Create_group(chosen, 3)
         seen += [census(alone, mpi), alone.allgather(rank)]
         alone.Free()
+    else:
+        seen.append(comm.Create_group(chosen, 3) == mpi.COMM_NULL)
     chosen.Free()
     whole.Free()
     return seen
@@ -135,6 +137,7 @@ def a_line(comm, mpi):
     for step in (1, -1, comm.Get_size()):
         seen.append([constant_name(mpi, each) for each in line.Shift(0, step)])
     source, dest = line.Shift(0, 1)
+    seen += [(each == mpi.PROC_NULL, each != mpi.PROC_NULL) for each in (source, dest)]
     received, status = np.full(1, -1.0), mpi.Status()
     line.Sendrecv(ramp(line, 1), dest, 0, received, source, 0, status)
     seen += [plain(received), status_values(mpi, status)]

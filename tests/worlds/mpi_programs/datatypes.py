@@ -205,6 +205,19 @@ def blocks_of_the_root_in_place(comm, mpi):
     return whole if rank == 0 else part
 
 
+@program
+def a_duplicate_of_a_committed_datatype(comm, mpi):
+    """It is committed, as that is."""
+    column = committed(mpi.DOUBLE.Create_vector(3, 1, 4))
+    twin, plain = column.Dup(), mpi.DOUBLE.Dup()
+    whole = np.arange(12.0) if comm.Get_rank() == 0 else np.zeros(12)
+    comm.Bcast([whole, 1, twin])
+    comm.Bcast([whole[1:], 2, plain])
+    for each in (column, twin, plain):
+        each.Free()
+    return whole
+
+
 @error
 def a_datatype_that_is_not_committed(comm, mpi):
     column = mpi.DOUBLE.Create_vector(2, 1, 3)

@@ -230,3 +230,19 @@ def a_freed_communicator(comm, mpi):
 @error
 def the_null_communicator(comm, mpi):
     mpi.COMM_NULL.Barrier()
+
+
+@error
+def a_negative_color(comm, mpi):
+    comm.Split(-5)
+
+
+@error
+def a_group_with_ranks_that_the_communicator_has_not(comm, mpi):
+    own = comm.Split(comm.Get_rank(), 0)
+    whole = comm.Get_group()
+    try:
+        own.Create(whole)
+    finally:
+        whole.Free()
+        own.Free()

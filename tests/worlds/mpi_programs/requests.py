@@ -120,7 +120,18 @@ def a_cancelled_receive(comm, mpi):
     request = comm.Irecv(buffer, mpi.ANY_SOURCE, 99)
     request.Cancel()
     request.Wait(status)
-    return buffer, status.Is_cancelled()
+    seen = [status.Is_cancelled()]
+    comm.Sendrecv(buffer, comm.Get_rank(), 1, buffer.copy(), comm.Get_rank(), 1, status)
+    return buffer, [*seen, status.Is_cancelled()]
+
+
+@program
+def a_cancelled_receive_of_an_object(comm, mpi):
+    status = mpi.Status()
+    request = comm.irecv(source=mpi.ANY_SOURCE, tag=99)
+    request.Cancel()
+    request.Wait(status)
+    return status.Is_cancelled()
 
 
 @program

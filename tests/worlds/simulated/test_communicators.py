@@ -178,7 +178,7 @@ def test_names_and_kinds():
         assert [each.Get_topology() for each in (comm, grid)] == [MPI.UNDEFINED, MPI.CART]
         assert [each.topology for each in (comm, grid)] == [MPI.UNDEFINED, MPI.CART]
         assert [each.is_topo for each in (comm, grid)] == [False, True]
-        assert (comm.grid, grid.grid) == (None, Grid((2,), (False,)))
+        assert (comm.carried_topology, grid.carried_topology) == (None, Grid((2,), (False,)))
         assert grid.dim == grid.ndim == grid.Get_dim() == 1
         assert grid.topo == grid.Get_topo() == ([2], [0], [grid.rank])
         assert comm.takes_device_memory is True
@@ -228,3 +228,13 @@ def test_views_of_one_communicator_on_two_ranks_are_not_equal():
     run = WORLD.run(lambda context, _: context.comm, ranks=3)
     for one, other in itertools.product(run.values, repeat=2):
         assert (one == other) is (one is other)
+
+
+def test_grids_of_other_remaining_dimensions_are_a_mismatch():
+    def body(context, _):
+        grid = context.comm.Create_cart([2, 2])
+        grid.Sub([True, False] if context.rank == 0 else [False, True])
+
+    (finding,) = SimulatedWorld(4).run(body, None, 4).findings
+    assert "the count or shape is (" in finding.text
+    assert "(True, False)" in finding.text

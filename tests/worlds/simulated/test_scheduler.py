@@ -159,6 +159,26 @@ def test_an_exception_raised_in_a_rank_gives_it_its_outcome_and_its_thread_is_no
     assert pool._idle == []
 
 
+def test_an_idle_thread_that_an_exception_is_on_its_way_to_gets_no_job() -> None:
+    pool, done = WorkerPool(), threading.Semaphore(0)
+
+    def job(worker: Worker) -> None:
+        pool.give(worker)
+        done.release()
+
+    spent = pool.take(job)
+    spent.lock.release()
+    assert done.acquire(timeout=10)
+    spent.is_spent = True  # by another thread, which has read whose turn it was before
+    other = pool.take(job)
+    assert other is not spent
+    spent.thread.join(10)
+    assert not spent.thread.is_alive()
+    other.lock.release()
+    assert done.acquire(timeout=10)
+    pool.close()
+
+
 @pytest.mark.parametrize("worker", [None, SimpleNamespace(thread=SimpleNamespace(ident=None))])
 def test_nothing_is_raised_in_a_rank_that_has_no_thread_yet(worker: Any) -> None:
     scheduler, _ = scheduler_of(1)
