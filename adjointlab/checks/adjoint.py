@@ -22,10 +22,10 @@ import numpy as np
 
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import CheckContext, Gain, GainSource
-from adjointlab.checks.elements import Local, first_not_finite, norm, returned_not_finite
+from adjointlab.checks.elements import SMALL, Local, first_not_finite, norm, returned_not_finite
 from adjointlab.checks.evidence import Evidence
 from adjointlab.checks.hints import narrowing_hint
-from adjointlab.checks.matrix import PERHAPS, SMALL, WitnessedCheck
+from adjointlab.checks.matrix import PERHAPS, WitnessedCheck
 from adjointlab.checks.schedule_invariant import InnerProductResult, ScheduleInvariant
 from adjointlab.checks.verdict import Figure, Figures, Inapplicable, Verdict, coherent, incoherent
 from adjointlab.core import arrays

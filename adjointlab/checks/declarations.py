@@ -38,6 +38,11 @@ class _Redeclared:
     def name(self) -> str:
         return self.space.tensors[self.position].name
 
+    def name_among(self, names: Sequence[str]) -> str:
+        """The name of the tensor, with its space where others of these `names` are the same."""
+        side = "domain" if self.is_domain else "codomain"
+        return self.name if names.count(self.name) == 1 else f"{self.name} ({side})"
+
     def groups(self) -> list[list[int]]:
         """Basis vectors of the space that count as one: those on copies of an element of this tensor, and each other alone."""
         of_copies = _copies(self.space, self.position)
@@ -47,7 +52,7 @@ class _Redeclared:
 
 
 def declaration_hint(domain: Space, codomain: Space, forward: NumpyArray, adjoint: NumpyArray) -> str:
-    """The declaration under which the two directions would be adjoint, as "y were declared invariant"; "" if none is clear.
+    """The declaration under which the two directions would be adjoint, as "y were declared invariant" or "x (codomain) ..."; "" if none is clear.
 
     `forward` and the transposed `adjoint` are the whole matrices (row, column). Other types are tried of one tensor at a time, which
     is varying throughout and of which ranks hold copies; of two, one a side, where neither space has another tensor.
@@ -61,7 +66,8 @@ def declaration_hint(domain: Space, codomain: Space, forward: NumpyArray, adjoin
     # Two declarations that would both do say that the case is too small to tell.
     if len(found) != 1:
         return ""
-    return " and ".join(f"{each.name} were declared {each.declared.value}" for each in found[0])
+    names = [tensor.name for space in (domain, codomain) for tensor in space.tensors]
+    return " and ".join(f"{each.name_among(names)} were declared {each.declared.value}" for each in found[0])
 
 
 def _redeclared(space: Space, is_domain: bool) -> Iterator[_Redeclared]:

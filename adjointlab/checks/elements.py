@@ -15,11 +15,11 @@ beside the input poisons the result, and whoever writes beside it is found by co
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from adjointlab.typing import Array, NumpyArray
 __all__ = [
     "EXACT",
     "ORDERS",
+    "SMALL",
     "Difference",
     "Local",
     "Placed",
@@ -192,6 +193,9 @@ class WhereNotFinite(Enum):
     """Any where the expected one is NaN or infinite, and NaN anywhere: a formula may have a product of zero and infinity."""
 
 
+SMALL: Final = 2.0**-10
+"""Relative difference below which rounding, a cast or a solver may be what makes it."""
+
 EXACT = Tolerance(0.0)
 """No difference at all: for integers that no intermediate rounds."""
 
@@ -238,8 +242,16 @@ def first_difference(
                     _number(want[rank][index]),
                     marked_grid(tensor, (rank, Role.WRONG), index),
                     tensor_hint(tensor, got, want, tolerance.allowed(scale), len(actual)),
+                    is_small=_is_small(array[index], want[rank][index], want.values()),
                 )
     return None
+
+
+def _is_small(actual: complex, expected: complex, values: Iterable[NumpyArray]) -> bool:
+    """Return True if two numbers differ by far less than the largest of the values, or than one where these are all zero."""
+    largest = max(map(_largest, values), default=0.0)
+    with np.errstate(invalid="ignore"):
+        return bool(abs(actual - expected) < SMALL * (largest or 1.0))
 
 
 def summed(tensor: Tensor, local: Sequence[NumpyArray]) -> dict[int, NumpyArray]:
@@ -355,9 +367,13 @@ def _largest(array: NumpyArray) -> float:
     return float(magnitudes[np.isfinite(magnitudes)].max(initial=0.0))
 
 
-def is_whole(array: NumpyArray) -> bool:
-    """Return True if all numbers of an array are integers."""
-    return bool(np.all(array == np.round(array)))
+def is_whole(array: NumpyArray, precision: float = math.inf) -> bool:
+    """Return True if all numbers of an array are integers, of an element type with so many bits of `precision`.
+
+    Large numbers of such a type are integers whatever they stand for: all above 2**precision are, and so they show nothing.
+    """
+    largest = math.ldexp(1.0, precision - 3) if isinstance(precision, int) else precision
+    return bool(np.all((array == np.round(array)) & (np.abs(array) <= largest)))
 
 
 def wide(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:

@@ -29,7 +29,7 @@ from adjointlab.checks.context import (
     times,
 )
 from adjointlab.checks.declarations import declaration_hint
-from adjointlab.checks.elements import is_whole, returned_not_finite
+from adjointlab.checks.elements import SMALL, is_whole, returned_not_finite
 from adjointlab.checks.evidence import ComparedMatrices, Evidence, unlike_texts
 from adjointlab.checks.hints import scaled_alike_hint
 from adjointlab.checks.program_matrix import program_matrix
@@ -43,7 +43,6 @@ from adjointlab.typing import Array, NumpyArray
 __all__ = [
     "MATRIX",
     "PERHAPS",
-    "SMALL",
     "WITNESS",
     "MatrixCheck",
     "Witness",
@@ -61,6 +60,9 @@ _DENSE = 2**22
 _SPECIFIED = 2**16
 """Most entries of a matrix beside which that of the specification is shown: it takes as much memory again, and time."""
 
+
+_TRANSPOSE: Final = "matrix"
+"""Kind of failure of an entry that the two directions give differently."""
 
 _REPEATED = 3
 """Basis vectors on each side that are applied again."""
@@ -116,12 +118,11 @@ class Witness:
         )
 
 
-SMALL: Final = 2.0**-10
 PERHAPS: Final = (
     "perhaps",
     "a cast to a narrower element type, or a solver that stops at a tolerance: how far it may be off is declared as `rounding`",
 )
-"""Of relative errors below :data:`SMALL`."""
+"""Of relative errors below :data:`~adjointlab.checks.elements.SMALL`."""
 
 
 class WitnessedCheck(Check[ObservationT]):
@@ -133,6 +134,8 @@ class WitnessedCheck(Check[ObservationT]):
     def explained(self, verdict: Verdict, answer: Verdict | None) -> Verdict:
         if answer is None or answer.status is not Status.INCOHERENT:
             return verdict
+        if answer.kind != _TRANSPOSE:  # something else is wrong, such as the gain that is declared
+            return answer
         return replace(verdict, lines=answer.lines, entry=answer.entry, evidence=answer.evidence)
 
 
@@ -193,7 +196,7 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
                 "adjoint is not the transpose of forward",
                 *witness.lines(),
                 *_explained_by_graph(observations),
-                kind="matrix",
+                kind=_TRANSPOSE,
                 figures=figures,
                 entry=MatrixEntry(witness.column, witness.row),
                 evidence=Evidence(matrices=witness.matrices),
@@ -211,9 +214,9 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
     def schedule_invariants(
         self, spaces: Spaces, observations: Sequence[ProbedMatrices]
     ) -> Mapping[str, ScheduleInvariant]:
-        tolerance = _tolerance(observations)
+        tolerance, precision = _tolerance(observations), observations[0].precision
         return {
-            f"the matrix of {direction}": MatrixResult(matrix, _allowed(matrix, tolerance))
+            f"the matrix of {direction}": MatrixResult(matrix, _allowed(matrix, tolerance, precision))
             for direction, matrix in zip(Direction, _summed(observations), strict=True)
         }
 
@@ -408,9 +411,9 @@ def _summed(observations: Sequence[ProbedMatrices]) -> BothDirections[NumpyArray
     return BothDirections(np.sum(forward, axis=0), np.sum(adjoint, axis=0))
 
 
-def _allowed(matrix: NumpyArray, tolerance: float) -> float:
+def _allowed(matrix: NumpyArray, tolerance: float, precision: int) -> float:
     """Allowed difference between two computations of `matrix`: none if all entries are whole."""
-    return 0.0 if is_whole(matrix) else tolerance * float(np.abs(matrix).max(initial=0.0))
+    return 0.0 if is_whole(matrix, precision) else tolerance * float(np.abs(matrix).max(initial=0.0))
 
 
 def _largest_row_sum(observations: Sequence[ProbedMatrices]) -> float:
@@ -428,7 +431,7 @@ def find_witness(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Witn
     if spaces.mixed:
         forward, adjoint = forward.real, adjoint.real
     allowed: float | NumpyArray = 0.0
-    if not (is_whole(forward) and is_whole(adjoint)):
+    if not (is_whole(forward, first.precision) and is_whole(adjoint, first.precision)):
         # Relative to the row and the column, for blocks of a matrix may be of very different sizes.
         of_columns = np.abs(whole_columns).max(axis=0, initial=0.0)
         of_rows = np.abs(whole_rows).max(axis=1, initial=0.0)

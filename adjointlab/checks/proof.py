@@ -224,7 +224,7 @@ def _columns(space: Space, ranks: Sequence[ProbedDirection]) -> NumpyArray:
 
 def _may_be_rounding(one: NumpyArray, other: NumpyArray, precision: int) -> bool:
     """Return True if some numbers are fractions, and half of the digits are equal in all."""
-    if is_whole(one) and is_whole(other):
+    if is_whole(one, precision) and is_whole(other, precision):
         return False
     largest = max(float(np.abs(each).max(initial=0.0)) for each in (one, other))
     return bool((np.abs(one - other) <= 2.0 ** (-precision / 2) * largest).all())

@@ -26,7 +26,10 @@ _AFTER_NAN = _CALLS - 1
 """Index of the call that follows one on NaN."""
 
 
-_KEPT = Hint(FaultKind.KEPT, "a fresh instance gives another value: something is kept from earlier calls")
+_KEPT = Hint(
+    FaultKind.KEPT,
+    "a fresh instance gives another value: something is kept from earlier calls, or the order of messages matters",
+)
 _OVERWRITTEN = Hint(
     FaultKind.KEPT, "the call returned the right value: a later one has written into the same memory"
 )

@@ -24,7 +24,7 @@ def _hints(evidence: Evidence) -> Iterator[Hint]:
         yield replace(first, text=f"{_compared(evidence)}{first.text}")
     yield from evidence.retried
     if evidence.matrices is not None and evidence.matrices.declaration:
-        yield Hint(FaultKind.DECLARATION, f"coherent if {evidence.matrices.declaration}")
+        yield Hint(FaultKind.DECLARATION, f"coherent, in this case, if {evidence.matrices.declaration}")
 
 
 def _compared(evidence: Evidence) -> str:

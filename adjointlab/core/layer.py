@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from adjointlab.core.space import Space
-from adjointlab.typing import Communicator
+from adjointlab.typing import Communicator, NumpyArray
 
 if TYPE_CHECKING:
     from torch import nn
@@ -49,6 +49,7 @@ class Layer:
 
     ``optimizer(parameters)`` makes an optimiser, which takes so many `steps`. `trained`, where it is known, names the parameters that
     required a gradient when the module was made. Unless it `has_forward_mode`, its Jacobian is judged without one.
+    Where `initial` is given, the module was made of a sequential one whose parameters have these values, and has its part of them.
     """
 
     comm: Communicator
@@ -71,6 +72,7 @@ class Layer:
     steps: int = 0
     trained: frozenset[str] | None = None
     has_forward_mode: bool = True
+    initial: Mapping[str, NumpyArray] | None = None
 
 
 def trained(module: nn.Module) -> frozenset[str]:

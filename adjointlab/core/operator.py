@@ -69,6 +69,10 @@ class ParameterNotInSpace(NotInSpace):
     """A parameter of a layer is no element of the space that the layer declares for it."""
 
 
+class ParameterMisplaced(ParameterNotInSpace):
+    """A parameter of a layer holds other elements of the sequential one than its place says."""
+
+
 class WrongClaim(NotInSpace):
     """A tensor says of itself what is not so, such as a shape that its parts do not make up."""
 

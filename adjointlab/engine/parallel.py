@@ -14,6 +14,7 @@ from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
 from adjointlab.core.subsets import subset
 from adjointlab.engine.adapters import Differentiable, Parameters, Ranks, UserFunction, declared_tolerance
+from adjointlab.engine.initial_values import give_initial_values, has_its_parts
 from adjointlab.quantities import counted
 from adjointlab.typing import Communicator
 
@@ -150,6 +151,7 @@ class ParallelRecipe:
             module, parameters.get("frozen", 0), leaves_one=bool(sharing) or self.optimizer is not None
         )
         names = Names.of(module)
+        given = give_initial_values(module)
         mesh = shape.make_on(comm)
         result = self.parallelize(module, mesh)
         if result is not None and not isinstance(result, torch.nn.Module):
@@ -170,12 +172,14 @@ class ParallelRecipe:
             for number, y in enumerate(outputs)
         ]
         rounding, reach = declared_tolerance(module, parameters)
+        space = made.parameter_space(_placements_by_name(parameters, list(names.parameters), shape))
+        are_parts = given is not None and has_its_parts(made, space, comm.Get_rank(), given)
         return Layer(
             comm,
             made,
             Space(*domain),
             Space(*codomain),
-            made.parameter_space(_placements_by_name(parameters, list(names.parameters), shape)),
+            space,
             made.buffer_space(),
             rounding,
             self.prepare,
@@ -190,6 +194,7 @@ class ParallelRecipe:
             else self.accumulates,
             optimizer=self.optimizer,
             steps=self.steps,
+            initial=given if all(comm.allgather(are_parts)) else None,
         )
 
     def _sharing(self, mesh: MeshShape) -> dict[int, Reduction]:

@@ -21,7 +21,7 @@ from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent, unjudged
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError, require_accepts, takes
-from adjointlab.core.operator import NotInSpace, ParameterNotInSpace, WrongClaim
+from adjointlab.core.operator import NotInSpace, ParameterMisplaced, ParameterNotInSpace, WrongClaim
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import BOUNDS, Parameters, UserFunction
 from adjointlab.engine.case import Case
@@ -198,6 +198,7 @@ REPLACED = "functions replaced"
 
 _OUTSIDE: Final = (
     (WrongClaim, "a tensor is not what it claims to be"),
+    (ParameterMisplaced, "a rank has other elements of a parameter than are its part"),
     (ParameterNotInSpace, "a parameter is not in its declared space"),
     (NotInSpace, "an output is not in its declared space"),
 )

@@ -17,7 +17,7 @@ import operator
 import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from types import ModuleType
 from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 from weakref import ref
@@ -367,13 +367,29 @@ def blocks(spec: Buffer, ranks: int, *, writable: bool) -> Blocks:
             _positions(array, derived, start * derived.extent, count)
             for start, count in zip(starts, counts, strict=True)
         ]
-        return _packed(array, kind, positions)
+        return _packed(array, kind, positions, writable)
     for rank, (start, count) in enumerate(zip(starts, counts, strict=True)):
         if count and start + count > array.size:
             raise ValueError(
                 f"message: block {rank} is elements {start} to {start + count}, but the buffer holds {array.size}"
             )
+    if writable:
+        _check_apart(starts, counts)
     return Blocks(array, kind, counts, starts)
+
+
+def _check_apart(starts: Sequence[int], counts: Sequence[int]) -> None:
+    """Raise `ValueError` if blocks to receive in overlap: which of them is left would be arbitrary."""
+    occupied = sorted(
+        (start, start + count, rank)
+        for rank, (start, count) in enumerate(zip(starts, counts, strict=True))
+        if count
+    )
+    for (_, end, one), (start, _, other) in pairwise(occupied):
+        if start < end:
+            raise ValueError(
+                f"message: blocks {min(one, other)} and {max(one, other)} of the receive buffer overlap, which MPI forbids"
+            )
 
 
 def _starts(counts: Sequence[int], displacements: Any) -> list[int]:
@@ -409,9 +425,10 @@ def _elements_of(
         raise ValueError(
             f"message: cannot infer count, number of entries {number} is not a multiple of required number of blocks {blocks}"
         )
-    return Elements(
-        scattered(array, _positions(array, derived, start, number)), derived.base, is_derived=True
-    )
+    positions = _positions(array, derived, start, number)
+    if writable:
+        _check_once(array, positions)
+    return Elements(scattered(array, positions), derived.base, is_derived=True)
 
 
 def _viewed(buffer: object, derived: MPI.Datatype, writable: bool) -> tuple[Flat, MPI.Datatype]:
@@ -445,10 +462,21 @@ def _positions(array: Flat, derived: MPI.Datatype, start: int, number: int) -> n
     assert derived.derivation is not None
     origins = start + derived.extent * np.arange(number)
     offsets = np.add.outer(origins, _offsets(derived.derivation)).ravel()
-    positions: npt.NDArray[np.int64] = offsets // array.dtype.itemsize
-    if offsets.size and not 0 <= positions.min() <= positions.max() < array.size:
+    return _inside(offsets // array.dtype.itemsize, array, "elements")
+
+
+def _octet_positions(octets: Flat, kind: MPI.Datatype, start: int, number: int) -> npt.NDArray[np.int64]:
+    """Positions of the bytes of so many of a datatype, derived or not."""
+    offsets = np.zeros(1, np.int64) if kind.derivation is None else _offsets(kind.derivation)
+    first = np.add.outer(start + kind.extent * np.arange(number), offsets).ravel()
+    return _inside(np.add.outer(first, np.arange(np.dtype(kind.numpy).itemsize)).ravel(), octets, "bytes")
+
+
+def _inside(positions: npt.NDArray[np.int64], array: Flat, what: str) -> npt.NDArray[np.int64]:
+    """The positions, if the buffer has them all; `ValueError` otherwise."""
+    if positions.size and not 0 <= positions.min() <= positions.max() < array.size:
         raise ValueError(
-            f"message: the datatype names elements {positions.min()} to {positions.max()}, but the buffer holds {array.size}; give "
+            f"message: the datatype names {what} {positions.min()} to {positions.max()}, but the buffer holds {array.size}; give "
             "the whole array, with a displacement where it begins elsewhere"
         )
     return positions
@@ -469,10 +497,10 @@ def typed_blocks(spec: Buffer, ranks: int, *, writable: bool) -> tuple[Blocks, l
         return blocks([buffer, sizes, starts, MPI.BYTE], ranks, writable=writable), bases
     octets = _view(buffer, MPI.BYTE, writable)[0]
     positions = [
-        _positions(octets, kind.as_octets(), start, count)
+        _octet_positions(octets, kind, start, count)
         for kind, start, count in zip(types, starts, numbers, strict=True)
     ]
-    return _packed(octets, MPI.BYTE, positions), bases
+    return _packed(octets, MPI.BYTE, positions, writable), bases
 
 
 def unpack_typed(spec: Buffer, ranks: int) -> tuple[Any, Any, Any, Any]:
@@ -494,10 +522,24 @@ def unpack_typed(spec: Buffer, ranks: int) -> tuple[Any, Any, Any, Any]:
     return buffer, counts, displacements, named
 
 
-def _packed(array: Flat, kind: MPI.Datatype, positions: Sequence[npt.NDArray[np.int64]]) -> Blocks:
+def _packed(
+    array: Flat, kind: MPI.Datatype, positions: Sequence[npt.NDArray[np.int64]], writable: bool
+) -> Blocks:
     """Blocks of the elements of a flat array at so many positions each, one after the other."""
-    sizes = [each.size for each in positions]
-    return Blocks(scattered(array, np.concatenate(positions)), kind, sizes, [0, *accumulate(sizes[:-1])])
+    sizes, places = [each.size for each in positions], np.concatenate(positions)
+    if writable:
+        _check_once(array, places)
+    return Blocks(scattered(array, places), kind, sizes, [0, *accumulate(sizes)][: len(sizes)])
+
+
+def _check_once(array: Flat, positions: npt.NDArray[np.int64]) -> None:
+    """Raise `ValueError` if datatypes to receive in name an element more than once."""
+    named = np.zeros(array.size, bool)
+    named[positions] = True
+    if np.count_nonzero(named) < positions.size:
+        raise ValueError(
+            "message: elements of the receive buffer are named more than once, which MPI forbids"
+        )
 
 
 def _unpack(spec: Buffer, pairs: Any) -> tuple[Any, Any, Any, Any]:

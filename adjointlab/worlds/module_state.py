@@ -1,16 +1,19 @@
 """Module-level variables of packages, one set for each simulated rank: as random streams, they are swapped with the rank.
 
 Released libraries keep their process groups, meshes and caches in variables of modules, which simulated ranks share as threads. Swapped
-are the variables themselves, and what dictionaries, lists and sets among them hold. Out of reach are attributes of classes and other
-objects, variables of functions, state of C++, and modules that are imported after the case has begun.
+are the variables themselves, and what dictionaries, lists and sets among them hold. Each rank begins with arrays of its own in the place
+of those that are variables or stand in such a container. Out of reach are attributes of classes and other objects, variables of
+functions, state of C++, and modules that are imported after the case has begun.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, MutableMapping, MutableSequence, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
+
+from adjointlab.core.arrays.own_copies import ArrayCopies
 
 __all__ = ["ModuleState"]
 
@@ -52,8 +55,13 @@ class ModuleState:
             container.extend(content) if isinstance(container, list) else container.update(content)
 
     def seed(self, number: int) -> None:
-        """Begin a rank: with what the variables held before the case."""
+        """Begin a rank: with what the variables held before the case, and arrays of its own."""
         self.restore(self._first)
+        copies = ArrayCopies()
+        for holder in (*self._modules, *(container for container, _ in self._first.contents)):
+            for key, value in _entries(holder):
+                if (own := copies.of(value)) is not None:
+                    holder[key] = own
 
 
 def _variables(module: dict[str, Any]) -> dict[str, Any]:
@@ -63,3 +71,10 @@ def _variables(module: dict[str, Any]) -> dict[str, Any]:
         for name, value in module.items()
         if not name.startswith("__") and not isinstance(value, _NO_STATE)
     }
+
+
+def _entries(holder: MutableMapping[Any, Any] | MutableSequence[Any] | set[Any]) -> Iterator[tuple[Any, Any]]:
+    """What a dictionary or a list holds, by key; a set holds no arrays."""
+    if isinstance(holder, set):
+        return iter(())
+    return iter(list(holder.items() if isinstance(holder, dict) else enumerate(holder)))

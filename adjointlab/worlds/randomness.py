@@ -189,12 +189,14 @@ class RandomStreams:
             self._restore(saved)
 
     def add(self, library: Library) -> None:
-        """Swap from now on what `library` saves too. Ranks that have begun have what it is now, and so has the caller."""
+        """Swap from now on what `library` saves too. The caller has what it is now, and every rank begins, also one that has begun."""
         self._libraries.append(library)
         self._caller.append(library.save())
-        for saved in self._saved:
+        for rank, saved in enumerate(self._saved):
             if saved is not None:
+                library.seed(self._number(rank))
                 saved.append(library.save())
+        library.seed(self._number(0))  # for the rank that runs now
 
     def leave(self) -> None:
         """Give the caller its streams back."""
@@ -209,6 +211,8 @@ class RandomStreams:
             library.restore(state)
 
     def _begin(self, rank: int) -> None:
-        number = mixed(mixed(self._seed) + rank)
         for library in self._libraries:
-            library.seed(number)
+            library.seed(self._number(rank))
+
+    def _number(self, rank: int) -> int:
+        return mixed(mixed(self._seed) + rank)

@@ -58,7 +58,7 @@ def test_hints_are_told_with_the_results_that_they_compare() -> None:
     declared = matrices(declaration="y were declared invariant")
     assert told(matrices=declared, retried=(RETRIED,)) == [
         (RETRIED.kind, "of strides"),
-        (FaultKind.DECLARATION, "coherent if y were declared invariant"),
+        (FaultKind.DECLARATION, "coherent, in this case, if y were declared invariant"),
     ]
 
 
@@ -109,13 +109,15 @@ def test_the_witness_explains_what_it_sees_and_nothing_else() -> None:
     assert check.follow_up() is check_named("witness")
     assert check.explained(found, None) is found
     assert check.explained(found, coherent()) is found
-    answer = incoherent("other", ("c", "d"), evidence=Evidence(matrices=matrices()))
+    answer = incoherent("other", ("c", "d"), kind="matrix", evidence=Evidence(matrices=matrices()))
     explained = check.explained(found, answer)
     assert (explained.headline, explained.lines, explained.evidence) == (
         "wrong",
         (("c", "d"),),
         answer.evidence,
     )
+    too_small = incoherent("the declared gain is too small", ("declared", "2"))
+    assert check.explained(found, too_small) is too_small
 
 
 def test_the_identity_returns_as_many_and_the_same() -> None:

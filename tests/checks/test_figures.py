@@ -22,7 +22,7 @@ from adjointlab.checks.adjoint import (
 )
 from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.context import CheckContext, Gain, GainSource, InputSetting, _probed
-from adjointlab.checks.elements import EXACT, Tolerance, first_difference, norm
+from adjointlab.checks.elements import EXACT, Tolerance, first_difference, is_whole, norm
 from adjointlab.checks.matrix import MATRIX, WITNESS, MatrixCheck, _allowed
 from adjointlab.checks.schedule_invariant import InnerProductResult, MatrixResult
 from adjointlab.checks.verdict import Figure, Inapplicable
@@ -337,9 +337,21 @@ def test_differences_of_integers_do_not_wrap_around() -> None:
 
 def test_entries_may_differ_relative_to_the_largest_unless_all_are_whole() -> None:
     whole, thirds = np.array([[1.0, 3.0]]), np.array([[1.0, 3.5]])
-    assert _allowed(whole, 0.25) == 0.0
-    assert _allowed(thirds, 0.25) == 0.875
-    assert _allowed(-3 * thirds, 0.25) == 2.625
+    assert _allowed(whole, 0.25, 24) == 0.0
+    assert _allowed(thirds, 0.25, 24) == 0.875
+    assert _allowed(-3 * thirds, 0.25, 24) == 2.625
+
+
+def test_numbers_that_are_integers_because_they_are_large_round_as_fractions_do() -> None:
+    # In float32 all numbers above 2**23 are integers.
+    large = np.array([[5109792.0, 2.0]])
+    assert not is_whole(large, 24)
+    assert is_whole(large, 53)
+    assert is_whole(np.array([2.0**21]), 24)
+    assert not is_whole(np.array([2.0**21 + 1]), 24)
+    assert is_whole(2 * large * 2.0**80)
+    assert _allowed(large, 2.0**-20, 24) == 5109792.0 * 2.0**-20
+    assert _allowed(large, 2.0**-20, 53) == 0.0
 
 
 def test_results_of_two_schedules_may_differ_by_both_their_bounds() -> None:

@@ -364,7 +364,9 @@ ELEMENT = "y[3] (rank 1)"
         (
             observed([1.0, 3.5], wrong=1),
             "outputs are not the sequential ones",
-            {"pass": "the second one, with other data; the first was right"},
+            {
+                "pass": "the second one, with other data; the first was right: its data hide the fault, or something is kept from it"
+            },
         ),
         (
             observed([1.0, np.nan]),

@@ -39,3 +39,16 @@ def test_state_that_is_shared_is_diagnosed(world: al.SimulatedWorld, monkeypatch
     result = investigate(world, sums(), "adjoint", BUDGET)
     assert result.verdict.status is Status.UNJUDGED
     assert "rank_local" in str(result.verdict) or "process group" in str(result.verdict)
+
+
+@pytest.mark.parametrize("is_declared", [True, False])
+def test_an_array_that_is_made_with_its_module_is_one_of_each_rank(
+    world: al.SimulatedWorld, is_declared: bool
+) -> None:
+    function = parallel_state.sum_in_scratch
+    options = {"rank_local": [parallel_state.__name__]} if is_declared else {}
+    subject = al.subject.pair(function, function, **options)(cases)
+    result = investigate(world, subject, "adjoint", BUDGET)
+    assert (result.verdict.status is Status.COHERENT) is is_declared
+    assert parallel_state.SCRATCH.any() != is_declared
+    parallel_state.SCRATCH[:] = 0

@@ -13,7 +13,7 @@ log shows the layer's messages alone.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
@@ -165,17 +165,27 @@ class ModuleUnderTest(ABC):
         """The cotangents that give the gradients of parameters that an optimiser gets: means over ranks where the layer takes them."""
 
     def fill_parameters(self, key: Draw) -> None:
-        """Overwrite the parameters with drawn values."""
+        """Overwrite the parameters with drawn values.
+
+        Frozen ones keep the initial values, if the layer was made of them: they never change, and other things may be derived from them.
+        """
         import torch
 
+        kept = frozenset() if self.layer.initial is None else self.layer.frozen or frozenset()
+        self.begin_with(kept)
         # FSDP may hold gathered copies of them.
         getattr(self.module, "reshard", lambda: None)()
         with torch.no_grad():
             drawn = self.tensors(self.layer.parameters, key)
-            for parameter, given in zip(self.parameters(), drawn, strict=True):
+            names = [tensor.name for tensor in self.layer.parameters.tensors]
+            for name, parameter, given in zip(names, self.parameters(), drawn, strict=True):
                 # A tensor of zero volume may have another shape than the drawn one.
-                if given.numel():
+                if given.numel() and name not in kept:
                     arrays.local_part(parameter).copy_(given)
+
+    @abstractmethod
+    def begin_with(self, names: Collection[str]) -> None:
+        """Have the initial values of these parameters; a layer that was made of them has its parts."""
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Apply the module; one that may write into its inputs gets copies."""
@@ -206,6 +216,9 @@ class LocalModule(ModuleUnderTest):
 
     def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
         return local_values(space, position, self.rank, key)
+
+    def begin_with(self, names: Collection[str]) -> None:
+        pass  # the layer was made of them
 
     def as_loss(self, cotangents: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return list(cotangents)
@@ -267,6 +280,14 @@ class SequentialTwin(ModuleUnderTest):
 
     def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
         return whole_array(space, position, key)
+
+    def begin_with(self, names: Collection[str]) -> None:
+        import torch
+
+        initial = self.layer.initial or {}
+        with torch.no_grad():
+            for name in names:
+                self.module.get_parameter(name).copy_(torch.from_numpy(initial[name]))
 
     def as_loss(self, cotangents: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return [cotangent / self.layer.averaged for cotangent in cotangents]

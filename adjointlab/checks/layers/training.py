@@ -100,7 +100,10 @@ def _trained(
     """Parameters and state after the steps, by name; and for each kind of state the parameters of which the optimiser here has none."""
     layer = version.layer
     assert layer.optimizer is not None
-    version.fill_parameters(pass_keys(context, 0)["parameters"])
+    if layer.initial is None:
+        version.fill_parameters(pass_keys(context, 0)["parameters"])
+    else:  # what was made of them with the module, such as master weights, stays right
+        version.begin_with(layer.initial)
     frozen = layer.frozen or frozenset()
     parameters = version.parameters()
     for tensor, parameter in zip(layer.parameters.tensors, parameters, strict=True):

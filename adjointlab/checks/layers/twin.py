@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,18 @@ __all__ = [
     "twin_passes",
     "with_expected",
 ]
+
+
+_SECOND_PASS: Final = (
+    "pass",
+    "the second one, with other data; the first was right: its data hide the fault, or something is kept from it",
+)
+
+_ANOTHER_FORMULA: Final = (
+    "perhaps",
+    "a cast to a narrower element type, or a formula that rounds more than the sequential one: how far it may be off is declared as "
+    "`rounding`, relative to the largest value of the tensor, or to `reach` if that is larger",
+)
 
 
 @dataclass(frozen=True)
@@ -340,8 +352,10 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
                 lines.append(
                     ("perhaps", "it reads memory that nobody wrote: fresh memory is filled with NaN here")
                 )
+            elif difference.is_small:
+                lines.append(_ANOTHER_FORMULA)
             if number:
-                lines.append(("pass", "the second one, with other data; the first was right"))
+                lines.append(_SECOND_PASS)
             if wrong.without is not None and first.accumulated:
                 lines.append(("accumulated", ".grad held other gradients before, which are taken off here"))
             if wrong.without is not None and first.left_out:

@@ -291,7 +291,7 @@ def _started_receive(comm: CommBase, name: str) -> Callable[..., GuardedRequest]
 
 
 def _sendrecv(comm: CommBase, name: str, depth: int = 1) -> Callable[..., None]:
-    getframe = sys._getframe
+    getframe, ndarray, may_share_memory = sys._getframe, np.ndarray, np.may_share_memory
     start_receive, start_send = comm.inner.Irecv, comm.inner.Isend
     guard, quick_polls = comm.guard, comm.guard.quick_polls
 
@@ -306,6 +306,9 @@ def _sendrecv(comm: CommBase, name: str, depth: int = 1) -> Callable[..., None]:
     ) -> None:
         dest, source, recvtag = native(dest), native(source), native(recvtag)
         arguments = (sendbuf, dest, sendtag, recvbuf, source, recvtag)
+        # MPICH ends the process where a rank sends itself what it receives in the same memory.
+        if dest >= 0 and type(sendbuf) is type(recvbuf) is ndarray and may_share_memory(sendbuf, recvbuf):
+            raise ours.Exception(f"{name}: the send and receive buffers must not be aliased", ours.ERR_BUFFER)
         # The receive first, so that a message that is here already goes into the buffer at once.
         receiving = start_receive(_as_bytes(recvbuf), source, recvtag)
         comm.count(source, is_send=False)

@@ -39,7 +39,7 @@ from adjointlab.worlds.simulated.collectives import (
 from adjointlab.worlds.simulated.matching import poison
 from adjointlab.worlds.simulated.reductions import accumulate_into, check, fold
 
-__all__ = ["BUFFER_COLLECTIVES", "BufferContribution", "block", "move"]
+__all__ = ["BUFFER_COLLECTIVES", "BufferContribution", "block", "move", "refuse_aliased"]
 
 
 class BufferContribution(Contribution):
@@ -68,8 +68,8 @@ class BufferContribution(Contribution):
         either = send or receive
         datatype = None if either is None else either.datatype.numpy
         super().__init__(kind, compute, Signature(root, None if op is None else op_name(op), datatype, count))
-        if send is not None and receive is not None and _overlap(send, receive):
-            raise MPI.Exception(f"{kind}: the send and receive buffers must not be aliased", MPI.ERR_BUFFER)
+        if send is not None and receive is not None:
+            refuse_aliased(kind, send, receive)
         self.send = send  # None: in place, or nothing to send
         self.receive = receive  # None: nothing to receive
         self.op = op
@@ -147,6 +147,12 @@ def _slices(buffer: Elements | Blocks) -> list[slice]:
 
 def _contents(buffer: Elements | Blocks) -> list[bytes]:
     return [buffer.array[block].tobytes() for block in _slices(buffer)]
+
+
+def refuse_aliased(call: str, send: Elements | Blocks, receive: Elements | Blocks) -> None:
+    """Raise `adjointlab.MPI.Exception` for a call that sends and receives in the same memory."""
+    if _overlap(send, receive):
+        raise MPI.Exception(f"{call}: the send and receive buffers must not be aliased", MPI.ERR_BUFFER)
 
 
 def _overlap(send: Elements | Blocks, receive: Elements | Blocks) -> bool:
@@ -360,7 +366,10 @@ def block(buffer: Elements | Blocks | None, rank: int, ranks: int) -> Flat:
 def move(source: Flat, target: Flat, sender: int, receiver: int) -> None:
     """Write what `sender` sends into the part of a buffer that `receiver` has for it; they must be of one size."""
     if source.size != target.size:
-        raise UnequalParts(sender, receiver, counted(source.size, "element"), str(target.size))
+        noun = (
+            "byte" if source.dtype == np.uint8 else "element"
+        )  # those of an Alltoallw are bytes, whatever they are of
+        raise UnequalParts(sender, receiver, counted(source.size, noun), str(target.size))
     target[:] = source
 
 

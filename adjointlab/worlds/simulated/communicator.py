@@ -19,7 +19,7 @@ from adjointlab.worlds.graph_arguments import Neighbours
 from adjointlab.worlds.interposition import means_comm_world
 from adjointlab.worlds.local_calls import LARGEST_TAG, LocalCalls
 from adjointlab.worlds.refused_calls import missing
-from adjointlab.worlds.simulated.buffer_collectives import BUFFER_COLLECTIVES
+from adjointlab.worlds.simulated.buffer_collectives import BUFFER_COLLECTIVES, refuse_aliased
 from adjointlab.worlds.simulated.collectives import (
     OBJECT_COLLECTIVES,
     Contribution,
@@ -187,7 +187,10 @@ class Communicator(LocalCalls):
         status: Status | None = None,
     ) -> None:
         receive = self._receive("Sendrecv", recvbuf, source, recvtag)
-        self._complete(receive, status, self._send("Sendrecv", sendbuf, dest, sendtag))
+        send = self._send("Sendrecv", sendbuf, dest, sendtag)
+        if isinstance(receive, Receive) and isinstance(send, Send):  # not with PROC_NULL
+            refuse_aliased("Sendrecv", elements(sendbuf, writable=False), elements(recvbuf, writable=True))
+        self._complete(receive, status, send)
 
     def Sendrecv_replace(
         self,

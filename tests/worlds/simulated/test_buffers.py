@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from adjointlab import MPI
-from adjointlab.worlds.arguments import blocks, elements
+from adjointlab.worlds.arguments import blocks, elements, typed_blocks
 
 
 def read(spec, **keywords):
@@ -126,3 +126,33 @@ def test_torch_tensors():
     half = elements(torch.ones(3, dtype=torch.bfloat16), writable=True)
     assert half.datatype is MPI.BYTE  # no such type in MPI: moved as bytes, not reduced
     assert half.array.size == 6
+
+
+TWO = MPI.DOUBLE.Create_indexed([2, 2], [0, 1]).Commit()
+EVEN = MPI.DOUBLE.Create_vector(3, 1, 2).Commit()
+COLUMN = MPI.DOUBLE.Create_vector(2, 2, 3).Commit()
+
+
+@pytest.mark.parametrize(
+    "receive",
+    [
+        lambda a: blocks([a, [2, 3], [0, 1], MPI.DOUBLE], 2, writable=True),
+        lambda a: blocks([a, [2, 0, 3], [3, 4, 0], MPI.DOUBLE], 3, writable=True) and blocks([a, [1, 1], [5, 5], "d"], 2, writable=True),
+        lambda a: elements([a, 1, TWO], writable=True),
+        lambda a: typed_blocks([a, [1, 1], [0, 8], [COLUMN, COLUMN]], 2, writable=True),
+    ],
+)  # fmt: skip
+def test_blocks_to_receive_in_do_not_overlap(receive):
+    with pytest.raises(
+        ValueError, match=r"of the receive buffer (overlap|are named more than once), which MPI forbids"
+    ):
+        receive(np.zeros(6))
+
+
+def test_blocks_to_send_may_overlap_and_empty_ones_lie_anywhere():
+    assert blocks([ARRAY, [3, 3], [0, 1], MPI.DOUBLE], 2, writable=False).displacements == [0, 1]
+    assert elements([ARRAY, 1, TWO], writable=False).array.copy().tolist() == [0, 1, 1, 2]
+    apart = blocks([np.zeros(6), [2, 0, 3], [0, 1, 3], MPI.DOUBLE], 3, writable=True)
+    assert apart.counts == [2, 0, 3]
+    typed, _ = typed_blocks([np.zeros(6), [1, 1], [0, 8], [EVEN, EVEN]], 2, writable=True)
+    assert typed.counts == [24, 24]

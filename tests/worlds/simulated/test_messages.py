@@ -208,3 +208,26 @@ def test_elements_are_sent_and_received_as_their_bytes(dtype, sends_bytes, recei
 
     sent, received = values(body, ranks=2, seed=seed)
     assert received == [*sent, 1]
+
+
+def test_a_buffer_that_is_sent_and_received_in_at_once_is_refused():
+    def body(context, _):
+        comm, whole = context.comm, np.arange(4.0)
+        comm.Sendrecv(whole, MPI.PROC_NULL, 0, whole, MPI.PROC_NULL)
+        comm.Sendrecv(whole[:2], comm.rank, 0, whole[2:], comm.rank)
+        assert whole.tolist() == [0, 1, 0, 1]
+        comm.Sendrecv(whole, comm.rank, 0, whole, comm.rank)
+
+    (outcome,) = WORLD.run(body, None, 1).outcomes
+    assert outcome.message == "Sendrecv: the send and receive buffers must not be aliased"
+
+
+def test_parts_of_several_datatypes_that_differ_are_told_in_bytes():
+    def body(context, _):
+        comm, whole = context.comm, np.zeros(2)
+        sent, expected = ([2, 0], [1, 0]) if comm.rank == 0 else ([0, 0], [0, 0])
+        of_all, kinds = [0, 0], [MPI.DOUBLE] * 2
+        comm.Alltoallw([whole, sent, of_all, kinds], [np.zeros(2), expected, of_all, kinds])
+
+    (finding,) = WORLD.run(body, None, 2).findings
+    assert "rank 0 sends 16 bytes to itself, and expects 8" in finding.text

@@ -1,0 +1,80 @@
+"""The values that a sequential module has when it is made parallel: they show whether each rank has got its part of every parameter.
+
+Checks put other values into the parameters afterwards, where the lab says them to lie. So a shard that is cut wrongly when the module is
+made parallel would pass, and copies that are made then, such as an optimiser's master weights, would be wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from adjointlab.checks.layers.modules import held
+from adjointlab.core import arrays
+from adjointlab.core.operator import ParameterMisplaced
+from adjointlab.core.space import LocalType, Space, Tensor
+from adjointlab.typing import NumpyArray
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["give_initial_values", "has_its_parts"]
+
+_LARGEST: Final = 4
+"""Bound of the values, which are integers: so sums of products of them are exact."""
+
+_TELLING: Final = 3
+"""Different values that a part must have to show that it was taken from the sequential parameter: fresh ones may be zeros and ones."""
+
+
+def give_initial_values(module: torch.nn.Module) -> dict[str, NumpyArray] | None:
+    """Overwrite the parameters with small integers, and return these by name.
+
+    Returns None, and changes nothing, where a parameter is no tensor of floating-point numbers in memory of the host.
+    """
+    import torch
+
+    owned = dict(module.named_parameters())
+    if not all(_can_be_given(held) for held in owned.values()):
+        return None
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in owned.values():
+            shape = tuple(parameter.shape)
+            parameter.copy_(torch.randint(-_LARGEST, _LARGEST + 1, shape, generator=generator))
+    return {name: arrays.to_numpy(parameter.detach().clone()) for name, parameter in owned.items()}
+
+
+def _can_be_given(parameter: torch.nn.Parameter) -> bool:
+    import torch
+
+    is_made = not torch.nn.parameter.is_lazy(parameter)
+    return is_made and parameter.device.type == "cpu" and parameter.is_floating_point()
+
+
+def has_its_parts(module: torch.nn.Module, space: Space, rank: int, given: Mapping[str, NumpyArray]) -> bool:
+    """Return True if each parameter of the parallel `module` is the part of a sequential one, with the values `given`, that `space` says.
+
+    Raises :class:`ParameterMisplaced` where a parameter has the values of other elements; returns False where it has values of its own.
+    """
+    found = [_is_its_part(module, tensor, rank, given[tensor.name]) for tensor in space.tensors]
+    return all(found)
+
+
+def _is_its_part(module: torch.nn.Module, tensor: Tensor, rank: int, whole: NumpyArray) -> bool:
+    part = arrays.local_part(module.get_parameter(tensor.name).detach())
+    if part.device.type != "cpu" or LocalType.PARTIAL in tensor.types:
+        return False
+    actual, expected = arrays.to_numpy(part), held(tensor, whole, rank)
+    if actual.size == expected.size == 0 or np.array_equal(actual, expected):
+        return True
+    values = np.unique(actual)
+    if actual.shape == expected.shape and len(values) >= _TELLING and np.isin(values, whole).all():
+        place = tuple(int(index) for index in np.argwhere(actual != expected)[0])
+        raise ParameterMisplaced(
+            f"the parameter {tensor.name} has values of other elements of the sequential one, which lies as {tensor.layout}: its "
+            f"local element {list(place)} is {actual[place]:g} as parallelize leaves it, and should be {expected[place]:g}"
+        )
+    return False

@@ -1,0 +1,201 @@
+"""What `parallelize` makes of the values that it finds: shards of parameters, and copies of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import Shard
+
+import adjointlab as al
+from adjointlab.checks.verdict import Status, Verdict
+from adjointlab.core.layout import Layout
+from adjointlab.core.operator import ParameterMisplaced
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import Space, Tensor
+from adjointlab.engine.initial_values import give_initial_values, has_its_parts
+from adjointlab.engine.search import Budget, investigate
+
+pytestmark = pytest.mark.mpi_skip
+
+
+class Gated(nn.Module):
+    """Two maps that a fused implementation keeps in one matrix."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(2, width, bias=False)
+        self.up = nn.Linear(2, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.gate(x), self.up(x)], -1)
+
+
+class LocallyGated(Gated):
+    """The rows of this rank, from the weights of the whole module."""
+
+    forward_mode = False
+
+    def __init__(self, gate: torch.Tensor, up: torch.Tensor, like: Gated) -> None:
+        super().__init__(1)
+        for name, rows in (("gate", gate), ("up", up)):
+            trained = like.get_parameter(f"{name}.weight").requires_grad
+            self.get_submodule(name).weight = nn.Parameter(rows.detach().clone(), trained)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x @ self.gate.weight.T, x @ self.up.weight.T], -1)
+
+
+def own(whole: torch.Tensor) -> torch.Tensor:
+    return whole.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def each_apart(module: Gated, mesh: Any) -> nn.Module:
+    return LocallyGated(own(module.gate.weight), own(module.up.weight), module)
+
+
+def as_one_block(module: Gated, mesh: Any) -> nn.Module:
+    gate, up = own(torch.cat([module.gate.weight, module.up.weight])).chunk(2)
+    return LocallyGated(gate, up, module)
+
+
+def verdict_of(
+    world: al.SimulatedWorld, check: str, make: Callable[..., nn.Module], parallelize: Any, **case: Any
+) -> Verdict:
+    options = {name: case.pop(name) for name in ("data_parallel", "optimizer", "steps") if name in case}
+
+    @al.subject.parallel(make, parallelize, **options)
+    def subject(draw: Any, ranks: int) -> dict[str, Any]:
+        return case
+
+    return investigate(world, subject, check, Budget(3, ranks=2, seed=1)).verdict
+
+
+def gated(world: al.SimulatedWorld, parallelize: Any) -> Verdict:
+    halves = {"gate.weight": [Shard(0)], "up.weight": [Shard(0)]}
+    # Each rank has its rows alone, so outputs are not compared: they are parts of a tensor in another order.
+    return verdict_of(
+        world, "training", lambda: Gated(4), parallelize, inputs=(3, 2), parameter_placements=halves,
+        output_placements=[[Shard(1)]], optimizer=lambda held: torch.optim.SGD(held, 0.5), steps=1,
+    )  # fmt: skip
+
+
+def test_a_weight_that_is_cut_as_one_block_with_another_is_found() -> None:
+    verdict = gated(al.SimulatedWorld(2), as_one_block)
+    assert verdict.status is Status.INCOHERENT
+    assert verdict.headline == "a rank has other elements of a parameter than are its part"
+    assert "the parameter gate.weight has values of other elements of the sequential one" in str(
+        verdict.lines
+    )
+
+
+def master_weights(module: nn.Module, mesh: Any) -> None:
+    for held in module.parameters():
+        held.master = held.detach().clone()  # type: ignore[attr-defined]
+
+
+class MasterSGD(torch.optim.Optimizer):
+    def __init__(self, held: Any) -> None:
+        super().__init__(held, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for held in self.param_groups[0]["params"]:
+            held.master -= 0.25 * held.grad
+            held.copy_(held.master)
+
+
+class SequentialSGD(torch.optim.SGD):
+    def __init__(self, held: Any) -> None:
+        super().__init__(held, 0.25)
+
+
+def test_master_weights_that_are_cloned_when_the_module_is_wrapped_are_right() -> None:
+    def optimizer(held: list[Any]) -> torch.optim.Optimizer:
+        return (MasterSGD if hasattr(held[0], "master") else SequentialSGD)(held)
+
+    verdict = verdict_of(
+        al.SimulatedWorld(2), "training", lambda: nn.Linear(2, 2), master_weights, inputs=(4, 2),
+        optimizer=optimizer, steps=2,
+    )  # fmt: skip
+    assert verdict.is_coherent, verdict
+
+
+class Packed(nn.Module):
+    """Keeps the transpose of a frozen weight."""
+
+    forward_mode = False
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(linear.weight.detach().clone(), requires_grad=False)
+        self.packed = self.weight.T.contiguous()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.packed
+
+
+def frozen_linear() -> nn.Linear:
+    linear = nn.Linear(2, 3, bias=False)
+    linear.weight.requires_grad_(False)
+    return linear
+
+
+@pytest.mark.parametrize("check", ["sequential", "gradients"])
+def test_what_is_derived_from_a_frozen_weight_stays_right(check: str) -> None:
+    verdict = verdict_of(
+        al.SimulatedWorld(2), check, frozen_linear, lambda module, mesh: Packed(module), inputs=(4, 2)
+    )
+    assert verdict.is_coherent, verdict
+
+
+def space_of(ranks: int) -> Space:
+    return Space(Tensor(Layout((4,), Partition((ranks,))), name="weight"))
+
+
+class Held(nn.Module):
+    def __init__(self, values: list[float]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(values, dtype=torch.float64))
+
+
+WHOLE = {"weight": np.array([1.0, 2.0, 3.0, -1.0])}
+
+
+def test_a_part_is_compared_with_its_place_and_fresh_values_are_none_of_the_sequential_ones() -> None:
+    assert has_its_parts(Held([3.0, -1.0]), space_of(2), 1, WHOLE)
+    for fresh in ([0.25, 0.5], [0.0, 0.0], [1.0, 1.0], [1.0, 2.0]):
+        assert not has_its_parts(Held(fresh), space_of(2), 1, WHOLE)
+
+
+def test_three_values_of_other_elements_are_a_misplaced_parameter() -> None:
+    space = space_of(1)
+    with pytest.raises(
+        ParameterMisplaced, match=r"its local element \[0\] is 2 as parallelize leaves it, and should be 1"
+    ):
+        has_its_parts(Held([2.0, 1.0, 3.0, -1.0]), space, 0, WHOLE)
+
+
+def test_parameters_without_memory_or_fractions_get_no_values() -> None:
+    on_meta = nn.Linear(2, 2, device="meta")
+    lazy = nn.LazyLinear(2)
+    counts = nn.Module()
+    counts.register_parameter("counts", nn.Parameter(torch.zeros(2, dtype=torch.int64), requires_grad=False))
+    assert [give_initial_values(each) for each in (on_meta, lazy, counts)] == [None] * 3
+
+
+def test_the_values_are_small_integers_and_the_same_on_every_rank() -> None:
+    modules = [nn.Linear(3, 2), nn.Linear(3, 2)]
+    one, other = (give_initial_values(module) for module in modules)
+    assert one is not None
+    assert other is not None
+    for name, values in one.items():
+        assert np.array_equal(values, other[name])
+        assert np.array_equal(values, np.round(values))
+        assert np.abs(values).max() <= 4
+        assert np.array_equal(values, modules[0].get_parameter(name).detach().numpy())
