@@ -307,7 +307,8 @@ def _sendrecv(comm: CommBase, name: str, depth: int = 1) -> Callable[..., None]:
         dest, source, recvtag = native(dest), native(source), native(recvtag)
         arguments = (sendbuf, dest, sendtag, recvbuf, source, recvtag)
         # MPICH ends the process where a rank sends itself what it receives in the same memory.
-        if dest >= 0 and type(sendbuf) is type(recvbuf) is ndarray and may_share_memory(sendbuf, recvbuf):
+        are_arrays = type(sendbuf) is type(recvbuf) is ndarray
+        if are_arrays and may_share_memory(sendbuf, recvbuf) and MPI.PROC_NULL not in (dest, source):
             raise ours.Exception(f"{name}: the send and receive buffers must not be aliased", ours.ERR_BUFFER)
         # The receive first, so that a message that is here already goes into the buffer at once.
         receiving = start_receive(_as_bytes(recvbuf), source, recvtag)
