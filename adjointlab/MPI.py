@@ -1,7 +1,7 @@
 """MPI's constants, statuses and operations on several requests, under mpi4py's names and without MPI.
 
 Operators that take their constants from here run in every world: the simulated one needs no MPI at all,
-and the guarded communicator of the MPI world translates them (:mod:`adjointlab.worlds.arguments`).
+and the guarded communicator of the MPI world translates them (:mod:`adjointlab.worlds.constants`).
 mpi4py's own constants are understood in both worlds too.
 """
 

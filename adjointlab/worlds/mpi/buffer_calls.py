@@ -17,9 +17,10 @@ from adjointlab import MPI as ours
 from adjointlab.core import arrays
 from adjointlab.devices.cuda_aware_mpi import OVERRIDE, loaded_library
 from adjointlab.typing import Buffer, Status
-from adjointlab.worlds.arguments import elements, to_mpi4py
+from adjointlab.worlds.arguments import elements
 from adjointlab.worlds.call_labels import CallLabel, label_of_call
 from adjointlab.worlds.call_sites import call_site
+from adjointlab.worlds.constants import to_mpi4py
 from adjointlab.worlds.mpi.buffer_watch import BufferWatch, CollectiveWatcher, watch_receive, watch_send
 from adjointlab.worlds.mpi.call_log import CallSignature, SignatureReader
 from adjointlab.worlds.mpi.calls import GuardedCall

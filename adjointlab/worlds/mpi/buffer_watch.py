@@ -15,7 +15,8 @@ from mpi4py import MPI
 
 from adjointlab.core.arrays.device_buffer import DeviceBuffer
 from adjointlab.typing import Buffer
-from adjointlab.worlds.arguments import Flat, blocks, elements, is_in_place
+from adjointlab.worlds.arguments import Flat, blocks, elements
+from adjointlab.worlds.constants import is_in_place
 from adjointlab.worlds.mpi.calls import PARAMETERS
 from adjointlab.worlds.scattered import is_scattered
 

@@ -20,10 +20,11 @@ import numpy as np
 from adjointlab import MPI as ours
 from adjointlab.typing import Buffer
 from adjointlab.worlds.applications import ApplicationMarks, crossed_collective
-from adjointlab.worlds.arguments import blocks, is_in_place, op
+from adjointlab.worlds.arguments import blocks
 from adjointlab.worlds.arguments import elements as elements_of
 from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_sites import CallSite, came_back
+from adjointlab.worlds.constants import is_in_place, op
 from adjointlab.worlds.mpi.calls import PARAMETERS
 from adjointlab.worlds.mpi.message_log import MessageLogSummary
 

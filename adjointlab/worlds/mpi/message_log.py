@@ -18,9 +18,9 @@ from adjointlab import MPI as ours
 from adjointlab.typing import Buffer, Status
 from adjointlab.worlds.applications import ApplicationMarks, crossed_message
 from adjointlab.worlds.arguments import elements
-from adjointlab.worlds.arguments import source as as_source
-from adjointlab.worlds.arguments import tag as as_tag
 from adjointlab.worlds.call_sites import CallSite
+from adjointlab.worlds.constants import source as as_source
+from adjointlab.worlds.constants import tag as as_tag
 
 __all__ = [
     "OBJECT",

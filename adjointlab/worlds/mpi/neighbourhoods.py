@@ -15,7 +15,8 @@ import numpy as np
 from mpi4py import MPI
 
 from adjointlab.typing import Buffer
-from adjointlab.worlds.arguments import Blocks, blocks, elements, to_mpi4py, unpack_typed
+from adjointlab.worlds.arguments import Blocks, blocks, elements, unpack_typed
+from adjointlab.worlds.constants import to_mpi4py
 from adjointlab.worlds.interposition import own_handle
 from adjointlab.worlds.mpi.calls import PARAMETERS
 from adjointlab.worlds.mpi.communicator_base import CommBase

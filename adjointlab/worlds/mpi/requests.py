@@ -12,8 +12,8 @@ from mpi4py import MPI
 
 from adjointlab import MPI as ours
 from adjointlab.typing import Status
-from adjointlab.worlds.arguments import fill_status, mark_cancelled, source, tag
 from adjointlab.worlds.call_sites import CallSite, call_site
+from adjointlab.worlds.constants import fill_status, mark_cancelled, source, tag
 from adjointlab.worlds.mpi.buffer_watch import BufferWatch
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.guard import Guard

@@ -23,9 +23,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from adjointlab import MPI
 from adjointlab.typing import Communicator
 from adjointlab.worlds.applications import crossed_collective
-from adjointlab.worlds.arguments import Operator, c_int
-from adjointlab.worlds.arguments import op as as_op
 from adjointlab.worlds.call_sites import SimulatedCall, came_back
+from adjointlab.worlds.constants import Operator, c_int
+from adjointlab.worlds.constants import op as as_op
 from adjointlab.worlds.divergence import Divergence, Divergences, Place
 from adjointlab.worlds.parts import part_text
 from adjointlab.worlds.simulated.matching import Mailbox, unpickle

@@ -9,12 +9,13 @@ from typing import Any, Final, NoReturn
 
 from adjointlab import MPI
 from adjointlab.typing import Buffer, Status
-from adjointlab.worlds.arguments import c_int, elements, fill_status
-from adjointlab.worlds.arguments import source as as_source
-from adjointlab.worlds.arguments import tag as as_tag
+from adjointlab.worlds.arguments import elements
 from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_labels import label_of_call
 from adjointlab.worlds.call_sites import SimulatedCall, call_here
+from adjointlab.worlds.constants import c_int, fill_status
+from adjointlab.worlds.constants import source as as_source
+from adjointlab.worlds.constants import tag as as_tag
 from adjointlab.worlds.graph_arguments import Neighbours
 from adjointlab.worlds.interposition import means_comm_world
 from adjointlab.worlds.local_calls import LARGEST_TAG, LocalCalls

@@ -9,7 +9,7 @@ from operator import index
 from typing import TYPE_CHECKING
 
 from adjointlab import MPI
-from adjointlab.worlds.arguments import c_int, is_undefined
+from adjointlab.worlds.constants import c_int, is_undefined
 from adjointlab.worlds.graph_arguments import Weights, edges, neighbours, unmatched_edge
 from adjointlab.worlds.simulated.collectives import Disagreement, ObjectContribution
 from adjointlab.worlds.simulated.groups import SimulatedGroup

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adjointlab import MPI
-from adjointlab.worlds.arguments import Elements, Flat, Operator
+from adjointlab.worlds.arguments import Elements, Flat
+from adjointlab.worlds.constants import Operator
 
 __all__ = ["accumulate_into", "check", "fold", "fold_objects"]
 

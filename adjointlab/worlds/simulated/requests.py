@@ -7,8 +7,8 @@ from typing import Any
 
 from adjointlab import MPI
 from adjointlab.typing import Status
-from adjointlab.worlds.arguments import fill_status
 from adjointlab.worlds.call_sites import SimulatedCall, call_here
+from adjointlab.worlds.constants import fill_status
 from adjointlab.worlds.simulated.matching import Null
 from adjointlab.worlds.simulated.scheduler import Pending
 from adjointlab.worlds.simulated.simulation import Simulation

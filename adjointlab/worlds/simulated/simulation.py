@@ -13,8 +13,8 @@ from typing import Any, NoReturn, cast
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.typing import Status
-from adjointlab.worlds.arguments import fill_status, mark_cancelled
 from adjointlab.worlds.call_sites import call_site_of_thread, came_back
+from adjointlab.worlds.constants import fill_status, mark_cancelled
 from adjointlab.worlds.diagnosis import (
     POLLING,
     UNBUFFERED_SENDS,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adjointlab import MPI
-from adjointlab.worlds import arguments
+from adjointlab.worlds import constants
 from adjointlab.worlds.interposition import _redirection
 from adjointlab.worlds.simulated.communicator import Communicator
 from adjointlab.worlds.simulated.requests import SimulatedRequest
@@ -19,46 +19,46 @@ WORLD = SimulatedWorld(2)
 
 @pytest.mark.parametrize("op", list(MPI.Op), ids=lambda op: op.value)
 def test_operations_go_both_ways(op):
-    assert arguments.to_mpi4py(op) == getattr(theirs, op.value)
-    assert arguments.op(getattr(theirs, op.value)) is op
-    assert arguments.from_mpi4py(getattr(theirs, op.value)) is op
+    assert constants.to_mpi4py(op) == getattr(theirs, op.value)
+    assert constants.op(getattr(theirs, op.value)) is op
+    assert constants.from_mpi4py(getattr(theirs, op.value)) is op
 
 
 @pytest.mark.parametrize("name", ["ANY_SOURCE", "ANY_TAG", "PROC_NULL", "ROOT", "UNDEFINED"])
 def test_integers_go_to_mpi4py(name):
-    assert arguments.to_mpi4py(getattr(MPI, name)) == getattr(theirs, name)
+    assert constants.to_mpi4py(getattr(MPI, name)) == getattr(theirs, name)
 
 
 def test_integers_are_read_by_what_they_stand_for():
-    assert arguments.source(theirs.ANY_SOURCE) == MPI.ANY_SOURCE
-    assert arguments.source(theirs.PROC_NULL) == MPI.PROC_NULL
-    assert arguments.tag(theirs.ANY_TAG) == MPI.ANY_TAG
-    assert arguments.is_undefined(theirs.UNDEFINED)
-    assert arguments.source(3) == arguments.tag(3) == 3
-    assert arguments.to_mpi4py(3) == 3
+    assert constants.source(theirs.ANY_SOURCE) == MPI.ANY_SOURCE
+    assert constants.source(theirs.PROC_NULL) == MPI.PROC_NULL
+    assert constants.tag(theirs.ANY_TAG) == MPI.ANY_TAG
+    assert constants.is_undefined(theirs.UNDEFINED)
+    assert constants.source(3) == constants.tag(3) == 3
+    assert constants.to_mpi4py(3) == 3
 
 
-@pytest.mark.parametrize("name", sorted(arguments.DATATYPES))
+@pytest.mark.parametrize("name", sorted(constants.DATATYPES))
 def test_datatypes_go_both_ways(name):
-    ours = arguments.DATATYPES[name]
-    there = arguments.to_mpi4py(ours)
-    assert arguments.datatype(there).numpy == ours.numpy
+    ours = constants.DATATYPES[name]
+    there = constants.to_mpi4py(ours)
+    assert constants.datatype(there).numpy == ours.numpy
     assert there.Get_size() == np.dtype(ours.numpy).itemsize
 
 
 def test_buffer_specifications_are_translated_item_by_item():
     array = np.zeros(3)
-    translated = arguments.to_mpi4py([array, (1, 2), MPI.DOUBLE])
+    translated = constants.to_mpi4py([array, (1, 2), MPI.DOUBLE])
     assert translated[0] is array
     assert translated[1:] == [(1, 2), theirs.DOUBLE]
-    assert arguments.to_mpi4py(MPI.IN_PLACE) is theirs.IN_PLACE
+    assert constants.to_mpi4py(MPI.IN_PLACE) is theirs.IN_PLACE
 
 
 @pytest.mark.parametrize(("library", "dtype"), [(MPI, MPI.DOUBLE), (theirs, theirs.DOUBLE)])
 def test_a_status_of_either_library_is_filled(library, dtype):
     status = library.Status()
-    arguments.fill_status(status, MPI.PROC_NULL, 5, 16)
-    arguments.mark_cancelled(status)
+    constants.fill_status(status, MPI.PROC_NULL, 5, 16)
+    constants.mark_cancelled(status)
     assert (status.Get_source(), status.Get_tag(), status.Get_count(dtype)) == (library.PROC_NULL, 5, 2)
     assert status.count == 16
     assert status.Is_cancelled()
@@ -102,7 +102,7 @@ def test_arguments_that_are_left_out_are_those_of_mpi4py(ours):
             default = expected[argument.name].default
             if argument.default is not argument.empty or default is not argument.empty:
                 compared.add((name, argument.name))
-                assert arguments.to_mpi4py(argument.default) == default, (name, argument.name)
+                assert constants.to_mpi4py(argument.default) == default, (name, argument.name)
     some = {("Bcast", "root"), ("allreduce", "op"), ("Send", "tag"), ("Split", "color"), ("Ireduce", "op")}
     assert compared >= (some if ours is Communicator else {("Wait", "status")})
 

@@ -1,0 +1,270 @@
+"""Constants, datatypes and statuses of user code: those of :mod:`adjointlab.MPI`, which the worlds use, and mpi4py's.
+
+mpi4py's are translated on entry; :func:`to_mpi4py` goes the other way, for a communicator that is built on mpi4py. mpi4py is looked
+for in ``sys.modules`` and never imported, for it would initialize MPI: if nobody has imported it, nobody has a constant of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any, TypeAlias
+from weakref import ref
+
+import numpy as np
+
+from adjointlab import MPI
+from adjointlab.datatypes import Derivation
+from adjointlab.typing import Status
+
+__all__ = [
+    "Operator",
+    "c_int",
+    "datatype",
+    "datatype_of",
+    "fill_status",
+    "from_mpi4py",
+    "is_datatype",
+    "is_in_place",
+    "is_undefined",
+    "mark_cancelled",
+    "op",
+    "source",
+    "tag",
+    "to_mpi4py",
+]
+
+Operator: TypeAlias = "MPI.Op | Callable[[Any, Any], Any]"
+"""Reduction operation as user code gives it. mpi4py's, which can be called too, is translated on entry."""
+
+INTEGERS = ("ANY_SOURCE", "ANY_TAG", "PROC_NULL", "ROOT", "UNDEFINED")
+DATATYPES = {value.name: value for value in vars(MPI).values() if isinstance(value, MPI.Datatype)}
+BY_NUMPY = {value.numpy: value for value in DATATYPES.values() if value is not MPI.BYTE}
+CODES = {np.dtype(name).str[1:]: value for name, value in BY_NUMPY.items()} | {
+    np.dtype(name).char: value for name, value in BY_NUMPY.items()
+}
+# Codes of mpi4py's for the same types; and what has no constant in adjointlab.MPI, but a code and a NumPy dtype.
+CODES |= {"q": MPI.INT64_T, "Q": MPI.UINT64_T, "l": MPI.LONG, "Zf": MPI.COMPLEX, "Zd": MPI.DOUBLE_COMPLEX}
+CODES |= {"e": MPI.Datatype("FLOAT16", "float16"), "f2": MPI.Datatype("FLOAT16", "float16")}
+
+
+def op(value: object) -> Operator:
+    """Return the reduction operation `value` as adjointlab's; anything else callable is returned as it is."""
+    if isinstance(value, MPI.Op):
+        return value
+    mpi = _mpi4py()
+    if mpi is not None and isinstance(value, mpi.Op):
+        for ours in MPI.Op:
+            if value == getattr(mpi, ours.value):
+                return ours
+    if callable(value):
+        return value
+    raise TypeError(
+        f"{value!r} is no reduction operation; known are {', '.join(each.value for each in MPI.Op)}"
+    )
+
+
+def c_int(value: object) -> int:
+    """Return a number as mpi4py hands it to C, where it is of the type `int`; `TypeError` or `OverflowError` if it is none."""
+    # mpi4py cuts off fractions. A string has no such method, though int() would read it.
+    convert = getattr(value, "__int__", None)
+    if convert is None:
+        raise TypeError(f"an integer is required, not {value!r}")
+    number: int = convert()
+    if not -(2**31) <= number < 2**31:
+        raise OverflowError(f"{number} is too large for an int of C")
+    return number
+
+
+def source(value: int) -> int:
+    """Return a rank, `ANY_SOURCE`, `PROC_NULL` or `ROOT` as adjointlab's."""
+    return value if value >= 0 else _integer(value, ("ANY_SOURCE", "PROC_NULL", "ROOT"))
+
+
+def tag(value: int) -> int:
+    """Return a tag or `ANY_TAG` as adjointlab's."""
+    return value if value >= 0 else _integer(value, ("ANY_TAG",))
+
+
+def is_undefined(value: int) -> bool:
+    """Return True if `value` is `UNDEFINED`."""
+    return value < 0 and _integer(value, ("UNDEFINED",)) == MPI.UNDEFINED
+
+
+def is_in_place(value: object) -> bool:
+    """Return True if `value` stands for IN_PLACE (mpi4py takes None for it too)."""
+    if value is None or value is MPI.IN_PLACE:
+        return True
+    mpi = _mpi4py()
+    return mpi is not None and value is mpi.IN_PLACE
+
+
+def is_datatype(value: object) -> bool:
+    """Return True if `value` names a datatype: a constant of either library or a string code."""
+    if isinstance(value, MPI.Datatype | str):
+        return True
+    mpi = _mpi4py()
+    return mpi is not None and isinstance(value, mpi.Datatype)
+
+
+def datatype(value: object) -> MPI.Datatype:
+    """Return the datatype that `value` names; `KeyError` (as mpi4py raises) for an unknown code."""
+    if isinstance(value, MPI.Datatype):
+        return value
+    if isinstance(value, str):
+        if value in CODES:
+            return CODES[value]
+        raise KeyError(f"cannot map {value!r} to MPI datatype")
+    mpi = _mpi4py()
+    if mpi is not None and isinstance(value, mpi.Datatype):
+        if value == mpi.DATATYPE_NULL:
+            raise MPI.Exception("Invalid datatype: it has been freed, or is DATATYPE_NULL", MPI.ERR_TYPE)
+        if value.is_predefined:
+            return _datatype_from_mpi4py(mpi, value)
+        own, known = _of_mpi4py.get(id(value), (None, MPI.BYTE))
+        if own is None or own() is not value:
+            known = _datatype_from_mpi4py(mpi, value)
+            _of_mpi4py[id(value)] = ref(value, partial(_forget, id(value))), known
+        return known
+    raise TypeError(f"{value!r} is no datatype")
+
+
+# A derived datatype of many elements is read once. By its object, which cannot be hashed, and whose handle MPI may use again when it
+# is gone.
+_of_mpi4py: dict[int, tuple[ref[Any], MPI.Datatype]] = {}
+
+
+def _forget(key: int, _: object) -> None:
+    _of_mpi4py.pop(key, None)
+
+
+def _datatype_from_mpi4py(mpi: Any, value: Any) -> MPI.Datatype:
+    if value == mpi.BYTE:
+        return MPI.BYTE
+    if value.is_predefined:
+        if value.typestr in CODES:
+            return CODES[value.typestr]
+        raise _unknown(value)
+    old, combiner, parameters = value.decode()
+    if combiner == "STRUCT":
+        parameters["datatypes"] = [_datatype_from_mpi4py(mpi, each) for each in parameters["datatypes"]]
+    if combiner == "SUBARRAY":
+        is_fortran = parameters["order"] == mpi.ORDER_FORTRAN
+        parameters["order"] = MPI.ORDER_FORTRAN if is_fortran else MPI.ORDER_C
+    base = MPI.BYTE if combiner == "STRUCT" else _datatype_from_mpi4py(mpi, old)
+    constructor = getattr(base, f"Create_{combiner.lower()}", None)
+    if constructor is None:
+        raise _unknown(value)
+    made: MPI.Datatype = constructor(**parameters)
+    # Extents are up to the library, as of a structure after which the next one would not be aligned. Whether it is committed is not
+    # to be learnt from mpi4py.
+    return made.Create_resized(value.lb, value.extent).Commit()
+
+
+def _unknown(value: Any) -> NotImplementedError:
+    return NotImplementedError(
+        f"{value.Get_name() or 'this derived datatype'}: not known on simulated ranks; copy the elements into an array of their own "
+        "(numpy.ascontiguousarray) and send that, or check it under mpiexec"
+    )
+
+
+@lru_cache(maxsize=64)
+def datatype_of(dtype: np.dtype[Any]) -> MPI.Datatype:
+    """Return the datatype of the elements of a NumPy array; `KeyError`, as mpi4py raises, if MPI has none."""
+    if not dtype.isnative:
+        raise BufferError(f"format string {dtype.str!r} with non-native byte order")
+    found = BY_NUMPY.get(dtype.name) or CODES.get(dtype.char)
+    if found is not None:
+        return found
+    if dtype.kind in "biufc":
+        return MPI.Datatype(dtype.name.upper(), dtype.name)
+    if dtype.kind in "SV" and dtype.names is None:
+        return MPI.BYTE
+    raise KeyError(f"cannot map {dtype.str!r} to MPI datatype")
+
+
+def fill_status(status: Status | None, source: int, tag: int, nbytes: int) -> None:
+    """Write the source, tag and size of a message into `status`, ours or mpi4py's (then with mpi4py's constants)."""
+    if status is None:
+        return
+    if not isinstance(status, MPI.Status):
+        source, tag = to_mpi4py(source), to_mpi4py(tag)
+    status.Set_source(source)
+    status.Set_tag(tag)
+    status.Set_cancelled(False)  # it may be that of an earlier receive
+    status.count = nbytes
+
+
+def mark_cancelled(status: Status | None) -> None:
+    """Mark `status`, ours or mpi4py's, as that of a cancelled receive."""
+    if status is not None:
+        status.Set_cancelled(True)
+
+
+def from_mpi4py(value: object) -> Any:
+    """Return adjointlab's constant for mpi4py's; an integer is read as a rank, and what is no constant returned as it is."""
+    if type(value) is int or type(value) is MPI.Constant:
+        return source(value)
+    mpi = _mpi4py()
+    if mpi is None:
+        return value
+    if isinstance(value, mpi.Op):
+        return op(value)
+    if isinstance(value, mpi.Datatype):
+        return datatype(value)
+    return MPI.IN_PLACE if value is mpi.IN_PLACE else value
+
+
+def to_mpi4py(value: object) -> Any:
+    """Return the mpi4py constant for adjointlab's; a buffer specification is translated item by item.
+
+    What is no constant is returned as it is. mpi4py must be imported.
+    """
+    if type(value) is int or type(value) is MPI.Constant:
+        return _ours_to_theirs().get(value, value) if value < 0 else value
+    if isinstance(value, list | tuple):
+        return type(value)(to_mpi4py(item) for item in value)
+    if isinstance(value, MPI.Op):
+        return getattr(_mpi4py(), value.value)
+    if value is MPI.IN_PLACE:
+        return _mpi4py().IN_PLACE
+    if isinstance(value, MPI.Datatype):
+        if value.derivation is not None:
+            return _made_by_mpi4py(value.derivation, value.derivation.is_committed)
+        mpi = _mpi4py()
+        named = getattr(mpi, value.name, None)
+        return (
+            named if isinstance(named, mpi.Datatype) else mpi.Datatype.fromcode(np.dtype(value.numpy).str[1:])
+        )
+    return value
+
+
+@lru_cache(maxsize=256)  # MPI's own has to be kept while a message with it is under way
+def _made_by_mpi4py(derivation: Derivation, is_committed: bool) -> Any:
+    mpi, (old, constructor, arguments) = _mpi4py(), derivation.recipe
+    order = {MPI.ORDER_C: mpi.ORDER_C, MPI.ORDER_FORTRAN: mpi.ORDER_FORTRAN}
+    translated = [order.get(each, each) if type(each) is int else to_mpi4py(each) for each in arguments]
+    made = getattr(mpi.Datatype if old is None else to_mpi4py(old), constructor)(*translated)
+    return made.Commit() if is_committed else made
+
+
+def _mpi4py() -> Any:
+    """Return mpi4py.MPI if somebody has imported it, else None."""
+    return sys.modules.get("mpi4py.MPI")
+
+
+def _integer(value: int, names: tuple[str, ...]) -> int:
+    """Return which of our constants `value` is, read as ours and, if mpi4py is imported, as mpi4py's; or `value`."""
+    mpi = _mpi4py()
+    for name in names:
+        ours: int = getattr(MPI, name)
+        if value == ours or (mpi is not None and value == getattr(mpi, name)):
+            return ours
+    return value
+
+
+@lru_cache(maxsize=1)
+def _ours_to_theirs() -> dict[int, int]:
+    mpi = _mpi4py()
+    return {getattr(MPI, name): getattr(mpi, name) for name in INTEGERS}
