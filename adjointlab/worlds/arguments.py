@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from types import ModuleType
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, Final, NamedTuple, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,10 @@ from adjointlab.typing import Buffer
 from adjointlab.worlds.constants import datatype, datatype_of, is_datatype
 from adjointlab.worlds.scattered import scattered
 
-__all__ = ["Blocks", "Elements", "Flat", "blocks", "elements", "typed_blocks", "unpack_typed"]
+__all__ = ["REFUSALS", "Blocks", "Elements", "Flat", "blocks", "elements", "typed_blocks", "unpack_typed"]
+
+REFUSALS: Final = (ArithmeticError, BufferError, LookupError, RuntimeError, TypeError, ValueError)
+"""Exceptions with which a buffer is refused that mpi4py refuses too, or that only the MPI library knows how to read."""
 
 Flat = npt.NDArray[Any]
 """One-dimensional view of a user's buffer; in memory of a device a :class:`~adjointlab.core.arrays.device_buffer.DeviceBuffer`."""
@@ -383,14 +386,10 @@ def _as_numpy(buffer: Any) -> Flat:
 def _per_rank(values: Any, ranks: int, what: str) -> list[int]:
     if np.ndim(values) == 0:
         return [_index(values, what)] * ranks
-    listed = [_index(value, what) for value in _listed(values)]
+    listed = [_index(value, what) for value in values]
     if len(listed) != ranks:
         raise ValueError(f"expecting {ranks} items, got {len(listed)}")
     return listed
-
-
-def _listed(values: Any) -> Sequence[Any]:
-    return values.tolist() if hasattr(values, "tolist") else list(values)
 
 
 def _index(value: SupportsIndex, what: str) -> int:

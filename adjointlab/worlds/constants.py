@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
-from weakref import ref
+from weakref import WeakKeyDictionary, finalize, ref
 
 import numpy as np
 
@@ -20,18 +20,17 @@ from adjointlab.typing import Status
 
 __all__ = [
     "Operator",
+    "as_op",
+    "as_source",
+    "as_tag",
     "c_int",
     "datatype",
     "datatype_of",
     "fill_status",
-    "from_mpi4py",
     "is_datatype",
     "is_in_place",
     "is_undefined",
     "mark_cancelled",
-    "op",
-    "source",
-    "tag",
     "to_mpi4py",
 ]
 
@@ -49,7 +48,7 @@ CODES |= {"q": MPI.INT64_T, "Q": MPI.UINT64_T, "l": MPI.LONG, "Zf": MPI.COMPLEX,
 CODES |= {"e": MPI.Datatype("FLOAT16", "float16"), "f2": MPI.Datatype("FLOAT16", "float16")}
 
 
-def op(value: object) -> Operator:
+def as_op(value: object) -> Operator:
     """Return the reduction operation `value` as adjointlab's; anything else callable is returned as it is."""
     if isinstance(value, MPI.Op):
         return value
@@ -77,12 +76,12 @@ def c_int(value: object) -> int:
     return number
 
 
-def source(value: int) -> int:
+def as_source(value: int) -> int:
     """Return a rank, `ANY_SOURCE`, `PROC_NULL` or `ROOT` as adjointlab's."""
     return value if value >= 0 else _integer(value, ("ANY_SOURCE", "PROC_NULL", "ROOT"))
 
 
-def tag(value: int) -> int:
+def as_tag(value: int) -> int:
     """Return a tag or `ANY_TAG` as adjointlab's."""
     return value if value >= 0 else _integer(value, ("ANY_TAG",))
 
@@ -202,20 +201,6 @@ def mark_cancelled(status: Status | None) -> None:
         status.Set_cancelled(True)
 
 
-def from_mpi4py(value: object) -> Any:
-    """Return adjointlab's constant for mpi4py's; an integer is read as a rank, and what is no constant returned as it is."""
-    if type(value) is int or type(value) is MPI.Constant:
-        return source(value)
-    mpi = _mpi4py()
-    if mpi is None:
-        return value
-    if isinstance(value, mpi.Op):
-        return op(value)
-    if isinstance(value, mpi.Datatype):
-        return datatype(value)
-    return MPI.IN_PLACE if value is mpi.IN_PLACE else value
-
-
 def to_mpi4py(value: object) -> Any:
     """Return the mpi4py constant for adjointlab's; a buffer specification is translated item by item.
 
@@ -231,7 +216,7 @@ def to_mpi4py(value: object) -> Any:
         return _mpi4py().IN_PLACE
     if isinstance(value, MPI.Datatype):
         if value.derivation is not None:
-            return _made_by_mpi4py(value.derivation, value.derivation.is_committed)
+            return _made_by_mpi4py(value.derivation)
         mpi = _mpi4py()
         named = getattr(mpi, value.name, None)
         return (
@@ -240,13 +225,21 @@ def to_mpi4py(value: object) -> Any:
     return value
 
 
-@lru_cache(maxsize=256)  # MPI's own has to be kept while a message with it is under way
-def _made_by_mpi4py(derivation: Derivation, is_committed: bool) -> Any:
-    mpi, (old, constructor, arguments) = _mpi4py(), derivation.recipe
-    order = {MPI.ORDER_C: mpi.ORDER_C, MPI.ORDER_FORTRAN: mpi.ORDER_FORTRAN}
-    translated = [order.get(each, each) if type(each) is int else to_mpi4py(each) for each in arguments]
-    made = getattr(mpi.Datatype if old is None else to_mpi4py(old), constructor)(*translated)
-    return made.Commit() if is_committed else made
+_MADE: WeakKeyDictionary[Derivation, dict[bool, Any]] = WeakKeyDictionary()
+"""MPI's datatypes of each derivation of ours, the one that is committed and the one that is not, for as long as that is used."""
+
+
+def _made_by_mpi4py(derivation: Derivation) -> Any:
+    made, is_committed = _MADE.setdefault(derivation, {}), derivation.is_committed
+    if is_committed not in made:
+        mpi, (old, constructor, arguments) = _mpi4py(), derivation.recipe
+        order = {MPI.ORDER_C: mpi.ORDER_C, MPI.ORDER_FORTRAN: mpi.ORDER_FORTRAN}
+        translated = [order.get(each, each) if type(each) is int else to_mpi4py(each) for each in arguments]
+        new = getattr(mpi.Datatype if old is None else to_mpi4py(old), constructor)(*translated)
+        made[is_committed] = new.Commit() if is_committed else new
+        # Messages that are under way keep it. At the end of the process MPI may be gone, and frees everything by itself.
+        finalize(derivation, new.Free).atexit = False
+    return made[is_committed]
 
 
 def _mpi4py() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["counts_text", "part_text"]
+__all__ = ["counts_text", "of_ranks", "part_text"]
 
 
 def part_text(sender: int, receiver: int, sent: str, expected: str) -> str:
@@ -19,3 +19,8 @@ def counts_text(sent: Sequence[int] | None, expected: Sequence[int] | None) -> s
     counts = {"sending": sent, "expecting": expected}
     listed = [f"{word} {list(each)}" for word, each in counts.items() if each is not None]
     return f", {' and '.join(listed)} elements" if listed else ""
+
+
+def of_ranks(members: Sequence[int], ranks: int) -> str:
+    """Return " of ranks 0, 2" for a communicator or group of these; empty if it has all of so many `ranks`."""
+    return "" if len(members) == ranks else f" of ranks {', '.join(map(str, members))}"

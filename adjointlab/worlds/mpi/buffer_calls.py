@@ -17,7 +17,7 @@ from adjointlab import MPI as ours
 from adjointlab.core import arrays
 from adjointlab.devices.cuda_aware_mpi import OVERRIDE, loaded_library
 from adjointlab.typing import Buffer, Status
-from adjointlab.worlds.arguments import elements
+from adjointlab.worlds.arguments import REFUSALS, elements
 from adjointlab.worlds.call_labels import CallLabel, label_of_call
 from adjointlab.worlds.call_sites import call_site
 from adjointlab.worlds.constants import to_mpi4py
@@ -92,7 +92,7 @@ def _as_bytes(buf: Buffer) -> Any:
     if isinstance(buf, list | tuple):
         try:
             found = elements(buf, writable=True)
-        except Exception:  # what MPI is about to refuse
+        except REFUSALS:
             return native(buf)
         # Of a derived datatype the elements may lie apart.
         return native(buf) if found.is_derived else [found.array, MPI.BYTE]

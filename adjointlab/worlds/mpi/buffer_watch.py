@@ -15,9 +15,9 @@ from mpi4py import MPI
 
 from adjointlab.core.arrays.device_buffer import DeviceBuffer
 from adjointlab.typing import Buffer
-from adjointlab.worlds.arguments import Flat, blocks, elements
+from adjointlab.worlds.arguments import REFUSALS, Flat, blocks, elements
 from adjointlab.worlds.constants import is_in_place
-from adjointlab.worlds.mpi.calls import PARAMETERS
+from adjointlab.worlds.mpi.calls import PARAMETERS, by_name
 from adjointlab.worlds.scattered import is_scattered
 
 __all__ = ["BufferWatch", "CollectiveWatcher", "watch_receive", "watch_send"]
@@ -123,7 +123,7 @@ def _arrays(spec: Buffer) -> Sequence[Flat] | None:
 def _known(read: Callable[[], Sequence[Flat]]) -> Sequence[Flat] | None:
     try:
         arrays = read()
-    except Exception:  # what is not known without MPI
+    except REFUSALS:
         return None
     return None if any(map(is_scattered, arrays)) else arrays
 
@@ -151,7 +151,7 @@ class CollectiveWatcher:
 
     def __call__(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> BufferWatch | None:
         """Watch for a call with these arguments; None where its buffers are not known."""
-        given = {**dict(zip(self._parameters, arguments, strict=False)), **keywords}
+        given = by_name(self._parameters, arguments, keywords)
         is_root = given.get("root", 0) == self._comm.rank
         kind = self._kind
         if kind == "bcast":

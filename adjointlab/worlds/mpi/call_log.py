@@ -18,15 +18,17 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from adjointlab import MPI as ours
+from adjointlab.quantities import counted
 from adjointlab.typing import Buffer
 from adjointlab.worlds.applications import ApplicationMarks, crossed_collective
-from adjointlab.worlds.arguments import blocks
+from adjointlab.worlds.arguments import REFUSALS, blocks
 from adjointlab.worlds.arguments import elements as elements_of
 from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_sites import CallSite, came_back
-from adjointlab.worlds.constants import is_in_place, op
-from adjointlab.worlds.mpi.calls import PARAMETERS
+from adjointlab.worlds.constants import as_op, is_in_place
+from adjointlab.worlds.mpi.calls import PARAMETERS, by_name
 from adjointlab.worlds.mpi.message_log import MessageLogSummary
+from adjointlab.worlds.parts import part_text
 
 __all__ = [
     "DESCRIBED",
@@ -276,7 +278,7 @@ def _mismatched_blocks(logs: Mapping[int, CallLogSummary]) -> Iterator[Mismatch]
         if disagreement := block_disagreement(calls):
             sender, receiver, sent, expected = disagreement
             ranks = list(logs)
-            reason = f"rank {ranks[sender]} sends {sent} elements to rank {ranks[receiver]}, which expects {expected}"
+            reason = part_text(ranks[sender], ranks[receiver], counted(sent, "element"), str(expected))
             yield Mismatch(index, ranks[sender], ranks[receiver], reason)
             return
         agreeing.add(key)
@@ -362,7 +364,7 @@ class SignatureReader:
         self, arguments: Sequence[Any], keywords: Mapping[str, Any], code: CodeType, instruction: int
     ) -> CallEntry:
         """Entry of the log for a call with these arguments at this place in user code."""
-        given = {**dict(zip(self.parameters, arguments, strict=False)), **keywords}
+        given = by_name(self.parameters, arguments, keywords)
         root, op = given.get("root", self.default_root), given.get("op", self.default_op)
         dtype: object = None
         count: Counts = None
@@ -400,7 +402,7 @@ class SignatureReader:
             return None, None
         try:
             found = blocks(spec, self.size, writable=False)
-        except Exception:  # derived datatypes, memory of a device: MPI knows
+        except REFUSALS:
             return None, None
         return found.array.dtype, tuple(found.counts)
 
@@ -413,14 +415,14 @@ def _type_and_count(spec: Buffer, blocks: int = 1) -> tuple[object, int | None]:
         return None, None
     try:
         found = elements_of(spec, writable=False, blocks=blocks)
-    except Exception:  # derived datatypes, memory of a device: MPI knows
+    except REFUSALS:
         return None, None
     return found.array.dtype, found.array.size
 
 
 def _operation(value: object) -> str:
     try:
-        known = op(value)
+        known = as_op(value)
     except TypeError:
         return str(value)
     return str(known.value) if isinstance(known, ours.Op) else "an operation of user code"

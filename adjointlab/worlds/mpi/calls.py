@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 from mpi4py import MPI
 
@@ -38,6 +38,14 @@ PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """mpi4py's parameters of each call, in order, by its name in lower case (of a collective, without the "I")."""
 
+
+def by_name(
+    parameters: Sequence[str], arguments: Sequence[object], keywords: Mapping[str, object]
+) -> dict[str, Any]:
+    """The arguments of a call with these parameters, by their names."""
+    return {**dict(zip(parameters, arguments, strict=False)), **keywords}
+
+
 _SHOWN: Final = frozenset({"comm", "dest", "group", "source", "tag", "sendtag", "recvtag", "root"})
 
 
@@ -66,7 +74,7 @@ class GuardedCall(NamedTuple):
     def __str__(self) -> str:
         if self.label is not None:
             return str(self.label)
-        given = {**dict(zip(self._parameters, self.arguments, strict=False)), **(self.keywords or {})}
+        given = by_name(self._parameters, self.arguments, self.keywords or {})
         if comm := self.comm.Get_name():
             given["comm"] = comm
         shown = ", ".join(f"{key}={_constant(key, value)}" for key, value in given.items() if key in _SHOWN)

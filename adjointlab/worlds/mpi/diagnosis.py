@@ -13,6 +13,7 @@ from adjointlab.worlds.diagnosis import POLLING, UNBUFFERED_SENDS, cycle_line, h
 from adjointlab.worlds.divergence import Place, divergence_lines
 from adjointlab.worlds.mpi.call_log import CallLogSummary, CommKey, RunStatistics, first_mismatch
 from adjointlab.worlds.mpi.message_log import message_mismatches
+from adjointlab.worlds.parts import of_ranks
 from adjointlab.worlds.world import Blocked, Finding, FindingKind, Outcome, PeerFailed, Returned
 
 __all__ = ["communicating", "conclude"]
@@ -127,7 +128,7 @@ def _mismatches(
                 f"rank {most} goes on" if further is None else further.by_rank(most),
                 f"rank {fewest} has ended after {index}",
             ]
-        heading_line = f"in collective {index + 1}{_of_ranks(key, statistics)}, {reason}"
+        heading_line = f"in collective {index + 1}{of_ranks(key[0], len(statistics))}, {reason}"
         lines = [heading_line, *(f"  {call}" for call in calls)]
         lines += _divergence_lines([key], statistics, before=index)
         yield Finding(FindingKind.MISMATCHED_COLLECTIVE, "\n".join(lines))
@@ -141,17 +142,12 @@ def _logs(key: CommKey, statistics: Sequence[RunStatistics]) -> dict[int, CallLo
     return {rank: statistics[rank].logs.get(key, CallLogSummary(0, 0, ())) for rank in key[0]}
 
 
-def _of_ranks(key: CommKey, statistics: Sequence[RunStatistics]) -> str:
-    members, _ = key
-    return "" if len(members) == len(statistics) else f" of ranks {', '.join(map(str, members))}"
-
-
 def _divergence_lines(
     keys: Iterable[CommKey], statistics: Sequence[RunStatistics], before: int | None = None
 ) -> tuple[str, ...]:
     """Line on the first collective that ranks called from different places, among the first `before` of each communicator."""
     return divergence_lines(
-        (index, _of_ranks(key, statistics), places)
+        (index, of_ranks(key[0], len(statistics)), places)
         for key in keys
         for index, places in _places(_logs(key, statistics), before)
     )

@@ -17,10 +17,9 @@ from mpi4py import MPI
 from adjointlab import MPI as ours
 from adjointlab.typing import Buffer, Status
 from adjointlab.worlds.applications import ApplicationMarks, crossed_message
-from adjointlab.worlds.arguments import elements
+from adjointlab.worlds.arguments import REFUSALS, elements
 from adjointlab.worlds.call_sites import CallSite
-from adjointlab.worlds.constants import source as as_source
-from adjointlab.worlds.constants import tag as as_tag
+from adjointlab.worlds.constants import as_source, as_tag
 
 __all__ = [
     "OBJECT",
@@ -41,7 +40,7 @@ Content: TypeAlias = tuple[object, int]
 OBJECT: Final = "an object"
 BYTES: Final = "bytes"
 UNKNOWN: Final = "unknown"
-"""A derived datatype, or memory of a device: not compared."""
+"""What only the MPI library can read: not compared."""
 
 SendEntry: TypeAlias = tuple[int, int, str, object, int, CodeType, int]
 """Destination, tag, call, content, code object and instruction. A bare tuple, because a named one takes ten times as long."""
@@ -79,7 +78,7 @@ def content_of(spec: Buffer) -> Content:
         return spec.dtype, spec.nbytes
     try:
         found = elements(spec, writable=False)
-    except Exception:  # derived datatypes, memory of a device: MPI knows
+    except REFUSALS:
         return UNKNOWN, 0
     return (BYTES if found.datatype is ours.BYTE else found.array.dtype), found.array.nbytes
 

@@ -18,7 +18,7 @@ from adjointlab.typing import Buffer
 from adjointlab.worlds.arguments import Blocks, blocks, elements, unpack_typed
 from adjointlab.worlds.constants import to_mpi4py
 from adjointlab.worlds.interposition import own_handle
-from adjointlab.worlds.mpi.calls import PARAMETERS
+from adjointlab.worlds.mpi.calls import PARAMETERS, by_name
 from adjointlab.worlds.mpi.communicator_base import CommBase
 from adjointlab.worlds.scattered import is_scattered
 
@@ -42,7 +42,7 @@ def in_blocking_order(comm: CommBase, name: str, start: Start) -> Start:
     start_of_blocks = getattr(grid, "Ineighbor_alltoallw" if name.endswith("w") else "Ineighbor_alltoallv")
 
     def started(arguments: Sequence[Buffer], keywords: Mapping[str, object]) -> MPI.Request:
-        given = {**dict(zip(PARAMETERS[name.lower()], arguments, strict=False)), **keywords}
+        given = by_name(PARAMETERS[name.lower()], arguments, keywords)
         send, receive = (_in_blocks(name, given[key], len(order)) for key in ("sendbuf", "recvbuf"))
         buffer, counts, displacements, kinds = receive
         swapped = [[each[place] for place in order] for each in (counts, displacements)]

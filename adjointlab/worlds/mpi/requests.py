@@ -13,7 +13,7 @@ from mpi4py import MPI
 from adjointlab import MPI as ours
 from adjointlab.typing import Status
 from adjointlab.worlds.call_sites import CallSite, call_site
-from adjointlab.worlds.constants import fill_status, mark_cancelled, source, tag
+from adjointlab.worlds.constants import as_source, as_tag, fill_status, mark_cancelled
 from adjointlab.worlds.mpi.buffer_watch import BufferWatch
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.guard import Guard
@@ -26,7 +26,7 @@ __all__ = ["GuardedRequest", "ObjectReceive", "ReceiveQueue", "fill"]
 def fill(status: Status | None, found: MPI.Status) -> None:
     """Copy what MPI found into the status that user code gave, if it gave one; ours or mpi4py's."""
     if status is not None and status is not found:
-        fill_status(status, source(found.Get_source()), tag(found.Get_tag()), found.Get_count(MPI.BYTE))
+        fill_status(status, as_source(found.Get_source()), as_tag(found.Get_tag()), found.Get_count(MPI.BYTE))
         if found.Is_cancelled():
             mark_cancelled(status)
 

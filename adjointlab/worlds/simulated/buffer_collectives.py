@@ -17,8 +17,7 @@ from adjointlab import MPI
 from adjointlab.quantities import counted
 from adjointlab.typing import Buffer, Communicator
 from adjointlab.worlds.arguments import Blocks, Elements, Flat, blocks, elements, typed_blocks
-from adjointlab.worlds.constants import Operator, is_in_place
-from adjointlab.worlds.constants import op as as_op
+from adjointlab.worlds.constants import Operator, as_op, is_in_place
 from adjointlab.worlds.parts import counts_text
 from adjointlab.worlds.simulated.collectives import (
     Contribution,

@@ -24,10 +24,9 @@ from adjointlab import MPI
 from adjointlab.typing import Communicator
 from adjointlab.worlds.applications import crossed_collective
 from adjointlab.worlds.call_sites import SimulatedCall, came_back
-from adjointlab.worlds.constants import Operator, c_int
-from adjointlab.worlds.constants import op as as_op
+from adjointlab.worlds.constants import Operator, as_op, c_int
 from adjointlab.worlds.divergence import Divergence, Divergences, Place
-from adjointlab.worlds.parts import part_text
+from adjointlab.worlds.parts import of_ranks, part_text
 from adjointlab.worlds.simulated.matching import Mailbox, unpickle
 from adjointlab.worlds.simulated.reductions import fold_objects
 from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
@@ -330,8 +329,7 @@ class SharedCommunicator:
 
     @property
     def _of_ranks(self) -> str:
-        is_of_all = len(self.members) == len(self._scheduler.tasks)
-        return "" if is_of_all else f" of ranks {', '.join(map(str, self.members))}"
+        return of_ranks(self.members, len(self._scheduler.tasks))
 
     def _finding(
         self,

@@ -13,9 +13,7 @@ from adjointlab.worlds.arguments import elements
 from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_labels import label_of_call
 from adjointlab.worlds.call_sites import SimulatedCall, call_here
-from adjointlab.worlds.constants import c_int, fill_status
-from adjointlab.worlds.constants import source as as_source
-from adjointlab.worlds.constants import tag as as_tag
+from adjointlab.worlds.constants import as_source, as_tag, c_int, fill_status
 from adjointlab.worlds.graph_arguments import Neighbours
 from adjointlab.worlds.interposition import means_comm_world
 from adjointlab.worlds.local_calls import LARGEST_TAG, LocalCalls

@@ -36,8 +36,8 @@ def _truth(test: Callable[[bool, bool], bool]) -> Callable[[Any, Any], bool]:
 OPERATIONS = {
     MPI.SUM: Operation(np.add, operator.add, "iufc"),
     MPI.PROD: Operation(np.multiply, operator.mul, "iufc"),
-    MPI.MAX: Operation(np.maximum, lambda a, b: b if b > a else a, "iuf"),
-    MPI.MIN: Operation(np.minimum, lambda a, b: b if b < a else a, "iuf"),
+    MPI.MAX: Operation(np.maximum, max, "iuf"),
+    MPI.MIN: Operation(np.minimum, min, "iuf"),
     MPI.LAND: Operation(np.logical_and, _truth(operator.and_), "biu"),
     MPI.LOR: Operation(np.logical_or, _truth(operator.or_), "biu"),
     MPI.LXOR: Operation(np.logical_xor, _truth(operator.xor), "biu"),

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from adjointlab.worlds.call_sites import user_frame
 from adjointlab.worlds.diagnosis import heading
 from adjointlab.worlds.divergence import Place, divergence_lines
+from adjointlab.worlds.parts import of_ranks
 from adjointlab.worlds.torch.calls import GroupSummary, LoggedCall
 from adjointlab.worlds.torch.splits import unequal_splits
 from adjointlab.worlds.world import (
@@ -218,7 +219,7 @@ def _mismatches(outcomes: Sequence[Outcome], statistics: Sequence[RankStatistics
         mismatch = _different(logs) or _other_splits(logs) or _left_alone(logs, outcomes)
         if mismatch is not None:
             lines = [
-                f"in collective {mismatch.position + 1}{_of_ranks(logs, len(outcomes))}, {mismatch.text}"
+                f"in collective {mismatch.position + 1}{of_ranks(_members(logs), len(outcomes))}, {mismatch.text}"
             ]
             lines += _divergence_lines([logs], len(outcomes), before=mismatch.position)
             yield Finding(FindingKind.MISMATCHED_COLLECTIVE, "\n".join(lines))
@@ -237,9 +238,8 @@ def _complete_logs(statistics: Sequence[RankStatistics]) -> Iterator[Logs]:
             yield logs
 
 
-def _of_ranks(logs: Logs, ranks: int) -> str:
-    members = next(iter(logs.values())).members
-    return "" if len(members) == ranks else f" of ranks {', '.join(map(str, members))}"
+def _members(logs: Logs) -> Sequence[int]:
+    return next(iter(logs.values())).members
 
 
 def _divergence_lines(groups: Iterable[Logs], ranks: int, before: int | None = None) -> tuple[str, ...]:
@@ -247,7 +247,7 @@ def _divergence_lines(groups: Iterable[Logs], ranks: int, before: int | None = N
     return divergence_lines(
         (
             index,
-            _of_ranks(logs, ranks),
+            of_ranks(_members(logs), ranks),
             dict(zip(logs, (Place(call.where, call.in_backward) for call in calls), strict=True)),
         )
         for logs in groups

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 
 import numpy as np
@@ -173,3 +174,17 @@ def test_no_change_of_a_buffer_is_lost(count, shape):
         assert watch.misuse() == "changed the send buffer"
         sent[...] = kept
     assert not watch.misuse()
+
+
+def test_a_datatype_of_mpi_is_freed_with_the_last_use_of_ours():
+    from adjointlab.worlds.constants import to_mpi4py
+
+    ours = MPI.DOUBLE.Create_vector(2, 1, 3).Commit()
+    theirs = to_mpi4py(ours)
+    assert to_mpi4py(ours) is theirs
+    assert theirs.Get_extent() == (0, 32)
+    ours.Free()
+    assert to_mpi4py(ours) is not theirs
+    del ours
+    gc.collect()
+    assert not theirs

@@ -83,11 +83,11 @@ MISMATCHES = {
         lambda comm: gathered(comm, [2, 1, *[2] * (comm.size - 2)]),
         lambda comm: gathered(comm, [2] * comm.size),
     ),
-    "rank 0 sends 1 elements to rank 1, which expects 2": (
+    "rank 0 sends 1 element to rank 1, which expects 2": (
         lambda comm: comm.Scatterv([np.ones(9), [2] + [1] * (comm.size - 1)], np.ones(2)),
         lambda comm: comm.Scatterv(None, np.ones(2)),
     ),
-    "rank 0 sends 1 elements to rank 1, which expects 2, of all to all": (
+    "rank 0 sends 1 element to rank 1, which expects 2, of all to all": (
         lambda comm: exchanged(comm, [1] * comm.size, [1] * comm.size),
         lambda comm: exchanged(comm, [1] * comm.size, [2] * comm.size),
     ),
