@@ -91,9 +91,8 @@ class CheckResult(Drawable):
     unwritten: str = ""  # why a failure could not be stored
     replayed: Path | None = None  # the stored case, where no fresh ones were drawn
     known: str = ""  # where a list says that this fails, and why
-    has_larger_failures: bool = (
-        False  # stored ones, on more ranks than there are, so that they were not replayed
-    )
+    # Stored ones, on more ranks than there are, so that they were not replayed.
+    has_larger_failures: bool = False
 
     @cached_property
     def subject(self) -> str:
@@ -230,10 +229,9 @@ def run_check(
         raise SearchInterrupted(signal_of(interrupt), kept(found, failures[-1], folder)) from interrupt
     except Exhausted:
         raise
-    except (
-        BaseException
-    ) as error:  # a SubjectError, SystemExit and pytest's `skip` among them: the next check has its turn
-        # On all ranks alike: `lead` raises the leader's exception everywhere.
+    except BaseException as error:
+        # A SubjectError, SystemExit and pytest's `skip` among them: the next check has its turn. On all ranks alike, for `lead` raises
+        # the leader's exception everywhere.
         result = _failed_search(world, found.subject, check, seed, error)
     put_back()  # what a strategy may have replaced since the last run
     finished = CheckResult(found, result)

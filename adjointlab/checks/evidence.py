@@ -64,9 +64,8 @@ class ComparedMatrices:
     of_adjoint: bool = False
     is_whole: bool = True
     hint: Hint | None = None
-    declaration: str = (
-        ""  # such as "y were declared invariant", with which the two directions would be adjoint
-    )
+    # Such as "y were declared invariant", with which the two directions would be adjoint.
+    declaration: str = ""
 
     def beside(self, name: str, matrix: NumpyArray) -> ComparedMatrices:
         """The same matrices and the same window of another one."""

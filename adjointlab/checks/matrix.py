@@ -87,9 +87,8 @@ class ProbedMatrices:
     unlike_batch: Direction | None  # in which a basis vector alone gave another column than in its batch
     tolerance: float
     gain: int  # as declared; 0 where it is not
-    without_graph: tuple[
-        str, ...
-    ] = ()  # outputs that do not require a gradient here, though torch is to differentiate
+    # Outputs that do not require a gradient here, though torch is to differentiate.
+    without_graph: tuple[str, ...] = ()
     programs: tuple[Program, Program] | None = None  # the specification, where rank 0 was asked for it
     repeated: BothDirections[Repeated] = field(default_factory=lambda: BothDirections(Repeated(), Repeated()))
     precision: int = 53

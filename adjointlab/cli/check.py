@@ -13,9 +13,7 @@ from adjointlab.cli.check_report import CheckReport
 from adjointlab.cli.check_run import CHECKS_FOR_A_PROCESS, CheckRun
 from adjointlab.cli.device import usable_device
 from adjointlab.cli.loading import loading_shown
-from adjointlab.cli.output import (
-    Output,
-)
+from adjointlab.cli.output import Output
 from adjointlab.cli.parameters import (
     Cases,
     Colour,

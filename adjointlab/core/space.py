@@ -560,9 +560,8 @@ def check_writable(name: str, array: Array, rank: int) -> None:
 
 
 def _check_library(name: str, array: Array, other: Array, other_name: str, rank: int) -> None:
-    if type(array) is not type(
-        other
-    ):  # else the quick answer; subclasses of one library's array class are told apart here
+    # Nearly always of one type; subclasses of one library's array class are told apart here.
+    if type(array) is not type(other):
         library, expected = arrays.library_of(array), arrays.library_of(other)
         if library != expected:
             raise ValueError(

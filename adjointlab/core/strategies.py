@@ -124,7 +124,9 @@ def shapes(
     if divisible_by is None:
         return sides
     if len(divisible_by) != order:
-        raise ValueError(f"divisible_by: {divisible_by} has not {order} entries, one for each dimension")
+        raise ValueError(
+            f"divisible_by: {divisible_by} does not have {order} entries, one for each dimension"
+        )
     return sides.map(lambda shape: _rounded_up(shape, divisible_by))
 
 
@@ -186,7 +188,7 @@ def layouts(
     if divisible and any(side % parts for side, parts in zip(sides, partition.shape, strict=True)):
         raise ValueError(f"divisible: the {partition} partition does not divide the sides {sides}")
     if any(side < least * parts for side, parts in zip(sides, partition.shape, strict=True)):
-        raise ValueError(f"least: the sides {sides} have not {least} for each worker of {partition}")
+        raise ValueError(f"least: the sides {sides} leave fewer than {least} for some worker of {partition}")
     if balanced or divisible:
         return Layout(sides, partition)
     ends = [draw(cuts(side, parts, least=least)) for side, parts in zip(sides, partition.shape, strict=True)]

@@ -41,9 +41,8 @@ class Ranks(Enum):
     """The way in which a function of the user's reaches the other ranks."""
 
     COMMUNICATOR = "comm"  # the communicator of the case is its first argument
-    PROCESS_GROUP = (
-        "process group"  # it calls torch.distributed, whose default group has the ranks of the case
-    )
+    # It calls torch.distributed, whose default group has the ranks of the case.
+    PROCESS_GROUP = "process group"
 
     def arguments(self, comm: Communicator) -> tuple[Communicator, ...]:
         """The arguments that it gets for it."""

@@ -357,7 +357,7 @@ def _from_failure(run: Run) -> Verdict:
     if raised and not run.findings:
         told = str(outcome)  # by the headline
         lines = [
-            (label, "raised the same" if text == told else text)
+            (label, "raised the same exception" if text == told else text)
             for label, text in lines
             if (label, text) != (f"rank {rank}", told)
         ]

@@ -265,9 +265,8 @@ class Search:
             result = replace(result, verdict=failure)
         elif failure is not None:
             if self._first_failing is not None:
-                self._counts.judge(
-                    *self._first_failing
-                )  # the row of a failure says on how many ranks it was found
+                # The row of a failure says on how many ranks it was found.
+                self._counts.judge(*self._first_failing)
             self.stage = Stage.CONFIRMING
             case = self._with_fewer_schedules(failure)
             verdict = verdict or self._confirmed(case, failure.verdict)

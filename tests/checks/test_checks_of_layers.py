@@ -227,7 +227,7 @@ class InPlace(Scaled):
 def test_a_layer_that_overwrites_its_input_is_found() -> None:
     found = verdict(scaled(kind=InPlace), "sequential")
     assert found.headline == "the layer writes into an input"
-    assert ("if so asked", "declare overwrites_inputs = True") in found.lines
+    assert ("to allow it", "declare overwrites_inputs = True") in found.lines
 
 
 def test_a_layer_that_says_that_it_overwrites_its_input_is_coherent() -> None:

@@ -205,7 +205,7 @@ def test_sides_of_tensors_of_higher_order_go_up_to_their_bound(order: int, sides
 
 @pytest.mark.parametrize("divisible_by", [(2,), (2, 2, 2)])
 def test_a_divisor_is_given_for_each_dimension(divisible_by: tuple[int, ...]) -> None:
-    message = f"divisible_by: {divisible_by} has not 2 entries, one for each dimension"
+    message = f"divisible_by: {divisible_by} does not have 2 entries, one for each dimension"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         strategies.shapes(2, divisible_by=divisible_by)
 
@@ -221,7 +221,7 @@ def test_a_divisor_is_given_for_each_dimension(divisible_by: tuple[int, ...]) ->
         ),
         (
             strategies.layouts(2, shape=(4, 3), partition=(1, 2), least=2),
-            "least: the sides (4, 3) have not 2 for each worker of 1x2",
+            "least: the sides (4, 3) leave fewer than 2 for some worker of 1x2",
         ),
     ],
 )

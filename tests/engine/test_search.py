@@ -282,7 +282,7 @@ def test_an_exception_on_every_rank_is_told_once(world: SimulatedWorld) -> None:
     subject = al.subject(RaisesEverywhere, ranks=[2])(lines)
     verdict = investigate(world, subject, "adjoint", Budget(5, seed=1)).verdict
     assert verdict.headline == "rank 0 raised RuntimeError: unwell"
-    assert dict(verdict.lines)["rank 1"] == "raised the same"
+    assert dict(verdict.lines)["rank 1"] == "raised the same exception"
     assert str(verdict).count("unwell") == 3  # and twice in the traceback
 
 

@@ -81,7 +81,7 @@ BLOCKED = "blocked in Recv(source=1) at ring.py:7, waiting for rank 1"
         ((WAITS, raised(SubjectError)), found(FindingKind.DEADLOCK), unjudged("no", kind="SubjectError")),
         # Exceptions
         ((DONE, MINE), (), unjudged("rank 1 raised MyError: no", ("rank 0", "came back"), traceback("MyError"), kind="raised MyError")),
-        ((MINE, MINE), (), unjudged("rank 0 raised MyError: no", ("rank 1", "raised the same"), traceback("MyError"), kind="raised MyError")),
+        ((MINE, MINE), (), unjudged("rank 0 raised MyError: no", ("rank 1", "raised the same exception"), traceback("MyError"), kind="raised MyError")),
         ((MINE, VALUE), (), unjudged("rank 0 raised MyError: no", ("rank 1", "raised ValueError: no"), traceback("MyError"), kind="raised MyError")),
         ((WAITS, VALUE), (), unjudged("rank 1 raised ValueError: no", ("rank 0", BLOCKED), traceback("ValueError"), kind="raised ValueError")),
         ((WAITS, DONE, VALUE, MINE), found(FindingKind.MESSAGE_LEFT_OVER), unjudged("message left over", ("rank 2", "raised ValueError: no"), ("rank 3", "raised MyError: no"), ("message left over", "a message left over"), traceback("ValueError"))),

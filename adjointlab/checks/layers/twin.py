@@ -340,7 +340,7 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
         for what, tensor, allowed_by in (change for seen in passes for change in seen.changes):
             lines = [("tensor", f"{tensor} (rank {rank})")]
             if allowed_by:
-                lines.append(("if so asked", allowed_by))
+                lines.append(("to allow it", allowed_by))
             return incoherent(f"the layer writes into {what}", *lines)
     for number, ranks in enumerate(zip(*observations, strict=True)):
         first, *_ = ranks

@@ -16,7 +16,7 @@ _OF_THE_WALL = 10
 
 
 class Moment(NamedTuple):
-    """The clock of the wall, and the processor time of this process."""
+    """Wall-clock time, and the processor time of this process."""
 
     wall: float
     processor: float

@@ -59,9 +59,8 @@ class Worker:
         self.lock = _thread.allocate_lock()
         self.lock.acquire()
         self.job: Callable[[Worker], None] | None = None
-        self.is_spent = (
-            False  # an exception is raised in the thread from outside, and may still be on its way
-        )
+        # An exception is raised in the thread from outside, and may still be on its way.
+        self.is_spent = False
         self.thread = threading.Thread(target=self._work, name="adjointlab rank", daemon=True)
         try:
             self.thread.start()
