@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["give_initial_values", "has_its_parts"]
 
 _LARGEST: Final = 4
-"""Bound of the values, which are integers: so sums of products of them are exact."""
+"""Bound of the values, which are integers: so sums of products of them are exact. None is 0, by which code may divide."""
 
 _TELLING: Final = 3
 """Different values that a part must have to show that it was taken from the sequential parameter: fresh ones may be zeros and ones."""
@@ -43,7 +43,9 @@ def give_initial_values(module: torch.nn.Module) -> dict[str, NumpyArray] | None
     with torch.no_grad():
         for parameter in owned.values():
             shape = tuple(parameter.shape)
-            parameter.copy_(torch.randint(-_LARGEST, _LARGEST + 1, shape, generator=generator))
+            sizes = torch.randint(1, _LARGEST + 1, shape, generator=generator)
+            signs = torch.randint(0, 2, shape, generator=generator) * 2 - 1
+            parameter.copy_(signs * sizes)
     return {name: arrays.to_numpy(parameter.detach().clone()) for name, parameter in owned.items()}
 
 
