@@ -61,11 +61,15 @@ def has_its_parts(module: torch.nn.Module, space: Space, rank: int, given: Mappi
 
     Raises :class:`ParameterMisplaced` where a parameter has the values of other elements; returns False where it has values of its own.
     """
-    found = [_is_its_part(module, tensor, rank, given[tensor.name]) for tensor in space.tensors]
+    anywhere = np.unique(np.concatenate([values.ravel() for values in given.values()] or [np.empty(0)]))
+    found = [_is_its_part(module, tensor, rank, given[tensor.name], anywhere) for tensor in space.tensors]
     return all(found)
 
 
-def _is_its_part(module: torch.nn.Module, tensor: Tensor, rank: int, whole: NumpyArray) -> bool:
+def _is_its_part(
+    module: torch.nn.Module, tensor: Tensor, rank: int, whole: NumpyArray, anywhere: NumpyArray
+) -> bool:
+    """Return True for the part of the `whole` parameter; `anywhere` are the values of all parameters, parts of which may be mixed up."""
     part = arrays.local_part(module.get_parameter(tensor.name).detach())
     if part.device.type != "cpu" or LocalType.PARTIAL in tensor.types:
         return False
@@ -73,10 +77,10 @@ def _is_its_part(module: torch.nn.Module, tensor: Tensor, rank: int, whole: Nump
     if actual.size == expected.size == 0 or np.array_equal(actual, expected):
         return True
     values = np.unique(actual)
-    if actual.shape == expected.shape and len(values) >= _TELLING and np.isin(values, whole).all():
+    if actual.shape == expected.shape and len(values) >= _TELLING and np.isin(values, anywhere).all():
         place = tuple(int(index) for index in np.argwhere(actual != expected)[0])
         raise ParameterMisplaced(
-            f"the parameter {tensor.name} has values of other elements of the sequential one, which lies as {tensor.layout}: its "
+            f"the parameter {tensor.name} lies as {tensor.layout}, and has values of other elements of the sequential module: its "
             f"local element {list(place)} is {actual[place]:g} as parallelize leaves it, and should be {expected[place]:g}"
         )
     return False
