@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.counts import CaseCounts
@@ -16,6 +17,7 @@ from adjointlab.quantities import counted
 from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
 from adjointlab.worlds.interposition import asked_outside_runs
+from adjointlab.worlds.world import FindingKind
 
 __all__ = [
     "Tally",
@@ -29,6 +31,10 @@ __all__ = [
     "summary",
     "told_apart",
 ]
+
+
+FAULTS: Final = frozenset(map(str, FindingKind))
+"""Kinds of verdicts on faults that a world finds."""
 
 
 def exit_code(statuses: Iterable[Status]) -> ExitCode:
@@ -55,12 +61,16 @@ def outcome(results: Iterable[CheckResult]) -> ExitCode:
 
 @dataclass(frozen=True)
 class Tally:
-    """The results of checks, counted: how many have a verdict, how many there are of each kind, the cases judged, and the seconds."""
+    """The results of checks, counted: how many have a verdict, how many there are of each kind, the cases judged, and the seconds.
+
+    A deadlock, or another fault that a world itself finds, leaves no result that could be judged. So it is named beside their number.
+    """
 
     judged: int = 0
     kinds: Mapping[str, int] = field(default_factory=dict)
     cases: int = 0
     seconds: float = 0.0
+    faults: Sequence[str] = ()  # that kept checks from a verdict, such as a deadlock, each once
 
     @staticmethod
     def of(results: Sequence[CheckResult]) -> Tally:
@@ -76,6 +86,7 @@ class Tally:
             kinds,
             sum(entry.result.tried for entry in results),
             sum(entry.result.seconds for entry in results),
+            list(dict.fromkeys(each for entry in results if (each := _fault(entry)))),
         )
 
     def __add__(self, other: Tally) -> Tally:
@@ -85,13 +96,24 @@ class Tally:
             {**self.kinds, **kinds},
             self.cases + other.cases,
             self.seconds + other.seconds,
+            list(dict.fromkeys([*self.faults, *other.faults])),
         )
 
     def line(self, asked: int) -> str:
         """The counts in one line; so many checks were `asked` for."""
-        verdicts = ", ".join(f"{number} {name}" for name, number in self.kinds.items() if number)
+        named = {Status.UNJUDGED.value: f" ({', '.join(self.faults)})" if self.faults else ""}
+        verdicts = ", ".join(
+            f"{number} {name}{named.get(name, '')}" for name, number in self.kinds.items() if number
+        )
         done = f"{self.judged} of {counted(asked, 'check')} judged, {verdicts or 'nothing checked'}"
         return f"{done}: {counted(self.cases, 'case')} in {self.seconds:.1f} s"
+
+
+def _fault(entry: CheckResult) -> str:
+    """The fault that a world has found, of an unexpected result that could not be judged for it; empty for any other."""
+    kind = entry.result.verdict.kind
+    is_named = entry.status is Status.UNJUDGED and not entry.known and kind in FAULTS
+    return str(kind) if is_named else ""
 
 
 def summary(results: Sequence[CheckResult], asked: int, seconds: float | None = None) -> str:

@@ -65,12 +65,21 @@ def test_the_summary_counts_verdicts_and_cases_and_adds_up_seconds() -> None:
         result(known="list:2", tried=5),
     ]
     assert summary.summary(results, 9) == (
-        "5 of 9 checks judged, 2 coherent, 1 incoherent, 1 could not be judged, 1 failed as expected, "
+        "5 of 9 checks judged, 2 coherent, 1 incoherent, 1 could not be judged (deadlock), 1 failed as expected, "
         "1 passed unexpectedly: 30 cases in 3.8 s"
     )
     assert (
         summary.summary(results[:1], 1, seconds=0.25) == "1 of 1 check judged, 1 coherent: 7 cases in 0.2 s"
     )
+    faults = [
+        unjudged(kind) for kind in ("buffer misused", "deadlock", "buffer misused", "raised ValueError")
+    ]
+    assert ", 4 could not be judged (buffer misused, deadlock): " in summary.summary(
+        [result(each) for each in faults], 4
+    )
+    both = summary.Tally.of([result(faults[0])]) + summary.Tally.of([result(faults[1]), result(faults[0])])
+    assert "3 could not be judged (buffer misused, deadlock): " in both.line(3)
+    assert "1 could not be judged: " in summary.summary([result(faults[3])], 1)
     assert summary.summary([], 0) == "0 of 0 checks judged, nothing checked: 0 cases in 0.0 s"
 
 
