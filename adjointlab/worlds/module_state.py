@@ -74,7 +74,7 @@ def _variables(module: dict[str, Any]) -> dict[str, Any]:
 
 
 def _entries(holder: MutableMapping[Any, Any] | MutableSequence[Any] | set[Any]) -> Iterator[tuple[Any, Any]]:
-    """What a dictionary or a list holds, by key; a set holds no arrays."""
+    """The entries of a dictionary or a list, by key; a set holds no arrays."""
     if isinstance(holder, set):
         return iter(())
     return iter(list(holder.items() if isinstance(holder, dict) else enumerate(holder)))

@@ -27,9 +27,6 @@ class Ranks:
         self._barrier.wait(timeout=10)
         return values
 
-    def Allreduce(self, own: Any, total: Any) -> None:
-        total[...] = sum(self.allgather(own))
-
 
 def run_on_ranks(size: int, body: Callable[[Ranks], Any]) -> list[Any]:
     """Return the results of `body` on each of `size` ranks."""

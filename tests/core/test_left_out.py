@@ -31,6 +31,7 @@ OTHERWISE: dict[str, dict[str, float]] = {
         "context.CheckContext.integers.headroom": 1,
         "layers.jacobian.TwinPairing.allows.times": 1,
         "drawing.verdict_drawing.most_ranks": 8,
+        "elements.is_whole.precision": math.inf,
         "evidence.ComparedMatrices.is_whole": True,
         "evidence.Wait.is_blocked": True,
         "evidence.weight_text.digits": 6,

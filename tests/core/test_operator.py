@@ -34,8 +34,8 @@ class OneRank:
     def Get_size(self) -> int:
         return self.size
 
-    def Allreduce(self, own: Matrix, total: Matrix) -> None:
-        total[...] = own
+    def allgather(self, value: Any) -> list[Any]:
+        return [value]
 
 
 def line(size: int, dtype: str = "float64") -> Space:

@@ -1,4 +1,4 @@
-"""What `parallelize` makes of the values that it finds: shards of parameters, and copies of them."""
+"""Values that `parallelize` finds become shards of parameters, and copies of them."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ EXPECTED = {
     "pytest_skip_in_a_call": (ExitCode.UNJUDGED, "raised Skipped"),
     "pytest_skip_in_a_strategy": (ExitCode.UNJUDGED, "Skipped"),
     "assumption_in_a_call": (ExitCode.UNJUDGED, "raised UnsatisfiedAssumption"),
-    "raw_world_communicator": (ExitCode.INCOHERENT, "not the transpose"),
+    "raw_world_communicator": (ExitCode.INCOHERENT, "the declared gain is too small"),
     "abort_with_0": (ExitCode.UNJUDGED, "Abort(0)"),
     "abort_with_0_at_import": (ExitCode.UNJUDGED, ""),
     "torch_default_group": (ExitCode.UNJUDGED, "process group of torch.distributed"),

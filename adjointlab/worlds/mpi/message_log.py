@@ -40,7 +40,7 @@ Content: TypeAlias = tuple[object, int]
 OBJECT: Final = "an object"
 BYTES: Final = "bytes"
 UNKNOWN: Final = "unknown"
-"""What only the MPI library can read: not compared."""
+"""Content that only the MPI library can read: not compared."""
 
 SendEntry: TypeAlias = tuple[int, int, str, object, int, CodeType, int]
 """Destination, tag, call, content, code object and instruction. A bare tuple, because a named one takes ten times as long."""

@@ -64,9 +64,6 @@ class TorchComm(LocalCalls):
         first, *others = self.allgather(sendobj)
         return sum(others, first)
 
-    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> None:
-        np.asarray(recvbuf)[...] = self.allreduce(np.asarray(sendbuf), op)
-
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         found = self.allgather(np.asarray(sendbuf))
         np.asarray(recvbuf).reshape(-1)[:] = np.concatenate([each.reshape(-1) for each in found])
