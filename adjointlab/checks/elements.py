@@ -372,8 +372,7 @@ def is_whole(array: NumpyArray, precision: float = math.inf) -> bool:
 
     Large numbers of such a type are integers whatever they stand for: all above 2**precision are, and so they show nothing.
     """
-    largest = math.ldexp(1.0, precision - 3) if isinstance(precision, int) else precision
-    return bool(np.all((array == np.round(array)) & (np.abs(array) <= largest)))
+    return bool(np.all((array == np.round(array)) & (np.abs(array) <= 2.0 ** (precision - 3))))
 
 
 def wide(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-FAULTS: Final = frozenset(map(str, FindingKind))
+_FAULTS: Final = frozenset(map(str, FindingKind))
 """Kinds of verdicts on faults that a world finds."""
 
 
@@ -112,7 +112,7 @@ class Tally:
 def _fault(entry: CheckResult) -> str:
     """The fault that a world has found, of an unexpected result that could not be judged for it; empty for any other."""
     kind = entry.result.verdict.kind
-    is_named = entry.status is Status.UNJUDGED and not entry.known and kind in FAULTS
+    is_named = entry.status is Status.UNJUDGED and not entry.known and kind in _FAULTS
     return str(kind) if is_named else ""
 
 

@@ -271,7 +271,7 @@ def _packed(
     sizes, places = [each.size for each in positions], np.concatenate(positions)
     if writable:
         _check_once(array, places)
-    return Blocks(scattered(array, places), kind, sizes, [0, *accumulate(sizes)][: len(sizes)])
+    return Blocks(scattered(array, places), kind, sizes, _starts(sizes, None))
 
 
 def _check_once(array: Flat, positions: npt.NDArray[np.int64]) -> None:

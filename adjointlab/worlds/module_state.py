@@ -9,7 +9,7 @@ functions, state of C++, and modules that are imported after the case has begun.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, MutableMapping, MutableSequence, Sequence
+from collections.abc import Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 
@@ -73,8 +73,8 @@ def _variables(module: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _entries(holder: MutableMapping[Any, Any] | MutableSequence[Any] | set[Any]) -> Iterator[tuple[Any, Any]]:
+def _entries(holder: dict[Any, Any] | list[Any] | set[Any]) -> list[tuple[Any, Any]]:
     """The entries of a dictionary or a list, by key; a set holds no arrays."""
     if isinstance(holder, set):
-        return iter(())
-    return iter(list(holder.items() if isinstance(holder, dict) else enumerate(holder)))
+        return []
+    return list(holder.items() if isinstance(holder, dict) else enumerate(holder))

@@ -38,9 +38,7 @@ class ArrayCopies:
             self._originals.append(root)
             self._of_numpy[id(root)] = root.copy(order="K")
         own = self._of_numpy[id(root)]
-        if (
-            own.strides != root.strides
-        ):  # of memory with gaps, which is not copied: then there is a view alone
+        if own.strides != root.strides:  # memory with gaps, which a copy has not: nothing is shared then
             return array.copy()
         offset = array.__array_interface__["data"][0] - root.__array_interface__["data"][0]
         octets = own.ravel(order="K").view(np.uint8)

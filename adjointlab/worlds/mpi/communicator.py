@@ -166,10 +166,7 @@ class GuardedComm(CommBase):
         def create(groups: Sequence[tuple[int, ...]]) -> MPI.Comm:
             # MPI wants the same group from all of its members. (Others may give another, to make two at once.)
             if any(groups[self.ranks.index(member)] != given for given in groups for member in given):
-                # Show the groups too: they are what does not match.
-                entry = CallSignature(*self.log.pop())
-                self.log.append(entry._replace(name=f"{entry.name}(group={list(ranks)})"))
-                self.guard.cancel_mismatched(call)
+                self._cancel_mismatched(call, f"group={list(ranks)}")
             return self.inner.Create(group)
 
         return self._derive("Create", ranks, create, call, is_alike=False)
@@ -215,11 +212,8 @@ class GuardedComm(CommBase):
 
         def create(named: Sequence[Neighbours]) -> MPI.Comm:
             if unmatched_edge(named):
-                # Show the lists too: they are what does not match.
-                entry = CallSignature(*self.log.pop())
                 lists = f"sources={list(own.sources)}, destinations={list(own.destinations)}"
-                self.log.append(entry._replace(name=f"{entry.name}({lists})"))
-                self.guard.cancel_mismatched(call)
+                self._cancel_mismatched(call, lists)
             return self.inner.Create_dist_graph_adjacent(*own, info, reorder)
 
         return self._derive("Create_dist_graph_adjacent", own, create, call, is_alike=False)
@@ -234,12 +228,12 @@ class GuardedComm(CommBase):
         reorder: bool = False,
     ) -> GuardedComm:
         """Make a graph, of which any rank names any edges."""
-        named = edges(self.size, sources, degrees, destinations, weights)
-        ends = [edge.destination for edge in named]
-        given = None if weights is None else [edge.weight or 0 for edge in named]
+        # Refused before other ranks are waited for.
+        edges(self.size, sources, degrees, destinations, weights)
+        arguments = (list(sources), list(degrees), list(destinations), native(weights), info, reorder)
 
         def create(_: object) -> MPI.Comm:
-            return self.inner.Create_dist_graph(list(sources), list(degrees), ends, given, info, reorder)
+            return self.inner.Create_dist_graph(*arguments)
 
         return self._derive("Create_dist_graph", None, create, is_alike=False)
 
@@ -255,6 +249,12 @@ class GuardedComm(CommBase):
         self.retire("it has been freed")
 
     Disconnect = Free
+
+    def _cancel_mismatched(self, call: GuardedCall, arguments: str) -> NoReturn:
+        """Cancel a call that was logged by its name, and show its arguments too: they are what does not match."""
+        entry = CallSignature(*self.log.pop())
+        self.log.append(entry._replace(name=f"{entry.name}({arguments})"))
+        self.guard.cancel_mismatched(call)
 
     def _derive(
         self,

@@ -180,9 +180,11 @@ def a_graph_of_edges_that_any_rank_names(comm, mpi):
 @program
 def a_graph_of_weighted_edges_that_any_rank_names(comm, mpi):
     size, rank = comm.Get_size(), comm.Get_rank()
-    graph = comm.Create_dist_graph([rank], [1], [(rank + 1) % size], [10 + rank])
-    found = graph.Get_dist_neighbors()
-    graph.Free()
+    found = []
+    for weights in ([10 + rank], mpi.UNWEIGHTED, None):
+        graph = comm.Create_dist_graph([rank], [1], [(rank + 1) % size], weights)
+        found.append(graph.Get_dist_neighbors())
+        graph.Free()
     return found
 
 
