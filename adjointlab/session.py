@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 import secrets
 import signal
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from adjointlab.checks.check import check_named
 from adjointlab.checks.verdict import Status, Verdict, unjudged
+from adjointlab.core.arrays import installed
 from adjointlab.devices.memories import on
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import Found
@@ -91,8 +91,8 @@ class CheckResult(Drawable):
     unwritten: str = ""  # why a failure could not be stored
     replayed: Path | None = None  # the stored case, where no fresh ones were drawn
     known: str = ""  # where a list says that this fails, and why
-    # Stored ones, on more ranks than there are, so that they were not replayed.
-    has_larger_failures: bool = False
+    has_unseen_failures: bool = False
+    """There are stored ones that cannot be replayed here: on more ranks, or in memory of a device."""
 
     @cached_property
     def subject(self) -> str:
@@ -147,8 +147,8 @@ class CheckResult(Drawable):
 
     def listed(self, known: str) -> CheckResult:
         """The result of a check that a list of known failures has, which says `known` of it."""
-        # A pass shows nothing of a failure that needs more ranks.
-        is_unseen = self.status is Status.COHERENT and self.has_larger_failures
+        # A pass shows nothing of a failure that cannot be replayed.
+        is_unseen = self.status is Status.COHERENT and self.has_unseen_failures
         return self if is_unseen else replace(self, known=known)
 
 
@@ -259,13 +259,12 @@ def check_with_corpus(
     if failing is not None:
         return failing
     result = run_check(world, found, check, budget, folder, tick)
-    larger = [
-        (path, case.ranks) for path, case in stored(folder, found.subject, check) if case.ranks > world.ranks
-    ]
-    if not larger:
+    by_ranks = sorted(stored(folder, found.subject, check), key=lambda entry: entry[1].ranks)
+    unseen = {path: why for path, case in by_ranks if (why := _obstacle(world, case))}
+    if not unseen:
         return result
-    _note_of_larger_failures(world, found, check, larger)
-    return replace(result, has_larger_failures=True)
+    _note_of_unseen_failures(world, found, check, unseen)
+    return replace(result, has_unseen_failures=True)
 
 
 def replay(world: World, subject: Subject, case: Case) -> SearchResult:
@@ -285,8 +284,8 @@ def replay_corpus(
 ) -> CheckResult | None:
     """Collective: replay the cases that `folder` holds of the subject and check; the first that still fails.
 
-    Cases on more ranks than the world has are passed over, those in other memory than that of `device`, if it is given, and those
-    that were stored under this very supervision: they are still being shrunk.
+    Cases on more ranks than the world has, or in memory that there is not, are passed over, those in other memory than that of
+    `device`, if it is given, and those that were stored under this very supervision: they are still being shrunk.
     """
     job_log = supervised()
     if unsupported(world, found.subject) is not None or (
@@ -299,7 +298,7 @@ def replay_corpus(
         for path, case in stored(folder, found.subject, check):
             if not on(device, [case.setting.library]):
                 continue
-            if case.ranks > world.ranks or (job_log is not None and job_log.is_newer(path)):
+            if _obstacle(world, case) or (job_log is not None and job_log.is_newer(path)):
                 continue
             result = _replayed(world, CaseRunner(run, record, known), found.subject, case)
             if result.verdict.kind == SubjectError.__name__:  # a case of such a verdict is not stored
@@ -320,15 +319,21 @@ def replay_corpus(
     return CheckResult(found, result, Written.beside(path), replayed=path)
 
 
-def _note_of_larger_failures(
-    world: World, found: Found, check: str, larger: Sequence[tuple[Path, int]]
-) -> None:
-    """Say which stored failures are not replayed, because they need more ranks than there are."""
-    path, ranks = min(larger, key=operator.itemgetter(1))
-    more = f" (and {len(larger) - 1} more)" if len(larger) > 1 else ""
+def _obstacle(world: World, case: Case) -> str:
+    """Why a stored case cannot be replayed in this run; empty where it can."""
+    if case.ranks > world.ranks:
+        return f"it needs {case.ranks} ranks, and this run has {world.ranks}"
+    if not installed(case.setting.library):
+        return f"it is in memory of {case.setting.library}, which cannot be used here"
+    return ""
+
+
+def _note_of_unseen_failures(world: World, found: Found, check: str, unseen: Mapping[Path, str]) -> None:
+    """Say that stored failures are not replayed, and why the first of them is not."""
+    path, why = next(iter(unseen.items()))
+    more = f" (and {len(unseen) - 1} more)" if len(unseen) > 1 else ""
     world.watchdog.say(
-        f"adjointlab: note: a failure of {printable(found.subject.label)} ({check}) is not replayed: it needs {ranks} ranks, and this "
-        f"run has {world.ranks}: {printable(str(path))}{more}\n"
+        f"adjointlab: note: a failure of {printable(found.subject.label)} ({check}) is not replayed: {why}: {printable(str(path))}{more}\n"
     )
 
 

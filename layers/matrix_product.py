@@ -56,8 +56,8 @@ class MatrixProduct(DistributedModule):
 
     `algorithm` is "stationary-a", "-b" or "-c" for the matrix that is not moved, or "auto" (default) for the largest, of equal ones
     the product; :attr:`algorithm` says which. `panel` is the largest width of what is moved at a time, by default a whole block's.
-    `recompute` moves panels again in the backward pass, as SUMMA does, where False keeps them for it; torch.func's transforms, which do
-    not go through `torch.utils.checkpoint`, need False.
+    `recompute` moves panels again in the backward pass, as SUMMA does, where False keeps them for it, as forward mode always does;
+    torch.func's transforms, which do not go through `torch.utils.checkpoint`, need False.
 
     Raises `ValueError`, in torch's words, for shapes that do not fit, and for other leading dimensions, a partition of another
     order, another algorithm, and a panel without width.

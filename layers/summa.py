@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import cast
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from adjointlab.core.layout import Layout, Window
@@ -50,7 +51,9 @@ class Panels:
         moves_of_b: Sequence[LinearOperator],
     ) -> torch.Tensor:
         """The product of local blocks, after some moves: in the layer's element type, whatever autocast multiplies in."""
-        if not self.recompute:
+        if (
+            not self.recompute or forward_ad._current_level >= 0
+        ):  # a checkpoint has no forward mode in older versions of torch
             return _product(a, b, moves_of_a, moves_of_b).to(a.dtype)
         product = checkpoint(
             _product, a, b, moves_of_a, moves_of_b, use_reentrant=False, preserve_rng_state=False

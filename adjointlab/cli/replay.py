@@ -13,7 +13,7 @@ from adjointlab.cli.device import usable_device
 from adjointlab.cli.output import Output, describe_ranks
 from adjointlab.cli.parameters import Device, Ranks, Strict, Watchdog, is_configured
 from adjointlab.cli.startup import UsageError, opened_world
-from adjointlab.devices.memories import on
+from adjointlab.devices.memories import is_on_device, on
 from adjointlab.options import DEVICE, RANKS
 from adjointlab.worlds.launch import is_launched
 
@@ -90,6 +90,7 @@ def replayed(
         if not on(device, [stored.case.setting.library]):
             memory = found.subject.libraries(device)[0]
             stored = structs.replace(stored, case=stored.case.moved_to(memory))
+        _require(stored.case.setting.library, found, file)
         return stored, _by_file(found) if is_shown_by_file else found
 
     out = Output()
@@ -123,6 +124,21 @@ def replayed(
             if result.verdict.kind != stored.kind:
                 out.line(f"  was another failure when it was stored: {stored.headline}")
         return stored, result
+
+
+def _require(memory: str, found: Found, file: Path) -> None:
+    """Raise :class:`UsageError` where no arrays can be made in the memory that a stored case lies in."""
+    from adjointlab.core.arrays import installed
+    from adjointlab.devices import probes
+
+    if installed(memory):
+        return
+    of_host = [library for library in on("cpu", found.subject.arrays) if installed(library)]
+    why = probes.found().lacking if is_on_device(memory) else "it is not installed"
+    instead = (
+        f"; --device cpu moves it into memory of {of_host[0]}" if is_on_device(memory) and of_host else ""
+    )
+    raise UsageError(f"{file}: the case is in memory of {memory}, which cannot be used here ({why}){instead}")
 
 
 def _by_file(found: Found) -> Found:

@@ -214,12 +214,11 @@ class SimulatedCall:
         return is_lab(self._code.co_filename)
 
     def is_beside(self, other: SimulatedCall) -> bool:
-        """Return True if `other` is made by the same instruction of user code, in the same kind of pass."""
-        return (
-            self._instruction == other._instruction
-            and self._code is other._code
-            and self.in_backward == other.in_backward
-        )
+        """Return True if `other` is made by the same line of user code, in the same kind of pass."""
+        if self._code is not other._code or self.in_backward != other.in_backward:
+            return False
+        # The compiler may copy a call into both branches of a condition in its arguments.
+        return self._instruction == other._instruction or self.where == other.where
 
     def __str__(self) -> str:
         shown = ", ".join(f"{name}={_formatted(value)}" for name, value in self._arguments)

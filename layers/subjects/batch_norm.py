@@ -35,8 +35,9 @@ def _sequential_batch_norm(
     **arguments: Any,
 ) -> nn.Module:
     torch_classes = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-    without = {} if bias else {"bias": False}  # an argument that older versions of torch have not
-    module = torch_classes[len(input_shape) - 2](**arguments, **without, dtype=getattr(torch, dtype))
+    module = torch_classes[len(input_shape) - 2](**arguments, dtype=getattr(torch, dtype))
+    if not bias:
+        module.register_parameter("bias", None)  # older versions of torch have no argument for it
     if arguments["track_running_stats"]:  # statistics that differ from the initial ones, and between channels
         channel = torch.arange(arguments["num_features"])
         module.get_buffer("running_mean").copy_(channel / 4 - 1)

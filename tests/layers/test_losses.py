@@ -142,7 +142,7 @@ def test_a_plain_backward_of_multiples_and_sums_of_losses_works_on_every_rank(
         for _ in range(2):  # gradients are added up
             (squares(x, torch.ones_like(x)) / 4 + 3 * entropy(x, at)).backward()
         want = 2 * (
-            nn.functional.mse_loss(whole, torch.ones(6, 3)) / 4
+            nn.functional.mse_loss(whole, torch.ones(6, 3, dtype=DOUBLE)) / 4
             + 3 * nn.functional.cross_entropy(whole, targets)
         )
         want.backward()

@@ -1,4 +1,4 @@
-"""The surroundings of a rank whose arrays lie on a device: a stream of its own, and autograd in its own thread."""
+"""The surroundings of a rank whose arrays lie on a device: a stream of its own, autograd in its own thread, and full precision."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from adjointlab.core.arrays.devices import current_device
+from adjointlab.core.arrays.full_precision import full_precision
 from adjointlab.core.arrays.libraries import module
 
 __all__ = ["rank_context"]
@@ -36,6 +37,7 @@ def rank_context(memory: str, rank: int) -> Iterator[None]:
             torch: Any = module("torch")
             surroundings.enter_context(torch.cuda.stream(_torch_stream(rank, current_device("torch"))))
             surroundings.enter_context(torch.autograd.set_multithreading_enabled(False))
+            surroundings.enter_context(full_precision())
         try:
             yield
         except BaseException as error:  # also of ranks that leave because another one has failed

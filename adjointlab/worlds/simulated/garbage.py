@@ -10,6 +10,8 @@ import gc
 from types import TracebackType
 from typing import Self
 
+from adjointlab.worlds.thresholds import are_set_aside
+
 __all__ = ["FewerCollections"]
 
 
@@ -30,7 +32,7 @@ class FewerCollections:
         generators, would not find those that are set aside.
         """
         # Where the program has set objects aside itself, the end would bring back its own as well.
-        if not self._has_begun and not gc.get_freeze_count():
+        if not self._has_begun and not are_set_aside():
             self._has_begun = True
             gc.freeze()
 

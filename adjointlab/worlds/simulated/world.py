@@ -21,6 +21,7 @@ from adjointlab.worlds.randomness import GlobalStreams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.shared_functions import BEFORE, DURING, FunctionsReplaced, refuse_replaced
 from adjointlab.worlds.simulated.communicator import Communicator
+from adjointlab.worlds.simulated.device_guards import hold_device_guards
 from adjointlab.worlds.simulated.garbage import FewerCollections
 from adjointlab.worlds.simulated.scheduler import Task, WorkerPool
 from adjointlab.worlds.simulated.simulation import Simulation, SimulationWatchdog
@@ -78,6 +79,7 @@ class SimulatedWorld:
         record of its decisions.
         """
         size = self.ranks if ranks is None else number_of_ranks(ranks)
+        hold_device_guards()
         # Each rank sees the context variables of the caller (such as Hypothesis's settings) and keeps its changes to itself.
         caller = contextvars.copy_context()
 

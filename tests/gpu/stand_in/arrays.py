@@ -169,12 +169,12 @@ class ndarray:
 
     def reshape(self, *shape: Any) -> ndarray:
         wanted = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        view = self._hidden.view()
+        if self._hidden.flags.c_contiguous:
+            return ndarray(self._memory, self._hidden.reshape(wanted))
         try:
-            view.shape = wanted
-        except AttributeError:
+            return ndarray(self._memory, np.reshape(self._hidden, wanted, copy=False))
+        except ValueError:
             return self.copy().reshape(wanted)
-        return ndarray(self._memory, view)
 
     def ravel(self) -> ndarray:
         return self.reshape((-1,))

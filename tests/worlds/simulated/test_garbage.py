@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from adjointlab.worlds.simulated.world import SimulatedWorld
+from adjointlab.worlds.thresholds import are_set_aside
 from adjointlab.worlds.world import RankContext, Runner
 
 
@@ -36,7 +37,8 @@ def _led(world: SimulatedWorld, conduct: Callable[[], object]) -> object:
 
 
 def test_what_there_was_is_set_aside_from_the_first_run_to_the_end_of_a_search(world: SimulatedWorld) -> None:
-    assert world.lead(_work, lambda run: gc.get_freeze_count()) == 0
+    before = gc.get_freeze_count()
+    assert world.lead(_work, lambda run: gc.get_freeze_count()) == before
     assert _led(world, gc.get_freeze_count) == pytest.approx(len(gc.get_objects()), rel=0.1)
     assert gc.get_freeze_count() == 0
 
@@ -57,6 +59,14 @@ def test_a_search_that_raises_leaves_nothing_aside(world: SimulatedWorld) -> Non
     with pytest.raises(ZeroDivisionError):
         _led(world, lambda: 1 // 0)
     assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.parametrize(("count", "expected"), [(0, False), (375, False), (6_000, True)])
+def test_what_python_sets_aside_when_it_starts_is_not_the_programs(
+    count: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: count)
+    assert are_set_aside() is expected
 
 
 def test_what_a_program_has_set_aside_itself_stays_aside(world: SimulatedWorld) -> None:

@@ -1,0 +1,75 @@
+"""A failure that was stored where there was a device, on a machine without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adjointlab.core import arrays
+from tests.running import run
+
+pytestmark = [
+    pytest.mark.mpi_skip,
+    pytest.mark.skipif(arrays.installed("cupy"), reason="CuPy's memory can be used here"),
+]
+
+SUBJECT = """
+import adjointlab as al
+
+class Scaled(al.LinearOperator):
+    def __init__(self, comm, layout):
+        self.comm, self.domain, self.codomain = comm, al.Space(layout), al.Space(layout)
+
+    def forward(self, x):
+        return (3 * x,)
+
+    def adjoint(self, y):
+        return (2 * y,)
+
+@al.subject(Scaled)
+def cases(draw, ranks):
+    return dict(layout=al.Layout((3,), (ranks,)))
+"""
+
+CHECK = ("adjointlab", "check", "scaled.py", "--check", "adjoint", "--cases", "3", "--ranks", "2")
+OF_FILE = ("--subject", "scaled.py:cases")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A stored failure in memory of CuPy."""
+    (tmp_path / "scaled.py").write_text(SUBJECT)
+    assert run(*CHECK, cwd=tmp_path).returncode == 1
+    (stored,) = tmp_path.glob(".adjointlab/*.json")
+    text = stored.read_text()
+    assert '"numpy"' in text
+    stored.write_text(text.replace('"numpy"', '"cupy"'))
+    return stored
+
+
+def test_a_replay_says_that_there_is_no_such_memory_and_how_to_move_the_case(file: Path) -> None:
+    here = file.parents[1]
+    done = run("adjointlab", "replay", file, *OF_FILE, cwd=here)
+    assert done.returncode == 2
+    assert "the case is in memory of cupy, which cannot be used here (driver: " in done.stderr
+    assert "; --device cpu moves it into memory of numpy" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    moved = run("adjointlab", "replay", file, *OF_FILE, "--device", "cpu", cwd=here)
+    assert moved.returncode == 1, moved.stdout + moved.stderr
+
+
+def test_a_check_passes_it_over_and_a_coherent_one_says_so(file: Path) -> None:
+    again = run(*CHECK, cwd=file.parents[1])
+    assert again.returncode == 1
+    assert "adjoint is not the transpose of forward" in again.stdout
+    assert "as this stored case fails, none was drawn" not in again.stdout
+    for drawn in set(file.parent.iterdir()) - {file}:
+        drawn.unlink()
+    (file.parents[1] / "scaled.py").write_text(SUBJECT.replace("2 * y", "3 * y"))
+    coherent = run(*CHECK, cwd=file.parents[1])
+    assert coherent.returncode == 0, coherent.stdout
+    assert (
+        "a failure of Scaled (adjoint) is not replayed: it is in memory of cupy, which cannot be used here:"
+        in coherent.stderr
+    )
