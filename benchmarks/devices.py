@@ -73,13 +73,11 @@ class CudaDevice:
         # Python takes longer to enqueue a small copy than the device to carry it out. Behind a block of other work the calls
         # queue up, and the events between them are as far apart as the device needs.
         samples: dict[str, list[float]] = {name: [] for name in contestants}
-        for call in contestants.values():
-            call()  # compiles the kernels
+        copies = {name: self._copies_behind(call, repeats) for name, call in contestants.items()}
         for _ in range(rounds):
             for name, call in contestants.items():
                 begin, end = self.xp.cuda.Event(), self.xp.cuda.Event()
-                for _ in range(16):
-                    self.xp.copyto(*self._block)
+                self._keep_busy(copies[name])
                 begin.record()
                 for _ in range(repeats):
                     call()
@@ -87,6 +85,26 @@ class CudaDevice:
                 end.synchronize()
                 samples[name].append(self.xp.cuda.get_elapsed_time(begin, end) / 1e3 / repeats)
         return {name: statistics.median(taken) for name, taken in samples.items()}
+
+    def _keep_busy(self, copies: int) -> None:
+        for _ in range(copies):
+            self.xp.copyto(*self._block)
+
+    def _copies_behind(self, call: Call, repeats: int) -> int:
+        """Return the number of copies of the block that take twice as long as Python to enqueue the calls."""
+        call()  # compiles the kernels
+        self._keep_busy(1)
+        self.synchronize()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        enqueued = time.perf_counter()
+        self.synchronize()
+        begin = time.perf_counter()
+        self._keep_busy(16)
+        self.synchronize()
+        one = (time.perf_counter() - begin) / 16
+        return 16 + round(2 * (enqueued - start) / one)
 
 
 class Host:

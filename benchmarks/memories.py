@@ -37,7 +37,7 @@ def primitive_rows(comm: Any, device: Device, memories: list[str]) -> list[list[
     rows = []
     for name, operator in primitives(comm).items():
         calls = {memory: passes(operator, comm.Get_rank(), memory, device) for memory in memories}
-        taken = timed(comm, calls, repeats=5)
+        taken = timed(comm, calls, repeats=2)
         ratios = (f"{taken[memory] / taken['numpy']:.2f}" for memory in memories[1:])
         rows.append([name, f"{taken['numpy'] * 1e6:.0f}", *ratios])
     return rows

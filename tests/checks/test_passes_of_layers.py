@@ -79,8 +79,9 @@ def layer(**given: Any) -> Layer:
     return Layer(None, **spaces | given)  # type: ignore[arg-type]
 
 
-def context(of: Layer, seed: int = 0, rank: int = 0, values: str = "integers") -> Any:
-    return SimpleNamespace(layer=of, rank=rank, values=values, setting=InputSetting(seed), beyond=None)
+def context(of: Layer, seed: int = 0, rank: int = 0, values: str = "integers", memory: str = "torch") -> Any:
+    setting = InputSetting(seed, memory)
+    return SimpleNamespace(layer=of, rank=rank, values=values, setting=setting, beyond=None)
 
 
 # Plans.
@@ -240,6 +241,13 @@ def test_results_are_compared_within_the_declared_tolerance(kind: Any, values: s
         found = _comparison(context(MIXED, values=values), kind, LOCAL, frozenset(), plan)
         tolerance = Tolerance(2.0**-10, 3.0)
         assert found == Comparison(kind.name, kind.space(MIXED), LOCAL, tolerance, not_finite=not_finite)
+
+
+@pytest.mark.parametrize("memory", ["torch-cuda", "torch+torch-cuda"])
+def test_a_device_may_multiply_zero_and_infinity_where_the_host_does_not(memory: str) -> None:
+    for values, expected in (("infinite", WhereNotFinite.UNJUDGED), ("integers", WhereNotFinite.WRONG)):
+        found = _comparison(context(MIXED, values=values, memory=memory), OUTPUTS, LOCAL, frozenset(), PLAIN)
+        assert found.not_finite is expected
 
 
 @pytest.mark.parametrize(

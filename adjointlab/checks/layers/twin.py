@@ -24,6 +24,7 @@ from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer, trained
 from adjointlab.core.space import LocalType, Space
+from adjointlab.devices.memories import is_on_device
 
 __all__ = [
     "Comparison",
@@ -266,9 +267,12 @@ def _comparison(
 ) -> Comparison:
     layer = context.layer
     space = kind.space(layer)
-    is_infinite = context.values == INFINITE
+    # Products of zero and infinity come and go with the formula: that of a derivative, or of a device's own kernel, as torch's of RMSNorm.
+    are_unjudged = kind.is_gradient or is_on_device(context.setting.library)
+    not_finite = WhereNotFinite.WRONG
+    if context.values == INFINITE:
+        not_finite = WhereNotFinite.UNJUDGED if are_unjudged else WhereNotFinite.ALIKE
     if not kind.is_gradient:
-        not_finite = WhereNotFinite.ALIKE if is_infinite else WhereNotFinite.WRONG
         return Comparison(kind.name, space, local, tolerance_of(layer), not_finite=not_finite)
     tolerance = tolerance_of(layer)
     if plan.accumulated:
@@ -281,8 +285,6 @@ def _comparison(
         for tensor in space.tensors
         if tensor.name not in differentiated or tensor.element.kind != "real"
     )
-    # Products of zero and infinity come and go with the formula of a derivative.
-    not_finite = WhereNotFinite.UNJUDGED if is_infinite else WhereNotFinite.WRONG
     return Comparison(kind.name, space, local, tolerance, without, not_finite=not_finite)
 
 
