@@ -27,6 +27,7 @@ the others do.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, cast
@@ -146,11 +147,32 @@ def end_of(x: tuple[torch.Tensor, ...]) -> torch.Tensor:
     return torch.empty(0, device=x[0].device if x else None)
 
 
+class _AsGiven(inspect.Signature):
+    """A signature whose arguments are taken as they are."""
+
+    def bind(self, *args: Any, **kwargs: Any) -> Any:
+        return _Arguments(args)
+
+
+class _Arguments:
+    """What torch asks of arguments that have been bound."""
+
+    __slots__ = ("args", "kwargs")
+
+    def __init__(self, args: tuple[Any, ...]) -> None:
+        self.args = args
+        self.kwargs: dict[str, Any] = {}  # C++ takes it for a dictionary
+
+    def apply_defaults(self) -> None:
+        """Nothing: there are none."""
+
+
 class PositionalFunction(Function):
     """A function whose ``forward`` has no defaults, so that it takes the arguments of ``apply`` as they are.
 
     Torch's own ``apply`` binds them to the signature of ``forward`` in every call where there is a ``setup_context``,
-    which takes longer than all else that an application does.
+    which takes longer than all else that an application does. Up to torch 2.13 that is done in Python, and can be left out; from
+    2.14 on in C++, which asks the signature.
     """
 
     apply_plainly: ClassVar[Callable[..., Any]]
@@ -159,6 +181,8 @@ class PositionalFunction(Function):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.apply_plainly = super(Function, cls).apply  # type: ignore[misc]
+        parameters = inspect.signature(cls.forward).parameters.values()
+        cls.forward.__signature__ = _AsGiven(list(parameters))  # type: ignore[attr-defined]
 
     @classmethod
     def apply(cls, *arguments: Any) -> Any:

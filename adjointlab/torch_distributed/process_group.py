@@ -29,6 +29,18 @@ _BACKEND: Final = "adjointlab"
 _ProcessGroup: Any = dist.ProcessGroup
 
 
+class _Backend:
+    """What torch asks of the backend of a group and device: this one has nothing that a backend may have."""
+
+    supports_coalescing = supports_splitting = supports_time_estimate = False
+
+    def supports_tensor_alloc(self, device: object) -> bool:
+        return False
+
+    def name(self) -> str:
+        return _BACKEND
+
+
 class CommunicatorProcessGroup(Collectives, Messages, _ProcessGroup):  # type: ignore[misc]
     """The process group of `comm`, whose ranks are `global_ranks` of the default group."""
 
@@ -61,6 +73,9 @@ class CommunicatorProcessGroup(Collectives, Messages, _ProcessGroup):  # type: i
     @property
     def _device_types(self) -> list[torch.device]:
         return [torch.device("cpu")]
+
+    def _get_backend(self, device: object) -> _Backend:
+        return _Backend()
 
     def shutdown(self) -> None:
         """Nothing: the run frees its communicators."""
