@@ -1,4 +1,4 @@
-"""A torch 2.11.0 that is built with CUDA, on a machine without a device: ends by a segmentation fault (2.14.1 passes)."""
+"""A torch 2.11.0 that is built with CUDA, on a machine without a device: ends by a segmentation fault (2.13.0 and 2.14.1 pass)."""
 
 import threading
 

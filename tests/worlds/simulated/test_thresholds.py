@@ -15,9 +15,12 @@ KEPT = 400
 
 @pytest.fixture
 def world() -> Iterator[SimulatedWorld]:
+    own = gc.get_threshold()
+    gc.set_threshold(700, *own[1:])  # as many in each version of Python
     world = SimulatedWorld(128)
     yield world
     world.close()
+    gc.set_threshold(*own)
 
 
 def keep_until_all_have_theirs(context: RankContext, _: object) -> None:
