@@ -155,7 +155,7 @@ class _AsGiven(inspect.Signature):
 
 
 class _Arguments:
-    """What torch asks of arguments that have been bound."""
+    """Arguments that have been bound, as torch asks for them."""
 
     __slots__ = ("args", "kwargs")
 

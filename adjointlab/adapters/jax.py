@@ -55,11 +55,11 @@ def jax_function(
     options.setdefault("ranks", range(1, devices + 1))
 
     @wraps(function)
-    def operator(comm: Communicator, **parameters: Any) -> ShardedFunction:
+    def operator(comm: Communicator, /, **parameters: Any) -> ShardedFunction:
         return ShardedFunction(comm, function, parameters, prepare, "numpy" if linear else "torch")
 
     @wraps(function)
-    def layer(comm: Communicator, **parameters: Any) -> Any:
+    def layer(comm: Communicator, /, **parameters: Any) -> Any:
         made = operator(comm, **parameters)
         module = as_module(made)
         module.domain, module.codomain, module.uniform_requires_grad = made.domain, made.codomain, True

@@ -29,7 +29,7 @@ def of_lists(*functions: OfLists) -> tuple[Callable[..., Any], ...]:
 
 def _of_list(function: OfLists) -> Callable[..., Any]:
     @wraps(function)
-    def on_rank(comm: Communicator, x: Any, **arguments: object) -> Any:
+    def on_rank(comm: Communicator, x: Any, /, **arguments: object) -> Any:
         result = function(comm.allgather(x), **arguments)
         if len(result) != comm.Get_size():
             raise ValueError(f"{function.__name__} returned {len(result)} shards for {comm.Get_size()} ranks")

@@ -49,7 +49,7 @@ def mpi_operator(make: Callable[..., Any]) -> Callable[..., MPIOperator]:
         )
 
     @wraps(make)
-    def build(comm: Communicator, **arguments: object) -> MPIOperator:
+    def build(comm: Communicator, /, **arguments: object) -> MPIOperator:
         made = make(comm, **arguments)
         return MPIOperator(comm, *_operator_and_model(made))
 

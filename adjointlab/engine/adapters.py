@@ -259,7 +259,7 @@ def _local_parts(result: Locals) -> Locals:
 
 
 def make_layer(
-    build: UserFunction, prepare: Prepare, ranks: Ranks, comm: Communicator, **parameters: object
+    build: UserFunction, prepare: Prepare, ranks: Ranks, comm: Communicator, /, **parameters: object
 ) -> Layer:
     """Make the layer of a case on this rank.
 
@@ -314,7 +314,7 @@ def declared_tolerance(module: object, parameters: Parameters) -> tuple[float | 
     return rounding, reach or 0.0
 
 
-def make_twin(build: UserFunction, **parameters: object) -> torch.nn.Module:
+def make_twin(build: UserFunction, /, **parameters: object) -> torch.nn.Module:
     """Make the sequential twin of a case. Raises :class:`SubjectError` for one that does not take the arguments."""
     require_accepts("the sequential twin", build, (), _arguments(parameters), sorted(_DECLARATIONS))
     return _module(build, parameters)

@@ -121,11 +121,11 @@ class ParallelRecipe:
     # None: unless something sums up .grad by itself, and with it what stood there before.
     accumulates: bool | None = None
 
-    def twin(self, **parameters: object) -> torch.nn.Module:
+    def twin(self, /, **parameters: object) -> torch.nn.Module:
         """Make the sequential module of a case."""
         return sequential_module(self.sequential, parameters, _DECLARATIONS)
 
-    def build(self, comm: Communicator, **parameters: Any) -> Layer:
+    def build(self, comm: Communicator, /, **parameters: Any) -> Layer:
         """Make the parallel module of a case on this rank. Collective."""
         import torch
         from torch.distributed.tensor import Replicate, Shard
@@ -222,7 +222,7 @@ class DTensorRecipe:
     reference: UserFunction
     prepare: Prepare = elementwise
 
-    def twin(self, **parameters: object) -> torch.nn.Module:
+    def twin(self, /, **parameters: object) -> torch.nn.Module:
         """Make the plain function of a case a module."""
         import torch
 
@@ -234,11 +234,11 @@ class DTensorRecipe:
 
         return Twin()
 
-    def apply(self, *tensors: Any, **parameters: object) -> Any:
+    def apply(self, /, *tensors: Any, **parameters: object) -> Any:
         """The plain function on global tensors."""
         return self.reference(*tensors, **_arguments(parameters))
 
-    def layer(self, comm: Communicator, **parameters: Any) -> Layer:
+    def layer(self, comm: Communicator, /, **parameters: Any) -> Layer:
         """The function as a layer without parameters. Collective."""
         made, domain = self._made(comm, parameters)
         rounding, reach = declared_tolerance(made, parameters)
@@ -255,7 +255,7 @@ class DTensorRecipe:
             uniform_requires_grad=True,
         )
 
-    def operator(self, comm: Communicator, **parameters: Any) -> Differentiable:
+    def operator(self, comm: Communicator, /, **parameters: Any) -> Differentiable:
         """The function as a linear operator, whose adjoint is its gradient. Collective."""
         made, domain = self._made(comm, parameters)
         return Differentiable(comm, made, domain, made.codomain, {}, Ranks.PROCESS_GROUP, self.function)

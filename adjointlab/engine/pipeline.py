@@ -43,14 +43,14 @@ class PipelineRecipe:
     steps: int = 0
     after_backward: Callable[[Any], object] | None = None
 
-    def twin(self, **parameters: Any) -> SequentialStep:
+    def twin(self, /, **parameters: Any) -> SequentialStep:
         """Make the sequential step of a case."""
         from adjointlab.torch_distributed.pipelines import SequentialStep
 
         module = sequential_module(self.sequential, parameters, _DECLARATIONS)
         return SequentialStep(module, self._step(parameters))
 
-    def build(self, comm: Communicator, **parameters: Any) -> Layer:
+    def build(self, comm: Communicator, /, **parameters: Any) -> Layer:
         """Make the pipeline of a case on this rank. Raises `ValueError`, alike on all ranks, for one that does not fit them. Collective."""
         from adjointlab.torch_distributed.parallel import Names
         from adjointlab.torch_distributed.pipelines import PipelineStep, Placement, fault_of, held_by

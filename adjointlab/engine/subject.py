@@ -298,7 +298,7 @@ class _SubjectDecorators:
         """
         ranks = _ranks(options)
 
-        def build(comm: Communicator, **parameters: object) -> Differentiable:
+        def build(comm: Communicator, /, **parameters: object) -> Differentiable:
             return Differentiable(comm, function, *_spaces(parameters), ranks)
 
         return _declare(Kind.AUTOGRAD, function, build, options, library="torch")
@@ -640,7 +640,7 @@ def _check_operator(operator: Any) -> None:
 
 
 def _make_pair(
-    forward: UserFunction, adjoint: UserFunction, ranks: Ranks, comm: Communicator, **parameters: object
+    forward: UserFunction, adjoint: UserFunction, ranks: Ranks, comm: Communicator, /, **parameters: object
 ) -> FunctionPair:
     return FunctionPair(comm, forward, adjoint, *_spaces(parameters), ranks)
 

@@ -34,7 +34,9 @@ class MeshesOfRanks:
         original, identity_of_rank = self._init, self._identity
 
         @wraps(original)
-        def init(mesh: Any, *arguments: Any, **keywords: Any) -> None:
+        def init(
+            mesh: Any, /, *arguments: Any, **keywords: Any
+        ) -> None:  # torch names an argument `mesh` too
             original(mesh, *arguments, **keywords)
             if (identity := identity_of_rank()) is not None:
                 # Part of the hash and of equality; torch has it for the threads of its own tests.

@@ -30,7 +30,7 @@ _ProcessGroup: Any = dist.ProcessGroup
 
 
 class _Backend:
-    """What torch asks of the backend of a group and device: this one has nothing that a backend may have."""
+    """The backend of a group and device, as torch asks for it: one that has nothing of what a backend may have."""
 
     supports_coalescing = supports_splitting = supports_time_estimate = False
 

@@ -306,7 +306,7 @@ class _Redirection:
             self._made_of_self.discard(self._handle(made))
 
     def _method(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        def call(comm: Any, *arguments: Any, **keywords: Any) -> Any:
+        def call(comm: Any, /, *arguments: Any, **keywords: Any) -> Any:
             target = self.target(comm, name)
             if target is not None:
                 return getattr(target, name)(*arguments, **keywords)

@@ -1,4 +1,4 @@
-"""What torch asks of the backend of a process group, by versions of torch."""
+"""The answers of a process group's backend to the questions of several versions of torch."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class CallLog:
         return self._groups[name]
 
     def _logged(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        def call(group: Any, *arguments: Any, **keywords: Any) -> Any:
+        def call(group: Any, /, *arguments: Any, **keywords: Any) -> Any:
             of_group = self._of(group)
             label = _label(name, of_group.members, (*arguments, *keywords.values()))
             of_group.before_call()
