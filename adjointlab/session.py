@@ -260,7 +260,7 @@ def check_with_corpus(
         return failing
     result = run_check(world, found, check, budget, folder, tick)
     by_ranks = sorted(stored(folder, found.subject, check), key=lambda entry: entry[1].ranks)
-    unseen = {path: why for path, case in by_ranks if (why := _obstacle(world, case))}
+    unseen = {path: why for path, case in by_ranks if (why := _obstacle(world, case, budget.device))}
     if not unseen:
         return result
     _note_of_unseen_failures(world, found, check, unseen)
@@ -296,9 +296,7 @@ def replay_corpus(
 
     def conduct(run: Runner) -> tuple[Path, SearchResult] | None:
         for path, case in stored(folder, found.subject, check):
-            if not on(device, [case.setting.library]):
-                continue
-            if _obstacle(world, case) or (job_log is not None and job_log.is_newer(path)):
+            if _obstacle(world, case, device) or (job_log is not None and job_log.is_newer(path)):
                 continue
             result = _replayed(world, CaseRunner(run, record, known), found.subject, case)
             if result.verdict.kind == SubjectError.__name__:  # a case of such a verdict is not stored
@@ -319,12 +317,15 @@ def replay_corpus(
     return CheckResult(found, result, Written.beside(path), replayed=path)
 
 
-def _obstacle(world: World, case: Case) -> str:
+def _obstacle(world: World, case: Case, device: str | None) -> str:
     """Why a stored case cannot be replayed in this run; empty where it can."""
+    memory = case.setting.library
     if case.ranks > world.ranks:
         return f"it needs {case.ranks} ranks, and this run has {world.ranks}"
-    if not installed(case.setting.library):
-        return f"it is in memory of {case.setting.library}, which cannot be used here"
+    if not on(device, [memory]):
+        return f"it is in memory of {memory}, and this run is on --device {device}"
+    if not installed(memory):
+        return f"it is in memory of {memory}, which cannot be used here"
     return ""
 
 

@@ -35,7 +35,7 @@ def mpi4jax_operator(function: UserFunction) -> Callable[..., AdaptedOperator]:
     """
 
     @wraps(function)
-    def build(comm: Communicator, *, domain: Space, codomain: Space, **arguments: Any) -> AdaptedOperator:
+    def build(comm: Communicator, /, *, domain: Space, codomain: Space, **arguments: Any) -> AdaptedOperator:
         return _LocalFunction(comm, function, domain, codomain, arguments)
 
     return build

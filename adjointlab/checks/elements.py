@@ -189,8 +189,18 @@ class WhereNotFinite(Enum):
     """None."""
     ALIKE = auto()
     """NaN and infinities where the expected one is NaN or infinite; which of them it is depends on the order of a sum."""
+    THERE_UNJUDGED = auto()
+    """Any where the expected one is NaN or infinite: another kernel may multiply zero and infinity where this one does not."""
     UNJUDGED = auto()
     """Any where the expected one is NaN or infinite, and NaN anywhere: a formula may have a product of zero and infinity."""
+
+
+def _near_but_for(not_finite: WhereNotFinite, near: Any, array: Any, wanted: Any) -> Any:
+    """Return `near` with the elements that are right although they, or those that are wanted, are not finite."""
+    if not_finite is WhereNotFinite.ALIKE:
+        return np.where(np.isfinite(wanted), near, ~np.isfinite(array))
+    unjudged = near | ~np.isfinite(wanted)
+    return unjudged | np.isnan(array) if not_finite is WhereNotFinite.UNJUDGED else unjudged
 
 
 SMALL: Final = 2.0**-10
@@ -228,10 +238,7 @@ def first_difference(
             with np.errstate(invalid="ignore"):
                 near = np.abs(array - want[rank]) <= tolerance.allowed(scale)
             if unbounded:
-                if not_finite is WhereNotFinite.UNJUDGED:
-                    near = near | np.isnan(array) | ~np.isfinite(want[rank])
-                else:
-                    near = np.where(np.isfinite(want[rank]), near, ~np.isfinite(array))
+                near = _near_but_for(not_finite, near, array, want[rank])
             # Not by what is far, so that NaN counts as different. Arrays of Python integers give Python's booleans in order 0.
             is_near = np.asarray(near, dtype=bool)
             if not is_near.all():

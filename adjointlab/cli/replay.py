@@ -87,7 +87,7 @@ def replayed(
             raise UsageError(f"{file}: the case needs {stored.case.ranks} ranks; --ranks {ranks} are too few")
         usable_device(device)
         found = _subject_of(stored, subject, file)
-        if not on(device, [stored.case.setting.library]):
+        if device is not None and not _is_usable(stored.case.setting.library, device):
             memory = found.subject.libraries(device)[0]
             stored = structs.replace(stored, case=stored.case.moved_to(memory))
         _require(stored.case.setting.library, found, file)
@@ -126,6 +126,12 @@ def replayed(
         return stored, result
 
 
+def _is_usable(memory: str, device: str) -> bool:
+    from adjointlab.core.arrays import installed
+
+    return bool(on(device, [memory])) and installed(memory)
+
+
 def _require(memory: str, found: Found, file: Path) -> None:
     """Raise :class:`UsageError` where no arrays can be made in the memory that a stored case lies in."""
     from adjointlab.core.arrays import installed
@@ -133,11 +139,11 @@ def _require(memory: str, found: Found, file: Path) -> None:
 
     if installed(memory):
         return
+    missing = [part for part in memory.split("+") if not installed(part)]
+    here = probes.found() if any(map(is_on_device, missing)) else probes.Found()
+    why = "; ".join(map(here.lacking_of, missing))
     of_host = [library for library in on("cpu", found.subject.arrays) if installed(library)]
-    why = probes.found().lacking if is_on_device(memory) else "it is not installed"
-    instead = (
-        f"; --device cpu moves it into memory of {of_host[0]}" if is_on_device(memory) and of_host else ""
-    )
+    instead = f"; --device cpu moves it into memory of {of_host[0]}" if of_host else ""
     raise UsageError(f"{file}: the case is in memory of {memory}, which cannot be used here ({why}){instead}")
 
 

@@ -82,6 +82,12 @@ class Found:
         said = (f"{name}: {answer.get('error') or 'no device'}" for name, answer in answers)
         return "; ".join(said)
 
+    def lacking_of(self, memory: str) -> str:
+        """The answer of the library of one memory that cannot be used."""
+        answers = {"cupy": ("CuPy", self.cupy), "torch-cuda": ("torch", self.torch)}
+        name, answer = answers.get(memory, (memory, {"error": "not installed"}))
+        return f"{name}: {answer.get('error') or 'no device'}"
+
 
 def found() -> Found:
     """Ask the driver, CuPy and torch; raises nothing."""

@@ -272,6 +272,8 @@ def from_data(data: Data) -> Any:
             return _MAKE[str(name)](fields)
         kind, attributes = _FIELDS[str(name)]
         return kind(**{attribute: fields[attribute] for attribute in attributes})
+    except ImportError as error:
+        raise ValueError(f"{name!r} needs a torch with torch.distributed: {error}") from None
     except (KeyError, TypeError, AttributeError, UnicodeError) as error:
         raise ValueError(f"{name!r} with {sorted(fields)} is not data of a case: {error}") from None
 

@@ -21,7 +21,7 @@ _ENTRANCES = {
     "torch.distributed.distributed_c10d": ("_get_default_group", "_rank_not_in_group"),
     "torch.distributed._functional_collectives": ("_resolve_group", "_resolve_group_name"),
 }
-"""Functions through which every collective of torch.distributed (2.1 to 2.13) comes by its group."""
+"""Functions through which every collective of torch.distributed (2.1 to 2.14) comes by its group."""
 
 _WITHOUT_A_GROUP = "Code that calls torch.distributed is checked with the subject's option process_group=True, or in al.process_group(comm)"
 

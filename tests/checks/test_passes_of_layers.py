@@ -245,7 +245,7 @@ def test_results_are_compared_within_the_declared_tolerance(kind: Any, values: s
 
 @pytest.mark.parametrize("memory", ["torch-cuda", "torch+torch-cuda"])
 def test_a_device_may_multiply_zero_and_infinity_where_the_host_does_not(memory: str) -> None:
-    for values, expected in (("infinite", WhereNotFinite.UNJUDGED), ("integers", WhereNotFinite.WRONG)):
+    for values, expected in (("infinite", WhereNotFinite.THERE_UNJUDGED), ("integers", WhereNotFinite.WRONG)):
         found = _comparison(context(MIXED, values=values, memory=memory), OUTPUTS, LOCAL, frozenset(), PLAIN)
         assert found.not_finite is expected
 

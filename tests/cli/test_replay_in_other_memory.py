@@ -52,7 +52,7 @@ def test_a_replay_says_that_there_is_no_such_memory_and_how_to_move_the_case(fil
     here = file.parents[1]
     done = run("adjointlab", "replay", file, *OF_FILE, cwd=here)
     assert done.returncode == 2
-    assert "the case is in memory of cupy, which cannot be used here (driver: " in done.stderr
+    assert "the case is in memory of cupy, which cannot be used here (CuPy: " in done.stderr
     assert "; --device cpu moves it into memory of numpy" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     moved = run("adjointlab", "replay", file, *OF_FILE, "--device", "cpu", cwd=here)
@@ -73,3 +73,37 @@ def test_a_check_passes_it_over_and_a_coherent_one_says_so(file: Path) -> None:
         "a failure of Scaled (adjoint) is not replayed: it is in memory of cupy, which cannot be used here:"
         in coherent.stderr
     )
+
+
+def test_a_run_on_the_host_alone_says_that_it_does_not_replay_what_is_elsewhere(file: Path) -> None:
+    (file.parents[1] / "scaled.py").write_text(SUBJECT.replace("2 * y", "3 * y"))
+    coherent = run(*CHECK, "--device", "cpu", cwd=file.parents[1])
+    assert coherent.returncode == 0, coherent.stdout
+    assert "is not replayed: it is in memory of cupy, and this run is on --device cpu:" in coherent.stderr
+
+
+def test_a_case_moves_out_of_host_memory_that_there_is_not(file: Path) -> None:
+    text = file.read_text().replace('"cupy"', '"torch"')
+    file.write_text(text)
+    subject = SUBJECT.replace("@al.subject(Scaled)", '@al.subject(Scaled, arrays=["numpy", "torch"])')
+    here = file.parents[1]
+    (here / "scaled.py").write_text("import sys\nsys.modules['torch'] = None\n" + subject)
+    refused = run("adjointlab", "replay", file, *OF_FILE, cwd=here)
+    assert refused.returncode == 2
+    assert "(torch: not installed); --device cpu moves it into memory of numpy" in refused.stderr
+    assert run("adjointlab", "replay", file, *OF_FILE, "--device", "cpu", cwd=here).returncode == 1
+
+
+def test_a_placement_of_torch_is_no_error_where_there_is_no_torch(file: Path) -> None:
+    here = file.parents[1]
+    (here / "scaled.py").write_text(
+        "import sys\nsys.modules['torch'] = None\n" + SUBJECT.replace("2 * y", "3 * y")
+    )
+    placement = '"p": {"$type": "placement", "kind": "Shard", "dim": 0},'
+    text = file.read_text().replace('"parameters": {', '"parameters": {' + placement, 1)
+    assert text != file.read_text()
+    file.write_text(text)
+    coherent = run(*CHECK, cwd=here)
+    assert coherent.returncode == 0, coherent.stdout + coherent.stderr
+    assert "this failure is not replayed: " in coherent.stderr
+    assert "needs a torch with torch.distributed" in coherent.stderr

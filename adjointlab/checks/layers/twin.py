@@ -267,11 +267,7 @@ def _comparison(
 ) -> Comparison:
     layer = context.layer
     space = kind.space(layer)
-    # Products of zero and infinity come and go with the formula: that of a derivative, or of a device's own kernel, as torch's of RMSNorm.
-    are_unjudged = kind.is_gradient or is_on_device(context.setting.library)
-    not_finite = WhereNotFinite.WRONG
-    if context.values == INFINITE:
-        not_finite = WhereNotFinite.UNJUDGED if are_unjudged else WhereNotFinite.ALIKE
+    not_finite = _where_not_finite(context, kind)
     if not kind.is_gradient:
         return Comparison(kind.name, space, local, tolerance_of(layer), not_finite=not_finite)
     tolerance = tolerance_of(layer)
@@ -286,6 +282,16 @@ def _comparison(
         if tensor.name not in differentiated or tensor.element.kind != "real"
     )
     return Comparison(kind.name, space, local, tolerance, without, not_finite=not_finite)
+
+
+def _where_not_finite(context: CheckContext, kind: ResultKind) -> WhereNotFinite:
+    if context.values != INFINITE:
+        return WhereNotFinite.WRONG
+    if kind.is_gradient:
+        # Products of zero and infinity come and go with the formula of a derivative.
+        return WhereNotFinite.UNJUDGED
+    # And with the kernel of a device: torch's RMSNorm of (∞, 1) is (NaN, NaN) there, and (NaN, 0) on the host.
+    return WhereNotFinite.THERE_UNJUDGED if is_on_device(context.setting.library) else WhereNotFinite.ALIKE
 
 
 def tolerance_of(layer: Layer) -> Tolerance:

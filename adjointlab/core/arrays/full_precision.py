@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from typing import Any
 
@@ -21,32 +21,47 @@ class FullPrecision:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._inside = 0
-        self._before: list[tuple[Any, bool]] = []
+        self._before = ExitStack()
 
     def __enter__(self) -> None:
         with self._lock:
+            if not self._inside:
+                self._before = _changed()
             self._inside += 1
-            if self._inside == 1:
-                self._change()
 
     def __exit__(self, *exception: object) -> None:
         with self._lock:
             self._inside -= 1
             if not self._inside:
-                self._put_back()
+                self._before.close()
 
-    def _change(self) -> None:
-        backends: Any = module("torch").backends  # type: ignore[attr-defined]
-        for settings in (backends.cudnn, backends.cuda.matmul):
-            # Not where a program has set each operation's precision by torch's newer names, and so means it: this name raises then.
-            with suppress(RuntimeError):
-                self._before.append((settings, settings.allow_tf32))
-                settings.allow_tf32 = False
 
-    def _put_back(self) -> None:
-        for settings, allowed in self._before:
-            settings.allow_tf32 = allowed
-        self._before.clear()
+def _changed() -> ExitStack:
+    """Change the settings; return what puts them back."""
+    torch: Any = module("torch")
+    cudnn = torch.backends.cudnn
+    with ExitStack() as before:
+        # Of torch 2.9 and later. Noted first, so put back last: the older names below set them too.
+        operations = _operations(torch.backends)
+        for operation in operations:
+            before.callback(setattr, operation, "fp32_precision", operation.fp32_precision)
+        # By the older names as well, or reading those would raise in user code, as it does where a program has mixed them itself.
+        with suppress(RuntimeError):
+            before.callback(setattr, cudnn, "allow_tf32", cudnn.allow_tf32)
+            cudnn.allow_tf32 = False
+        with suppress(RuntimeError):
+            before.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+            torch.set_float32_matmul_precision("highest")
+        for operation in operations:
+            operation.fp32_precision = "ieee"
+        return before.pop_all()
+
+
+def _operations(backends: Any) -> list[Any]:
+    """The operations whose precision can be set one by one; none in older versions of torch."""
+    if not hasattr(backends.cudnn, "conv"):
+        return []
+    return [backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul, backends.mkldnn.matmul]
 
 
 # One for a process, as its settings are.
