@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from adjointlab.core.splitmix import mixed
+from adjointlab.worlds.rank_settings import settings_of_now
 
 __all__ = ["GlobalStreams", "RandomStreams"]
 
@@ -29,7 +30,7 @@ WORDS = 625
 
 
 class Library(Protocol):
-    """Global stream of one library. Its states are of a type of its own, and only handed back to it."""
+    """Global stream, or settings, of one library. Its states are of a type of its own, and only handed back to it."""
 
     def save(self) -> object: ...
 
@@ -155,12 +156,12 @@ class GlobalStreams:
         self.numpy = NumPyStream()
 
     def of_now(self) -> list[Library]:
-        """Streams of the libraries that are imported: torch may come with the operator under test."""
+        """Streams and settings of the libraries that are imported: torch may come with the operator under test."""
         torch = sys.modules.get("torch")
         streams: list[Library] = [self.python, self.numpy]
         if torch is not None and hasattr(torch, "default_generator"):
             streams.append(TorchStream(torch))
-        return streams
+        return streams + settings_of_now()
 
 
 class RandomStreams:
