@@ -11,7 +11,18 @@ import adjointlab as al
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 
-NAMES = ["adjoint", "build", "case", "forward", "function", "parameters", "prepare", "ranks", "sequential"]
+NAMES = [
+    "adjoint",
+    "arguments",
+    "build",
+    "case",
+    "forward",
+    "function",
+    "parameters",
+    "prepare",
+    "ranks",
+    "sequential",
+]
 
 
 class Scaled(torch.nn.Module):
@@ -56,3 +67,18 @@ def test_a_pair_of_functions_takes_an_argument_of_any_name(world: al.SimulatedWo
         return {name: 2.0, **spaces(ranks)}
 
     require_coherent(world, cases, "adjoint")
+
+
+@pytest.mark.parametrize("keywords", [{"comm": 1.0}, {"x": 1.0}])
+def test_functions_of_lists_take_arguments_of_any_name(
+    world: al.SimulatedWorld, keywords: dict[str, float]
+) -> None:
+    from adjointlab.adapters.lists import of_lists
+
+    def doubled(parts: list[Any], **named: float) -> list[Any]:
+        assert named == keywords
+        return [2 * part for part in parts]
+
+    (on_rank,) = of_lists(doubled)
+    run = world.run(lambda context, _: float(on_rank(context.comm, context.rank, **keywords)), None, 2)
+    assert run.values == (0.0, 2.0)
