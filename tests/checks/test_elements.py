@@ -152,33 +152,33 @@ def test_a_difference_has_a_picture_and_a_hint_on_its_kind() -> None:
     assert found.hint.text == "3 times what is due, on 3 ranks"
 
 
-ALIKE, UNJUDGED = WhereNotFinite.ALIKE, WhereNotFinite.UNJUDGED
+ALIKE, THERE, UNJUDGED = WhereNotFinite.ALIKE, WhereNotFinite.THERE_UNJUDGED, WhereNotFinite.UNJUDGED
 INF, NAN = np.inf, np.nan
 
 
 @pytest.mark.parametrize(
-    ("got", "want", "alike", "unjudged"),
+    ("got", "want", "alike", "there", "unjudged"),
     [
-        (INF, INF, True, True),
-        (-INF, INF, True, True),
-        (NAN, INF, True, True),
-        (INF, NAN, True, True),
-        (NAN, NAN, True, True),
-        (1.0, INF, False, True),
-        (1.0, NAN, False, True),
-        (INF, 1.0, False, False),
-        (NAN, 1.0, False, True),
-        (1.0, 1.0, True, True),
-        (1.25, 1.0, True, True),
-        (1.5, 1.0, False, False),
+        (INF, INF, True, True, True),
+        (-INF, INF, True, True, True),
+        (NAN, INF, True, True, True),
+        (INF, NAN, True, True, True),
+        (NAN, NAN, True, True, True),
+        (1.0, INF, False, True, True),
+        (1.0, NAN, False, True, True),
+        (INF, 1.0, False, False, False),
+        (NAN, 1.0, False, False, True),
+        (1.0, 1.0, True, True, True),
+        (1.25, 1.0, True, True, True),
+        (1.5, 1.0, False, False, False),
     ],
 )
 def test_values_that_are_not_finite_are_right_where_it_is_said(
-    got: float, want: float, alike: bool, unjudged: bool
+    got: float, want: float, alike: bool, there: bool, unjudged: bool
 ) -> None:
     # An eighth of the largest value that is finite, which is 2.
     tolerance = Tolerance(1 / 8)
-    for not_finite, is_right in ((ALIKE, alike), (UNJUDGED, unjudged)):
+    for not_finite, is_right in ((ALIKE, alike), (THERE, there), (UNJUDGED, unjudged)):
         found = difference(
             [[0.0, got], [2, 0.0]], [[0.0, want], [2, 0.0]], LINE, tolerance, not_finite=not_finite
         )
