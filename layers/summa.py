@@ -51,9 +51,8 @@ class Panels:
         moves_of_b: Sequence[LinearOperator],
     ) -> torch.Tensor:
         """The product of local blocks, after some moves: in the layer's element type, whatever autocast multiplies in."""
-        if (
-            not self.recompute or forward_ad._current_level >= 0
-        ):  # a checkpoint has no forward mode in older versions of torch
+        # In older versions of torch a checkpoint has no forward mode.
+        if not self.recompute or forward_ad._current_level >= 0:
             return _product(a, b, moves_of_a, moves_of_b).to(a.dtype)
         product = checkpoint(
             _product, a, b, moves_of_a, moves_of_b, use_reentrant=False, preserve_rng_state=False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -79,14 +80,16 @@ class Found:
     def lacking(self) -> str:
         """The answers of the three in one line: the error of each, or that it sees no device."""
         answers = (("driver", self.driver), ("CuPy", self.cupy), ("torch", self.torch))
-        said = (f"{name}: {answer.get('error') or 'no device'}" for name, answer in answers)
-        return "; ".join(said)
+        return "; ".join(itertools.starmap(_said, answers))
 
     def lacking_of(self, memory: str) -> str:
         """The answer of the library of one memory that cannot be used."""
         answers = {"cupy": ("CuPy", self.cupy), "torch-cuda": ("torch", self.torch)}
-        name, answer = answers.get(memory, (memory, {"error": "not installed"}))
-        return f"{name}: {answer.get('error') or 'no device'}"
+        return _said(*answers.get(memory, (memory, {"error": "not installed"})))
+
+
+def _said(name: str, answer: Mapping[str, Any]) -> str:
+    return f"{name}: {answer.get('error') or 'no device'}"
 
 
 def found() -> Found:

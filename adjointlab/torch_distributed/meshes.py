@@ -33,10 +33,9 @@ class MeshesOfRanks:
         """Let new meshes have the identity of the rank that makes them."""
         original, identity_of_rank = self._init, self._identity
 
+        # By position: torch has an argument of the name `mesh`.
         @wraps(original)
-        def init(
-            mesh: Any, /, *arguments: Any, **keywords: Any
-        ) -> None:  # torch names an argument `mesh` too
+        def init(mesh: Any, /, *arguments: Any, **keywords: Any) -> None:
             original(mesh, *arguments, **keywords)
             if (identity := identity_of_rank()) is not None:
                 # Part of the hash and of equality; torch has it for the threads of its own tests.

@@ -14,12 +14,28 @@ from typing import Any
 __all__ = ["AttentionKernels", "DTensorHandlers", "WarningFilters", "settings_of_now"]
 
 
-class WarningFilters:
+class _Setting:
+    """A setting with which each rank begins as it stands when this is made."""
+
+    def __init__(self) -> None:
+        self._first = self.save()
+
+    def save(self) -> object:
+        raise NotImplementedError
+
+    def restore(self, state: Any) -> None:
+        raise NotImplementedError
+
+    def seed(self, number: int) -> None:
+        self.restore(self._first)
+
+
+class WarningFilters(_Setting):
     """The filters of `warnings`, and the function that shows one: those that `catch_warnings` replaces."""
 
     def __init__(self) -> None:
         self._module: Any = warnings
-        self._first = self.save()
+        super().__init__()
 
     def save(self) -> object:
         module = self._module
@@ -32,11 +48,8 @@ class WarningFilters:
             module._filters_mutated()  # Python remembers by line what has been shown
         _, module.showwarning, module._showwarnmsg_impl = state
 
-    def seed(self, number: int) -> None:
-        self.restore(self._first)
 
-
-class AttentionKernels:
+class AttentionKernels(_Setting):
     """The kernels of attention that torch may choose, by `sdpa_kernel`."""
 
     def __init__(self, torch: Any) -> None:
@@ -44,7 +57,7 @@ class AttentionKernels:
         names = ("flash", "mem_efficient", "math", "cudnn")
         self._ask = [ask for name in names if (ask := getattr(in_c, f"_get_{name}_sdp_enabled", None))]
         self._set = [put for name in names if (put := getattr(in_c, f"_set_sdp_use_{name}", None))]
-        self._first = self.save()
+        super().__init__()
 
     def save(self) -> object:
         return [ask() for ask in self._ask]
@@ -54,16 +67,13 @@ class AttentionKernels:
             for put, enabled in zip(self._set, state, strict=True):
                 put(enabled)
 
-    def seed(self, number: int) -> None:
-        self.restore(self._first)
 
-
-class DTensorHandlers:
+class DTensorHandlers(_Setting):
     """The operations that DTensor's dispatcher gives to functions of their own, by `loss_parallel`."""
 
     def __init__(self, dispatcher: Any) -> None:
         self._dispatcher = dispatcher
-        self._first = self.save()
+        super().__init__()
 
     def save(self) -> object:
         handlers = self._dispatcher._custom_op_handlers
@@ -75,9 +85,6 @@ class DTensorHandlers:
             handlers.clear()
             handlers.update(entries)
         self._dispatcher._custom_op_handlers = handlers
-
-    def seed(self, number: int) -> None:
-        self.restore(self._first)
 
 
 def settings_of_now() -> list[Any]:

@@ -101,7 +101,7 @@ class _OfGroup:
         """Operations that the backends of the group have counted by now; none where they do not count."""
         counted = 0
         for device in self.group._device_types:
-            with suppress(RuntimeError, AttributeError):
+            with suppress(RuntimeError):
                 counted += self.group._get_backend(device)._get_sequence_number_for_group()
         return counted
 
