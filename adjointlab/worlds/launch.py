@@ -112,7 +112,9 @@ def check_partners(environment: Mapping[str, str] = os.environ) -> None:
             f"{first.rank} is set, as by a launcher of MPI programs ({first.launcher}), but mpi4py cannot be imported: "
             f"{problem}. Install it (pip install mpi4py mpich), or unset {first.rank} to run on simulated ranks"
         ) from problem
-    size = MPI.COMM_WORLD.Get_size()
+    from adjointlab.worlds.interposition import own_handle
+
+    size = own_handle(MPI.COMM_WORLD).Get_size()
     stated = {each.size: count for each in launchers if (count := each.processes(environment)) is not None}
     if size == 1:
         # One process alone has nobody to be wrong with: so it is believed only where every launcher says so.

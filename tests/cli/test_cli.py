@@ -203,8 +203,11 @@ def test_ctrl_c_ends_with_130_tells_what_is_known_and_leaves_no_half_written_fil
 
 @needs_mpi
 def test_under_mpiexec_rank_0_alone_prints_and_all_ranks_end_alike(tmp_path: Path) -> None:
-    result = cli("check", f"{SAMPLES}:wrong", "--check", "adjoint", "--cases", "20", cwd=tmp_path, ranks=2)
+    options = ["--check", "adjoint", "--cases", "20"]
+    result = cli("check", f"{SAMPLES}:wrong", "Copy", *options, cwd=tmp_path, ranks=2)
     assert result.returncode == 1, result.stderr
+    # The lab itself asks COMM_WORLD for its size, to compare it with the launcher's; that is no hint at user code.
+    assert "takes itself for alone (as code does that" in result.stdout
     assert result.stdout.count("WrongShift: adjoint is not the transpose of forward") == 1
     assert result.stdout.count("2 ranks under MPI") == 1
     assert "replay   mpiexec -n 2 adjointlab replay" in result.stdout
