@@ -20,14 +20,14 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from adjointlab.checks.layers import sensitivity
+from adjointlab.checks.layers import perturbation
+from adjointlab.checks.layers.perturbation import Perturbation
 from adjointlab.checks.layers.sensitivity import (
     _attributed,
     _difference,
     _epsilon,
     _is_small,
     _least_difference,
-    _perturbation,
     measured,
 )
 
@@ -275,11 +275,11 @@ def test_operations_are_wrong_by_eight_units_and_by_more_where_that_makes_a_larg
     errors: list[tuple[int, float, bool]] = []
     results = iter(range(20))
 
-    def perturbation(*given: Any) -> Any:
+    def recorded(*given: Any) -> Any:
         errors.append(given)
         return Nothing()
 
-    monkeypatch.setattr(sensitivity, "_perturbation", lambda: perturbation)
+    monkeypatch.setattr(perturbation, "Perturbation", recorded)
     _, allowances = measured(lambda: {"y": (np.array([1.0 if is_small else float(next(results))]),)})
     allowances.measure()
 
@@ -368,12 +368,12 @@ def test_errors_fill_their_interval_on_both_sides_and_no_two_samples_have_the_sa
     value, eps, error = torch.linspace(0.1, 7.0, 2000, dtype=dtype), torch.finfo(dtype).eps, 1e4
     samples = []
     for sample in range(3):
-        perturbation: Any = _perturbation()(sample, error, False)
+        perturbation: Any = Perturbation(sample, error, False)
         units = (perturbation.factors(value, elementwise, False) - 1) / (error * eps)
         assert -1.001 <= units.min() < -0.98
         assert 0.98 < units.max() <= 1.001
         assert abs(units.mean()) < 0.1
-        again: Any = _perturbation()(sample, error, False)
+        again: Any = Perturbation(sample, error, False)
         assert torch.equal(units, (again.factors(value, elementwise, False) - 1) / (error * eps))
         samples.append(units)
     for one, other in ((0, 1), (0, 2), (1, 2)):
@@ -384,7 +384,7 @@ def test_errors_fill_their_interval_on_both_sides_and_no_two_samples_have_the_sa
 
 def test_equal_values_have_equal_errors_element_by_element_and_integers_may_be_spared() -> None:
     value = torch.tensor([0.3, 0.3, 2.0, 0.3, 5.5, -4.0, torch.inf, 2.0**48, 2.0**49], dtype=torch.float64)
-    perturbation: Any = _perturbation()(1, 1e4, True)
+    perturbation: Any = Perturbation(1, 1e4, True)
     every = perturbation.factors(value, True, False)
     assert every[0] == every[1] == every[3]
     assert len(set(every.tolist())) > 3

@@ -18,8 +18,8 @@ import contextvars
 import math
 import random
 from collections.abc import Callable, Mapping
-from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -49,43 +49,6 @@ _GROWTH = 64.0
 
 _UNITS = 8.0
 """Units in the last place of its largest element by which any result may differ."""
-
-_SPARE_BITS = 4
-"""Integers that leave so many bits of the significand unused are taken for exact."""
-
-_MOVES = frozenset(
-    name
-    for line in (
-        "abs amax amin arange bernoulli cat clamp clamp_max clamp_min clone constant_pad_nd copy embedding empty empty_like",
-        "empty_strided eye fill flip full full_like gather hardtanh hardtanh_backward index index_put index_select",
-        "masked_fill masked_select max maximum max_pool2d_with_indices max_pool2d_with_indices_backward",
-        "max_pool3d_with_indices max_pool3d_with_indices_backward min minimum neg new_empty new_empty_strided new_full",
-        "new_ones new_zeros ones ones_like rand rand_like randn randn_like relu repeat roll scalar_tensor scatter",
-        "select_backward sgn sign slice_backward sort stack threshold threshold_backward topk tril triu",
-        "value_selecting_reduction_backward where zero zeros zeros_like _to_copy",
-    )
-    for name in line.split()
-)
-"""Operations of torch's that move or select values, or make constants, without the underscore of those in place."""
-
-_FUSED = frozenset(
-    [
-        "gelu",
-        "gelu_backward",
-        "mish_backward",
-        "_log_softmax",
-        "_log_softmax_backward_data",
-        "_softmax",
-        "_softmax_backward_data",
-    ]
-)
-"""Operations that take differences of their own, such as 1 + erf(x), whose rounding no error of arguments and results shows.
-
-They are perturbed step by step, in torch's own decomposition.
-"""
-
-_STATISTICS = frozenset({"running_mean", "running_var"})
-"""Arguments that batch normalisations of torch's write into though their schemas do not say so."""
 
 
 class Allowances:
@@ -149,12 +112,14 @@ def _differences_by_rounding(
 
     Raises :class:`Inapplicable` if none of these runs comes to its end, so that nothing is known of the rounding.
     """
+    from adjointlab.checks.layers.perturbation import Perturbation  # which imports torch
+
     raised: list[Exception] = []
 
     def perturbed(sample: int, error: float, spares_integers: bool) -> Mapping[str, Local] | None:
         _restore(random_states)
         try:
-            perturbation = _perturbation()(sample, error, spares_integers)
+            perturbation = Perturbation(sample, error, spares_integers)
             with perturbation, perturbing(perturbation.unseen):
                 return run()
         except Exception as exception:
@@ -246,100 +211,3 @@ def _restore(states: _RandomStates) -> None:
     random.setstate(python)  # type: ignore[arg-type]
     np.random.set_state(numpy)
     torch.set_rng_state(of_torch)
-
-
-class _Perturbs(Protocol):
-    """Context in which operations of torch's are perturbed, with the same for those that torch does not see."""
-
-    def __enter__(self) -> object: ...
-    def __exit__(self, *_: Any) -> object: ...
-    def unseen(self, value: torch.Tensor, *, elementwise: bool) -> torch.Tensor: ...
-
-
-@cache
-def _perturbation() -> Callable[[int, float, bool], _Perturbs]:
-    """Return the context manager that perturbs all operations of torch's in this thread; a class of torch's, made on demand."""
-    import torch
-    from torch._decomp import decomposition_table
-    from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-    from torch.utils._pytree import tree_flatten, tree_map
-
-    class Perturbation(TorchDispatchMode):
-        """Operations with arguments and results that are wrong by up to `error` units in the last place, at random."""
-
-        def __init__(self, sample: int, error: float, spares_integers: bool) -> None:
-            super().__init__()  # type: ignore[no-untyped-call]
-            self.generator = torch.Generator().manual_seed(sample)
-            self.factor = 1e6 * (sample + math.pi)
-            self.error, self.spares_integers = error, spares_integers
-
-        @classmethod
-        def _should_skip_dynamo(cls) -> bool:
-            # Else torch imports its compiler, which takes seconds, to keep it from compiling what is below.
-            return False
-
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-        ) -> Any:
-            kwargs, schema = kwargs or {}, func._schema
-            aliases = [entry.alias_info for entry in schema.returns]
-            is_view = any(alias is not None and not alias.is_write for alias in aliases)
-            name = schema.name.split("::")[1].rstrip("_")
-            if is_view or name in _MOVES:
-                return func(*args, **kwargs)
-            if name in _FUSED and func in decomposition_table:
-                with self:
-                    return decomposition_table[func](*args, **kwargs)
-            elementwise = torch.Tag.pointwise in func.tags
-            spares_integers = self.spares_integers and "norm" not in name
-            given = [
-                *zip(schema.arguments, args, strict=False),
-                *((entry, kwargs[entry.name]) for entry in schema.arguments if entry.name in kwargs),
-            ]
-            written, _ = tree_flatten(
-                [
-                    value
-                    for entry, value in given
-                    if entry.alias_info is not None and entry.alias_info.is_write
-                ]
-            )
-            # What is written has to be found in these very tensors.
-            spared = [*written, *(value for entry, value in given if entry.name in _STATISTICS)]
-
-            def perturbed(value: Any) -> Any:
-                if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
-                    return value
-                # Torch's own stand-ins for zeros have no memory, nor those by which it finds the shape of a sum with them.
-                if value._is_zerotensor() or value.is_meta or any(value is each for each in spared):
-                    return value
-                return value * self.factors(value, elementwise, spares_integers)
-
-            result = func(*tree_map(perturbed, args), **tree_map(perturbed, kwargs))
-            for each in written:
-                if isinstance(each, torch.Tensor) and each.is_floating_point() and each.numel():
-                    each.mul_(self.factors(each, elementwise, spares_integers))
-            return tree_map(perturbed, result)
-
-        def unseen(self, value: torch.Tensor, *, elementwise: bool) -> torch.Tensor:
-            """A value of an operation that torch does not see."""
-            with _disable_current_modes():
-                return value * self.factors(value, elementwise, self.spares_integers)
-
-        def factors(self, value: torch.Tensor, elementwise: bool, spares_integers: bool) -> torch.Tensor:
-            """Factors near one: of equal values equal ones, or independent ones."""
-            if elementwise:
-                mantissas = torch.frexp(value.double()).mantissa
-                # Of an infinity, such as the score of a masked key, nothing can be wrong: a NaN would allow for any difference.
-                fractions = (mantissas * self.factor).frac().abs().nan_to_num(nan=0.5)
-            else:
-                # On the host, whose generator gives the same numbers for a value that lies on a device.
-                drawn = torch.rand(value.shape, generator=self.generator, dtype=torch.float64)
-                fractions = drawn.to(value.device)
-            # In the value's own precision, where an infinity stays one.
-            errors = ((2 * fractions - 1) * self.error * torch.finfo(value.dtype).eps).to(value.dtype)
-            if spares_integers:
-                largest = 2.0**-_SPARE_BITS / torch.finfo(value.dtype).eps
-                errors[torch.logical_and(value == value.round(), value.abs() <= largest)] = 0.0
-            return 1 + errors
-
-    return Perturbation

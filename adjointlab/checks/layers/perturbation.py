@@ -1,0 +1,152 @@
+"""Torch's operations with errors in the last places of their arguments and results, by which :mod:`sensitivity` measures rounding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch._decomp import decomposition_table
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_flatten, tree_map
+
+__all__ = ["Perturbation"]
+
+_SPARE_BITS = 4
+"""Integers that leave so many bits of the significand unused are taken for exact."""
+
+_MOVES = frozenset(
+    name
+    for line in (
+        "abs amax amin arange bernoulli cat clamp clamp_max clamp_min clone constant_pad_nd copy embedding empty empty_like",
+        "empty_strided eye fill flip full full_like gather hardtanh hardtanh_backward index index_put index_select",
+        "masked_fill masked_select max maximum max_pool2d_with_indices max_pool2d_with_indices_backward",
+        "max_pool3d_with_indices max_pool3d_with_indices_backward min minimum neg new_empty new_empty_strided new_full",
+        "new_ones new_zeros ones ones_like rand rand_like randn randn_like relu repeat roll scalar_tensor scatter",
+        "select_backward sgn sign slice_backward sort stack threshold threshold_backward topk tril triu",
+        "value_selecting_reduction_backward where zero zeros zeros_like _to_copy",
+    )
+    for name in line.split()
+)
+"""Operations of torch's that move or select values, or make constants, without the underscore of those in place."""
+
+_FUSED = frozenset(
+    [
+        "gelu",
+        "gelu_backward",
+        "mish_backward",
+        "_log_softmax",
+        "_log_softmax_backward_data",
+        "_softmax",
+        "_softmax_backward_data",
+    ]
+)
+"""Operations that take differences of their own, such as 1 + erf(x), whose rounding no error of arguments and results shows.
+
+They are perturbed step by step, in torch's own decomposition.
+"""
+
+_STATISTICS = frozenset({"running_mean", "running_var"})
+"""Arguments that batch normalisations of torch's write into though their schemas do not say so."""
+
+
+class Perturbation(TorchDispatchMode):
+    """Context in which operations of this thread have arguments and results that are wrong by up to `error` units in the last place.
+
+    The errors are random, and the same for equal samples. With `spares_integers` small integers have none, but in normalisations.
+    """
+
+    def __init__(self, sample: int, error: float, spares_integers: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.generator = torch.Generator().manual_seed(sample)
+        self.factor = 1e6 * (sample + math.pi)
+        self.error, self.spares_integers = error, spares_integers
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Else torch imports its compiler, which takes seconds, to keep it from compiling what is below.
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs, name = kwargs or {}, func._schema.name.split("::")[1].rstrip("_")
+        if _is_view(func) or name in _MOVES:
+            return func(*args, **kwargs)
+        if name in _FUSED and func in decomposition_table:
+            with self:
+                return decomposition_table[func](*args, **kwargs)
+        elementwise = torch.Tag.pointwise in func.tags
+        spares_integers = self.spares_integers and "norm" not in name
+        written, statistics = _written(func, args, kwargs)
+
+        def perturbed(value: Any) -> Any:
+            # What is written has to be found in these very tensors.
+            if not _is_rounded(value) or any(value is each for each in (*written, *statistics)):
+                return value
+            return value * self.factors(value, elementwise, spares_integers)
+
+        result = func(*tree_map(perturbed, args), **tree_map(perturbed, kwargs))
+        for each in filter(_is_rounded, written):
+            each.mul_(self.factors(each, elementwise, spares_integers))
+        return tree_map(perturbed, result)
+
+    def unseen(self, value: torch.Tensor, *, elementwise: bool) -> torch.Tensor:
+        """A value of an operation that torch does not see."""
+        with _disable_current_modes():
+            return value * self.factors(value, elementwise, self.spares_integers)
+
+    def factors(self, value: torch.Tensor, elementwise: bool, spares_integers: bool) -> torch.Tensor:
+        """Factors near one: of equal values equal ones, or independent ones."""
+        if elementwise:
+            mantissas = torch.frexp(value.double()).mantissa
+            # Of an infinity, such as the score of a masked key, nothing can be wrong: a NaN would allow for any difference.
+            fractions = (mantissas * self.factor).frac().abs().nan_to_num(nan=0.5)
+        else:
+            # On the host, whose generator gives the same numbers for a value that lies on a device.
+            drawn = torch.rand(value.shape, generator=self.generator, dtype=torch.float64)
+            fractions = drawn.to(value.device)
+        # In the value's own precision, where an infinity stays one.
+        errors = ((2 * fractions - 1) * self.error * torch.finfo(value.dtype).eps).to(value.dtype)
+        if spares_integers:
+            largest = 2.0**-_SPARE_BITS / torch.finfo(value.dtype).eps
+            errors[torch.logical_and(value == value.round(), value.abs() <= largest)] = 0.0
+        return 1 + errors
+
+
+def _is_view(func: Any) -> bool:
+    """Return True for an operation whose results share memory with its arguments, and that writes nothing there."""
+    aliases = [entry.alias_info for entry in func._schema.returns]
+    return any(alias is not None and not alias.is_write for alias in aliases)
+
+
+class _Written(NamedTuple):
+    by_schema: list[Any]
+    statistics: list[Any]
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Written:
+    """The arguments that an operation writes into: as its schema says, and the statistics of batch normalisations."""
+    entries = func._schema.arguments
+    given = [
+        *zip(entries, args, strict=False),
+        *((entry, kwargs[entry.name]) for entry in entries if entry.name in kwargs),
+    ]
+    of_schema = [
+        value for entry, value in given if entry.alias_info is not None and entry.alias_info.is_write
+    ]
+    return _Written(
+        tree_flatten(of_schema)[0], [value for entry, value in given if entry.name in _STATISTICS]
+    )
+
+
+def _is_rounded(value: Any) -> bool:
+    """Return True for a tensor with values that an operation may have rounded."""
+    return (
+        isinstance(value, torch.Tensor)
+        and value.is_floating_point()
+        and value.numel() > 0
+        # Torch's own stand-ins for zeros have no memory, nor those by which it finds the shape of a sum with them.
+        and not (value._is_zerotensor() or value.is_meta)
+    )
