@@ -10,7 +10,7 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.check import Spaces
-from adjointlab.checks.layers import jacobian
+from adjointlab.checks.layers import point
 from adjointlab.checks.layers.jacobian import JACOBIAN, Differences, JacobianProducts, TwinPairing
 from adjointlab.checks.layers.sensitivity import Allowances
 from adjointlab.checks.verdict import Inapplicable, Verdict
@@ -203,7 +203,7 @@ def test_products_may_be_wrong_by_64_units_and_outputs_of_differences_by_16(
 
     seen: list[JacobianProducts] = []
     noises: set[float] = set()
-    judge, by_differences = type(JACOBIAN).judge, jacobian.derivatives
+    judge, by_differences = type(JACOBIAN).judge, point.derivatives
 
     def kept(self: Any, spaces: Spaces, observations: Sequence[JacobianProducts]) -> Verdict:
         seen.extend(observations)
@@ -214,7 +214,7 @@ def test_products_may_be_wrong_by_64_units_and_outputs_of_differences_by_16(
         return by_differences(evaluate, at_point, noise)
 
     monkeypatch.setattr(type(JACOBIAN), "judge", kept)
-    monkeypatch.setattr(jacobian, "derivatives", noted)
+    monkeypatch.setattr(point, "derivatives", noted)
     assert investigate(SimulatedWorld(2), own_copies, "jacobian", Budget(1, seed=1)).verdict.is_coherent
 
     assert {each.allowed for each in seen} == {rounding or 64 * unit}

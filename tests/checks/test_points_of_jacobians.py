@@ -14,8 +14,9 @@ from torch import nn
 
 import adjointlab as al
 from adjointlab.checks.context import CheckContext, InputSetting
-from adjointlab.checks.layers.jacobian import JACOBIAN, JacobianProducts, _unit
+from adjointlab.checks.layers.jacobian import JACOBIAN, JacobianProducts
 from adjointlab.checks.layers.modules import no_sequential_tensor, pass_keys
+from adjointlab.checks.layers.point import unit_roundoff
 from adjointlab.core.layer import Layer
 from adjointlab.core.space import Tensor
 from adjointlab.core.vectors import Draw, local_values
@@ -218,7 +219,7 @@ def test_the_unit_roundoff_is_that_of_the_tensor_with_the_fewest_bits(
     domain: str, parameters: str, codomain: str, unit: float
 ) -> None:
     spaces = (al.Space(tensor(dtype)) for dtype in (domain, codomain, parameters))
-    assert _unit(Layer(None, None, *spaces, CALLS)) == unit  # type: ignore[arg-type]
+    assert unit_roundoff(Layer(None, None, *spaces, CALLS)) == unit  # type: ignore[arg-type]
 
 
 def test_a_layer_without_forward_mode_is_told_how_to_say_so() -> None:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -27,14 +27,13 @@ from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import Local, norm
 from adjointlab.checks.fresh_memory import controlled
-from adjointlab.checks.layers.differences import Estimate, derivatives
+from adjointlab.checks.layers.differences import Estimate
 from adjointlab.checks.layers.modules import (
     LocalModule,
     ModuleUnderTest,
     SequentialTwin,
     has_copies_of_their_own,
     held,
-    in_shape_of,
     no_sequential_tensor,
     pass_keys,
     values,
@@ -43,21 +42,18 @@ from adjointlab.checks.layers.sensitivity import Allowances
 from adjointlab.checks.layers.twin import results_of_twin
 from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent
 from adjointlab.core import arrays
-from adjointlab.core.layer import Layer
-from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
 from adjointlab.core.vectors import ZERO, Draw, Exact, NotFinite, local_values, pair_local
 
 if TYPE_CHECKING:
     import torch
 
+    from adjointlab.checks.layers.point import Point
+
 __all__ = ["JACOBIAN", "JacobianCheck"]
 
 _ROUNDINGS = 64.0
 """Units in the last place by which a sum of some dozen terms may be wrong."""
-
-_EVALUATION = 16.0
-"""Units in the last place by which an output may be wrong, to which differences add what they show themselves."""
 
 _CONCLUSIVE = 2.0**-4
 """Largest error of differences, relative to the products of norms, at which they are compared."""
@@ -131,24 +127,19 @@ class JacobianCheck(Check[JacobianProducts]):
     def observe(self, context: CheckContext) -> JacobianProducts:
         import torch
 
+        from adjointlab.checks.layers.point import Point, unit_roundoff
+
         version, keys, seed = LocalModule(context), pass_keys(context, 0), context.setting.seed
-        layer = version.layer
+        layer, rank = version.layer, context.rank
         tensors = (*layer.domain.tensors, *layer.parameters.tensors, *layer.codomain.dual.tensors)
         copies = next(filter(has_copies_of_their_own, tensors), None)
-        has_twin = copies is None
-        # DTensor has no forward mode.
-        has_forward = (
-            layer.has_forward_mode
-            and getattr(layer.module, "forward_mode", True)
-            and not any(map(arrays.is_dtensor, version.parameters()))
-        )
-        allowed = layer.rounding
-        if allowed is None:
-            allowed = _ROUNDINGS * _unit(layer)
+        has_twin, has_forward = copies is None, _has_forward_mode(version)
+        rounding = _ROUNDINGS * unit_roundoff(layer)
+        allowed = rounding if layer.rounding is None else layer.rounding
         if not has_twin and (seed % 2 or not has_forward):
             keys |= {name: replace(keys[name], values="fractions") for name in ("inputs", "parameters")}
-            allowed = max(allowed, _ROUNDINGS * _unit(layer))
-        point = _Point(version, version.inputs(keys["inputs"]), keys["parameters"])
+            allowed = max(allowed, rounding)
+        point = Point(version, version.inputs(keys["inputs"]), keys["parameters"])
         along_inputs = version.tensors(layer.domain, Draw(seed, 7, "primal", 4))
         along_parameters = version.tensors(layer.parameters, Draw(seed, 8, "primal", 4))
         outputs = point.outputs(point.inputs)
@@ -156,35 +147,20 @@ class JacobianCheck(Check[JacobianProducts]):
         cotangents = version.tensors(layer.codomain.dual, keys["cotangents"])
         by_inputs, by_parameters = point.pulled_back(outputs, cotangents)
         along_inputs = point.without_integers(along_inputs)
-        rank, differences = context.rank, None
-        image = [torch.zeros_like(y) for y in outputs]
+        image, differences = [torch.zeros_like(y) for y in outputs], None
         if has_forward:
-            try:
-                image = point.pushed_forward(along_inputs, along_parameters)
-            except Exception as error:
-                error.add_note(
-                    "raised in forward mode: a module that has none says so by its attribute forward_mode = False, or by "
-                    "forward_mode=False in the strategy's dictionary"
-                )
-                raise
+            image = _pushed_forward(point, along_inputs, along_parameters)
         if not has_twin:
             estimates = point.differences(along_inputs, along_parameters)
+            differences = _paired(estimates, layer.codomain, cotangents, rank)
             if not has_forward:
                 image = [torch.from_numpy(each.value) for each in estimates]
-            differences = Differences(
-                pair_local(layer.codomain, [each.value for each in estimates], cotangents, rank),
-                max((float(each.error.max(initial=0.0)) for each in estimates), default=0.0),
-                sum(float(abs(w).sum()) for w in cotangents),
-            )
-        pairs: tuple[tuple[Space, Sequence[torch.Tensor], Sequence[torch.Tensor]], ...] = (
+        pairs: tuple[_Paired, ...] = (
             (layer.codomain, image, cotangents),
             (layer.domain, along_inputs, by_inputs),
             (layer.parameters, along_parameters, by_parameters),
         )
-        try:
-            products = [pair_local(space, a, b, rank) if space.tensors else ZERO for space, a, b in pairs]
-        except NotFinite:  # for the judge, unless the twin's are not finite either
-            products = []
+        products = _products(pairs, rank)
         norms = [(norm(space, a, rank), norm(space, b, rank)) for space, a, b in pairs]
         return JacobianProducts(
             products[0] if has_forward and products else None,
@@ -239,6 +215,48 @@ class JacobianCheck(Check[JacobianProducts]):
         return coherent()
 
 
+def _has_forward_mode(version: ModuleUnderTest) -> bool:
+    # DTensor has none.
+    is_distributed = any(map(arrays.is_dtensor, version.parameters()))
+    layer = version.layer
+    return layer.has_forward_mode and getattr(layer.module, "forward_mode", True) and not is_distributed
+
+
+def _pushed_forward(
+    point: Point, along_inputs: Sequence[torch.Tensor], along_parameters: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    try:
+        return point.pushed_forward(along_inputs, along_parameters)
+    except Exception as error:
+        error.add_note(
+            "raised in forward mode: a module that has none says so by its attribute forward_mode = False, or by "
+            "forward_mode=False in the strategy's dictionary"
+        )
+        raise
+
+
+def _paired(
+    estimates: Sequence[Estimate], codomain: Space, cotangents: Sequence[torch.Tensor], rank: int
+) -> Differences:
+    return Differences(
+        pair_local(codomain, [each.value for each in estimates], cotangents, rank),
+        max((float(each.error.max(initial=0.0)) for each in estimates), default=0.0),
+        sum(float(abs(w).sum()) for w in cotangents),
+    )
+
+
+_Paired: TypeAlias = "tuple[Space, Sequence[torch.Tensor], Sequence[torch.Tensor]]"
+"""A space, and two vectors of it and of its dual."""
+
+
+def _products(pairs: Sequence[_Paired], rank: int) -> list[Exact]:
+    """This rank's part of the inner product of each pair; empty if one is not finite."""
+    try:
+        return [pair_local(space, a, b, rank) if space.tensors else ZERO for space, a, b in pairs]
+    except NotFinite:  # for the judge, unless the twin's are not finite either
+        return []
+
+
 def _beside_differences(
     observations: Sequence[JacobianProducts], first: JacobianProducts, reverse: Exact, scale: float
 ) -> Verdict:
@@ -259,18 +277,6 @@ def _beside_differences(
             ("perhaps", first.copies),
         )
     return coherent()
-
-
-def _unit(layer: Layer) -> float:
-    """Largest unit roundoff of the layer's tensors."""
-    spaces = (layer.domain, layer.parameters, layer.codomain)
-    precisions = [
-        tensor.element.precision
-        for space in spaces
-        for tensor in space.tensors
-        if tensor.element.kind != "integer"
-    ]
-    return 2.0 ** -min(precisions, default=53)
 
 
 @contextmanager
@@ -302,11 +308,13 @@ def _dual_level() -> Iterator[None]:
 
 def _pairing_of_twin(context: CheckContext) -> TwinPairing:
     """Return <v, J*w> of the sequential twin, in the parts of all ranks."""
+    from adjointlab.checks.layers.point import Point
+
     layer, keys, seed = context.layer, pass_keys(context, 0), context.setting.seed
 
     def run() -> Mapping[str, Local]:
         twin = SequentialTwin(context)
-        point = _Point(twin, twin.inputs(keys["inputs"]), keys["parameters"])
+        point = Point(twin, twin.inputs(keys["inputs"]), keys["parameters"])
         cotangents = twin.tensors(layer.codomain.dual, keys["cotangents"])
         by_inputs, by_parameters = point.pulled_back(point.outputs(point.inputs), cotangents)
         return {"inputs": values(by_inputs), "parameters": values(by_parameters)}
@@ -325,112 +333,6 @@ def _pairing_of_twin(context: CheckContext) -> TwinPairing:
             product = product + pair_local(space, along, parts, rank)
             weights[name] += [float(abs(v).sum()) for v in along]
     return TwinPairing(product, allowances, {name: each.tolist() for name, each in weights.items()})
-
-
-class _Point:
-    """A point of a layer: inputs, parameters, and buffers from which every evaluation starts."""
-
-    def __init__(self, version: ModuleUnderTest, inputs: Sequence[torch.Tensor], key: Draw) -> None:
-        self.version = version
-        self.inputs = [x.requires_grad_() if x.is_floating_point() else x for x in inputs]
-        version.fill_parameters(key)
-        frozen = version.layer.frozen or frozenset()
-        for tensor, parameter in zip(version.layer.parameters.tensors, version.parameters(), strict=True):
-            parameter.requires_grad_(parameter.is_floating_point() and tensor.name not in frozen).grad = None
-        self.parameters: list[torch.Tensor] = []
-        self.buffers = {name: value.clone() for name, value in version.module.named_buffers()}
-
-    def outputs(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Evaluate the layer with the parameters that it has. Collective."""
-        return tuple(map(arrays.local_part, as_tuple(self.version.module(*self.version.given(inputs)))))
-
-    def elsewhere(
-        self, inputs: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
-    ) -> tuple[torch.Tensor, ...]:
-        """Evaluate the layer at another point, from the same buffers, after the backward pass. Collective."""
-        import torch
-
-        # Written into the layer's own parameters, which have hooks and attributes that others in their place would not.
-        with torch.no_grad():
-            for own, value in zip(self.version.parameters(), parameters, strict=True):
-                arrays.local_part(own.requires_grad_(False)).copy_(value)
-            for name, value in self.buffers.items():
-                self.version.module.get_buffer(name).copy_(value)
-        return self.outputs(inputs)
-
-    def without_integers(self, directions: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return directions of the inputs that are zero for those that cannot be differentiated."""
-        import torch
-
-        return [
-            v if x.is_floating_point() else torch.zeros_like(x)
-            for x, v in zip(self.inputs, directions, strict=True)
-        ]
-
-    def pulled_back(
-        self, outputs: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """J*w, by inputs and by parameters. Collective."""
-        import torch
-
-        self.version.go_back(self.inputs, outputs, cotangents)
-        # Only now: a layer may change its parameters in a pass, as an embedding with `max_norm` does.
-        self.parameters = [
-            arrays.local_part(parameter.detach()).clone() for parameter in self.version.parameters()
-        ]
-
-        def gradient(leaf: torch.Tensor) -> torch.Tensor:
-            found: torch.Tensor | None = arrays.local_gradient(leaf)
-            return torch.zeros_like(arrays.local_part(leaf.detach())) if found is None else found
-
-        of_parameters = [gradient(p) for p in self.version.parameters()]
-        return [gradient(x) for x in self.inputs], list(self.version.summed(of_parameters))
-
-    def pushed_forward(
-        self, along_inputs: Sequence[torch.Tensor], along_parameters: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor]:
-        """J v by torch's forward mode. Collective."""
-        import torch
-        from torch.autograd import forward_ad
-
-        def dual(p: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            if not p.is_floating_point():
-                return p
-            made: torch.Tensor = forward_ad.make_dual(p.detach(), in_shape_of(p, v))  # type: ignore[no-untyped-call]
-            return made
-
-        outputs = self.elsewhere(
-            [dual(p, v) for p, v in zip(self.inputs, along_inputs, strict=True)],
-            [dual(p, v) for p, v in zip(self.parameters, along_parameters, strict=True)],
-        )
-        tangents = [forward_ad.unpack_dual(output).tangent for output in outputs]  # type: ignore[no-untyped-call]
-        return [torch.zeros_like(y) if v is None else v for y, v in zip(outputs, tangents, strict=True)]
-
-    def differences(
-        self, along_inputs: Sequence[torch.Tensor], along_parameters: Sequence[torch.Tensor]
-    ) -> list[Estimate]:
-        """J v by differences. Collective."""
-        import torch
-
-        layer = self.version.layer
-        relative = max(layer.rounding or 0.0, _EVALUATION * _unit(layer))
-
-        def moved(step: float) -> Local:
-            with torch.no_grad():
-                outputs = self.elsewhere(
-                    [
-                        p + step * v if p.is_floating_point() else p
-                        for p, v in zip(self.inputs, along_inputs, strict=True)
-                    ],
-                    [
-                        p + step * in_shape_of(p, v)
-                        for p, v in zip(self.parameters, along_parameters, strict=True)
-                    ],
-                )
-
-            return values(outputs)
-
-        return derivatives(moved, moved(0.0), lambda largest: relative * largest)
 
 
 JACOBIAN = JacobianCheck()

@@ -1,0 +1,129 @@
+"""A point of a layer, at which it is evaluated, goes back, and is differentiated in forward mode and by differences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.autograd import forward_ad
+
+from adjointlab.checks.elements import Local
+from adjointlab.checks.layers.differences import Estimate, derivatives
+from adjointlab.checks.layers.modules import ModuleUnderTest, in_shape_of, values
+from adjointlab.core import arrays
+from adjointlab.core.layer import Layer
+from adjointlab.core.operator import as_tuple
+from adjointlab.core.vectors import Draw
+
+__all__ = ["Point", "unit_roundoff"]
+
+_EVALUATION = 16.0
+"""Units in the last place by which an output may be wrong, to which differences add what they show themselves."""
+
+
+class Point:
+    """A point of a layer: inputs, parameters, and buffers from which every evaluation starts."""
+
+    def __init__(self, version: ModuleUnderTest, inputs: Sequence[torch.Tensor], key: Draw) -> None:
+        self.version = version
+        self.inputs = [x.requires_grad_() if x.is_floating_point() else x for x in inputs]
+        version.fill_parameters(key)
+        frozen = version.layer.frozen or frozenset()
+        for tensor, parameter in zip(version.layer.parameters.tensors, version.parameters(), strict=True):
+            parameter.requires_grad_(parameter.is_floating_point() and tensor.name not in frozen).grad = None
+        self.parameters: list[torch.Tensor] = []
+        self.buffers = {name: value.clone() for name, value in version.module.named_buffers()}
+
+    def outputs(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Evaluate the layer with the parameters that it has. Collective."""
+        return tuple(map(arrays.local_part, as_tuple(self.version.module(*self.version.given(inputs)))))
+
+    def elsewhere(
+        self, inputs: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        """Evaluate the layer at another point, from the same buffers, after the backward pass. Collective."""
+        # Written into the layer's own parameters, which have hooks and attributes that others in their place would not.
+        with torch.no_grad():
+            for own, value in zip(self.version.parameters(), parameters, strict=True):
+                arrays.local_part(own.requires_grad_(False)).copy_(value)
+            for name, value in self.buffers.items():
+                self.version.module.get_buffer(name).copy_(value)
+        return self.outputs(inputs)
+
+    def without_integers(self, directions: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return directions of the inputs that are zero for those that cannot be differentiated."""
+        return [
+            v if x.is_floating_point() else torch.zeros_like(x)
+            for x, v in zip(self.inputs, directions, strict=True)
+        ]
+
+    def pulled_back(
+        self, outputs: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """J*w, by inputs and by parameters. Collective."""
+        self.version.go_back(self.inputs, outputs, cotangents)
+        # Only now: a layer may change its parameters in a pass, as an embedding with `max_norm` does.
+        self.parameters = [
+            arrays.local_part(parameter.detach()).clone() for parameter in self.version.parameters()
+        ]
+
+        def gradient(leaf: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor | None = arrays.local_gradient(leaf)
+            return torch.zeros_like(arrays.local_part(leaf.detach())) if found is None else found
+
+        of_parameters = [gradient(p) for p in self.version.parameters()]
+        return [gradient(x) for x in self.inputs], list(self.version.summed(of_parameters))
+
+    def pushed_forward(
+        self, along_inputs: Sequence[torch.Tensor], along_parameters: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """J v by torch's forward mode. Collective."""
+
+        def dual(p: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            if not p.is_floating_point():
+                return p
+            made: torch.Tensor = forward_ad.make_dual(p.detach(), in_shape_of(p, v))  # type: ignore[no-untyped-call]
+            return made
+
+        outputs = self.elsewhere(
+            [dual(p, v) for p, v in zip(self.inputs, along_inputs, strict=True)],
+            [dual(p, v) for p, v in zip(self.parameters, along_parameters, strict=True)],
+        )
+        tangents = [forward_ad.unpack_dual(output).tangent for output in outputs]  # type: ignore[no-untyped-call]
+        return [torch.zeros_like(y) if v is None else v for y, v in zip(outputs, tangents, strict=True)]
+
+    def differences(
+        self, along_inputs: Sequence[torch.Tensor], along_parameters: Sequence[torch.Tensor]
+    ) -> list[Estimate]:
+        """J v by differences. Collective."""
+        layer = self.version.layer
+        relative = max(layer.rounding or 0.0, _EVALUATION * unit_roundoff(layer))
+
+        def moved(step: float) -> Local:
+            with torch.no_grad():
+                outputs = self.elsewhere(
+                    [
+                        p + step * v if p.is_floating_point() else p
+                        for p, v in zip(self.inputs, along_inputs, strict=True)
+                    ],
+                    [
+                        p + step * in_shape_of(p, v)
+                        for p, v in zip(self.parameters, along_parameters, strict=True)
+                    ],
+                )
+
+            return values(outputs)
+
+        return derivatives(moved, moved(0.0), lambda largest: relative * largest)
+
+
+def unit_roundoff(layer: Layer) -> float:
+    """Return the largest unit roundoff of the layer's tensors."""
+    spaces = (layer.domain, layer.parameters, layer.codomain)
+    precisions = [
+        tensor.element.precision
+        for space in spaces
+        for tensor in space.tensors
+        if tensor.element.kind != "integer"
+    ]
+    return 2.0 ** -min(precisions, default=53)
