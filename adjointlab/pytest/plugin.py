@@ -53,6 +53,7 @@ _profile_key: pytest.StashKey[Profile] = pytest.StashKey()
 _html_key: pytest.StashKey[HtmlPage] = pytest.StashKey()
 _github_key: pytest.StashKey[GithubJob] = pytest.StashKey()
 _known_key: pytest.StashKey[str] = pytest.StashKey()
+_unused_key: pytest.StashKey[list[str]] = pytest.StashKey()
 _stderr_key: pytest.StashKey[int] = pytest.StashKey()
 _COUNTS: Final = "adjointlab_counts"
 _EXIT = sys.exit
@@ -240,13 +241,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         failures = read(file)
     except BadList as error:
         raise pytest.UsageError(f"{config.stash[_profile_key].xfails_from}: {error}") from None
+    pairs: set[tuple[str, str]] = set()
     for item in items:
         known = failures.of_test(item.nodeid)
-        if known is None and (coherence := coherence_of(item)) is not None:
-            known = failures.of_check(coherence[0].label, coherence[1])
+        if (coherence := coherence_of(item)) is not None:
+            pair = coherence[0].label, coherence[1]
+            pairs.add(pair)
+            known = known or failures.of_check(*pair)
         if known is not None:
             item.stash[_known_key] = str(known)
             item.add_marker(pytest.mark.xfail(reason=str(known), strict=True))
+    unused = failures.unused(pairs, {item.nodeid for item in items})
+    config.stash[_unused_key] = [each.position for each in unused]
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """Name the known failures that none of the tests here matches."""
+    return [
+        f"{position}: lists a failure of something that is not among the tests here"
+        for position in config.stash.get(_unused_key, [])
+    ]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -152,9 +152,12 @@ def test_pytest_knows_the_same_list(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\nadjointlab_xfails = known.txt\nadjointlab_cases = 20\n")
     options = ("pytest", "-q", "-rxX", "-p", "no:cacheprovider")
 
-    written(tmp_path, "WrongShift adjoint # issue 17\ntest_all.py::test_wrong # issue 18\n")
+    gone = "WrongShift linearity\ntest_all.py::test_wrong[1]\n"
+    written(tmp_path, "WrongShift adjoint # issue 17\ntest_all.py::test_wrong # issue 18\n" + gone)
     known = run(*options, cwd=tmp_path)
     assert known.returncode == 0, known.stdout
+    unused = [line for line in known.stdout.splitlines() if "is not among the tests here" in line]
+    assert [line.partition(": ")[0].rpartition(":")[2] for line in unused] == ["3", "4"]
     assert "3 passed, 2 xfailed" in known.stdout
     assert "issue 17 (" in known.stdout
 
