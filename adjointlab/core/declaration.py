@@ -71,13 +71,19 @@ def require_accepts(
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:
-    """Return True if `function` can be called with an argument of this name, as far as it tells."""
+    """Return True if `function` can be called with an argument of this name, as far as it tells.
+
+    What a decorator passes on by ``**`` is for the function behind it to take.
+    """
     try:
         parameters = _signature(function).parameters.values()
     except (TypeError, ValueError):  # of a builtin, say
         return True
-    any_name = inspect.Parameter.VAR_KEYWORD
-    return any(each.kind is any_name or (each.name == name and each.kind in _NAMED) for each in parameters)
+    if any(each.name == name and each.kind in _NAMED for each in parameters):
+        return True
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+    behind = getattr(function, "__wrapped__", None)
+    return takes_any and (behind is None or takes(behind, name))
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:

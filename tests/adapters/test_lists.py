@@ -34,7 +34,7 @@ def test_a_pair_of_functions_of_lists_is_an_operator(
     @al.subject.pair(*of_lists(sums, adjoint))
     def prefix_sums(draw: Any, ranks: int) -> dict[str, Any]:
         each = al.Space(al.Layout((2 * ranks,), al.Partition((ranks,))))
-        return dict(domain=each, codomain=each)
+        return dict(domain=each, codomain=each, gain=ranks)
 
     assert investigate(world, prefix_sums, "adjoint", Budget(10, ranks=3, seed=1)).status is status
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -103,3 +103,17 @@ def test_a_function_takes_the_names_that_it_tells() -> None:
         any_name: [*names],
         any_number: ["width"],
     }
+
+
+def test_what_a_decorator_passes_on_is_for_the_function_behind_it_to_take() -> None:
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def wrapper(*given: Any, own: int = 0, **more: Any) -> Any:
+            return function(*given, **more)
+
+        return wrapper
+
+    once, twice = decorated(plain), decorated(decorated(plain))
+    assert all(takes(each, "width") and takes(each, "own") for each in (once, twice))
+    assert not any(takes(each, "gain") for each in (once, twice))
+    assert takes(decorated(any_name), "gain")
