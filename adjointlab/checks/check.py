@@ -19,8 +19,8 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, Type
 
 import adjointlab.checks
 from adjointlab.checks.context import CheckContext, InputSetting
-from adjointlab.checks.elements import ORDERS, Local, Tolerance
-from adjointlab.checks.hints import Hint, memory_order_hint
+from adjointlab.checks.elements import MIXED_ORDERS, ORDERS, Local, Tolerance, unmixed
+from adjointlab.checks.hints import Hint, memory_order_hint, mixed_orders_hint
 from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
 from adjointlab.checks.verdict import Verdict
 from adjointlab.core.operator import Direction
@@ -162,6 +162,9 @@ class Check(ABC, Generic[ObservationT]):
         """Settings that are plainer in one respect, each with the hint on a fault that vanishes in it."""
         orders = [order for order in (setting.primal_order, setting.dual_order) if order != ORDERS[0]]
         if orders:
+            one = [unmixed(order) for order in (setting.primal_order, setting.dual_order)]
+            if any(order in MIXED_ORDERS for order in orders):
+                yield mixed_orders_hint(orders), replace(setting, primal_order=one[0], dual_order=one[1])
             yield memory_order_hint(orders), replace(setting, primal_order=ORDERS[0], dual_order=ORDERS[0])
 
     def is_of_own_part(

@@ -23,7 +23,19 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
 import numpy as np
 
 from adjointlab.checks.basis_probe import packed_matrix
-from adjointlab.checks.elements import EXACT, ORDERS, Local, Placed, Tolerance, is_whole, norm, place, wide
+from adjointlab.checks.elements import (
+    EXACT,
+    MIXED_ORDERS,
+    ORDERS,
+    Local,
+    Placed,
+    Tolerance,
+    is_whole,
+    norm,
+    order_on,
+    place,
+    wide,
+)
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
@@ -120,8 +132,10 @@ class InputSetting:
         if self.library not in legal:
             raise ValueError(f"library: {self.library!r} is not one of {', '.join(legal)}")
         for side in ("primal", "dual"):
-            if self.order(side) not in ORDERS:
-                raise ValueError(f"order: {self.order(side)!r} is not one of {', '.join(ORDERS)}")
+            if self.order(side) not in (*ORDERS, *MIXED_ORDERS):
+                raise ValueError(
+                    f"order: {self.order(side)!r} is not one of {', '.join((*ORDERS, *MIXED_ORDERS))}"
+                )
 
     def order(self, side: Side) -> str:
         """Memory order of the inputs of one side."""
@@ -316,7 +330,7 @@ class CheckContext:
         that returns P times one cotangent, and not the sum of all P, would pass.
         """
         values = self._drawn(space, side, number, bound, exponent)
-        memory, order = self.library, order or self.setting.order(side)
+        memory, order = self.library, order_on(self.rank, order or self.setting.order(side))
         return tuple(
             [
                 place(each, tensor.dtype, memory, order)

@@ -34,6 +34,7 @@ from adjointlab.typing import Array, NumpyArray
 
 __all__ = [
     "EXACT",
+    "MIXED_ORDERS",
     "ORDERS",
     "SMALL",
     "Difference",
@@ -44,13 +45,16 @@ __all__ = [
     "first_difference",
     "first_not_finite",
     "is_whole",
+    "mixed",
     "norm",
     "not_finite_verdict",
+    "order_on",
     "place",
     "placed_as_it_is",
     "returned_not_finite",
     "summed",
     "unequal_copies_verdict",
+    "unmixed",
     "wide",
 ]
 
@@ -58,6 +62,10 @@ __all__ = [
 
 ORDERS = ("row-major", "column-major", "strided", "offset", "reversed")
 """Row-major first: the order that shrinking goes to. "reversed" strides are negative, which torch does not have."""
+
+_ON_EVEN_RANKS = " on even ranks"
+MIXED_ORDERS = tuple(f"{order}{_ON_EVEN_RANKS}" for order in ORDERS[1:])
+"""Orders of ranks 0, 2, ...; the others have row-major memory. What passes memory on as it lies is wrong where ranks differ."""
 
 _PLAIN = ("row-major", "column-major")
 _STEPS = {"strided": 2, "offset": 1, "reversed": 1}
@@ -79,6 +87,21 @@ class Placed:
     def unchanged(self) -> bool:
         """True if every bit of the buffer, guard zones included, is as it was; NaN equals itself here."""
         return arrays.octets_of_values(self.buffer) == self.octets
+
+
+def mixed(order: str) -> str:
+    """Return that order of even ranks alone."""
+    return order if order == ORDERS[0] else f"{order}{_ON_EVEN_RANKS}"
+
+
+def unmixed(order: str) -> str:
+    """Return the order that even ranks have, for all."""
+    return order.removesuffix(_ON_EVEN_RANKS)
+
+
+def order_on(rank: int, order: str) -> str:
+    """Return the order of memory on a rank; `order` is one of :data:`ORDERS` or :data:`MIXED_ORDERS`."""
+    return ORDERS[0] if order in MIXED_ORDERS and rank % 2 else unmixed(order)
 
 
 def place(values: NumpyArray, dtype: str, memory: str, order: str) -> Placed:

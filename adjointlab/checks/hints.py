@@ -22,6 +22,7 @@ __all__ = [
     "hint_beside_right_entries",
     "matrix_hint",
     "memory_order_hint",
+    "mixed_orders_hint",
     "narrowing_hint",
     "scaled_alike_hint",
     "value_hint",
@@ -254,6 +255,15 @@ def memory_order_hint(orders: Sequence[str]) -> Hint:
     return Hint(
         FaultKind.STRIDES,
         f"right where the argument is row-major in memory, and wrong where it is {' or '.join(dict.fromkeys(orders))}",
+    )
+
+
+def mixed_orders_hint(orders: Sequence[str]) -> Hint:
+    """The hint on a case that fails where even ranks alone have these memory orders, and not where all have them."""
+    return Hint(
+        FaultKind.STRIDES,
+        "right where the arguments of all ranks lie in memory in one order, and wrong where they are "
+        f"{' or '.join(dict.fromkeys(orders))} and row-major on the others",
     )
 
 

@@ -53,9 +53,9 @@ def test_a_setting_names_a_memory_and_the_order_of_either_side() -> None:
     for sides in ({"primal_order": "odd"}, {"dual_order": "odd"}):
         with pytest.raises(ValueError, match="order") as raised:
             InputSetting(**sides)  # type: ignore[arg-type]
-        assert str(raised.value) == (
-            "order: 'odd' is not one of row-major, column-major, strided, offset, reversed"
-        )
+        orders = "row-major, column-major, strided, offset, reversed"
+        some = ", ".join(f"{order} on even ranks" for order in orders.split(", ")[1:])
+        assert str(raised.value) == f"order: 'odd' is not one of {orders}, {some}"
 
 
 @pytest.mark.parametrize("seed", range(4))

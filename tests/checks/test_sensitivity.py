@@ -20,8 +20,6 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from adjointlab.checks.layers import perturbation
-from adjointlab.checks.layers.perturbation import Perturbation
 from adjointlab.checks.layers.sensitivity import (
     _attributed,
     _difference,
@@ -30,6 +28,8 @@ from adjointlab.checks.layers.sensitivity import (
     _least_difference,
     measured,
 )
+from adjointlab.core import perturbation
+from adjointlab.core.perturbation import Perturbation
 
 
 def in_place(x: Any) -> Any:

@@ -38,6 +38,7 @@ from adjointlab.checks.layers.modules import (
     pass_keys,
     values,
 )
+from adjointlab.checks.layers.point import Point, unit_roundoff
 from adjointlab.checks.layers.sensitivity import Allowances
 from adjointlab.checks.layers.twin import results_of_twin
 from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent
@@ -47,8 +48,6 @@ from adjointlab.core.vectors import ZERO, Draw, Exact, NotFinite, local_values, 
 
 if TYPE_CHECKING:
     import torch
-
-    from adjointlab.checks.layers.point import Point
 
 __all__ = ["JACOBIAN", "JacobianCheck"]
 
@@ -126,8 +125,6 @@ class JacobianCheck(Check[JacobianProducts]):
 
     def observe(self, context: CheckContext) -> JacobianProducts:
         import torch
-
-        from adjointlab.checks.layers.point import Point, unit_roundoff
 
         version, keys, seed = LocalModule(context), pass_keys(context, 0), context.setting.seed
         layer, rank = version.layer, context.rank
@@ -308,8 +305,6 @@ def _dual_level() -> Iterator[None]:
 
 def _pairing_of_twin(context: CheckContext) -> TwinPairing:
     """Return <v, J*w> of the sequential twin, in the parts of all ranks."""
-    from adjointlab.checks.layers.point import Point
-
     layer, keys, seed = context.layer, pass_keys(context, 0), context.setting.seed
 
     def run() -> Mapping[str, Local]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.elements import Local, Placed, place, placed_as_it_is
+from adjointlab.checks.elements import Local, Placed, order_on, place, placed_as_it_is
 from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, pass_keys, values
 from adjointlab.core import arrays
@@ -196,7 +196,9 @@ def _drawn(
 ) -> Pass:
     layer, setting, keys = version.layer, context.setting, pass_keys(context, number)
     is_local = isinstance(version, LocalModule)
-    orders = (setting.primal_order, setting.dual_order) if is_local else (None, None)
+    orders: tuple[str | None, ...] = (None, None)
+    if is_local:
+        orders = tuple(order_on(context.rank, each) for each in (setting.primal_order, setting.dual_order))
     inputs = [_placed(x, version.memory, orders[0]) for x in version.inputs(keys["inputs"])]
     cotangents = [
         _placed(y, version.memory, orders[1])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import torch
-from torch.autograd import forward_ad
+from typing import TYPE_CHECKING
 
 from adjointlab.checks.elements import Local
 from adjointlab.checks.layers.differences import Estimate, derivatives
@@ -14,6 +12,9 @@ from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.vectors import Draw
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["Point", "unit_roundoff"]
 
@@ -42,6 +43,8 @@ class Point:
         self, inputs: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor, ...]:
         """Evaluate the layer at another point, from the same buffers, after the backward pass. Collective."""
+        import torch
+
         # Written into the layer's own parameters, which have hooks and attributes that others in their place would not.
         with torch.no_grad():
             for own, value in zip(self.version.parameters(), parameters, strict=True):
@@ -52,6 +55,8 @@ class Point:
 
     def without_integers(self, directions: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return directions of the inputs that are zero for those that cannot be differentiated."""
+        import torch
+
         return [
             v if x.is_floating_point() else torch.zeros_like(x)
             for x, v in zip(self.inputs, directions, strict=True)
@@ -61,6 +66,8 @@ class Point:
         self, outputs: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """J*w, by inputs and by parameters. Collective."""
+        import torch
+
         self.version.go_back(self.inputs, outputs, cotangents)
         # Only now: a layer may change its parameters in a pass, as an embedding with `max_norm` does.
         self.parameters = [
@@ -78,6 +85,8 @@ class Point:
         self, along_inputs: Sequence[torch.Tensor], along_parameters: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """J v by torch's forward mode. Collective."""
+        import torch
+        from torch.autograd import forward_ad
 
         def dual(p: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             if not p.is_floating_point():
@@ -96,6 +105,8 @@ class Point:
         self, along_inputs: Sequence[torch.Tensor], along_parameters: Sequence[torch.Tensor]
     ) -> list[Estimate]:
         """J v by differences. Collective."""
+        import torch
+
         layer = self.version.layer
         relative = max(layer.rounding or 0.0, _EVALUATION * unit_roundoff(layer))
 

@@ -112,7 +112,7 @@ def _differences_by_rounding(
 
     Raises :class:`Inapplicable` if none of these runs comes to its end, so that nothing is known of the rounding.
     """
-    from adjointlab.checks.layers.perturbation import Perturbation  # which imports torch
+    from adjointlab.core.perturbation import Perturbation  # which imports torch
 
     raised: list[Exception] = []
 

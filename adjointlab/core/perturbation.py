@@ -1,4 +1,4 @@
-"""Torch's operations with errors in the last places of their arguments and results, by which :mod:`sensitivity` measures rounding."""
+"""Torch's operations with errors in the last places of their arguments and results, by which rounding is measured."""
 
 from __future__ import annotations
 
