@@ -260,6 +260,8 @@ def test_a_device_may_multiply_zero_and_infinity_where_the_host_does_not(memory:
         (ADDED, "large", replace(MIXED, rounding=2.0**-30), Tolerance(2.0**-22, 8.0)),
         (ADDED, "integers", replace(MIXED, rounding=2.0**-30), Tolerance(2.0**-30, 8.0)),
         (ADDED, "integers", replace(MIXED, rounding=None), Tolerance(2.0**-22, 8.0)),
+        # The earlier gradients of all ranks, where the mean is multiplied by their number.
+        (ADDED, "integers", replace(MIXED, rounding=None, averaged=7), Tolerance(7 * 2.0**-22, 8.0)),
         (ADDED, "integers", replace(MIXED, rounding=0.0), Tolerance(0.0, 8.0)),
         (PLAIN, "integers", replace(MIXED, rounding=None), Tolerance(0.0, 3.0)),
     ],

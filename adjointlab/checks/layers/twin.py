@@ -272,9 +272,11 @@ def _comparison(
         return Comparison(kind.name, space, local, tolerance_of(layer), not_finite=not_finite)
     tolerance = tolerance_of(layer)
     if plan.accumulated:
-        # The sum with an earlier gradient is rounded relative to the sum, which is not taken off again.
+        # The sum with an earlier gradient is rounded relative to the sum, which is not taken off again. A mean over ranks has the
+        # earlier ones of all of them, whose rounding is multiplied by their number where the mean is made a sum again.
         precision = min((tensor.element.precision for tensor in space.tensors), default=0)
-        relative = max(tolerance.relative, 2.0 ** (2 - precision) if is_measured(context) else 0.0)
+        measured = layer.averaged * 2.0 ** (2 - precision)
+        relative = max(tolerance.relative, measured if is_measured(context) else 0.0)
         tolerance = Tolerance(relative, max(layer.reach, 2 * LARGEST))
     without = frozenset(
         tensor.name
