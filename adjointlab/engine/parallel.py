@@ -17,6 +17,7 @@ from adjointlab.engine.adapters import Differentiable, Parameters, Ranks, UserFu
 from adjointlab.engine.initial_values import give_initial_values, has_its_parts
 from adjointlab.quantities import counted
 from adjointlab.typing import Communicator
+from adjointlab.worlds.randomness import own_streams
 
 if TYPE_CHECKING:
     import torch
@@ -316,7 +317,10 @@ def sequential_module(
 
     arguments = {name: value for name, value in parameters.items() if name not in declarations}
     require_accepts("the sequential module", make, (), arguments, sorted(declarations))
-    module: torch.nn.Module = make(**arguments)
+    with (
+        own_streams()
+    ):  # for what is drawn there, such as a random buffer, to be the same in the twin and on all ranks
+        module: torch.nn.Module = make(**arguments)
     module.to(getattr(torch, str(parameters.get("dtype", "float64"))))
     if "training" in parameters:
         module.train(bool(parameters["training"]))

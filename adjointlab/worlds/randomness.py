@@ -21,7 +21,7 @@ import numpy as np
 from adjointlab.core.splitmix import mixed
 from adjointlab.worlds.rank_settings import settings_of_now
 
-__all__ = ["GlobalStreams", "RandomStreams"]
+__all__ = ["GlobalStreams", "RandomStreams", "own_streams"]
 
 LEGACY: Any = np.random  # its stubs lack set_bit_generator and what get_state returns
 
@@ -217,3 +217,14 @@ class RandomStreams:
 
     def _number(self, rank: int) -> int:
         return mixed(mixed(self._seed) + rank)
+
+
+@contextmanager
+def own_streams() -> Iterator[None]:
+    """Context with streams of its own, which begin alike in every such context; the caller's do not move on in it."""
+    streams = RandomStreams(GlobalStreams(), 0, 1)
+    streams.enter(0)
+    try:
+        yield
+    finally:
+        streams.leave()

@@ -27,7 +27,7 @@ from adjointlab.checks.elements import Local
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core.rounding import perturbing
 from adjointlab.typing import NumpyArray
-from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
+from adjointlab.worlds.randomness import own_streams
 
 if TYPE_CHECKING:
     import torch
@@ -57,9 +57,13 @@ class Allowances:
     Most results differ by less than any may, so the runs that show more are made when they are first asked for.
     """
 
-    def __init__(self, least: Differences, measure: Callable[[], Differences]) -> None:
+    def __init__(
+        self, least: Differences, measure: Callable[[], Differences], is_random: bool = False
+    ) -> None:
         self.least = least
         """Differences that any result may have: a few units in the last place, and never more than is measured."""
+        self.is_random = is_random
+        """True if the results come from random numbers of torch's too."""
         self._measure = measure
 
     @cached_property
@@ -84,25 +88,21 @@ def measured(
 
     before, with_graph, context = _random_states(), torch.is_grad_enabled(), contextvars.copy_context()
     results = run()
+    is_random = not torch.equal(before[-1], torch.get_rng_state())
     least = {
         name: tuple(_least_difference(array, is_subnormal) for array in local)
         for name, local in results.items()
     }
 
     def measure() -> Differences:
-        callers = RandomStreams(GlobalStreams(), 0, 1)
-        callers.enter(0)
-        try:
-            with torch.set_grad_enabled(with_graph):
-                more = _differences_by_rounding(run, results, before)
-        finally:
-            callers.leave()
+        with own_streams(), torch.set_grad_enabled(with_graph):
+            more = _differences_by_rounding(run, results, before)
         return {
             name: tuple(one + other for one, other in zip(least[name], more[name], strict=True))
             for name in results
         }
 
-    return results, Allowances(least, lambda: context.run(measure))
+    return results, Allowances(least, lambda: context.run(measure), is_random)
 
 
 def _differences_by_rounding(

@@ -44,6 +44,12 @@ _SECOND_PASS: Final = (
     "the second one, with other data; the first was right: its data hide the fault, or something is kept from it",
 )
 
+_RANDOM: Final = (
+    "random",
+    "the sequential layer draws random numbers when it is called, as dropout in training mode does, and the layer draws its own: "
+    "call .eval() on both, or let both seed a generator alike",
+)
+
 _ANOTHER_FORMULA: Final = (
     "perhaps",
     "a cast to a narrower element type, or a formula that rounds more than the sequential one: how far it may be off is declared as "
@@ -362,6 +368,8 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
                 lines.append(
                     ("perhaps", "it reads memory that nobody wrote: fresh memory is filled with NaN here")
                 )
+            elif wrong.allowances is not None and wrong.allowances.is_random:
+                lines.append(_RANDOM)
             elif difference.is_small:
                 lines.append(_ANOTHER_FORMULA)
             if number:
