@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from adjointlab.core.declaration import SubjectError
 from adjointlab.core.space import Space
+from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator, NumpyArray
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
-__all__ = ["Layer", "elementwise", "trained", "undeclared"]
+__all__ = ["Layer", "elementwise", "outputs_of", "trained", "undeclared"]
 
 Prepare = Callable[..., Sequence[Any]]
 """Turns drawn inputs into legal ones (integers into class indices, say).
@@ -23,6 +26,41 @@ It is applied to local tensors and to the global ones alike, so it must work ele
 def elementwise(*inputs: Any) -> Sequence[Any]:
     """Return the drawn inputs as they are."""
     return inputs
+
+
+def outputs_of(returned: Any) -> tuple[torch.Tensor, ...]:
+    """Return the tensors that a module returned, alone or in tuples, lists and dictionaries, in their order; `None` is left out.
+
+    Raises :class:`SubjectError` for anything else.
+    """
+    import torch
+
+    if isinstance(returned, torch.Tensor):
+        return (returned,)
+    if returned is None:
+        raise SubjectError("a module returned None, and no tensor (is a `return` missing?)")
+    return tuple(_tensors_in(returned))
+
+
+def _tensors_in(returned: Any) -> Iterator[torch.Tensor]:
+    import torch
+
+    match returned:
+        case torch.Tensor():
+            yield returned
+        case None:
+            pass
+        case Mapping():
+            for entry in returned.values():
+                yield from _tensors_in(entry)
+        case tuple() | list():
+            for entry in returned:
+                yield from _tensors_in(entry)
+        case _:
+            raise SubjectError(
+                f"a module returned {described_type(returned)}: its outputs are tensors, alone or in tuples, lists and "
+                "dictionaries; wrap it in a module that returns these"
+            )
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from adjointlab.core.declaration import SubjectError, require_accepts, takes
 from adjointlab.core.layer import Layer, Prepare, trained
 from adjointlab.core.operator import AdaptedOperator, Direction, NotInSpace, as_tuple
 from adjointlab.core.space import Space
+from adjointlab.quantities import counted
 from adjointlab.typing import Array, Communicator
 from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.randomness import own_streams
@@ -162,16 +163,23 @@ class Differentiable(AdaptedOperator):
         """The local parts of what the function returned. Raises :class:`NotInSpace` if that are no tensors of torch."""
         import torch
 
-        for tensor, result in zip(self.codomain.tensors, results, strict=False):
+        for number, result in enumerate(results):
             if not isinstance(result, torch.Tensor):
-                shape = tensor.layout.local_shape(self.comm.Get_rank())
                 name = getattr(self._named, "__qualname__", repr(self._named))
-                forgotten = " (is a `return` missing?)" if result is None else ""
+                forgotten = " (is a `return` missing?)" if result is None and not number else ""
+                place = f" as result {number}" if number else ""
                 raise NotInSpace(
-                    f"{name} returned {_described(result)}{forgotten}, but the codomain wants a torch.Tensor of shape {shape} "
-                    f"and type {tensor.dtype} on this rank"
+                    f"{name} returned {_described(result)}{place}{forgotten}, but the codomain {self._wanted(number)}"
                 )
         return tuple(map(local_part, results))
+
+    def _wanted(self, number: int) -> str:
+        """What the codomain has at that position, after its name."""
+        if number >= len(self.codomain.tensors):
+            return f"has {counted(len(self.codomain.tensors), 'tensor')}"
+        tensor = self.codomain.tensors[number]
+        shape = tensor.layout.local_shape(self.comm.Get_rank())
+        return f"wants a torch.Tensor of shape {shape} and type {tensor.dtype} on this rank"
 
     def function(self, direction: Direction) -> UserFunction:
         if inspect.isclass(self._named):

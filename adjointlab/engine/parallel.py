@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from adjointlab.core.declaration import SubjectError, require_accepts
-from adjointlab.core.layer import Layer, Prepare, elementwise
+from adjointlab.core.layer import Layer, Prepare, elementwise, outputs_of
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
 from adjointlab.core.subsets import subset
@@ -211,8 +211,7 @@ class ParallelRecipe:
         dtype = getattr(torch, str(parameters.get("dtype", "float64")))
         inputs = [torch.zeros(shape, dtype=dtype) for shape in shapes]
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            result = self.twin(**parameters)(*self.prepare(*inputs))
-        return as_tuple(result)
+            return outputs_of(self.twin(**parameters)(*self.prepare(*inputs)))
 
 
 @dataclass(frozen=True)

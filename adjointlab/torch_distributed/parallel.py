@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from adjointlab.core.arrays import dtype_name
+from adjointlab.core.layer import outputs_of
 from adjointlab.core.operator import WrongClaim, as_tuple
 from adjointlab.core.placements import placed
 from adjointlab.core.space import LocalType, Space, Tensor
@@ -127,7 +128,7 @@ class ParallelModule(NamedModule):
         return any(isinstance(part, DistributedDataParallel) for part in self.made.modules())
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        outputs = as_tuple(self.made(*map(self._given, range(len(inputs)), inputs)))
+        outputs = outputs_of(self.made(*map(self._given, range(len(inputs)), inputs)))
         return tuple(map(self._received, range(len(outputs)), outputs))
 
     def _given(self, number: int, local: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ from adjointlab.checks.layers.own_part import is_of_own_part
 from adjointlab.checks.layers.passes import plainer_seeds
 from adjointlab.checks.layers.twin import PassObservation, TwinCheck, twin_passes
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
-from adjointlab.core.operator import as_tuple
+from adjointlab.core.layer import outputs_of
 
 if TYPE_CHECKING:
     import torch
@@ -84,7 +84,7 @@ class GradcheckCheck(Check[str]):
 
         def function(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
             # The parameters are leaves of the module: gradcheck perturbs them where they are.
-            return as_tuple(twin.module(*twin.given(given[: len(leaves)])))
+            return outputs_of(twin.module(*twin.given(given[: len(leaves)])))
 
         try:
             torch.autograd.gradcheck(function, (*leaves, *twin.parameters()), eps=1e-4, atol=1e-3, rtol=1e-3)

@@ -23,9 +23,9 @@ from adjointlab.checks.elements import Local
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
-from adjointlab.core.layer import Layer, elementwise, undeclared
+from adjointlab.core.layer import Layer, elementwise, outputs_of, undeclared
 from adjointlab.core.layout import Layout
-from adjointlab.core.operator import NotInSpace, ParameterNotInSpace, as_tuple
+from adjointlab.core.operator import NotInSpace, ParameterNotInSpace
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.core.vectors import THIRDS, VALUES, Draw, local_values
 from adjointlab.typing import NumpyArray
@@ -189,7 +189,7 @@ class ModuleUnderTest(ABC):
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Apply the module; one that may write into its inputs gets copies."""
-        outputs = tuple(map(arrays.local_part, as_tuple(self.module(*self.given(inputs)))))
+        outputs = tuple(map(arrays.local_part, outputs_of(self.module(*self.given(inputs)))))
         self.note_return(type(self.module).forward)
         self.check_outputs(outputs)
         return outputs
