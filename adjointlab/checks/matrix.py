@@ -57,6 +57,9 @@ _DENSE = 2**22
 """Most entries of a matrix that is probed as a whole: 32 MiB on every rank, and as much again for each comparison."""
 
 
+_KEPT = 2**24
+"""Most elements of sampled columns that all ranks keep together; each rank keeps whole columns. One column is always probed."""
+
 _SPECIFIED = 2**16
 """Most entries of a matrix beside which that of the specification is shown: it takes as much memory again, and time."""
 
@@ -142,7 +145,7 @@ class WitnessedCheck(Check[ObservationT]):
 class MatrixCheck(WitnessedCheck[ProbedMatrices]):
     """Probes at most `limit` basis vectors on each side; all of them where there are no more, which is a proof.
 
-    A matrix of more than 2**22 entries is sampled, whatever the limit.
+    A matrix of more than 2**22 entries is sampled, whatever the limit, and of a very large one fewer columns.
     """
 
     limit: int = _SAMPLE
@@ -153,7 +156,10 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
     def observe(self, context: CheckContext) -> ProbedMatrices:
         domain, codomain = context.domain, context.codomain
         dual, seed = codomain.dual, context.setting.seed
-        limit = self.limit if domain.dimension * dual.dimension <= _DENSE else min(self.limit, _SAMPLE)
+        limit = self.limit
+        if domain.dimension * dual.dimension > _DENSE:
+            largest = max(domain.dimension, dual.dimension) * context.comm.Get_size()
+            limit = min(limit, _SAMPLE, max(1, _KEPT // largest))
         # Drawn from the case's seed, so alike on all ranks: a probe is collective.
         columns, rows = _chosen(domain.dimension, limit, seed), _chosen(dual.dimension, limit, seed + 1)
         forward, alike = _probed(context, domain, codomain, columns, context.forward)

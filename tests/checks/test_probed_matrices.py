@@ -72,6 +72,18 @@ def test_as_many_basis_vectors_are_drawn_as_the_limit_says_each_of_them_by_some_
     assert set(drawn) == {tuple(sorted({0, 1, 2, 3, 4} - {left_out})) for left_out in range(5)}
 
 
+@pytest.mark.parametrize(("kept", "columns"), [(2**24, 8), (2 * 8 * 5, 5), (2 * 8 * 5 - 1, 4), (0, 1)])
+def test_of_a_large_matrix_so_many_columns_are_probed_as_all_ranks_may_keep(
+    kept: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matrix, "_KEPT", kept)
+    assert [len(seen.columns) for seen in observed(ring(shape=(4,)))] == [8, 8]  # not as large
+    monkeypatch.setattr(matrix, "_DENSE", 63)
+    for seen in observed(ring(shape=(4,))):
+        assert len(seen.columns) == len(seen.rows) == columns
+        assert seen.matrices.forward.shape == (8, columns)
+
+
 def test_rows_are_drawn_apart_from_columns() -> None:
     for seed in (3, 4):
         for seen in observed(ring(shape=(10,)), MatrixCheck(limit=4), seed):
