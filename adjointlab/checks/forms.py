@@ -1,7 +1,7 @@
-"""Other forms that an operator may have: into memory that is given as `out`, and in place.
+"""Other forms that an operator may have: into memory that is given as `out`, in place, and without gradients.
 
-:class:`adjointlab.core.operator.LinearOperator` defines the two conventions. The result of a form is looked for where a caller
-would look for it, in the memory.
+:class:`adjointlab.core.operator.LinearOperator` defines the first two conventions. The result of a form is looked for where a caller
+would look for it, in the memory. A function of torch tensors may go another way where nothing is to be differentiated.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Final
 
 import numpy as np
 
@@ -17,7 +18,10 @@ from adjointlab.core import arrays
 from adjointlab.core.operator import Direction, LinearOperator, as_tuple
 from adjointlab.typing import Array
 
-__all__ = ["Form", "other_forms"]
+__all__ = ["WITHOUT_GRADIENTS", "Form", "other_forms"]
+
+WITHOUT_GRADIENTS: Final = "under torch.no_grad()"
+"""Name of the form of a function of torch tensors."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,11 @@ def other_forms(
         memory = tuple(map(arrays.copy, arguments))
         returned = getattr(operator, f"{direction}_")(*memory)
         forms.append(Form("in place", memory, returned is None or _are(returned, memory)))
+    if (
+        direction is Direction.FORWARD
+        and (plainly := getattr(operator, "without_gradients", None)) is not None
+    ):
+        forms.append(Form(WITHOUT_GRADIENTS, as_tuple(plainly(*arguments)), True))
     return forms
 
 

@@ -18,7 +18,7 @@ from adjointlab.checks.elements import (
     first_difference,
     not_finite_verdict,
 )
-from adjointlab.checks.forms import other_forms
+from adjointlab.checks.forms import WITHOUT_GRADIENTS, other_forms
 from adjointlab.checks.fresh_memory import FILLS, controlled, filled
 from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
@@ -52,6 +52,7 @@ class DirectionOutputs:
     """One rank's outputs of one direction for the same values in several circumstances."""
 
     changed: bool  # whether an argument or its guard zones were written into
+    changed_by: str  # the other forms, where the plain one did not
     outputs: dict[Circumstance, Local]  # the first is the standard
     forms: dict[str, Local]  # contents of the memory that each other form was to write into
     returned_elsewhere: tuple[str, ...]  # forms that return other memory than that
@@ -75,7 +76,8 @@ class PurityCheck(Check[PurityObservation]):
     """Arguments are bitwise unchanged, guard zones included; results depend on nothing but the arguments' values.
 
     The same values are given in row-major memory and in the case's memory order, between guard zones of NaN, and with two
-    fills of fresh memory: all results agree. So do those of an operator's other forms: into memory given as `out`, and in place.
+    fills of fresh memory: all results agree. So do those of an operator's other forms: into memory given as `out`, in place, and
+    without gradients, for a function of torch tensors.
     """
 
     name = "purity"
@@ -100,7 +102,8 @@ class PurityCheck(Check[PurityObservation]):
         for direction, space, seen in spaces.outputs(each.directions for each in observations):
             for rank, one in enumerate(seen):
                 if one.changed:
-                    return incoherent(f"{direction} writes into its argument", ("rank", str(rank)))
+                    only = [("only", one.changed_by)] if one.changed_by else []
+                    return incoherent(f"{direction} writes into its argument", ("rank", str(rank)), *only)
             # Of the plain outputs alone: a NaN in the others may come from the guard zones or fresh memory, and that is
             # found, and named, by the comparisons below.
             if verdict := not_finite_verdict(direction, space, [one.plain for one in seen]):
@@ -182,12 +185,14 @@ def _of_forms(
             space, [one.forms[form] for one in seen], [one.outputs[one.standard] for one in seen], tolerance
         )
         if difference is not None:
+            plain = "with gradients" if form == WITHOUT_GRADIENTS else "in fresh memory"
+            name = plain.removeprefix("in ")
             return incoherent(
-                f"{direction} {form} gives something else than in fresh memory",
+                f"{direction} {form} gives something else than {plain}",
                 ("element", difference.where),
-                ("fresh memory", difference.expected),
+                (name, difference.expected),
                 (form, difference.actual),
-                evidence=difference.evidence(form, "fresh memory"),
+                evidence=difference.evidence(form, name),
             )
         for rank, one in enumerate(seen):
             if form in one.returned_elsewhere:
@@ -216,13 +221,16 @@ def _observe(
                 result = apply([entry.view for entry in placed])
             outputs[Circumstance(order, f"{fill:g}")] = context.numpy(result)
             changed |= not all(entry.unchanged for entry in placed)
+    changed_by = ""
     forms = other_forms(context.operator, direction, [entry.view for entry in placed], result)
-    changed |= not all(entry.unchanged for entry in placed)
+    if not changed and not all(entry.unchanged for entry in placed):
+        changed, changed_by = True, " or ".join(form.name for form in forms)
     argument = [entry.view for entry in context.placed(space, side, 0, bound, order=ORDERS[0])]
     with filled(FILLS[1]):
         plain = apply(argument, context.fresh())
     return DirectionOutputs(
         changed,
+        changed_by,
         outputs,
         {form.name: context.numpy(form.result) for form in forms},
         tuple(form.name for form in forms if not form.is_returned),

@@ -191,6 +191,13 @@ class Differentiable(AdaptedOperator):
         detached = tuple(tensor.detach() for tensor in result)
         return detached[0] if len(detached) == 1 else detached
 
+    def without_gradients(self, *x: torch.Tensor) -> Locals:
+        """Apply the function as where nothing is to be differentiated: a function may go another way then. Collective."""
+        import torch
+
+        with torch.no_grad():
+            return self._call(tuple(tensor.detach() for tensor in x))
+
     def adjoint(self, *y: torch.Tensor) -> Locals:
         import torch
 

@@ -97,6 +97,9 @@ def test_a_plan_follows_from_the_seed() -> None:
         assert later == replace(plan, left_out=(seed + 12 * 40) // 12 - 32)
         forward = PassPlan.of(seed, backward=False)
         assert forward == PassPlan(False, plan.requires_grad, False, False)
+        for block in range(20):
+            other = PassPlan.of(seed % 12 + 12 * block, backward=True)
+            assert other == replace(PassPlan.of(seed % 12, backward=True), evaluated=block >= 15)
 
 
 @pytest.mark.parametrize("alternates", [True, False])
@@ -105,6 +108,10 @@ def test_a_layer_may_not_allow_all_of_a_plan(alternates: bool, accumulates: bool
     plan = PassPlan(True, ALL, together=True, accumulated=True)
     allowed = plan.for_layer(layer(alternates=alternates, accumulates=accumulates))
     assert allowed == PassPlan(True, ALL, not alternates, accumulates)
+    evaluated = PassPlan(True, ALL, together=False, accumulated=False, evaluated=True)
+    for needs_all in (True, False):
+        of = layer(alternates=alternates, needs_all_outputs=needs_all)
+        assert evaluated.for_layer(of).evaluated == (alternates or not needs_all)
     neither = PassPlan(True, ALL, together=False, accumulated=False)
     assert neither.for_layer(layer(alternates=alternates, accumulates=accumulates)) == neither
 
@@ -140,7 +147,7 @@ def test_no_output_is_left_out_where_all_are_needed_or_there_is_one(of: Layer, i
     assert not PassPlan.of(12 * 40, backward=False).left_out
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", [*range(24), *range(12 * 17, 12 * 18), 12 * (40 + 15)])
 def test_a_plainer_seed_takes_one_thing_from_the_plan(seed: int) -> None:
     plan = PassPlan.of(seed, backward=True)
     told = [(hint.kind, hint.text, PassPlan.of(other, backward=True)) for hint, other in plainer_seeds(seed)]
@@ -154,7 +161,12 @@ def test_a_plainer_seed_takes_one_thing_from_the_plan(seed: int) -> None:
         "right where there are no gradients before, and wrong where they are added to earlier ones",
         replace(plan, accumulated=False),
     )
-    assert told == [kept] * plan.together + [added] * plan.accumulated
+    evaluated = (
+        FaultKind.KEPT,
+        "right where nothing comes before, and wrong where the instance has gone forward without gradients",
+        replace(plan, evaluated=False),
+    )
+    assert told == [kept] * plan.together + [added] * plan.accumulated + [evaluated] * plan.evaluated
     assert all(other >= 0 for _, other in plainer_seeds(seed))
 
 

@@ -50,7 +50,8 @@ class PassPlan:
 
     `together`: all of them go forward before the first goes backward, as an instance does that stands in a graph twice; they
     share the parameters. Else each has its own, as after a step of an optimiser. `accumulated`: gradients are added to
-    others, which stand in ``.grad`` before. `left_out`: seed of the outputs that are left out of the loss, 0 for none.
+    others, which stand in ``.grad`` before. `left_out`: seed of the outputs that are left out of the loss, 0 for none. `evaluated`:
+    before the first of them one goes forward without gradients, as where a model is evaluated and then trained.
     """
 
     backward: bool
@@ -58,6 +59,7 @@ class PassPlan:
     together: bool
     accumulated: bool
     left_out: int = 0
+    evaluated: bool = False
 
     @classmethod
     def of(cls, seed: int, *, backward: bool) -> PassPlan:
@@ -65,7 +67,8 @@ class PassPlan:
         together, accumulated, number = not seed // 3 % 2, bool(seed // 6 % 2), seed // 12 % (2 * _SUBSETS)
         if not backward:
             return cls(backward, requires_grad, together=False, accumulated=False)
-        return cls(backward, requires_grad, together, accumulated, max(number - _SUBSETS, 0))
+        evaluated = seed // 12 % 20 >= 15
+        return cls(backward, requires_grad, together, accumulated, max(number - _SUBSETS, 0), evaluated)
 
     def for_layer(self, layer: Layer) -> PassPlan:
         """The plan as far as a layer allows it."""
@@ -74,6 +77,8 @@ class PassPlan:
             together=self.together and not layer.alternates,
             accumulated=self.accumulated and layer.accumulates,
             left_out=0 if layer.needs_all_outputs or len(layer.codomain.tensors) < 2 else self.left_out,
+            # A step of a pipeline goes backward too; what is data-parallel need not.
+            evaluated=self.evaluated and (layer.alternates or not layer.needs_all_outputs),
         )
 
     def in_loss(self, layer: Layer) -> tuple[bool, ...]:
@@ -121,6 +126,12 @@ def plainer_seeds(seed: int) -> Iterator[tuple[Hint, int]]:
     if plan.accumulated:
         text = "right where there are no gradients before, and wrong where they are added to earlier ones"
         yield Hint(FaultKind.ACCUMULATED, text), seed - 6
+    if plan.evaluated:
+        text = "right where nothing comes before, and wrong where the instance has gone forward without gradients"
+        yield (
+            Hint(FaultKind.KEPT, text),
+            seed + 2 * 12 * 2 * _SUBSETS,
+        )  # the next seed that differs in nothing else
 
 
 @dataclass(frozen=True)
@@ -168,6 +179,8 @@ def run_passes(
     for number, each in enumerate(passes):
         if number == 0 or not plan.together:
             version.fill_parameters(pass_keys(context, number)["parameters"])
+        if number == 0 and plan.evaluated:
+            _evaluate(version, plan, context, differentiated)
         each.outputs = version(each.leaves)
         # Copied now: a later pass may overwrite them, which is then found by comparing them once more.
         each.results[OUTPUTS] = values(each.outputs)
@@ -179,6 +192,16 @@ def run_passes(
         for each in passes:
             _go_back(version, each, plan)
     return passes
+
+
+def _evaluate(
+    version: ModuleUnderTest, plan: PassPlan, context: CheckContext, differentiated: frozenset[str] | None
+) -> None:
+    """Go forward without gradients, with data of its own. Collective for a layer."""
+    import torch
+
+    with torch.no_grad():
+        version(_drawn(version, plan, context, _PASSES, differentiated).leaves)
 
 
 def _require_gradients(version: ModuleUnderTest, differentiated: frozenset[str] | None) -> None:

@@ -92,6 +92,7 @@ class PassObservation:
     comparisons: tuple[Comparison, ...]
     changes: tuple[Change, ...] = ()
     accumulated: bool = False
+    evaluated: bool = False
     left_out: tuple[str, ...] = ()  # names of outputs
     # Parameters that this rank has elements of, and that require no gradient, or one, as they are made; from rank 0 those of the twin.
     frozen: frozenset[str] = frozenset()
@@ -146,6 +147,7 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
                 ),
                 _changes(layer, each),
                 plan.accumulated,
+                plan.evaluated,
                 _left_out(layer, plan),
                 *(_frozen_and_trained(layer, context.rank) if backward else ()),
             )
@@ -376,6 +378,10 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
                 lines.append(_SECOND_PASS)
             if wrong.without is not None and first.accumulated:
                 lines.append(("accumulated", ".grad held other gradients before, which are taken off here"))
+            if first.evaluated:
+                lines.append(
+                    ("before", "the same instance has gone forward without gradients, with other inputs")
+                )
             if wrong.without is not None and first.left_out:
                 lines.append(
                     ("loss", f"of the other outputs: it does not depend on {', '.join(first.left_out)}")

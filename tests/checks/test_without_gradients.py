@@ -1,0 +1,100 @@
+"""A pass without gradients gives what one with them does, changes nothing, and leaves nothing behind for training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import adjointlab as al
+from adjointlab.checks.verdict import Verdict
+from adjointlab.engine.search import Budget, investigate
+
+pytestmark = pytest.mark.mpi_skip
+
+
+def is_differentiated(x: torch.Tensor) -> bool:
+    return torch.is_grad_enabled() and x.requires_grad
+
+
+def doubled(comm: Any, x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+def doubled_in_place(comm: Any, x: torch.Tensor) -> torch.Tensor:
+    return doubled(comm, x) if is_differentiated(x) else x.mul_(2)
+
+
+def doubled_in_training(comm: Any, x: torch.Tensor) -> torch.Tensor:
+    return doubled(comm, x) if is_differentiated(x) else x.clone()
+
+
+def of_function(function: Any) -> Verdict:
+    @al.subject.autograd(function)
+    def lines(draw: Any, ranks: int) -> dict[str, Any]:
+        space = al.Space(draw(al.strategies.layouts(ranks)))
+        return dict(domain=space, codomain=space)
+
+    return investigate(al.SimulatedWorld(2), lines, "purity", Budget(20, seed=1)).verdict
+
+
+def test_a_function_does_the_same_without_gradients() -> None:
+    assert of_function(doubled).is_coherent
+
+    wrong = of_function(doubled_in_place)
+    assert wrong.headline == "forward writes into its argument"
+    assert dict(wrong.lines)["only"] == "under torch.no_grad()"
+
+    wrong = of_function(doubled_in_training)
+    assert wrong.headline == "forward under torch.no_grad() gives something else than with gradients"
+    assert {"element", "with gradients", "under torch.no_grad()"} <= set(dict(wrong.lines))
+
+
+class Scaled(nn.Module):
+    """Keeps the weight as it is used, for generation, until the weight changes."""
+
+    keeps_in_training = False
+
+    def __init__(self, comm: Any = None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, dtype=torch.float64))
+        self.kept: tuple[int, torch.Tensor] | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled() and not self.keeps_in_training:
+            return 2 * self.weight * x
+        if self.kept is None or self.kept[0] != self.weight._version:
+            weight = 2 * self.weight
+            if not torch.is_grad_enabled():
+                self.kept = self.weight._version, weight
+        else:
+            weight = self.kept[1]
+        return weight * x
+
+
+class KeptInTraining(Scaled):
+    keeps_in_training = True
+
+
+def of_layer(layer: Any, check: str) -> Any:
+    @al.subject.layer(layer, Scaled)
+    def copies(draw: Any, ranks: int) -> dict[str, Any]:
+        whole = al.Layout((3,), al.Partition((ranks,)), axes=[None])
+        space = al.Space(whole, types=("invariant",))
+        weight = al.Tensor(whole, name="weight", types=("invariant",))
+        return dict(domain=space, codomain=space, parameter_space=al.Space(weight))
+
+    return investigate(al.SimulatedWorld(2), copies, check, Budget(50, seed=1)).verdict
+
+
+def test_what_an_evaluation_leaves_behind_is_not_used_in_training() -> None:
+    assert of_layer(Scaled, "gradients").is_coherent
+    assert of_layer(KeptInTraining, "sequential").is_coherent
+
+    wrong = of_layer(KeptInTraining, "gradients")
+    assert wrong.headline == "the layer's parameter gradient is not the sequential one"
+    assert dict(wrong.lines)["before"].startswith("the same instance has gone forward without gradients")
+    texts = [hint.text for hint in wrong.evidence.hints]
+    assert any("wrong where the instance has gone forward without gradients" in text for text in texts)
