@@ -46,6 +46,7 @@ from adjointlab.engine.run_case import (
     run_case,
     with_follow_up,
 )
+from adjointlab.engine.shared_caches import with_shared_caches
 from adjointlab.engine.simulate_first import HangSimulator
 from adjointlab.engine.single_steps import MOST_STEPS, one_step_smaller, size
 from adjointlab.engine.subject import Subject
@@ -609,6 +610,8 @@ class Search:
                 return unjudged("the result changes from run to run", *lines, kind=NONDETERMINISTIC)
             verdict = again.verdict
         explained = with_follow_up(self._run, case, verdict)
+        if case.ranks > 1 and self._world.can_schedule:
+            explained = with_shared_caches(explained, self._subject)
         if not self._budget.shrinking or self._world.is_exhausted:
             return explained
         return with_hints_of_retries(

@@ -2,20 +2,21 @@
 
 Released libraries keep their process groups, meshes and caches in variables of modules, which simulated ranks share as threads. Swapped
 are the variables themselves, and what dictionaries, lists and sets among them hold. Each rank begins with arrays of its own in the place
-of those that are variables or stand in such a container. Out of reach are attributes of classes and other objects, variables of
-functions, state of C++, and modules that are imported after the case has begun.
+of those that are variables or stand in such a container, and with empty caches of its functions (``functools.lru_cache``). Out of reach
+are attributes of classes and other objects, variables of functions, state of C++, and modules that are imported after the case has begun.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 
 from adjointlab.core.arrays.own_copies import ArrayCopies
 
-__all__ = ["ModuleState"]
+__all__ = ["ModuleState", "cached_functions"]
 
 _NO_STATE: Final = (FunctionType, BuiltinFunctionType, ModuleType, type)
 _CONTAINERS: Final = (dict, list, set)
@@ -57,11 +58,26 @@ class ModuleState:
     def seed(self, number: int) -> None:
         """Begin a rank: with what the variables held before the case, and arrays of its own."""
         self.restore(self._first)
+        for module in self._modules:
+            module.update({name: _with_own_cache(cached) for name, cached in cached_functions(module)})
         copies = ArrayCopies()
         for holder in (*self._modules, *(container for container, _ in self._first.contents)):
             for key, value in _entries(holder):
                 if (own := copies.of(value)) is not None:
                     holder[key] = own
+
+
+_CachedFunction: Final = type(lru_cache(lambda: None))
+
+
+def cached_functions(module: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The functions among the variables of a module that keep their results, by name."""
+    return [(name, value) for name, value in module.items() if isinstance(value, _CachedFunction)]
+
+
+def _with_own_cache(cached: Any) -> Callable[..., Any]:
+    own: Callable[..., Any] = lru_cache(**cached.cache_parameters())(cached.__wrapped__)
+    return own
 
 
 def _variables(module: dict[str, Any]) -> dict[str, Any]:

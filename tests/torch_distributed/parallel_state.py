@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -41,3 +42,16 @@ def sum_in_scratch(comm: Any, x: NumpyArray) -> NumpyArray:
     received *= 1 + comm.Get_rank()
     comm.Barrier()
     return received.sum(keepdims=True) / (1 + comm.Get_rank())
+
+
+@cache
+def own_rank() -> int:
+    """The rank of the process, as one that has but one keeps it."""
+    return dist.get_rank()
+
+
+def own_part(x: torch.Tensor) -> torch.Tensor:
+    """The part of this rank, of the tensors of all."""
+    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x.contiguous())
+    return parts[own_rank()]

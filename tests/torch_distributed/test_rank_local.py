@@ -52,3 +52,20 @@ def test_an_array_that_is_made_with_its_module_is_one_of_each_rank(
     assert (result.verdict.status is Status.COHERENT) is is_declared
     assert parallel_state.SCRATCH.any() != is_declared
     parallel_state.SCRATCH[:] = 0
+
+
+@pytest.mark.parametrize("is_declared", [True, False])
+def test_a_function_keeps_its_results_for_each_rank_alone_where_its_module_is_named(
+    world: al.SimulatedWorld, is_declared: bool
+) -> None:
+    function = parallel_state.own_part
+    options = {"rank_local": [parallel_state.__name__]} if is_declared else {}
+    kept = parallel_state.own_rank
+    kept.cache_clear()
+    subject = al.subject.pair(function, function, process_group=True, **options)(cases)
+    verdict = investigate(world, subject, "adjoint", Budget(20, ranks=3, seed=1)).verdict
+    assert parallel_state.own_rank is kept
+    assert bool(kept.cache_info().currsize) != is_declared
+    assert verdict.is_coherent is is_declared
+    told = dict(verdict.lines).get("perhaps", "")
+    assert ("own_rank has kept" in told and "rank_local=" in told) != is_declared
