@@ -56,7 +56,7 @@ def require_accepts(
         if lacks_comm and _fits(signature, len(positional) - 1, arguments):
             fault = (
                 "takes no communicator: say process_group=True in the subject if it communicates by torch.distributed, "
-                "else let its first argument be the communicator"
+                "else let it take the communicator, first of all, or behind the tensors in an autograd function"
             )
         elif unknown and not takes_any:
             near = did_you_mean(unknown[0], (*free, *declarations))

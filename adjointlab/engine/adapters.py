@@ -145,10 +145,13 @@ class Differentiable(AdaptedOperator):
                         f"the {role} has a tensor of {tensor.dtype}, and torch differentiates floating-point and complex ones only: "
                         "declare a space of another `dtype`, or the pair of functions with al.subject.pair"
                     )
-        if not inspect.isclass(function):  # the arguments of a class have no names
-            require_accepts(
-                "the function", function, (*ranks.names, *_tensor_names(domain)), arguments, _SPACES
-            )
+        tensors = _tensor_names(domain)
+        if inspect.isclass(function):  # `apply` has no names for arguments, and gives all by position
+            positional = (*_context_of(function), *tensors, *ranks.names, *arguments)
+            of_class: Any = function
+            require_accepts("the function", of_class.forward, positional, {}, _SPACES)
+        else:
+            require_accepts("the function", function, (*ranks.names, *tensors), arguments, _SPACES)
 
     def _call(self, x: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         if inspect.isclass(self._function):
@@ -226,6 +229,14 @@ class Differentiable(AdaptedOperator):
         if reached:
             torch.autograd.backward([out for out, _ in reached], [cotangent for _, cotangent in reached])
         return tuple(torch.zeros_like(entry) if entry.grad is None else entry.grad for entry in x)
+
+
+def _context_of(function: type[Any]) -> tuple[str, ...]:
+    """The name of the first argument of the forward method of an autograd function, unless that has its context set up elsewhere."""
+    import torch
+
+    is_set_up = function.setup_context is not torch.autograd.Function.setup_context
+    return () if is_set_up else ("ctx",)
 
 
 def _described(result: object) -> str:

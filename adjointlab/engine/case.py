@@ -257,7 +257,7 @@ def to_data(value: object) -> Data:
             return {"$type": name, **{field: to_data(getattr(value, field)) for field in fields}}
     raise TypeError(
         f"{described_type(value)} is no data for a case; use None, bool, int, float, complex, str, lists, "
-        "dictionaries, Partition, Layout, Tensor, Space, and placements of DTensor"
+        "dictionaries, the lab's own Partition, Layout, Tensor and Space, and placements of DTensor"
     )
 
 

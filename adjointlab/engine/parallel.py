@@ -79,12 +79,14 @@ class MeshShape(NamedTuple):
     names: tuple[str, ...] | None
 
     def make_on(self, comm: Communicator) -> DeviceMesh:
-        """The mesh of all ranks. Raises `ValueError` where these are more or less. Collective."""
+        """The mesh of all ranks. Raises :class:`SubjectError` where these are more or less. Collective."""
         from torch.distributed.device_mesh import init_device_mesh
 
         if math.prod(self.extents) != comm.Get_size():
-            raise ValueError(
-                f"a mesh of shape {self.extents} has {math.prod(self.extents)} entries, and there are {comm.Get_size()} ranks"
+            given = self.extents if self.names is None else dict(zip(self.names, self.extents, strict=True))
+            raise SubjectError(
+                f"mesh: {given} is of {counted(math.prod(self.extents), 'rank')}, and the case has {comm.Get_size()}: make it of the number "
+                "of ranks that the strategy is given, or say with ranks=[...] in the declaration on how many the subject runs"
             )
         return init_device_mesh("cpu", self.extents, mesh_dim_names=self.names)
 

@@ -114,7 +114,7 @@ class Shard:
 
 
 KEYS = "the key {} cannot be stored; keys are strings without lone surrogates that do not start with $"
-TYPES = "use None, bool, int, float, complex, str, lists, dictionaries, Partition, Layout, Tensor, Space, and placements of DTensor"
+TYPES = "use None, bool, int, float, complex, str, lists, dictionaries, the lab's own Partition, Layout, Tensor and Space, and placements of DTensor"
 
 
 @pytest.mark.parametrize(

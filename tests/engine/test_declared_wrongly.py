@@ -103,6 +103,32 @@ def test_functions_without_a_communicator_and_without_a_process_group(tmp_path: 
     assert "takes no communicator: say process_group=True in the subject" in told
 
 
+def test_an_autograd_function_that_cannot_be_applied_so(tmp_path: Path) -> None:
+    torch: Any = pytest.importorskip("torch")
+
+    def declared(forward: Any, *, sets_up: bool = False, **more: Any) -> Subject:
+        members = {"forward": staticmethod(forward), "backward": staticmethod(lambda ctx, y: (y, None))}
+        if sets_up:
+            members["setup_context"] = staticmethod(lambda ctx, inputs, output: None)
+        kind: Any = type("Kept", (torch.autograd.Function,), members)
+        subject: Subject = al.subject.autograd(kind)(case(**more))
+        return subject
+
+    assert sentence(declared(lambda ctx, x: x), "adjoint", tmp_path).startswith(
+        "the function is called as <lambda>(ctx, x, comm), but <lambda>(ctx, x) takes no communicator: say process_group=True"
+    )
+    assert sentence(declared(lambda ctx, x, comm: x, width=3), "adjoint", tmp_path).startswith(
+        "the function is called as <lambda>(ctx, x, comm, width), but <lambda>(ctx, x, comm) cannot be called so: "
+    )
+    right = (
+        declared(lambda ctx, x, comm: x.clone()),
+        declared(lambda x, comm: x.clone(), sets_up=True),
+        declared(lambda ctx, *given: given[0].clone()),
+    )
+    for subject in right:
+        assert investigate(SimulatedWorld(1), subject, "adjoint", Budget(2, seed=1)).verdict.is_coherent
+
+
 def test_a_gain_that_is_no_positive_integer(tmp_path: Path) -> None:
     told = sentence(al.subject.pair(kept, kept)(case(width=1, gain=0.5)), "adjoint", tmp_path)
     assert told.startswith("gain: 0.5 is no integer from 1 on")
