@@ -1,7 +1,7 @@
 """Other forms that an operator may have: into memory that is given as `out`, in place, and without gradients.
 
 :class:`adjointlab.core.operator.LinearOperator` defines the first two conventions. The result of a form is looked for where a caller
-would look for it, in the memory. A function of torch tensors may go another way where nothing is to be differentiated.
+would look for it, in the memory. A function of torch tensors may go another way where nothing is to be differentiated, or not all.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from adjointlab.core import arrays
 from adjointlab.core.operator import Direction, LinearOperator, as_tuple
 from adjointlab.typing import Array
 
-__all__ = ["WITHOUT_GRADIENTS", "Form", "other_forms"]
+__all__ = ["ONE_GRADIENT", "WITHOUT_GRADIENTS", "Form", "other_forms"]
 
 WITHOUT_GRADIENTS: Final = "under torch.no_grad()"
-"""Name of the form of a function of torch tensors."""
+ONE_GRADIENT: Final = "where one input at a time requires a gradient"
+"""Names of the forms of a function of torch tensors: of forward, and of the adjoint where there are several inputs."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,10 @@ def other_forms(
         and (plainly := getattr(operator, "without_gradients", None)) is not None
     ):
         forms.append(Form(WITHOUT_GRADIENTS, as_tuple(plainly(*arguments)), True))
+    if direction is Direction.ADJOINT and len(plain) > 1:
+        one_at_a_time = getattr(operator, "one_gradient_at_a_time", None)
+        if one_at_a_time is not None:
+            forms.append(Form(ONE_GRADIENT, one_at_a_time(*arguments), True))
     return forms
 
 

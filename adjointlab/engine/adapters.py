@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,7 +12,7 @@ from adjointlab.core.arrays import is_dtensor, local_part
 from adjointlab.core.declaration import SubjectError, require_accepts, takes
 from adjointlab.core.layer import Layer, Prepare, trained
 from adjointlab.core.operator import AdaptedOperator, Direction, NotInSpace, as_tuple
-from adjointlab.core.space import Space
+from adjointlab.core.space import Space, Tensor
 from adjointlab.quantities import counted
 from adjointlab.typing import Array, Communicator
 from adjointlab.worlds.backward import BackwardPass
@@ -177,7 +177,7 @@ class Differentiable(AdaptedOperator):
         return tuple(map(local_part, results))
 
     def _wanted(self, number: int) -> str:
-        """What the codomain has at that position, after its name."""
+        """Words on the tensor of the codomain at that position, to stand behind "the codomain"."""
         if number >= len(self.codomain.tensors):
             return f"has {counted(len(self.codomain.tensors), 'tensor')}"
         tensor = self.codomain.tensors[number]
@@ -202,29 +202,55 @@ class Differentiable(AdaptedOperator):
             return self._call(tuple(tensor.detach() for tensor in x))
 
     def adjoint(self, *y: torch.Tensor) -> Locals:
-        import torch
-
-        rank = self.comm.Get_rank()
-        device = y[0].device if y else None
-        x = tuple(
-            torch.zeros(
-                tensor.layout.local_shape(rank),
-                dtype=getattr(torch, tensor.dtype),
-                device=device,
-                requires_grad=True,
-            )
-            for tensor in self.domain.tensors
-        )
-        outputs = self._call(x)
+        x, outputs = self._graph(y, range(len(self.domain.tensors)))
         # An output without a graph (of a rank that received nothing, say) has no backward pass, and torch would refuse it.
         self.without_graph = frozenset(number for number, out in enumerate(outputs) if not out.requires_grad)
+        return self._gradients(x, outputs, y)
+
+    def one_gradient_at_a_time(self, *y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Apply the adjoint by a graph for each input, which alone requires a gradient there. Collective."""
+        return tuple(
+            self._gradients(*self._graph(y, (number,)), y)[number]
+            for number in range(len(self.domain.tensors))
+        )
+
+    def _graph(
+        self, y: Sequence[torch.Tensor], wanted: Sequence[int]
+    ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+        """Inputs, of which those of the numbers `wanted` require a gradient, and the outputs."""
+        import torch
+
+        rank, device = self.comm.Get_rank(), y[0].device if y else None
+        # As the cotangents lie in memory: a backward pass may rely on the strides of its inputs.
+        is_turned = any(not each.is_contiguous() for each in y)
+
+        def zeros(tensor: Tensor) -> torch.Tensor:
+            shape = tensor.layout.local_shape(rank)
+            made = torch.zeros(
+                shape[::-1] if is_turned else shape, dtype=getattr(torch, tensor.dtype), device=device
+            )
+            return made.permute(*reversed(range(len(shape)))) if is_turned else made
+
+        x = tuple(
+            zeros(tensor).requires_grad_(number in wanted)
+            for number, tensor in enumerate(self.domain.tensors)
+        )
+        return x, self._call(x)
+
+    def _gradients(
+        self, x: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], y: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        """The gradients of the inputs, zero where there is none. Collective."""
+        import torch
+
         reached = [
             (out, _in_shape_of(out, cotangent))
             for out, cotangent in zip(outputs, y, strict=True)
             if out.requires_grad
         ]
         if (note_backward := getattr(self.comm, "note_backward", None)) is not None:
-            wanted = {tensor.name: True for tensor in self.domain.tensors}
+            tensors = zip(self.domain.tensors, x, strict=True)
+            wanted = {tensor.name: entry.requires_grad for tensor, entry in tensors}
             note_backward(BackwardPass(wanted, bool(reached)))
         if reached:
             torch.autograd.backward([out for out, _ in reached], [cotangent for _, cotangent in reached])

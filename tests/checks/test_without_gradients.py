@@ -1,4 +1,4 @@
-"""A pass without gradients gives what one with them does, changes nothing, and leaves nothing behind for training."""
+"""Passes without gradients, and with some of them, give what one with all does, and leave nothing behind for training."""
 
 from __future__ import annotations
 
@@ -50,6 +50,68 @@ def test_a_function_does_the_same_without_gradients() -> None:
     wrong = of_function(doubled_in_training)
     assert wrong.headline == "forward under torch.no_grad() gives something else than with gradients"
     assert {"element", "with gradients", "under torch.no_grad()"} <= set(dict(wrong.lines))
+
+
+class Summed(torch.autograd.Function):
+    is_wrong = False
+
+    @classmethod
+    def forward(cls, ctx: Any, a: torch.Tensor, b: torch.Tensor, comm: Any) -> torch.Tensor:
+        return a + 2 * b
+
+    @classmethod
+    def backward(cls, ctx: Any, *gradients: torch.Tensor) -> Any:
+        (y,) = gradients
+        wanted = ctx.needs_input_grad
+        factor = 1 if cls.is_wrong and not wanted[0] else 2
+        return y if wanted[0] else None, factor * y if wanted[1] else None, None
+
+
+class SummedWrongly(Summed):
+    is_wrong = True
+
+
+def of_two_inputs(function: Any) -> Verdict:
+    @al.subject.autograd(function)
+    def lines(draw: Any, ranks: int) -> dict[str, Any]:
+        layout = draw(al.strategies.layouts(ranks))
+        two = al.Space(al.Tensor(layout, name="a"), al.Tensor(layout, name="b"))
+        return dict(domain=two, codomain=al.Space(layout, name="y"))
+
+    return investigate(al.SimulatedWorld(2), lines, "purity", Budget(10, seed=1)).verdict
+
+
+def test_a_gradient_does_not_depend_on_which_others_are_required() -> None:
+    assert of_two_inputs(Summed).is_coherent
+    wrong = of_two_inputs(SummedWrongly)
+    alone = "where one input at a time requires a gradient"
+    assert wrong.headline == f"adjoint {alone} gives something else than where all do"
+    assert {"where all do", alone} <= set(dict(wrong.lines))
+    assert dict(wrong.lines)["element"].startswith("b[")
+
+
+class Transposing(torch.autograd.Function):
+    """Its gradient has the strides of the input, and values as if it were contiguous."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, comm: Any) -> torch.Tensor:
+        ctx.strides = x.stride()
+        return x.clone(memory_format=torch.contiguous_format)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        values = gradients[0].clone(memory_format=torch.contiguous_format)
+        return torch.as_strided(values, values.shape, ctx.strides), None
+
+
+def test_inputs_of_a_backward_pass_lie_in_memory_as_the_cotangents_do() -> None:
+    @al.subject.autograd(Transposing)
+    def squares(draw: Any, ranks: int) -> dict[str, Any]:
+        space = al.Space(al.Layout((2, 3), al.Partition((ranks,)), axes=[None, None]))
+        return dict(domain=space, codomain=space)
+
+    verdict = investigate(al.SimulatedWorld(2), squares, "adjoint", Budget(30, seed=1)).verdict
+    assert verdict.headline == "adjoint is not the transpose of forward"
 
 
 class Scaled(nn.Module):

@@ -1,4 +1,4 @@
-"""What a module draws when it is made is the same on both sides; what it draws when it is called is told."""
+"""Both sides have the values that a module draws when it is made; a module that draws when it is called is said to."""
 
 from __future__ import annotations
 
