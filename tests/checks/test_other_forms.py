@@ -11,6 +11,7 @@ import pytest
 import adjointlab as al
 from adjointlab.checks.forms import _are, other_forms
 from adjointlab.core.operator import Direction
+from adjointlab.engine.search import Budget, investigate
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -188,3 +189,30 @@ def test_memory_without_elements_is_the_same_wherever_it_lies() -> None:
     assert _are(np.zeros((0, 3)), [memory])
     assert not _are(np.zeros((0, 2)), [memory])
     assert not _are(np.zeros((3, 0)), [memory])
+
+
+class DoublesInPlace(al.LinearOperator):
+    """Twice its argument, which one of the two forms also writes into."""
+
+    def __init__(self, comm: Any, space: al.Space, writes: str) -> None:
+        self.comm, self.domain, self.codomain, self._writes = comm, space, space, writes
+
+    def forward(self, x: Any, out: Any = None) -> Any:
+        doubled = 2 * x if out is None else np.multiply(2, x, out=out)
+        if self._writes == ("plain" if out is None else "out"):
+            x *= 2
+        return doubled
+
+    def adjoint(self, y: Any, out: Any = None) -> Any:
+        return 2 * y if out is None else np.multiply(2, y, out=out)
+
+
+@pytest.mark.parametrize(("writes", "only"), [("plain", None), ("out", "into `out`")])
+def test_an_argument_that_another_form_alone_writes_into_is_said_to_be(writes: str, only: str | None) -> None:
+    @al.subject(DoublesInPlace)
+    def lines(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(space=al.Space(al.Layout((2 * ranks,), (ranks,))), writes=writes)
+
+    verdict = investigate(al.SimulatedWorld(2), lines, "purity", Budget(5, seed=1)).verdict
+    assert verdict.headline == "forward writes into its argument"
+    assert dict(verdict.lines).get("only") == only
