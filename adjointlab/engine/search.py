@@ -48,7 +48,7 @@ from adjointlab.engine.run_case import (
 )
 from adjointlab.engine.shared_caches import with_shared_caches
 from adjointlab.engine.simulate_first import HangSimulator
-from adjointlab.engine.single_steps import MOST_STEPS, one_step_smaller, size
+from adjointlab.engine.single_steps import MOST_STEPS, one_step_smaller, size, without_logs_of_shapes
 from adjointlab.engine.subject import Subject
 from adjointlab.pictures.drawable import Drawable
 from adjointlab.pictures.model import Drawing
@@ -366,7 +366,8 @@ class Search:
         """Return True if a case that is one step smaller fails alike, and `None` where there is no time for them all."""
         counts = self._subject.ranks_up_to(case.ranks)
         for number, smaller in enumerate(one_step_smaller(case), 1):
-            judgement = self._judge(smaller) if smaller.ranks in counts else None
+            with without_logs_of_shapes():
+                judgement = self._judge(smaller) if smaller.ranks in counts else None
             if not self._has_time() or number == MOST_STEPS:
                 return None
             if (

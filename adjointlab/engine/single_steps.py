@@ -7,7 +7,9 @@ tuples of integers. A strategy need not draw them all: a step may break a rule t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count, islice, pairwise
 from typing import Final
@@ -19,7 +21,7 @@ from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
 from adjointlab.engine.case import Case
 
-__all__ = ["MOST_STEPS", "one_step_smaller", "size"]
+__all__ = ["MOST_STEPS", "one_step_smaller", "size", "without_logs_of_shapes"]
 
 MOST_STEPS: Final = 300
 """So many smaller cases are made of one case at most."""
@@ -45,6 +47,21 @@ def one_step_smaller(case: Case) -> Iterator[Case]:
                 yield smaller
 
     return islice(fresh(), MOST_STEPS)
+
+
+@contextmanager
+def without_logs_of_shapes() -> Iterator[None]:
+    """Context in which torch does not log the shapes that do not fit: such cases may be none that a strategy draws."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+
+    def none(record: logging.LogRecord) -> bool:
+        return False
+
+    logger.addFilter(none)
+    try:
+        yield
+    finally:
+        logger.removeFilter(none)
 
 
 def size(case: Case) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import Budget, investigate
-from adjointlab.engine.single_steps import one_step_smaller, size
+from adjointlab.engine.single_steps import one_step_smaller, size, without_logs_of_shapes
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
 
@@ -308,3 +309,14 @@ def test_without_time_nothing_is_claimed() -> None:
     result = investigate(SimulatedWorld(8), subject, "adjoint", Budget(100, seed=1, shrinking=0.0))
     assert result.status is Status.INCOHERENT
     assert not result.is_smallest
+
+
+def test_shapes_that_do_not_fit_are_not_logged_in_cases_that_no_strategy_draws(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    of_shapes, of_users = logging.getLogger("torch._subclasses.fake_tensor"), logging.getLogger("users")
+    with without_logs_of_shapes():
+        of_shapes.error("first")
+        of_users.error("second")
+    of_shapes.error("third")
+    assert [record.message for record in caplog.records] == ["second", "third"]
