@@ -16,7 +16,6 @@ from adjointlab.core.space import Space, Tensor
 from adjointlab.quantities import counted
 from adjointlab.typing import Array, Communicator
 from adjointlab.worlds.backward import BackwardPass
-from adjointlab.worlds.randomness import own_streams
 
 if TYPE_CHECKING:
     import torch
@@ -370,8 +369,7 @@ def declared_tolerance(module: object, parameters: Parameters) -> tuple[float | 
 def make_twin(build: UserFunction, /, **parameters: object) -> torch.nn.Module:
     """Make the sequential twin of a case. Raises :class:`SubjectError` for one that does not take the arguments."""
     require_accepts("the sequential twin", build, (), _arguments(parameters), sorted(_DECLARATIONS))
-    with own_streams():
-        return _module(build, parameters)
+    return _module(build, parameters)
 
 
 def _module(build: UserFunction, parameters: Parameters) -> torch.nn.Module:

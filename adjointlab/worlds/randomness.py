@@ -220,9 +220,9 @@ class RandomStreams:
 
 
 @contextmanager
-def own_streams() -> Iterator[None]:
-    """Context with streams of its own, which begin alike in every such context; the caller's do not move on in it."""
-    streams = RandomStreams(GlobalStreams(), 0, 1)
+def own_streams(seed: int = 0) -> Iterator[None]:
+    """Context with streams of its own, which begin alike in every context of that `seed`; the caller's do not move on in it."""
+    streams = RandomStreams(GlobalStreams(), seed, 1)
     streams.enter(0)
     try:
         yield

@@ -63,3 +63,45 @@ def test_a_layer_that_differs_from_one_that_draws_nothing_is_not_said_to_be_rand
     wrong = investigate(al.SimulatedWorld(2), another, "gradients", Budget(5, seed=1)).verdict
     assert not wrong.is_coherent
     assert "random" not in dict(wrong.lines)
+
+
+class Linear(nn.Module):
+    """Its weight is drawn when it is made."""
+
+    factor, drops = 1.0, False
+
+    def __init__(self, comm: Any = None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(self.factor * x @ self.weight.T, training=self.drops)
+
+
+class Doubled(Linear):
+    factor = 2.0
+
+
+class Dropping(Linear):
+    drops = True
+
+
+def layer_verdict(layer: type[Linear], twin: type[Linear]) -> Verdict:
+    def whole(shape: tuple[int, ...], name: str) -> al.Tensor:
+        copies = al.Layout(shape, al.Partition((2,)), axes=[None] * len(shape))
+        return al.Tensor(copies, dtype="float32", types=("invariant",), name=name)
+
+    @al.subject.layer(layer, twin, ranks=(2,))
+    def copies(draw: Any, ranks: int) -> dict[str, Any]:
+        spaces = (
+            al.Space(whole(shape, name)) for shape, name in (((4, 3), "x"), ((4, 2), "y"), ((2, 3), "weight"))
+        )
+        return dict(zip(("domain", "codomain", "parameter_space"), spaces, strict=True))
+
+    return investigate(al.SimulatedWorld(2), copies, "sequential", Budget(5, seed=1)).verdict
+
+
+def test_weights_that_are_drawn_when_a_layer_is_made_are_no_random_results() -> None:
+    assert layer_verdict(Linear, Linear).is_coherent
+    assert "random" not in dict(layer_verdict(Doubled, Linear).lines)
+    assert "random" in dict(layer_verdict(Dropping, Dropping).lines)

@@ -58,12 +58,14 @@ class Allowances:
     """
 
     def __init__(
-        self, least: Differences, measure: Callable[[], Differences], is_random: bool = False
+        self,
+        least: Differences,
+        measure: Callable[[], Differences],
+        is_random: Callable[[], bool] = lambda: False,
     ) -> None:
         self.least = least
         """Differences that any result may have: a few units in the last place, and never more than is measured."""
-        self.is_random = is_random
-        """True if the results come from random numbers of torch's too."""
+        self._is_random = is_random
         self._measure = measure
 
     @cached_property
@@ -71,9 +73,14 @@ class Allowances:
         """Differences that rounding may make, as they are measured."""
         return self._measure()
 
+    @cached_property
+    def is_random(self) -> bool:
+        """True if the results are others with other random numbers."""
+        return self._is_random()
+
     def measure(self) -> None:
-        """Measure it now."""
-        _ = self.most
+        """Measure it now, and find out whether the results are random."""
+        _ = self.most, self.is_random
 
 
 def measured(
@@ -88,7 +95,8 @@ def measured(
 
     before, with_graph, context = _random_states(), torch.is_grad_enabled(), contextvars.copy_context()
     results = run()
-    is_random = not torch.equal(before[-1], torch.get_rng_state())
+    # By the module when it is called, or when it was made: so it may be random.
+    has_drawn = not torch.equal(before[-1], torch.get_rng_state())
     least = {
         name: tuple(_least_difference(array, is_subnormal) for array in local)
         for name, local in results.items()
@@ -102,7 +110,20 @@ def measured(
             for name in results
         }
 
-    return results, Allowances(least, lambda: context.run(measure), is_random)
+    def is_random() -> bool:
+        runs = []
+        for seed in range(2):
+            with own_streams(seed), torch.set_grad_enabled(with_graph):
+                runs.append(run())
+        one, other = runs
+        return any(
+            not np.array_equal(array, changed, equal_nan=array.dtype.kind in "fc")
+            for name, local in one.items()
+            for array, changed in zip(local, other[name], strict=True)
+        )
+
+    allowances = Allowances(least, lambda: context.run(measure), lambda: has_drawn and context.run(is_random))
+    return results, allowances
 
 
 def _differences_by_rounding(

@@ -46,7 +46,7 @@ _SECOND_PASS: Final = (
 
 _RANDOM: Final = (
     "random",
-    "the sequential layer draws random numbers when it is called, as dropout in training mode does, and the layer draws its own: "
+    "the sequential layer gives something else with other random numbers, as dropout in training mode does, and the layer draws its own: "
     "call .eval() on both, or let both seed a generator alike",
 )
 
