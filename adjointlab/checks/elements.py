@@ -91,7 +91,7 @@ class Placed:
 
 def mixed(order: str) -> str:
     """Return that order of even ranks alone."""
-    return order if order == ORDERS[0] else f"{order}{_ON_EVEN_RANKS}"
+    return f"{order}{_ON_EVEN_RANKS}" if order in ORDERS[1:] else order
 
 
 def unmixed(order: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from numbers import Integral
 from typing import Final, TypeAlias, TypedDict
 
-from adjointlab.checks.elements import ORDERS
+from adjointlab.checks.elements import MIXED_ORDERS, ORDERS
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
 from adjointlab.engine.adapters import Parameters, UserFunction
@@ -26,7 +26,8 @@ class Options(TypedDict, total=False):
     arrays: Sequence[str] | None
     """The array libraries to draw inputs from. Default: torch for what torch differentiates, else NumPy."""
     orders: Sequence[str]
-    """The memory orders of inputs and cotangents. Default: all."""
+    """The memory orders of inputs and cotangents. Default: all; in some cases even ranks alone have them in NumPy's memory. Tensors
+    of torch lie alike on all ranks unless an order is named such as "column-major on even ranks"."""
     ranks: Sequence[int]
     """The numbers of ranks to draw. Default: every one up to 8, powers of two above, and the largest that is asked for."""
     name: str | None
@@ -42,7 +43,7 @@ class Options(TypedDict, total=False):
     and layers get no `comm`. Default: `False`."""
 
 
-_LEGAL_NAMES: Final = {"orders": ORDERS, "arrays": (*arrays.MEMORIES, *arrays.MIXTURES)}
+_LEGAL_NAMES: Final = {"orders": (*ORDERS, *MIXED_ORDERS), "arrays": (*arrays.MEMORIES, *arrays.MIXTURES)}
 
 
 def require_legal(options: Options) -> None:

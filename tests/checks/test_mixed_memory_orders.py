@@ -23,6 +23,7 @@ def test_odd_ranks_have_row_major_memory_where_an_order_is_that_of_even_ranks(or
     assert [order_on(rank, mixed(order)) for rank in range(3)] == [order, "row-major", order]
     assert unmixed(mixed(order)) == unmixed(order) == order
     assert (mixed(order) in MIXED_ORDERS) == (order != "row-major")
+    assert mixed(mixed(order)) == mixed(order)
 
 
 def moved(comm: Any, x: np.ndarray[Any, Any], step: int, order: Any) -> np.ndarray[Any, Any]:
@@ -68,3 +69,31 @@ def test_a_setting_of_mixed_orders_is_plainer_with_one_order_and_plainest_in_row
     assert (
         "in one order, and wrong where they are offset on even ranks and row-major on the others" in one.text
     )
+
+
+def test_tensors_of_torch_lie_in_mixed_orders_where_a_subject_names_one() -> None:
+    torch: Any = pytest.importorskip("torch")
+    dist: Any = torch.distributed
+
+    class Summed(torch.autograd.Function):
+        """Its clones have the memory order of what is cloned."""
+
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            total = x.clone()
+            dist.all_reduce(total)
+            return total
+
+        backward = forward
+
+    def verdict(**options: Any) -> Verdict:
+        @al.subject.autograd(Summed, process_group=True, **options)
+        def copies(draw: Any, ranks: int) -> dict[str, Any]:
+            space = al.Space(al.Layout((2, 3), al.Partition((ranks,)), axes=[None, None]))
+            return dict(domain=space, codomain=space)
+
+        return investigate(al.SimulatedWorld(3), copies, "adjoint", Budget(40, seed=1)).verdict
+
+    assert verdict().is_coherent
+    wrong = verdict(orders=["row-major", "column-major on even ranks"])
+    assert wrong.headline == "mismatched collective"

@@ -300,19 +300,20 @@ def test_a_strategy_that_draws_what_no_file_holds_is_refused_before_any_case_run
 
 
 @pytest.mark.parametrize(
-    ("ranks", "seed", "orders"),
+    ("ranks", "seed", "memory", "orders"),
     [
-        (2, 239, ("row-major", "column-major")),
-        (2, 240, ("row-major", "column-major on even ranks")),
-        (1, 240, ("row-major", "column-major")),
-        (2, 480, ("row-major", "column-major")),
+        (2, 239, "numpy", ("row-major", "column-major")),
+        (2, 240, "numpy", ("row-major", "column-major on even ranks")),
+        (1, 240, "numpy", ("row-major", "column-major")),
+        (2, 480, "numpy", ("row-major", "column-major")),
+        (2, 240, "torch", ("row-major", "column-major")),
     ],
 )
 def test_a_bit_of_the_seed_tells_whether_all_ranks_have_a_memory_order(
-    ranks: int, seed: int, orders: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    ranks: int, seed: int, memory: str, orders: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "choices", lambda entries: st.just(entries[min(1, len(entries) - 1)]))
     monkeypatch.setattr(module, "integers", lambda *bounds: st.just(seed))
-    subject = al.subject(RingShift, orders=ONLY, arrays=("numpy",))(lambda draw, ranks: {})
+    subject = al.subject(RingShift, orders=ONLY, arrays=(memory,))(lambda draw, ranks: {})
     (case,) = first_examples(cases(subject, "adjoint", (ranks, ranks)), 1)
     assert (case.setting.primal_order, case.setting.dual_order) == orders

@@ -63,9 +63,9 @@ RARE = 300
 PROMISES = [
     *(Promise(library, OPERATOR_CASES, lambda case, name=library: case.setting.library == name) for library in ("numpy", "torch")),
     *(Promise(f"{order} arguments", OPERATOR_CASES, lambda case, o=order: case.setting.primal_order == o, RARE) for order in ORDERS),
-    *(Promise(f"{order} arguments", OPERATOR_CASES, lambda case, o=order: case.setting.primal_order == o, 2 * RARE) for order in MIXED_ORDERS),
+    *(Promise(f"{order} arguments", OPERATOR_CASES, lambda case, o=order: case.setting.primal_order == o, 4 * RARE) for order in MIXED_ORDERS),
     *(Promise(f"{order} cotangents", OPERATOR_CASES, lambda case, o=order: case.setting.dual_order == o, RARE) for order in ORDERS),
-    *(Promise(f"{order} cotangents", OPERATOR_CASES, lambda case, o=order: case.setting.dual_order == o, 2 * RARE) for order in MIXED_ORDERS),
+    *(Promise(f"{order} cotangents", OPERATOR_CASES, lambda case, o=order: case.setting.dual_order == o, 4 * RARE) for order in MIXED_ORDERS),
     *(Promise(f"{values} values", LAYER_CASES, lambda case, v=values: case.values == v, RARE) for values in INPUT_VALUES),
     Promise("even seeds", OPERATOR_CASES, lambda case: case.setting.seed % 2 == 0),
     Promise("odd seeds", OPERATOR_CASES, lambda case: case.setting.seed % 2 == 1),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import adjointlab as al
-from adjointlab.checks.elements import ORDERS
+from adjointlab.checks.elements import MIXED_ORDERS, ORDERS
 from adjointlab.core.operator import LinearOperator
 from adjointlab.engine.subject import Kind, Subject, SubjectError
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -126,7 +126,7 @@ class BothOfThem(OnlyForward, OnlyAdjoint):
         (lambda: al.subject.operator(RingShift, order="x"), f"@subject has no option `order`; did you mean orders?; its options are {OPTIONS}"),
         (lambda: al.subject.operator(RingShift, ranks=(2,), zzzzz=1, qqqqq=2), f"@subject has no option `zzzzz`; its options are {OPTIONS}"),
         (lambda: al.subject.operator(RingShift, process_group=1), "process_group: 1 is not True or False"),
-        (lambda: al.subject.operator(RingShift, orders=("up", "row-major", "down")), f"orders: 'up' is not among {', '.join(ORDERS)}"),
+        (lambda: al.subject.operator(RingShift, orders=("up", "row-major", "down")), f"orders: 'up' is not among {', '.join((*ORDERS, *MIXED_ORDERS))}"),
         (lambda: al.subject.operator(RingShift, orders="row-major"), "orders: 'row-major' is no list of names, such as ['row-major']"),
         (lambda: al.subject.operator(RingShift, arrays=["nunpy"]), "arrays: 'nunpy' is not among numpy, torch, cupy, torch-cuda, numpy+cupy, torch+torch-cuda; did you mean numpy?"),
         (lambda: al.subject.operator(RingShift, rank_local="package"), "rank_local: 'package' is no list of names, such as ['package']"),
