@@ -25,6 +25,13 @@ ONE_GRADIENT: Final = "where one input at a time requires a gradient"
 """Names of the forms of a function of torch tensors: of forward, and of the adjoint where there are several inputs."""
 
 
+_OF_TORCH: Final = {
+    Direction.FORWARD: (WITHOUT_GRADIENTS, "without_gradients"),
+    Direction.ADJOINT: (ONE_GRADIENT, "one_gradient_at_a_time"),
+}
+"""The same, with the methods of an operator that is a function of torch tensors."""
+
+
 @dataclass(frozen=True)
 class Form:
     """One form as a rank observed it: contents of the memory afterwards, and whether that memory was returned."""
@@ -58,15 +65,15 @@ def other_forms(
         memory = tuple(map(arrays.copy, arguments))
         returned = getattr(operator, f"{direction}_")(*memory)
         forms.append(Form("in place", memory, returned is None or _are(returned, memory)))
-    if (
-        direction is Direction.FORWARD
-        and (plainly := getattr(operator, "without_gradients", None)) is not None
-    ):
-        forms.append(Form(WITHOUT_GRADIENTS, as_tuple(plainly(*arguments)), True))
-    if direction is Direction.ADJOINT and len(plain) > 1:
-        one_at_a_time = getattr(operator, "one_gradient_at_a_time", None)
-        if one_at_a_time is not None:
-            forms.append(Form(ONE_GRADIENT, one_at_a_time(*arguments), True))
+    name, method = _OF_TORCH[direction]
+    apply = getattr(operator, method, None)
+    if apply is not None and (direction is Direction.FORWARD or len(plain) > 1):
+        try:
+            result = as_tuple(apply(*arguments))
+        except RuntimeError:
+            # The function asks torch for what needs a gradient, such as a hook, so that it has no other form.
+            result = tuple(plain)
+        forms.append(Form(name, result, True))
     return forms
 
 

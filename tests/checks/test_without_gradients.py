@@ -52,6 +52,16 @@ def test_a_function_does_the_same_without_gradients() -> None:
     assert {"element", "with gradients", "under torch.no_grad()"} <= set(dict(wrong.lines))
 
 
+def hooked(comm: Any, x: torch.Tensor) -> torch.Tensor:
+    y = 2 * x
+    y.register_hook(lambda gradient: gradient)
+    return y
+
+
+def test_a_function_that_needs_a_gradient_has_no_form_without_one() -> None:
+    assert of_function(hooked).is_coherent
+
+
 class Summed(torch.autograd.Function):
     is_wrong = False
 
