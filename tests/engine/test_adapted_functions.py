@@ -278,7 +278,7 @@ def test_a_function_that_does_not_take_the_tensors_is_refused_and_a_class_is_not
     [
         (None, "None (is a `return` missing?), but the codomain wants a torch.Tensor of shape (2, 3) and"),
         (3, "an object of the type builtins.int, but the codomain wants"),
-        ((X, "no"), "an object of the type builtins.str, but the codomain wants"),
+        ((X, "no"), "an object of the type builtins.str as result 1, but the codomain wants"),
     ],
 )
 def test_what_is_no_tensor_of_torch_is_told(returned: Any, told: str) -> None:
