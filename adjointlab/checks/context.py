@@ -25,8 +25,7 @@ import numpy as np
 from adjointlab.checks.basis_probe import packed_matrix
 from adjointlab.checks.elements import (
     EXACT,
-    MIXED_ORDERS,
-    ORDERS,
+    LEGAL_ORDERS,
     Local,
     Placed,
     Tolerance,
@@ -132,10 +131,8 @@ class InputSetting:
         if self.library not in legal:
             raise ValueError(f"library: {self.library!r} is not one of {', '.join(legal)}")
         for side in ("primal", "dual"):
-            if self.order(side) not in (*ORDERS, *MIXED_ORDERS):
-                raise ValueError(
-                    f"order: {self.order(side)!r} is not one of {', '.join((*ORDERS, *MIXED_ORDERS))}"
-                )
+            if self.order(side) not in LEGAL_ORDERS:
+                raise ValueError(f"order: {self.order(side)!r} is not one of {', '.join(LEGAL_ORDERS)}")
 
     def order(self, side: Side) -> str:
         """Memory order of the inputs of one side."""

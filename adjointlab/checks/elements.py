@@ -34,6 +34,7 @@ from adjointlab.typing import Array, NumpyArray
 
 __all__ = [
     "EXACT",
+    "LEGAL_ORDERS",
     "MIXED_ORDERS",
     "ORDERS",
     "SMALL",
@@ -66,6 +67,8 @@ ORDERS = ("row-major", "column-major", "strided", "offset", "reversed")
 _ON_EVEN_RANKS = " on even ranks"
 MIXED_ORDERS = tuple(f"{order}{_ON_EVEN_RANKS}" for order in ORDERS[1:])
 """Orders of ranks 0, 2, ...; the others have row-major memory. What passes memory on as it lies is wrong where ranks differ."""
+
+LEGAL_ORDERS = (*ORDERS, *MIXED_ORDERS)
 
 _PLAIN = ("row-major", "column-major")
 _STEPS = {"strided": 2, "offset": 1, "reversed": 1}

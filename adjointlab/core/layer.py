@@ -33,10 +33,6 @@ def outputs_of(returned: Any) -> tuple[torch.Tensor, ...]:
 
     Raises :class:`SubjectError` for anything else.
     """
-    import torch
-
-    if isinstance(returned, torch.Tensor):
-        return (returned,)
     if returned is None:
         raise SubjectError("a module returned None, and no tensor (is a `return` missing?)")
     return tuple(_tensors_in(returned))

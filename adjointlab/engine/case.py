@@ -32,8 +32,11 @@ from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.spelling import described_type
 from adjointlab.worlds.schedule import Schedule, schedules_from
 
-__all__ = ["Case", "Data", "cases", "from_data", "to_data"]
+__all__ = ["SEED_PERIOD", "Case", "Data", "cases", "from_data", "to_data"]
 
+
+SEED_PERIOD: Final = 240
+"""A multiple of all by which a case derives something else from its seed, the key of its values (memory fills, plans of passes)."""
 
 _LEGAL_VALUES: Final = (*INPUT_VALUES, FRACTIONS)
 
@@ -126,9 +129,9 @@ def cases(
     values = INPUT_VALUES[0]
     if subject.is_layer and check_named(check).varies_values:
         values = draw(choices(_VALUES))
-    # Whether all ranks have these orders is told by a bit of the seed that nothing else is made of, and that shrinks to 0. Not of torch,
-    # whose `clone` keeps an order that its collectives then take as it is: that is right as long as all ranks do alike, and common.
-    if count > 1 and library == "numpy" and seed // _OTHER_PARTS % 2:
+    # Whether all ranks have these orders is told by a bit of the seed that nothing else of an operator's case is made of, and that
+    # shrinks to 0. Not of torch, whose `clone` keeps an order that its collectives then take as it is: that is right as long as all ranks do alike, and common.
+    if count > 1 and library == "numpy" and seed // SEED_PERIOD % 2:
         memory = (mixed(memory[0]), mixed(memory[1]))
     setting = InputSetting(seed, library, *memory)
     return Case(subject.name, check, count, parameters, setting, schedule, several, values)
@@ -151,9 +154,6 @@ def _require_data(subject: Subject, parameters: Parameters) -> None:
 _DATA: Final = frozenset({int, float, str, bool, type(None), Layout, Partition, Space, Tensor})
 """The types of most parameters, which are data whatever they hold."""
 
-
-_OTHER_PARTS = 240
-"""All that checks derive from the seed of a case, beside its values, is the same for seeds that differ by this number."""
 
 _OFTEN = range(2, 5)
 """The numbers of ranks that are drawn more often than others."""

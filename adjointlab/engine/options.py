@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from numbers import Integral
 from typing import Final, TypeAlias, TypedDict
 
-from adjointlab.checks.elements import MIXED_ORDERS, ORDERS
+from adjointlab.checks.elements import LEGAL_ORDERS
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
 from adjointlab.engine.adapters import Parameters, UserFunction
@@ -43,7 +43,7 @@ class Options(TypedDict, total=False):
     and layers get no `comm`. Default: `False`."""
 
 
-_LEGAL_NAMES: Final = {"orders": (*ORDERS, *MIXED_ORDERS), "arrays": (*arrays.MEMORIES, *arrays.MIXTURES)}
+_LEGAL_NAMES: Final = {"orders": LEGAL_ORDERS, "arrays": (*arrays.MEMORIES, *arrays.MIXTURES)}
 
 
 def require_legal(options: Options) -> None:

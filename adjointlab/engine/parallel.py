@@ -318,9 +318,8 @@ def sequential_module(
 
     arguments = {name: value for name, value in parameters.items() if name not in declarations}
     require_accepts("the sequential module", make, (), arguments, sorted(declarations))
-    with (
-        own_streams()
-    ):  # for what is drawn there, such as a random buffer, to be the same in the twin and on all ranks
+    # What is drawn there, such as a random buffer, is the same in the twin and on all ranks.
+    with own_streams():
         module: torch.nn.Module = make(**arguments)
     module.to(getattr(torch, str(parameters.get("dtype", "float64"))))
     if "training" in parameters:

@@ -26,7 +26,7 @@ from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.matrix import MATRIX
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.core.space import Space
-from adjointlab.engine.case import Case
+from adjointlab.engine.case import SEED_PERIOD, Case
 from adjointlab.engine.even_cuts import Cuts, has_uneven_cuts, with_cuts
 from adjointlab.engine.interleavings import DEPENDS
 from adjointlab.engine.run_case import (
@@ -50,9 +50,6 @@ _KEYS: Final = 6
 
 _TELLING: Final = 3
 """Keys of the values that show what is told; none may contradict it."""
-
-_STEP: Final = 240
-"""Distance of the keys: a multiple of all by which a case derives something else from its key (memory fills, plans of passes)."""
 
 _HOLDERS: Final = 4
 """Ranks, at most, of which the own part is looked at."""
@@ -111,9 +108,8 @@ class _Retries:
 
     def of_settings(self) -> Iterator[Hint]:
         """Hints on faults that need a memory order, or a course of passes."""
-        told: list[
-            FaultKind
-        ] = []  # each once: what vanishes in one memory order on all ranks vanishes in row-major memory too
+        # Each kind once: what vanishes in one memory order on all ranks vanishes in row-major memory too.
+        told: list[FaultKind] = []
         for hint, setting in check_named(self.case.check).plainer_settings(self.case.setting):
             if hint.kind not in told and self._vanishes(
                 structs.replace(self.case, setting=setting), self.case
@@ -238,7 +234,7 @@ class _Retries:
 
 def _with_other_keys(case: Case) -> Iterator[Case]:
     for number in range(_KEYS):
-        setting = replace(case.setting, seed=case.setting.seed + (number + 1) * _STEP)
+        setting = replace(case.setting, seed=case.setting.seed + (number + 1) * SEED_PERIOD)
         yield structs.replace(case, setting=setting)
 
 

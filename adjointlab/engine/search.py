@@ -362,12 +362,12 @@ class Search:
             failure = smaller
         return failure
 
+    @without_logs_of_shapes()
     def _fails_one_step_smaller(self, case: Case) -> bool | None:
         """Return True if a case that is one step smaller fails alike, and `None` where there is no time for them all."""
         counts = self._subject.ranks_up_to(case.ranks)
         for number, smaller in enumerate(one_step_smaller(case), 1):
-            with without_logs_of_shapes():
-                judgement = self._judge(smaller) if smaller.ranks in counts else None
+            judgement = self._judge(smaller) if smaller.ranks in counts else None
             if not self._has_time() or number == MOST_STEPS:
                 return None
             if (

@@ -128,10 +128,8 @@ def plainer_seeds(seed: int) -> Iterator[tuple[Hint, int]]:
         yield Hint(FaultKind.ACCUMULATED, text), seed - 6
     if plan.evaluated:
         text = "right where nothing comes before, and wrong where the instance has gone forward without gradients"
-        yield (
-            Hint(FaultKind.KEPT, text),
-            seed + 2 * 12 * 2 * _SUBSETS,
-        )  # the next seed that differs in nothing else
+        # The next seed that differs in nothing else.
+        yield Hint(FaultKind.KEPT, text), seed + 2 * 12 * 2 * _SUBSETS
 
 
 @dataclass(frozen=True)
@@ -219,9 +217,10 @@ def _drawn(
 ) -> Pass:
     layer, setting, keys = version.layer, context.setting, pass_keys(context, number)
     is_local = isinstance(version, LocalModule)
-    orders: tuple[str | None, ...] = (None, None)
-    if is_local:
-        orders = tuple(order_on(context.rank, each) for each in (setting.primal_order, setting.dual_order))
+    orders = [
+        order_on(context.rank, each) if is_local else None
+        for each in (setting.primal_order, setting.dual_order)
+    ]
     inputs = [_placed(x, version.memory, orders[0]) for x in version.inputs(keys["inputs"])]
     cotangents = [
         _placed(y, version.memory, orders[1])
