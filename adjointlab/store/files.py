@@ -16,6 +16,7 @@ __all__ = [
     "in_folder",
     "open_file",
     "overwrite",
+    "paths_in",
     "printable",
     "read_file",
     "working_directory",
@@ -59,6 +60,16 @@ def in_folder(path: Path, make: Callable[[], T]) -> T:
         except FileNotFoundError:
             continue
     return make()
+
+
+def paths_in(folder: Path, pattern: str) -> list[Path]:
+    """The paths in `folder` whose names match, in order; none where there is no folder, or where a process removes it meanwhile.
+
+    :func:`in_folder` says which. `Path.glob` itself raises `FileNotFoundError` then, before Python 3.13.
+    """
+    with suppress(FileNotFoundError):
+        return sorted(folder.glob(pattern))
+    return []
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from adjointlab.checks.verdict import Verdict, unjudged
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject
-from adjointlab.store.files import encodable, in_folder, read_file, write_atomically
+from adjointlab.store.files import encodable, in_folder, paths_in, read_file, write_atomically
 from adjointlab.store.running_case import is_record
 from adjointlab.store.script import script
 from adjointlab.worlds.world import WorldName
@@ -126,7 +126,7 @@ def _read(path: Path, content_of: Callable[[Path], bytes]) -> Reproducer:
 def damaged(folder: Path) -> list[BadReproducer]:
     """The problem of each JSON file in `folder` that is neither a reproducer nor the record of a running case."""
     problems = []
-    for path in sorted(folder.glob("*.json")):
+    for path in paths_in(folder, "*.json"):
         try:
             if not is_record(path):
                 _read(path, read_file)
@@ -138,7 +138,7 @@ def damaged(folder: Path) -> list[BadReproducer]:
 def stored(folder: Path, subject: Subject, check: str) -> list[tuple[Path, Case]]:
     """The cases of `subject` and `check` in `folder`, by file name. A file that is no reproducer is passed over: see :func:`damaged`."""
     found = []
-    for path in sorted(folder.glob(f"{_stem(subject.name, check)}-*.json")):
+    for path in paths_in(folder, f"{_stem(subject.name, check)}-*.json"):
         try:
             entry = _read(path, read_file)
         except BadReproducer:

@@ -24,7 +24,7 @@ from msgspec import structs
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import Stage
 from adjointlab.store import files
-from adjointlab.store.files import in_folder, open_file, printable
+from adjointlab.store.files import in_folder, open_file, paths_in, printable
 from adjointlab.store.json_lines import encoded
 from adjointlab.store.variables import COMMAND
 from adjointlab.worlds.forks import forks_cut_off
@@ -201,7 +201,7 @@ def recording(folder: Path, progress: Progress, *, is_leader: bool) -> Iterator[
 
 def at_work(folder: Path) -> list[Running]:
     """The records that processes keep in `folder` now."""
-    records = (read_file(path) for path in (folder / NAME, *sorted(folder.glob(_OTHERS))))
+    records = (read_file(path) for path in (folder / NAME, *paths_in(folder, _OTHERS)))
     return [running for running in records if running is not None]
 
 
@@ -212,7 +212,7 @@ def is_record(path: Path) -> bool:
 
 def left_behind(folder: Path, location: str, check: str) -> Running | None:
     """Read and remove the record that a process which has died has left of the check of the subject at `location`."""
-    for path in (folder / NAME, *sorted(folder.glob(_OTHERS))):
+    for path in (folder / NAME, *paths_in(folder, _OTHERS)):
         try:
             file = _lock(open_file(path, os.O_RDWR))
         except OSError:
@@ -291,7 +291,7 @@ def _lock(file: int) -> int | None:
 def _abandoned(folder: Path, own: Path) -> list[Running | None]:
     """Read and remove the records of other names whose owners have died."""
     found = []
-    for path in sorted(folder.glob(_OTHERS)):
+    for path in paths_in(folder, _OTHERS):
         if path == own:
             continue
         try:

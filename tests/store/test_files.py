@@ -70,6 +70,23 @@ def test_a_folder_that_goes_is_made_again(tmp_path: Path, failures: int) -> None
         assert calls == [True] * (failures + 1)
 
 
+def test_a_folder_that_goes_while_it_is_listed_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    listed = os.scandir
+
+    def gone_by_then(path: str | Path = ".") -> object:
+        folder.rmdir()
+        return listed(path)
+
+    assert files.paths_in(folder, "*.json") == []
+    folder.mkdir()
+    monkeypatch.setattr(os, "scandir", gone_by_then)
+    assert files.paths_in(folder, "*.json") == []
+    assert not folder.exists()
+
+
 def test_relative_paths_count_from_a_folder_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
