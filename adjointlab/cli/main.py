@@ -11,6 +11,7 @@ import io
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -30,7 +31,13 @@ from adjointlab.cli.output import Output
 from adjointlab.cli.replay import replay
 from adjointlab.cli.result_files import ResultFiles
 from adjointlab.cli.run import run
-from adjointlab.cli.startup import NotLoaded, UsageError, abort_all_ranks, collective_interrupts
+from adjointlab.cli.startup import (
+    SECONDS_FOR_OUTPUT,
+    NotLoaded,
+    UsageError,
+    abort_all_ranks,
+    collective_interrupts,
+)
 from adjointlab.exit_codes import ExitCode
 from adjointlab.report.github_job import is_github, tell_github
 from adjointlab.store.variables import SUPERVISED
@@ -141,16 +148,26 @@ def exit_code_of(command: Callable[[], int | None]) -> int:
             errors.line(f"adjointlab: {text}")
             _tell_github(text)
             return ExitCode.USAGE
-        if isinstance(error, NotLoaded):
-            errors.line(f"adjointlab: {error}")
-            _tell_github(str(error))
-        else:
-            errors.raw(traceback.format_exc())
-            _tell_github(repr(error), traceback.format_exc())
+        _tell_failure(error)
         if is_launched():
             # Only this rank has failed. The others may be in a collective call, where they would wait for ever.
             abort_all_ranks(ExitCode.UNJUDGED)
         return ExitCode.UNJUDGED
+
+
+def _tell_failure(error: BaseException) -> None:
+    """Tell what ends this rank, and the others with it: the import of a subject that does not end, or a fault of the lab's own."""
+    if rank := launched_rank():
+        # Where all have failed alike, rank 0 ends this one before it says so once more.
+        time.sleep(2 * SECONDS_FOR_OUTPUT)
+    errors = Output(to_stderr=True, from_any_rank=True)
+    where = f" on rank {rank}:" if rank else ""
+    if isinstance(error, NotLoaded):
+        errors.line(f"adjointlab:{where} {error}")
+        _tell_github(str(error))
+    else:
+        errors.raw((f"adjointlab:{where}\n" if rank else "") + traceback.format_exc())
+        _tell_github(repr(error), traceback.format_exc())
 
 
 def _tell_github(message: str, *evidence: str) -> None:

@@ -1,4 +1,4 @@
-"""Printing: to standard output or standard error, on rank 0 only; the progress line; and the results as JSON."""
+"""Printing: to standard output or standard error, as a rule on rank 0 only; the progress line; and the results as JSON."""
 
 from __future__ import annotations
 
@@ -54,9 +54,10 @@ _ASCII = {"→": "->", "←": "<-", "⟨": "<", "⟩": ">", "×": "x", "∞": "i
 
 @dataclass(frozen=True)
 class Output:
-    """Prints on rank 0; nothing on the others. Printing raises nothing: a verdict does not depend on who reads it."""
+    """Prints on rank 0; on the others only `from_any_rank`. Printing raises nothing: a verdict does not depend on who reads it."""
 
     to_stderr: bool = False
+    from_any_rank: bool = False
 
     @property
     def stream(self) -> TextIO:
@@ -106,7 +107,7 @@ class Output:
         return self._write(text)
 
     def _write(self, text: str) -> bool:
-        if launched_rank() != 0:
+        if launched_rank() != 0 and not self.from_any_rank:
             return True
         stream = self.stream
         try:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from adjointlab.worlds.world import World
 
 __all__ = [
+    "SECONDS_FOR_OUTPUT",
     "NotLoaded",
     "UsageError",
     "abort_all_ranks",
@@ -44,7 +45,8 @@ __all__ = [
 T = TypeVar("T")
 
 _SECONDS_FOR_ABORT: Final = 5.0
-_SECONDS_FOR_OUTPUT: Final = 0.3
+SECONDS_FOR_OUTPUT: Final = 0.3
+"""Seconds in which a launcher passes on what a rank has printed, before that rank ends the job."""
 
 
 class UsageError(Exception):
@@ -137,7 +139,7 @@ def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int, watchdog: Watch
         raise interrupt_by(number)
     if rendezvous.rank and (rendezvous.size < ranks or any(text for text, _ in reports)):
         # torchrun ends the others once one has ended, and rank 0 has yet to print what is wrong.
-        rendezvous.leave(_SECONDS_FOR_OUTPUT)
+        rendezvous.leave(SECONDS_FOR_OUTPUT)
     if rendezvous.size < ranks:
         raise UsageError(f"--ranks: {ranks} are asked for, but {_launcher()} has started {rendezvous.size}")
     if reports[0][0]:
@@ -181,7 +183,7 @@ def abort_all_ranks(code: ExitCode) -> None:
     if launched_world() == "torch":
         os._exit(code)  # and torchrun ends the others
     # MPICH's launcher drops what a rank has printed just before it aborts: the words and stacks that say why.
-    time.sleep(_SECONDS_FOR_OUTPUT)
+    time.sleep(SECONDS_FOR_OUTPUT)
     from mpi4py import MPI
 
     from adjointlab.worlds.interposition import own_handle

@@ -20,9 +20,10 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -171,11 +172,19 @@ def stack_of_thread(thread: int) -> str:
     """Lines of user code that a thread is in, the innermost last."""
     frame = frame_of_thread(thread)
     entries = () if frame is None else traceback.extract_stack(frame)
-    # Further out than the world's own frames there is only what started the run.
-    innermost_of_world = max((i for i, entry in enumerate(entries) if is_worlds(entry.filename)), default=-1)
-    inner = entries[innermost_of_world + 1 :]
+    inner = entries[_number_of_outer(entries) :]
     shown = [entry for entry in inner if not is_lab(entry.filename)] or inner or entries
     return "".join(traceback.format_list(shown)).rstrip()
+
+
+def _number_of_outer(entries: Sequence[traceback.FrameSummary]) -> int:
+    """The number of frames, from the outermost on, that have started the work: of the world, or of the lab where it imports a module."""
+    of_world = [number for number, entry in enumerate(entries, 1) if is_worlds(entry.filename)]
+    before_import = takewhile(
+        lambda numbered: not _is_importlibs(numbered[1].filename), enumerate(entries, 1)
+    )
+    importing = [number for number, entry in before_import if is_lab(entry.filename)]
+    return max(of_world or importing, default=0)
 
 
 def overdue(limit: float, place: str) -> Overdue:
@@ -251,7 +260,11 @@ def _is_debugged_or_importing(thread: int) -> tuple[bool, bool]:
     is_debugged = any(
         file.endswith(_DEBUGGERS) or any(each in file for each in _DEBUGGER_PACKAGES) for file in files
     )
-    return is_debugged, any(file.startswith(_IMPORTLIB) for file in files)
+    return is_debugged, any(map(_is_importlibs, files))
+
+
+def _is_importlibs(filename: str) -> bool:
+    return filename.startswith(_IMPORTLIB)
 
 
 @dataclass(eq=False)

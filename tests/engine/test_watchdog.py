@@ -143,15 +143,21 @@ def test_a_strategy_that_no_exception_reaches_ends_the_process_and_is_no_failure
 
 
 @pytest.mark.parametrize(
-    ("handler", "ranks"),
-    [("BaseException", 0), pytest.param("", 2, marks=needs_mpi)],
-    ids=["stubborn", "two ranks"],
+    ("handler", "ranks", "where"),
+    [
+        ("BaseException", 0, 0),
+        pytest.param("", 2, 0, marks=needs_mpi),
+        pytest.param("", 2, 1, marks=needs_mpi),
+    ],
+    ids=["stubborn", "on rank 0 of two", "on rank 1 of two"],
 )
-def test_a_module_whose_import_does_not_return_ends_the_command(tmp_path: Path, handler: str, ranks: int):
+def test_a_module_whose_import_does_not_return_ends_the_command_which_says_where(
+    tmp_path: Path, handler: str, ranks: int, where: int
+):
     loop = "while True:\n    pass\n"
     if handler:
         loop = f"while True:\n    try:\n        while True: pass\n    except {handler}: pass\n"
-    only = "import adjointlab.worlds.launch as launch\nif launch.launched_rank() == 0:\n"
+    only = f"import adjointlab.worlds.launch as launch\nif launch.launched_rank() == {where}:\n"
     (tmp_path / "endless.py").write_text(only + "".join(f"    {line}\n" for line in loop.splitlines()))
 
     ended = run("adjointlab", "check", "endless.py", "--watchdog", "0.3", cwd=tmp_path, ranks=ranks)
@@ -160,6 +166,8 @@ def test_a_module_whose_import_does_not_return_ends_the_command(tmp_path: Path, 
     assert re.search(
         r"loading the subjects (did|has) not come back within 3 s, at .*endless\.py:\d", ended.stderr
     )
+    assert ("on rank 1: loading" in ended.stderr) == (where == 1)
+    assert "typer" not in ended.stderr, "the stack is of the module, not of what has called the lab"
     assert not (tmp_path / FOLDER).exists()
 
 
