@@ -1,16 +1,18 @@
-"""Other forms that an operator may have: into memory that is given as `out`, in place, and without gradients.
+"""Other forms that an operator may have: into memory that is given as `out`, in place, and those in which torch may differentiate it.
 
 :class:`adjointlab.core.operator.LinearOperator` defines the first two conventions. The result of a form is looked for where a caller
-would look for it, in the memory. A function of torch tensors may go another way where nothing is to be differentiated, or not all.
+would look for it, in the memory. A function of torch tensors may go another way where nothing is to be differentiated, or not all;
+where a loss depends on some of its outputs; and where its graph is used again.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -18,18 +20,41 @@ from adjointlab.core import arrays
 from adjointlab.core.operator import Direction, LinearOperator, as_tuple
 from adjointlab.typing import Array
 
-__all__ = ["ONE_GRADIENT", "WITHOUT_GRADIENTS", "Form", "other_forms"]
+__all__ = ["Form", "other_forms", "plain_form"]
 
-WITHOUT_GRADIENTS: Final = "under torch.no_grad()"
-ONE_GRADIENT: Final = "where one input at a time requires a gradient"
-"""Names of the forms of a function of torch tensors: of forward, and of the adjoint where there are several inputs."""
+
+class _OfTorch(NamedTuple):
+    """A form of a function of torch tensors; the one that it is compared with; and the method, which returns None if there is none.
+
+    Nor is there one where the function raises such an exception: it asks torch for what needs a gradient, such as a hook, frees
+    what it kept for the backward pass, or expects a gradient of each output.
+    """
+
+    name: str
+    plain: str
+    method: str
+    refused: type[Exception] = RuntimeError
 
 
 _OF_TORCH: Final = {
-    Direction.FORWARD: (WITHOUT_GRADIENTS, "without_gradients"),
-    Direction.ADJOINT: (ONE_GRADIENT, "one_gradient_at_a_time"),
+    Direction.FORWARD: (_OfTorch("under torch.no_grad()", "with gradients", "without_gradients"),),
+    Direction.ADJOINT: (
+        _OfTorch("where one input at a time requires a gradient", "where all do", "one_gradient_at_a_time"),
+        _OfTorch(
+            "where the loss depends on one output at a time",
+            "where it depends on all",
+            "one_output_at_a_time",
+            Exception,
+        ),
+        _OfTorch("the second time through one graph", "the first time", "second_time", Exception),
+    ),
 }
-"""The same, with the methods of an operator that is a function of torch tensors."""
+_PLAIN_OF_TORCH: Final = {form.name: form.plain for forms in _OF_TORCH.values() for form in forms}
+
+
+def plain_form(name: str) -> str:
+    """Words on the form that one of this `name` is compared with."""
+    return _PLAIN_OF_TORCH.get(name, "in fresh memory")
 
 
 @dataclass(frozen=True)
@@ -65,15 +90,14 @@ def other_forms(
         memory = tuple(map(arrays.copy, arguments))
         returned = getattr(operator, f"{direction}_")(*memory)
         forms.append(Form("in place", memory, returned is None or _are(returned, memory)))
-    name, method = _OF_TORCH[direction]
-    apply = getattr(operator, method, None)
-    if apply is not None and (direction is Direction.FORWARD or len(plain) > 1):
-        try:
-            result = as_tuple(apply(*arguments))
-        except RuntimeError:
-            # The function asks torch for what needs a gradient, such as a hook, so that it has no other form.
-            result = tuple(plain)
-        forms.append(Form(name, result, True))
+    for form in _OF_TORCH[direction]:
+        apply = getattr(operator, form.method, None)
+        result = None
+        if apply is not None:
+            # On some ranks alone, perhaps; the others are compared.
+            with suppress(form.refused):
+                result = apply(*arguments)
+            forms.append(Form(form.name, tuple(plain) if result is None else as_tuple(result), True))
     return forms
 
 

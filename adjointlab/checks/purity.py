@@ -18,7 +18,7 @@ from adjointlab.checks.elements import (
     first_difference,
     not_finite_verdict,
 )
-from adjointlab.checks.forms import ONE_GRADIENT, WITHOUT_GRADIENTS, other_forms
+from adjointlab.checks.forms import other_forms, plain_form
 from adjointlab.checks.fresh_memory import FILLS, controlled, filled
 from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
@@ -44,9 +44,6 @@ _NOT_FROM_MEMORY = (
     "perhaps",
     "earlier calls, or the order in which messages arrive: neither value is NaN, with which fresh memory was filled once",
 )
-_PLAIN_FORMS = {WITHOUT_GRADIENTS: "with gradients", ONE_GRADIENT: "where all do"}
-"""Forms that are compared with another one than that into fresh memory."""
-
 _STRIDES = Hint(FaultKind.STRIDES, "the value follows from where the argument lies in memory")
 
 
@@ -80,7 +77,7 @@ class PurityCheck(Check[PurityObservation]):
 
     The same values are given in row-major memory and in the case's memory order, between guard zones of NaN, and with two
     fills of fresh memory: all results agree. So do those of an operator's other forms: into memory given as `out`, in place, and, for
-    a function of torch tensors, without gradients and by one input's gradient at a time.
+    a function of torch tensors, without gradients, by the gradient of one input or output at a time, and through one graph again.
     """
 
     name = "purity"
@@ -188,7 +185,7 @@ def _of_forms(
             space, [one.forms[form] for one in seen], [one.outputs[one.standard] for one in seen], tolerance
         )
         if difference is not None:
-            plain = _PLAIN_FORMS.get(form, "in fresh memory")
+            plain = plain_form(form)
             name = plain.removeprefix("in ")
             return incoherent(
                 f"{direction} {form} gives something else than {plain}",

@@ -206,12 +206,36 @@ class Differentiable(AdaptedOperator):
         self.without_graph = frozenset(number for number, out in enumerate(outputs) if not out.requires_grad)
         return self._gradients(x, outputs, y)
 
-    def one_gradient_at_a_time(self, *y: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Apply the adjoint by a graph for each input, which alone requires a gradient there. Collective."""
-        return tuple(
-            self._gradients(*self._graph(y, (number,)), y)[number]
-            for number in range(len(self.domain.tensors))
-        )
+    def one_gradient_at_a_time(self, *y: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+        """Apply the adjoint by a graph for each input, which alone requires a gradient there; None for one input. Collective."""
+        inputs = range(len(self.domain.tensors))
+        if len(inputs) < 2:
+            return None
+        return tuple(self._gradients(*self._graph(y, (number,)), y)[number] for number in inputs)
+
+    def one_output_at_a_time(self, *y: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+        """Apply the adjoint by a graph for each output, on which alone the loss depends, and add up the gradients.
+
+        None for one output, and where some rank's outputs have no graph, by what the last plain adjoint has shown. Collective.
+        """
+        outputs = range(len(self.codomain.tensors))
+        # A rank whose output has no graph would stay away from the backward pass of that output, which others of it need not.
+        if len(outputs) < 2 or any(self.comm.allgather(bool(self.without_graph))):
+            return None
+        parts = [self._of_output(number, y) for number in outputs]
+        return tuple(sum(gradients[1:], gradients[0]) for gradients in zip(*parts, strict=True))
+
+    def _of_output(self, number: int, y: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        x, outputs = self._graph(y, range(len(self.domain.tensors)))
+        return self._gradients(x, outputs[number : number + 1], y[number : number + 1])
+
+    def second_time(self, *y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Apply the adjoint twice by one graph, and return what it gives then. Collective."""
+        x, outputs = self._graph(y, range(len(self.domain.tensors)))
+        self._gradients(x, outputs, y, retain_graph=True)
+        for entry in x:
+            entry.grad = None
+        return self._gradients(x, outputs, y, again=True)
 
     def _graph(
         self, y: Sequence[torch.Tensor], wanted: Sequence[int]
@@ -237,9 +261,15 @@ class Differentiable(AdaptedOperator):
         return x, self._call(x)
 
     def _gradients(
-        self, x: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], y: Sequence[torch.Tensor]
+        self,
+        x: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        y: Sequence[torch.Tensor],
+        *,
+        retain_graph: bool = False,
+        again: bool = False,
     ) -> tuple[torch.Tensor, ...]:
-        """The gradients of the inputs, zero where there is none. Collective."""
+        """The gradients of the inputs, zero where there is none, by a graph that may be gone through `again`. Collective."""
         import torch
 
         reached = [
@@ -250,9 +280,13 @@ class Differentiable(AdaptedOperator):
         if (note_backward := getattr(self.comm, "note_backward", None)) is not None:
             tensors = zip(self.domain.tensors, x, strict=True)
             wanted = {tensor.name: entry.requires_grad for tensor, entry in tensors}
-            note_backward(BackwardPass(wanted, bool(reached)))
+            note_backward(BackwardPass(wanted, bool(reached), again))
         if reached:
-            torch.autograd.backward([out for out, _ in reached], [cotangent for _, cotangent in reached])
+            torch.autograd.backward(
+                [out for out, _ in reached],
+                [cotangent for _, cotangent in reached],
+                retain_graph=retain_graph,
+            )
         return tuple(torch.zeros_like(entry) if entry.grad is None else entry.grad for entry in x)
 
 

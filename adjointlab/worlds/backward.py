@@ -19,11 +19,12 @@ class BackwardPass(NamedTuple):
     """The backward pass that a rank has begun last.
 
     `requires_grad` has each tensor that may have a gradient, by name, and whether it requires one on this rank. Without a graph,
-    as no output requires a gradient, the rank had nothing to do in it.
+    as no output requires a gradient, the rank had nothing to do in it. It may go through that `again`.
     """
 
     requires_grad: Mapping[str, bool]
     has_graph: bool
+    again: bool = False
 
 
 def is_in_backward() -> bool:
@@ -44,6 +45,9 @@ def backward_lines(in_backward: Sequence[bool], latest: Sequence[BackwardPass | 
     for rank, each in enumerate(latest):
         if each is not None and not each.has_graph:
             yield f"rank {rank} had no backward pass, as nothing that it returned requires a gradient"
+    repeated = [each is not None and each.again for each in latest]
+    if any(repeated):
+        yield f"{_ranks(repeated)} went through one graph for the second time, as with retain_graph=True"
     names = dict.fromkeys(name for each in latest if each is not None for name in each.requires_grad)
     by_ranks: dict[tuple[bool, ...], list[str]] = {}
     for name in names:

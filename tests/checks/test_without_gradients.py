@@ -1,4 +1,4 @@
-"""Passes without gradients, and with some of them, give what one with all does, and leave nothing behind for training."""
+"""Passes without gradients, with some of them, or through a graph again give what one with all does, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -98,6 +98,99 @@ def test_a_gradient_does_not_depend_on_which_others_are_required() -> None:
     assert wrong.headline == f"adjoint {alone} gives something else than where all do"
     assert {"where all do", alone} <= set(dict(wrong.lines))
     assert dict(wrong.lines)["element"].startswith("b[")
+
+
+class Both(torch.autograd.Function):
+    """x and 2x; where the loss depends on one of them, no gradient of the other is made up."""
+
+    lost = False
+
+    @classmethod
+    def forward(cls, ctx: Any, x: torch.Tensor, comm: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.set_materialize_grads(False)
+        return x.clone(), 2 * x
+
+    @classmethod
+    def backward(cls, ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        of_one, of_two = gradients
+        if of_one is None:
+            return None if cls.lost else 2 * of_two, None  # type: ignore[operator]
+        return of_one if of_two is None else of_one + 2 * of_two, None
+
+
+class BothWrongly(Both):
+    lost = True
+
+
+class BothTogether(Both):
+    """Right where the loss depends on both outputs, and an error elsewhere."""
+
+    @classmethod
+    def backward(cls, ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        of_one, of_two = gradients
+        return of_one + 2 * of_two, None  # type: ignore[operator]
+
+
+def of_two_outputs(function: Any) -> Verdict:
+    @al.subject.autograd(function)
+    def lines(draw: Any, ranks: int) -> dict[str, Any]:
+        layout = draw(al.strategies.layouts(ranks))
+        two = al.Space(al.Tensor(layout, name="a"), al.Tensor(layout, name="b"))
+        return dict(domain=al.Space(layout), codomain=two)
+
+    return investigate(al.SimulatedWorld(2), lines, "purity", Budget(10, seed=1)).verdict
+
+
+def left_on_one_rank(comm: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The second output has no graph on rank 0."""
+    return 2 * x, torch.zeros_like(x) if comm.rank == 0 else x
+
+
+def test_a_gradient_does_not_depend_on_which_outputs_the_loss_is_of() -> None:
+    for right in (Both, BothTogether, left_on_one_rank):
+        assert of_two_outputs(right).is_coherent, right
+    wrong = of_two_outputs(BothWrongly)
+    one = "where the loss depends on one output at a time"
+    assert wrong.headline == f"adjoint {one} gives something else than where it depends on all"
+
+
+class Kept(torch.autograd.Function):
+    """2x; the factor is kept in a list."""
+
+    how = "left"
+
+    @classmethod
+    def forward(cls, ctx: Any, x: torch.Tensor, comm: Any) -> torch.Tensor:
+        ctx.factors = [2, 3]
+        return 2 * x
+
+    @classmethod
+    def backward(cls, ctx: Any, *gradients: torch.Tensor) -> Any:
+        (y,) = gradients
+        factor = ctx.factors[0]
+        if cls.how == "turned":
+            ctx.factors.reverse()
+        if cls.how == "freed":
+            del ctx.factors
+        return factor * y, None
+
+
+class Turned(Kept):
+    how = "turned"
+
+
+class Freed(Kept):
+    how = "freed"
+
+
+def test_a_gradient_is_the_same_the_second_time_through_one_graph() -> None:
+    assert of_function(Kept).is_coherent
+    wrong = of_function(Turned)
+    assert (
+        wrong.headline == "adjoint the second time through one graph gives something else than the first time"
+    )
+    # What is freed can be used no more, and nobody gets a wrong gradient.
+    assert of_function(Freed).is_coherent
 
 
 class Transposing(torch.autograd.Function):

@@ -155,3 +155,7 @@ def test_tensors_alike_share_a_line_and_a_run_without_backward_has_none() -> Non
         "x, w require a gradient on ranks 0, 1",
         "b requires a gradient on no rank",
     ]
+    again = passes[0]._replace(again=True)
+    assert "rank 1 went through one graph for the second time, as with retain_graph=True" in list(
+        backward_lines([True] * 3, [passes[0], again, passes[2]])
+    )

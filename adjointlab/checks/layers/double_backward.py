@@ -13,7 +13,9 @@ cannot be differentiated on some rank hangs the others here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from adjointlab.checks.check import CheckedSubject
@@ -53,8 +55,8 @@ _BY_COTANGENT = "derivative of gradients by a cotangent"
 class DoubleBackwardCheck(TwinCheck):
     """H v and J v, for layers that declare that they are twice differentiable.
 
-    In half of the cases the cotangents require a gradient, so that J v is computed. It is compared for layers of exact
-    arithmetic alone: an entry of J v adds up as many terms as there are inputs, and a layer's `rounding` does not speak of that.
+    In half of the cases the cotangents require a gradient, so that J v is computed. An entry of it adds up as many terms as there are
+    inputs and parameters, which multiplies the `rounding` that a layer declares.
     """
 
     name = "double_backward"
@@ -67,11 +69,18 @@ class DoubleBackwardCheck(TwinCheck):
     def observe(self, context: CheckContext) -> tuple[PassObservation, ...]:
         layer = context.layer
         found = _second_derivatives(context, LocalModule(context))
-        spaces = {_BY_INPUT: layer.domain.dual, _BY_PARAMETER: layer.parameters.dual}
-        if layer.rounding == 0:
-            spaces[_BY_COTANGENT] = layer.codomain
         tolerance = tolerance_of(layer)
-        comparisons = tuple(Comparison(what, space, found[what], tolerance) for what, space in spaces.items())
+        terms = sum(
+            math.prod(tensor.layout.shape)
+            for space in (layer.domain, layer.parameters)
+            for tensor in space.tensors
+        )
+        of_sums = replace(tolerance, relative=tolerance.relative * max(1, terms))
+        comparisons: tuple[Comparison, ...] = (
+            Comparison(_BY_INPUT, layer.domain.dual, found[_BY_INPUT], tolerance),
+            Comparison(_BY_PARAMETER, layer.parameters.dual, found[_BY_PARAMETER], tolerance),
+            Comparison(_BY_COTANGENT, layer.codomain, found[_BY_COTANGENT], of_sums),
+        )
         if not context.rank:
             expected, allowances = results_of_twin(
                 context, lambda: _second_derivatives(context, SequentialTwin(context))

@@ -200,8 +200,11 @@ DOUBLE_BACKWARD = [
     look("second derivatives by inputs on the last rank", second("x"), "second derivative by an input"),
     look("second derivatives by parameters", second("w"), "second derivative by a parameter"),
     look("derivatives by a cotangent", second("g"), "derivative of gradients by a cotangent", seed=1, rounding=0.0),
+    look("derivatives by a cotangent, rounding measured", second("g"), "derivative of gradients by a cotangent", seed=1, rounding=None),
+    look("derivatives by a cotangent, rounding declared", second("g"), "derivative of gradients by a cotangent", seed=1, rounding=1e-12),
     look("derivatives by a cotangent that requires none", second("g"), "", seed=2, rounding=0.0),
     look("a right layer", None, "", seed=1, rounding=0.0),
+    look("a right layer, rounding measured", None, "", seed=1, rounding=None),
 ]  # fmt: skip
 
 
