@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import Placement
 
-    from adjointlab.torch_distributed.parallel import DTensorFunction
+    from adjointlab.torch_distributed.parallel import DTensorFunction, Placing
 
 __all__ = [
     "DTensorRecipe",
@@ -130,24 +130,13 @@ class ParallelRecipe:
 
     def build(self, comm: Communicator, /, **parameters: Any) -> Layer:
         """Make the parallel module of a case on this rank. Collective."""
-        import torch
-        from torch.distributed.tensor import Replicate, Shard
-
-        from adjointlab.torch_distributed.parallel import Names, ParallelModule, Placing, tensor_on
+        from adjointlab.torch_distributed.parallel import Names, ParallelModule, tensor_on
 
         shape, dtype = as_mesh(parameters["mesh"]), str(parameters.get("dtype", "float64"))
         sharing = self._sharing(shape)
-        batch: list[Placement] = [
-            Shard(0) if dim in sharing else Replicate() for dim in range(len(shape.extents))
-        ]
         shapes = shapes_of(parameters["inputs"])
         outputs = self._outputs(shapes, parameters)
-        placing = Placing(
-            batch,
-            _placements("input_placements", parameters, len(shapes), shape),
-            _placements("output_placements", parameters, len(outputs), shape),
-            bool(parameters.get("dtensors", False)),
-        )
+        placing = _placing(parameters, shape, sharing, len(shapes), len(outputs))
         module = self.twin(**parameters)
         # DistributedDataParallel refuses a module of which nothing is trained, and so do optimisers.
         frozen = freeze(
@@ -156,13 +145,7 @@ class ParallelRecipe:
         names = Names.of(module)
         given = give_initial_values(module)
         mesh = shape.make_on(comm)
-        result = self.parallelize(module, mesh)
-        if result is not None and not isinstance(result, torch.nn.Module):
-            raise TypeError(f"parallelize returned {result!r}, and neither a module nor None")
-        module = module if result is None else result
-        for held in (*module.parameters(), *module.buffers()):  # those that `parallelize` has made
-            if held.is_floating_point() and _name(held.dtype) != dtype:
-                held.data = held.data.to(getattr(torch, dtype))
+        module = self._parallelized(module, mesh, dtype)
         made = ParallelModule(module, mesh, placing, shapes, names, self.after_backward)
         if "training" in parameters:
             made.train(bool(parameters["training"]))
@@ -200,6 +183,19 @@ class ParallelRecipe:
             initial=given if all(comm.allgather(are_parts)) else None,
         )
 
+    def _parallelized(self, module: torch.nn.Module, mesh: DeviceMesh, dtype: str) -> torch.nn.Module:
+        """What the user's function makes of the sequential module, in the element type of the case. Collective."""
+        import torch
+
+        result = self.parallelize(module, mesh)
+        if result is not None and not isinstance(result, torch.nn.Module):
+            raise TypeError(f"parallelize returned {result!r}, and neither a module nor None")
+        module = module if result is None else result
+        for held in (*module.parameters(), *module.buffers()):  # those that `parallelize` has made
+            if held.is_floating_point() and _name(held.dtype) != dtype:
+                held.data = held.data.to(getattr(torch, dtype))
+        return module
+
     def _sharing(self, mesh: MeshShape) -> dict[int, Reduction]:
         """The mesh dimensions along which ranks share the batch, and what becomes of their gradients."""
         given = self.data_parallel
@@ -214,6 +210,23 @@ class ParallelRecipe:
         inputs = [torch.zeros(shape, dtype=dtype) for shape in shapes]
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             return outputs_of(self.twin(**parameters)(*self.prepare(*inputs)))
+
+
+def _placing(
+    parameters: Parameters, mesh: MeshShape, sharing: Mapping[int, Reduction], inputs: int, outputs: int
+) -> Placing:
+    """How a case places so many inputs and outputs: by default batches are cut along dimensions of `sharing`."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    from adjointlab.torch_distributed.parallel import Placing
+
+    batch: list[Placement] = [Shard(0) if dim in sharing else Replicate() for dim in range(len(mesh.extents))]
+    return Placing(
+        batch,
+        _placements("input_placements", parameters, inputs, mesh),
+        _placements("output_placements", parameters, outputs, mesh),
+        bool(parameters.get("dtensors", False)),
+    )
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -17,7 +17,7 @@ from adjointlab.typing import Communicator
 if TYPE_CHECKING:
     import torch
 
-    from adjointlab.torch_distributed.pipelines import RankStages, SequentialStep, Stages, Step
+    from adjointlab.torch_distributed.pipelines import Placement, RankStages, SequentialStep, Stages, Step
 
 __all__ = ["MakePipeline", "PipelineRecipe"]
 
@@ -53,7 +53,7 @@ class PipelineRecipe:
     def build(self, comm: Communicator, /, **parameters: Any) -> Layer:
         """Make the pipeline of a case on this rank. Raises `ValueError`, alike on all ranks, for one that does not fit them. Collective."""
         from adjointlab.torch_distributed.parallel import Names
-        from adjointlab.torch_distributed.pipelines import PipelineStep, Placement, fault_of, held_by
+        from adjointlab.torch_distributed.pipelines import PipelineStep, Placement, fault_of
 
         dtype = str(parameters.get("dtype", "float64"))
         inputs, target = shapes_of(parameters["inputs"]), self._target(parameters)
@@ -74,38 +74,17 @@ class PipelineRecipe:
         )
         if "training" in parameters:
             made.train(bool(parameters["training"]))
-
-        at_first, at_last = [placement.first], [placement.last]
-        domain = [
-            *(held_by(at_first, shape, dtype, f"x{number or ''}") for number, shape in enumerate(inputs)),
-            held_by(at_last, target, dtype, "target"),
-        ]
-        codomain = [
-            held_by(range(len(ranks)), (1,), results[0], "loss"),
-            *(
-                held_by(at_last, tuple(y.shape), dtype_name(y), f"y{number or ''}")
-                for number, y in enumerate(outputs[1:])
-            ),
-        ]
+        domain = _domain(placement, inputs, target, dtype)
         by_inputs = bool(parameters.get("input_gradient", False))
-        without_gradient = {tensor.name for tensor in (domain[-1:] if by_inputs else domain)}
-
-        def of_stages(names: Iterable[str], held: Callable[[RankStages], Sequence[str]]) -> Space:
-            where = {name: [rank for rank, each in enumerate(ranks) if name in held(each)] for name in names}
-            tensors = (
-                held_by(holders, tuple(known[name].shape), dtype_name(known[name]), name)
-                for name, holders in where.items()
-            )
-            return Space(*tensors)
-
+        without_gradient = {tensor.name for tensor in domain.tensors[-1 if by_inputs else 0 :]}
         rounding, reach = declared_tolerance(module, parameters)
         return Layer(
             comm,
             made,
-            Space(*domain),
-            Space(*codomain),
-            of_stages(names.parameters, lambda each: each.parameters),
-            of_stages(names.buffers, lambda each: each.buffers),
+            domain,
+            _codomain(placement, outputs, len(ranks)),
+            _space_of_stages(names.parameters, known, [each.parameters for each in ranks]),
+            _space_of_stages(names.buffers, known, [each.buffers for each in ranks]),
             rounding,
             self.prepare,
             reach,
@@ -160,3 +139,51 @@ class PipelineRecipe:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             results: tuple[torch.Tensor, ...] = self.twin(**parameters)(*self.prepare(*zeros))
             return results
+
+
+def _domain(
+    placement: Placement, inputs: Sequence[tuple[int, ...]], target: tuple[int, ...], dtype: str
+) -> Space:
+    """The inputs, on the first stage's rank, and the target, on the last one's."""
+    from adjointlab.torch_distributed.pipelines import held_by
+
+    return Space(
+        *(
+            held_by([placement.first], shape, dtype, f"x{number or ''}")
+            for number, shape in enumerate(inputs)
+        ),
+        held_by([placement.last], target, dtype, "target"),
+    )
+
+
+def _codomain(placement: Placement, results: Sequence[torch.Tensor], ranks: int) -> Space:
+    """The loss, which all ranks have, and the outputs of the last stage."""
+    from adjointlab.torch_distributed.pipelines import held_by
+
+    loss, *outputs = results
+    return Space(
+        held_by(range(ranks), (1,), dtype_name(loss), "loss"),
+        *(
+            held_by([placement.last], tuple(y.shape), dtype_name(y), f"y{number or ''}")
+            for number, y in enumerate(outputs)
+        ),
+    )
+
+
+def _space_of_stages(
+    names: Iterable[str], tensors: Mapping[str, torch.Tensor], held: Sequence[Collection[str]]
+) -> Space:
+    """Those of the `tensors` with `names`, each on the ranks that hold it; `held` are the names that each rank holds."""
+    from adjointlab.torch_distributed.pipelines import held_by
+
+    return Space(
+        *(
+            held_by(
+                [rank for rank, of_rank in enumerate(held) if name in of_rank],
+                tuple(tensors[name].shape),
+                dtype_name(tensors[name]),
+                name,
+            )
+            for name in names
+        )
+    )
