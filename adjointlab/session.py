@@ -38,7 +38,7 @@ from adjointlab.pictures.drawable import Drawable
 from adjointlab.pictures.model import Drawing
 from adjointlab.store.files import printable
 from adjointlab.store.interrupted import keep_running, note_replay, note_seed
-from adjointlab.store.job_log import Done, check_id_of, supervised
+from adjointlab.store.job_log import Done, JobLog, check_id_of, supervised
 from adjointlab.store.reproducer import BadReproducer, Written, damaged, keep_interrupted, read, stored, write
 from adjointlab.store.running_case import (
     NAME,
@@ -201,14 +201,46 @@ def run_check(
         seed = world.share(secrets.randbits(32) if job_log is None else job_log.seed_of(check_id))
     budget = replace(budget, seed=seed, cases=check_named(check).cases_of(budget.cases, found.subject))
     if job_log is not None:
-        # The leader alone reads: it writes this file, so what other ranks see of it may be older.
-        done: Done | None = world.share(job_log.outcome(check_id) if world.is_leader else None)
-        if done is not None:
-            return CheckResult(found, done.result, done.written, done.unwritten)
-        if (death := job_log.death_without_case(check_id)) is not None:
-            result = SearchResult(found.subject.name, check, world.name, death.verdict(), seed=seed)
-            return CheckResult(found, result)
+        if (logged := _logged(job_log, world, found, check, seed)) is not None:
+            return logged
         budget = replace(budget, shrinking=job_log.shrinking(check_id))
+    result = _searched(world, found, check, seed, budget, folder, tick)
+    put_back()  # what a strategy may have replaced since the last run
+    finished = CheckResult(found, result)
+    try:
+        with signals_held():
+            written, unwritten = _store(world, result, found, folder)
+            finished = CheckResult(found, result, written, unwritten)
+            if job_log is not None and world.is_leader:
+                job_log.finish(Done(check_id, result, written, unwritten))
+    except KeyboardInterrupt as interrupt:
+        raise SearchInterrupted(signal_of(interrupt), finished) from interrupt
+    return finished
+
+
+def _logged(job_log: JobLog, world: World, found: Found, check: str, seed: int) -> CheckResult | None:
+    """Collective: the result of a check in an earlier job of a supervised one; None if it has none yet."""
+    check_id = check_id_of(found.subject.location, check)
+    # The leader alone reads: it writes this file, so what other ranks see of it may be older.
+    done: Done | None = world.share(job_log.outcome(check_id) if world.is_leader else None)
+    if done is not None:
+        return CheckResult(found, done.result, done.written, done.unwritten)
+    if (death := job_log.death_without_case(check_id)) is not None:
+        result = SearchResult(found.subject.name, check, world.name, death.verdict(), seed=seed)
+        return CheckResult(found, result)
+    return None
+
+
+def _searched(
+    world: World,
+    found: Found,
+    check: str,
+    seed: int,
+    budget: Budget,
+    folder: Path,
+    tick: Callable[[int], None],
+) -> SearchResult:
+    """Collective: the result of a search, also where user code ends it; an interrupt keeps the smallest failure so far."""
     failures: list[SearchResult] = []  # the smallest last
     try:
         with (
@@ -221,7 +253,7 @@ def run_check(
                 folded.ignore_more()
 
             result = investigate(world, found.subject, check, budget, tick, record, known, note)
-        result = replace(result, warnings=folded.found)
+        return replace(result, warnings=folded.found)
     except KeyboardInterrupt as interrupt:
         if not failures:
             note_seed(interrupt, seed)
@@ -232,18 +264,7 @@ def run_check(
     except BaseException as error:
         # A SubjectError, SystemExit and pytest's `skip` among them: the next check has its turn. On all ranks alike, for `lead` raises
         # the leader's exception everywhere.
-        result = _failed_search(world, found.subject, check, seed, error)
-    put_back()  # what a strategy may have replaced since the last run
-    finished = CheckResult(found, result)
-    try:
-        with signals_held():
-            written, unwritten = _store(world, result, found, folder)
-            finished = CheckResult(found, result, written, unwritten)
-            if job_log is not None and world.is_leader:
-                job_log.finish(Done(check_id, result, written, unwritten))
-    except KeyboardInterrupt as interrupt:
-        raise SearchInterrupted(signal_of(interrupt), finished) from interrupt
-    return finished
+        return _failed_search(world, found.subject, check, seed, error)
 
 
 def check_with_corpus(

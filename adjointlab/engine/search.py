@@ -393,25 +393,7 @@ class Search:
         schedules = self._budget.schedules if self._world.can_schedule else 1
 
         @hypothesis.seed(_stream(self._seed, self._check + stream))
-        @hypothesis.settings(
-            max_examples=number,
-            # Whatever a user's profile, or the "ci" profile that Hypothesis loads where the variable CI is set, would change
-            # is set here: equal seeds have to draw equal cases everywhere. (A seed overrides `derandomize`.)
-            database=None,
-            backend=INDEPENDENT,
-            deadline=None,
-            print_blob=False,
-            report_multiple_bugs=False,
-            verbosity=Verbosity.quiet,
-            # Without Phase.explain, which would run variations of the failing case under a tracer.
-            phases=(Phase.generate, Phase.shrink),
-            suppress_health_check=(
-                HealthCheck.too_slow,
-                HealthCheck.data_too_large,
-                HealthCheck.nested_given,
-                HealthCheck.filter_too_much,  # which cases were rejected, and why, is counted here
-            ),
-        )
+        @_settings(number)
         @given(
             case=cases(self._subject, self._check, (least_ranks, most_ranks), schedules, self._budget.device)
         )
@@ -432,27 +414,7 @@ class Search:
 
         # A name for Hypothesis's database, which is not used: to make it, Hypothesis would read and tokenise the source above.
         vars(every_case_is_coherent)["_hypothesis_internal_database_key"] = b""
-        try:
-            with without_constants_of_modules():
-                every_case_is_coherent()
-        except _Failing as failing:
-            return failing
-        except _Enough:
-            return None
-        except AssertionError as error:
-            # Hypothesis's own, upon an interrupt that comes before its engine is ready.
-            if isinstance(error.__context__, KeyboardInterrupt):
-                raise error.__context__ from None
-            raise
-        except Flaky as error:
-            return _unjudged("the search saw the same case fail and pass", error)
-        except Unsatisfiable:
-            return None  # the counts tell
-        except FailedHealthCheck as error:
-            return _unjudged("the subject's strategy is unhealthy", error)
-        except HypothesisException as error:
-            return _unjudged("the subject's strategy failed", error)
-        return None
+        return _ended(every_case_is_coherent)
 
     def _unconfirmed(self, case: Case, judgement: Judgement) -> SearchResult:
         """The result of a search that is interrupted now."""
@@ -629,6 +591,54 @@ def _is_empty(spaces: Spaces | None) -> bool:
 def _is_smaller(case: Case, than: Case) -> bool:
     own, most = size(case), size(than)
     return own != most and all(one <= other for one, other in zip(own, most, strict=True))
+
+
+def _ended(every_case_is_coherent: Callable[[], None]) -> _Failing | Verdict | None:
+    """Draw cases, and return how that has ended: with one that fails, with a strategy that is no good, or with none."""
+    try:
+        with without_constants_of_modules():
+            every_case_is_coherent()
+    except _Failing as failing:
+        return failing
+    except AssertionError as error:
+        # Hypothesis's own, upon an interrupt that comes before its engine is ready.
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        raise
+    except Flaky as error:
+        return _unjudged("the search saw the same case fail and pass", error)
+    except (_Enough, Unsatisfiable):
+        return None  # the counts tell
+    except FailedHealthCheck as error:
+        return _unjudged("the subject's strategy is unhealthy", error)
+    except HypothesisException as error:
+        return _unjudged("the subject's strategy failed", error)
+    return None
+
+
+def _settings(cases: int) -> hypothesis.settings:
+    """Settings of Hypothesis for a search of so many `cases`.
+
+    Whatever a user's profile, or the "ci" profile that Hypothesis loads where the variable CI is set, would change is set here: equal
+    seeds have to draw equal cases everywhere. (A seed overrides `derandomize`.)
+    """
+    return hypothesis.settings(
+        max_examples=cases,
+        database=None,
+        backend=INDEPENDENT,
+        deadline=None,
+        print_blob=False,
+        report_multiple_bugs=False,
+        verbosity=Verbosity.quiet,
+        # Without Phase.explain, which would run variations of the failing case under a tracer.
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=(
+            HealthCheck.too_slow,
+            HealthCheck.data_too_large,
+            HealthCheck.nested_given,
+            HealthCheck.filter_too_much,  # which cases were rejected, and why, is counted here
+        ),
+    )
 
 
 def _stream(seed: int, check: str) -> int:
