@@ -24,6 +24,7 @@ import torch
 from torch import nn
 
 from adjointlab.core.layout import Layout, balanced_cut
+from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.attention import Attention, attention_weights
 from adjointlab.layers.channels import windows_of
@@ -64,7 +65,33 @@ class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
     def lay_out(
         self, module: nn.MultiheadAttention, *, keys: int | None = None, algorithm: str = "ring"
     ) -> None:
-        comm, partition, shape = self.comm, self.partition, self.input_shape
+        self._refuse_unsupported(module)
+        self.embed_dim, self.num_heads, self.head_dim = module.embed_dim, module.num_heads, module.head_dim
+        self.dropout, self.batch_first, self.rounding = module.dropout, module.batch_first, None
+        self.separate_inputs = not module._qkv_same_embed_dim
+        self.dtype_name = dtype_name(self.dtype)
+        ends = balanced_cut(self.num_heads, self.partition.shape[1])
+        self.of_heads = windows_of([head * self.head_dim for head in ends])
+        """The features of each part of the heads."""
+        shape = self.input_shape
+        queries, n = (shape[1], shape[0]) if self.batch_first else shape[:2]
+        self.attention = Attention(
+            self.comm,
+            self.partition,
+            (n, self.num_heads, queries, self.head_dim),
+            keys=keys,
+            algorithm=algorithm,
+            dtype=self.dtype,
+        )
+        keys = queries if keys is None else keys
+        on_face = with_index_zero(self.partition, 1)
+        self._lay_out_sequences(module, n, queries, keys, on_face)
+        self._own_projections(module, on_face)
+        scores = Layout((n, queries, keys), self.partition, axes=(0, None, None))
+        self.sum_weights = self._sum(scores, on_face)
+
+    def _refuse_unsupported(self, module: nn.MultiheadAttention) -> None:
+        shape, partition = self.input_shape, self.partition
         if len(shape) != 3 or shape[2] != module.embed_dim or partition.order != 3:
             raise ValueError(
                 f"input_shape: {shape} over the partition {partition}, but multi-head attention needs (queries, n, embed_dim = "
@@ -76,24 +103,11 @@ class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
         ):
             if given:
                 raise ValueError(f"{name}: True is not supported")
-        self.embed_dim, self.num_heads, self.head_dim = module.embed_dim, module.num_heads, module.head_dim
-        self.dropout, self.batch_first, self.rounding = module.dropout, module.batch_first, None
-        self.separate_inputs = not module._qkv_same_embed_dim
-        queries, n = (shape[1], shape[0]) if self.batch_first else shape[:2]
-        self.attention = Attention(
-            comm,
-            partition,
-            (n, self.num_heads, queries, self.head_dim),
-            keys=keys,
-            algorithm=algorithm,
-            dtype=self.dtype,
-        )
-        keys = queries if keys is None else keys
-        self.dtype_name = dtype_name(self.dtype)
-        ends = balanced_cut(self.num_heads, partition.shape[1])
-        self.of_heads = windows_of([head * self.head_dim for head in ends])
-        """The features of each part of the heads."""
-        on_face = with_index_zero(partition, 1)
+
+    def _lay_out_sequences(
+        self, module: nn.MultiheadAttention, n: int, queries: int, keys: int, on_face: Partition
+    ) -> None:
+        """The inputs and the output: on the workers of the first heads, which spread inputs and add up the output."""
         axes = (0, 2, None) if self.batch_first else (2, 0, None)
 
         def sequence(length: int, features: int) -> Layout:
@@ -105,35 +119,32 @@ class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
             sequence(keys, module.kdim),
             sequence(keys, module.vdim),
         )
-        self.spread_inputs = tuple(
-            Broadcast(comm, x, partition, dtype=self.dtype_name, preserve_batch=False) for x in (q, k, v)
-        )
-        summands = Layout(q.shape, partition, q.windows, axes)
-        self.joined_heads = Layout(q.shape, partition, [*q.windows[:2], self.of_heads], (*axes[:2], 1))
-        self.sum_y = SumReduce(comm, summands, on_face, dtype=self.dtype_name, preserve_batch=False)
+        self.spread_inputs = tuple(self._spread(x, self.partition) for x in (q, k, v))
+        self.joined_heads = Layout(q.shape, self.partition, [*q.windows[:2], self.of_heads], (*axes[:2], 1))
+        self.sum_y = self._sum(Layout(q.shape, self.partition, q.windows, axes), on_face)
         inputs = zip(_INPUTS, (q, k, v), strict=True)
         self.domain = Space(*(Tensor(x, self.dtype_name, name=name) for name, x in inputs))
         self.codomain = Space(q, dtype=self.dtype_name, name="y")
+
+    def _own_projections(self, module: nn.MultiheadAttention, on_face: Partition) -> None:
         separate = SeparateProjections(module)
         layouts = {
             name: self._parameter_layout(name, tuple(parameter.shape))
             for name, parameter in separate.named_parameters()
         }
         self.spread = {
-            name: Broadcast(
-                comm,
-                layout,
-                on_face if name == "out_proj_bias" else partition,
-                dtype=self.dtype_name,
-                preserve_batch=False,
-            )
+            name: self._spread(layout, on_face if name == "out_proj_bias" else self.partition)
             for name, layout in layouts.items()
         }
         self.own(separate, layouts)
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(module.get_parameter(self.sequential_name(name)).requires_grad)
-        scores = Layout((n, queries, keys), partition, axes=(0, None, None))
-        self.sum_weights = SumReduce(comm, scores, on_face, dtype=self.dtype_name, preserve_batch=False)
+
+    def _spread(self, source: Layout, target: Partition) -> Broadcast:
+        return Broadcast(self.comm, source, target, dtype=self.dtype_name, preserve_batch=False)
+
+    def _sum(self, summands: Layout, target: Partition) -> SumReduce:
+        return SumReduce(self.comm, summands, target, dtype=self.dtype_name, preserve_batch=False)
 
     def _parameter_layout(self, name: str, shape: tuple[int, ...]) -> Layout:
         """Each part once: rows of an input projection and columns of the output projection by heads, its bias whole."""
