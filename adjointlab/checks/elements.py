@@ -229,7 +229,7 @@ def _near_but_for(not_finite: WhereNotFinite, near: Any, array: Any, wanted: Any
     return unjudged | np.isnan(array) if not_finite is WhereNotFinite.UNJUDGED else unjudged
 
 
-SMALL: Final = 2.0**-10
+SMALL: Final = 2.0**-8
 """Relative difference below which rounding, a cast or a solver may be what makes it."""
 
 EXACT = Tolerance(0.0)
@@ -269,6 +269,9 @@ def first_difference(
             is_near = np.asarray(near, dtype=bool)
             if not is_near.all():
                 index = _first_index(~is_near)
+                if _is_small(array[index], want[rank][index], want.values()):
+                    # Others may show better what is wrong than one that is nearly right.
+                    index = _index_of_largest(np.where(is_near, 0, array - want[rank]))
                 return Difference(
                     element_name(tensor, rank, index),
                     _number(array[index]),
@@ -281,10 +284,26 @@ def first_difference(
 
 
 def _is_small(actual: complex, expected: complex, values: Iterable[NumpyArray]) -> bool:
-    """Return True if two numbers differ by far less than the largest of the values, or than one where these are all zero."""
+    """Return True if two numbers differ by far less than the largest of the values, or than one where these are all zero.
+
+    Not where one is a multiple of the other, which no rounding makes of it.
+    """
     largest = max(map(_largest, values), default=0.0)
     with np.errstate(invalid="ignore"):
-        return bool(abs(actual - expected) < SMALL * (largest or 1.0))
+        is_small = abs(actual - expected) < SMALL * (largest or 1.0)
+    return bool(is_small) and not _is_multiple(actual, expected)
+
+
+_LARGEST_MULTIPLE: Final = 64
+_ROUNDED: Final = 1e-6
+
+
+def _is_multiple(one: complex, other: complex) -> bool:
+    small, large = sorted(map(abs, (one, other)))
+    if not 0 < small < large < math.inf:
+        return False
+    times = float(large / small)
+    return 1.5 < times < _LARGEST_MULTIPLE and abs(times - round(times)) < _ROUNDED * times
 
 
 def summed(tensor: Tensor, local: Sequence[NumpyArray]) -> dict[int, NumpyArray]:
@@ -392,6 +411,11 @@ def element_name(tensor: Tensor, rank: int, local: Sequence[int]) -> str:
 
 def _first_index(wrong: NumpyArray) -> tuple[int, ...]:
     return tuple(int(i) for i in np.argwhere(wrong)[0])
+
+
+def _index_of_largest(difference: NumpyArray) -> tuple[int, ...]:
+    magnitudes = np.asarray(np.abs(difference), dtype=float)
+    return tuple(int(i) for i in np.unravel_index(np.argmax(np.nan_to_num(magnitudes)), magnitudes.shape))
 
 
 def _largest(array: NumpyArray) -> float:

@@ -18,6 +18,7 @@ from adjointlab.core import arrays
 from adjointlab.core.operator import Direction, LinearOperator
 from adjointlab.core.space import Space
 from adjointlab.typing import Array
+from adjointlab.worlds.randomness import own_streams
 
 __all__ = ["REENTRANCY", "ReentrancyCheck"]
 
@@ -68,7 +69,7 @@ class ReentrancyCheck(Check[ReentrancyObservation]):
 
     def observe(self, context: CheckContext) -> ReentrancyObservation:
         bound = context.integers()
-        used, other = context.operator, context.fresh()
+        used, other = _instance(context), _instance(context)
         # Before any forward: an adjoint that receives what a forward has sent finds nothing here. Later on it would, for there
         # are as many calls of either, and an MPI library may buffer what is sent.
         context.adjoint(context.dual(0, bound))
@@ -138,6 +139,13 @@ def _of_call(
     return None
 
 
+def _instance(context: CheckContext) -> LinearOperator:
+    """Another instance of the case. What it draws when it is made, such as signs or a permutation, all of a rank draw alike. Collective."""
+    rank, size = context.rank, context.comm.Get_size()
+    with own_streams(context.setting.seed * size + rank):
+        return context.fresh()
+
+
 def _calls(
     context: CheckContext,
     apply: Callable[[Sequence[Array], LinearOperator], tuple[Array, ...]],
@@ -159,7 +167,7 @@ def _calls(
     after_later_calls = [context.numpy(output) for output in returned]
     return tuple(
         # Arguments are drawn anew: an operator that overwrites its argument is for the purity check to find.
-        CallOutputs(early, late, context.numpy(apply(argument(call), context.fresh())))
+        CallOutputs(early, late, context.numpy(apply(argument(call), _instance(context))))
         for call, (early, late) in enumerate(zip(on_return, after_later_calls, strict=True))
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from adjointlab.core.arrays import is_array
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.space import Space
 from adjointlab.spelling import described_type
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["Layer", "elementwise", "outputs_of", "trained", "undeclared"]
+__all__ = ["Layer", "elementwise", "outputs_of", "prepared", "trained", "undeclared"]
 
 Prepare = Callable[..., Sequence[Any]]
 """Turns drawn inputs into legal ones (integers into class indices, say).
@@ -26,6 +27,12 @@ It is applied to local tensors and to the global ones alike, so it must work ele
 def elementwise(*inputs: Any) -> Sequence[Any]:
     """Return the drawn inputs as they are."""
     return inputs
+
+
+def prepared(prepare: Prepare, *inputs: Any) -> tuple[Any, ...]:
+    """What `prepare` makes of inputs, also where it returns one tensor alone."""
+    made = prepare(*inputs)
+    return (made,) if is_array(made) else tuple(made)
 
 
 def outputs_of(returned: Any) -> tuple[torch.Tensor, ...]:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from adjointlab.core.declaration import SubjectError, require_accepts
-from adjointlab.core.layer import Layer, Prepare, elementwise, outputs_of
+from adjointlab.core.layer import Layer, Prepare, elementwise, outputs_of, prepared
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
 from adjointlab.core.subsets import subset
@@ -209,7 +209,7 @@ class ParallelRecipe:
         dtype = getattr(torch, str(parameters.get("dtype", "float64")))
         inputs = [torch.zeros(shape, dtype=dtype) for shape in shapes]
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            return outputs_of(self.twin(**parameters)(*self.prepare(*inputs)))
+            return outputs_of(self.twin(**parameters)(*prepared(self.prepare, *inputs)))
 
 
 def _placing(
@@ -296,7 +296,10 @@ class DTensorRecipe:
 
         def zeros(sizes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
             return list(
-                self.prepare(*(torch.zeros(tuple(size), dtype=getattr(torch, dtype)) for size in sizes))
+                prepared(
+                    self.prepare,
+                    *(torch.zeros(tuple(size), dtype=getattr(torch, dtype)) for size in sizes),
+                )
             )
 
         with torch.random.fork_rng(devices=[]), torch.no_grad():

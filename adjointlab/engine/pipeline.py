@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from adjointlab.core.arrays import dtype_name
-from adjointlab.core.layer import Layer, Prepare, elementwise
+from adjointlab.core.layer import Layer, Prepare, elementwise, prepared
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import Parameters, UserFunction, declared_tolerance
@@ -124,7 +124,7 @@ class PipelineRecipe:
         inputs = [torch.zeros(shape, dtype=dtype) for shape in shapes_of(parameters["inputs"])]
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             result = sequential_module(self.sequential, parameters, _DECLARATIONS)(
-                *self.prepare(*inputs, torch.zeros(0))[:-1]
+                *prepared(self.prepare, *inputs, torch.zeros(0))[:-1]
             )
         return tuple(as_tuple(result)[0].shape)
 
@@ -137,7 +137,7 @@ class PipelineRecipe:
         dtype = getattr(torch, str(parameters.get("dtype", "float64")))
         zeros = [torch.zeros(shape, dtype=dtype) for shape in (*inputs, target)]
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            results: tuple[torch.Tensor, ...] = self.twin(**parameters)(*self.prepare(*zeros))
+            results: tuple[torch.Tensor, ...] = self.twin(**parameters)(*prepared(self.prepare, *zeros))
             return results
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from operator import index
 from typing import Any, SupportsIndex
 
@@ -26,6 +27,7 @@ from adjointlab.torch_distributed.memory import (
     Staged,
     blocks,
     elements_of,
+    fill_undefined,
     gathered,
     moved,
     received,
@@ -66,7 +68,17 @@ class Collectives(Operations):
         label = self._reducing_in_place("reduce", reduction, tensor, dst=self.global_ranks[root])
         if self._rank != root:
             sent = reduction.operand(tensor)
-            return self._started(label, self._comm.Ireduce, sent, None, reduction.op, root, tensors=[tensor])
+            return self._started(
+                label,
+                self._comm.Ireduce,
+                sent,
+                None,
+                reduction.op,
+                root,
+                # gloo leaves sums of some ranks there, which nobody is to use.
+                into=(Staged(sent, partial(fill_undefined, tensor)),),
+                tensors=[tensor],
+            )
         staged = reduction.in_place(tensor)
         return self._started(
             label,

@@ -6,6 +6,7 @@ Any other one is *staged*: copied into an array, and back when the operation com
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -15,7 +16,17 @@ import torch
 
 from adjointlab.typing import NumpyArray
 
-__all__ = ["Staged", "blocks", "copy_into", "elements_of", "gathered", "moved", "received", "scattered"]
+__all__ = [
+    "Staged",
+    "blocks",
+    "copy_into",
+    "elements_of",
+    "fill_undefined",
+    "gathered",
+    "moved",
+    "received",
+    "scattered",
+]
 
 _BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -40,6 +51,15 @@ class Staged(NamedTuple):
 
     array: NumpyArray
     finish: Callable[[], None] | None = None
+
+
+def fill_undefined(tensor: torch.Tensor) -> None:
+    """Fill what a library leaves undefined: with NaN, or the largest integer; truth values stay."""
+    if tensor.dtype is torch.bool:
+        return
+    is_integer = not (tensor.is_floating_point() or tensor.is_complex())
+    # Not the tensor itself: a collective does not tell autograd that it writes.
+    tensor.data.fill_(torch.iinfo(tensor.dtype).max if is_integer else math.nan)
 
 
 def elements_of(tensor: torch.Tensor) -> torch.Tensor:

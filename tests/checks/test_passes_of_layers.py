@@ -393,7 +393,9 @@ ELEMENT = "y[3] (rank 1)"
         (
             observed([1.0, np.nan]),
             "outputs are not the sequential ones",
-            {"perhaps": "it reads memory that nobody wrote: fresh memory is filled with NaN here"},
+            {
+                "perhaps": "it reads memory that nobody wrote, which is filled with NaN here; or a formula has no value there, such as 0/0"
+            },
         ),
         (
             observed([1.0, 3.5], "input gradient", accumulated=True, without=frozenset()),

@@ -23,7 +23,7 @@ from adjointlab.checks.elements import Local
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
-from adjointlab.core.layer import Layer, elementwise, outputs_of, undeclared
+from adjointlab.core.layer import Layer, elementwise, outputs_of, prepared, undeclared
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import NotInSpace, ParameterNotInSpace
 from adjointlab.core.space import LocalType, Space, Tensor
@@ -107,7 +107,7 @@ class ModuleUnderTest(ABC):
 
     def inputs(self, key: Draw) -> list[torch.Tensor]:
         """Legal inputs, made of drawn ones by the subject, and changed where the subject has left them as they were."""
-        inputs = list(self.layer.prepare(*self.tensors(self.layer.domain, key)))
+        inputs = list(prepared(self.layer.prepare, *self.tensors(self.layer.domain, key)))
         if self._change is None:
             return inputs
         return [
@@ -340,10 +340,10 @@ def _left_as_drawn(layer: Layer, memory: str) -> list[bool]:
             )
             for tensor in layer.domain.tensors
         ]
-        prepared = layer.prepare(*drawn)
+        legal = prepared(layer.prepare, *drawn)
         free = [
             known and x.dtype == y.dtype and torch.equal(x, y)
-            for known, x, y in zip(free, drawn, prepared, strict=True)
+            for known, x, y in zip(free, drawn, legal, strict=True)
         ]
     return free
 

@@ -368,7 +368,10 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
             lines = [(what, where), ("distributed", got), ("sequential", want)]
             if got == "nan" and wrong.not_finite is WhereNotFinite.WRONG:
                 lines.append(
-                    ("perhaps", "it reads memory that nobody wrote: fresh memory is filled with NaN here")
+                    (
+                        "perhaps",
+                        "it reads memory that nobody wrote, which is filled with NaN here; or a formula has no value there, such as 0/0",
+                    )
                 )
             elif wrong.allowances is not None and wrong.allowances.is_random:
                 lines.append(_RANDOM)

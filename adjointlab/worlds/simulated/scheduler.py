@@ -297,7 +297,8 @@ class Scheduler:
             problem = "this communicator belongs to a run that is over, and something has kept it"
         raise RuntimeError(
             f"{problem}: the simulated ranks are threads and share module-level state and what functools.cache or lru_cache remembers, "
-            "as processes do not; keep the communicator, and what is made from it, in the operator"
+            "as processes do not; keep the communicator, and what is made from it, in the operator, or name the module that keeps it in the "
+            "subject's rank_local"
         )
 
     def wait(
