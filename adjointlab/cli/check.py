@@ -129,7 +129,7 @@ def check(
             setup = Setup(surroundings, names, only, budget, watchdog, folder)
             processes.prepare(setup)
             world, ((whole, nameless), known) = stack.enter_context(
-                opened_world(load, least, strict=strict, watchdog=watchdog)
+                opened_world(load, least, strict=strict, watchdog=watchdog, listed=_checks_by_name)
             )
         say_damaged(world, folder)
         plan = whole if part is None else whole[part]
@@ -149,6 +149,11 @@ def check(
         if supervised() is None:  # else the job is started again, and the supervisor says what is known
             stack.enter_context(before_forced_end(run.end_by_user_code))
         return run.to_end(max_time)
+
+
+def _checks_by_name(loaded: tuple[Plan, KnownFailures | None]) -> list[str]:
+    (plan, _), _ = loaded
+    return [f"{found.subject.label} {name} ({found.reference})" for found, name in plan]
 
 
 def _are_surely_several(jobs: int | None, cases: int, *, is_everything: bool) -> bool:

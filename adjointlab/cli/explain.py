@@ -10,6 +10,7 @@ from adjointlab.cli.output import Output, write_text
 from adjointlab.cli.result_files import target
 from adjointlab.cli.startup import or_usage_error
 from adjointlab.exit_codes import ExitCode
+from adjointlab.worlds.launch import launched_rank
 
 __all__ = ["explain"]
 
@@ -22,6 +23,8 @@ def explain(
     ] = None,
 ) -> int:
     """Print an operator's program and its adjoint in the papers' notation, for a small case."""
+    if launched_rank():
+        return ExitCode.COHERENT  # rank 0 prints
     from adjointlab.engine.discovery import find
     from adjointlab.engine.explain import explained
 

@@ -6,12 +6,15 @@ from adjointlab.cli.output import Output
 from adjointlab.cli.parameters import Subjects
 from adjointlab.cli.startup import or_usage_error
 from adjointlab.exit_codes import ExitCode
+from adjointlab.worlds.launch import launched_rank
 
 __all__ = ["list_subjects"]
 
 
 def list_subjects(subjects: Subjects = None) -> int:
     """List subjects, their checks, and where they are declared."""
+    if launched_rank():
+        return ExitCode.COHERENT  # rank 0 prints, and what fails on others of them is for `check` to tell
     from rich.table import Table
 
     from adjointlab.checks.check import checks_of

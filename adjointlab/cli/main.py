@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import NoReturn
 
@@ -33,9 +33,11 @@ from adjointlab.cli.result_files import ResultFiles
 from adjointlab.cli.run import run
 from adjointlab.cli.startup import (
     SECONDS_FOR_OUTPUT,
+    AgreedError,
     NotLoaded,
     UsageError,
     abort_all_ranks,
+    agreed,
     collective_interrupts,
 )
 from adjointlab.exit_codes import ExitCode
@@ -109,9 +111,12 @@ def _exit_code(arguments: list[str] | None, *, is_program: bool) -> int:
                 code: int | None = app(arguments, prog_name="adjointlab", standalone_mode=False)
             except BaseException as error:
                 # Also of a command line that nobody could read, whose command has not been called.
-                if (text := _usage_error(error)) is not None:
+                text = _usage_error(error)
+                if text is not None and _waited_for(error, words):
+                    text, error = (told := agreed(text)), AgreedError(told)
+                if text is not None:
                     files.refuse(text)
-                raise
+                raise error
             return code
 
     words = sys.argv[1:] if arguments is None else arguments
@@ -153,6 +158,11 @@ def exit_code_of(command: Callable[[], int | None]) -> int:
             # Only this rank has failed. The others may be in a collective call, where they would wait for ever.
             abort_all_ranks(ExitCode.UNJUDGED)
         return ExitCode.UNJUDGED
+
+
+def _waited_for(error: BaseException, words: Sequence[str]) -> bool:
+    """Return True if this rank ends by an error of its own, before the other ranks' commands meet it."""
+    return is_launched() and not isinstance(error, AgreedError) and bool({"check", "replay"} & set(words[:1]))
 
 
 def _tell_failure(error: BaseException) -> None:

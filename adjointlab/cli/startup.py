@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -34,9 +34,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SECONDS_FOR_OUTPUT",
+    "AgreedError",
     "NotLoaded",
     "UsageError",
     "abort_all_ranks",
+    "agreed",
     "collective_interrupts",
     "opened_world",
     "or_usage_error",
@@ -53,17 +55,27 @@ class UsageError(Exception):
     """The command cannot be carried out as it was given; the message says what to change."""
 
 
+class AgreedError(UsageError):
+    """One that all ranks raise alike."""
+
+
 @contextmanager
 def opened_world(
-    prepare: Callable[[], T], ranks: int | None, *, strict: bool = False, watchdog: float | None = None
+    prepare: Callable[[], T],
+    ranks: int | None,
+    *,
+    strict: bool = False,
+    watchdog: float | None = None,
+    listed: Callable[[T], Sequence[str]] = lambda prepared: (),
 ) -> Iterator[tuple[World, T]]:
     """Run `prepare` on every rank, then open the world; yield both.
 
-    Raises :class:`UsageError` on all ranks alike if `prepare` fails on any of them.
+    Raises :class:`UsageError` on all ranks alike if `prepare` fails on any of them, or what is `listed` of it differs by rank: the
+    ranks would do different things, and wait for each other.
     """
     limit = Watchdog(watchdog)
     if is_launched():
-        prepared = _prepared_on_all_ranks(prepare, ranks or 1, limit)
+        prepared = _prepared_on_all_ranks(prepare, ranks or 1, limit, listed)
     else:
         prepared = or_usage_error(prepare, limit)
     world = open_world(ranks=ranks or RANKS.default, strict=strict, watchdog=limit)
@@ -111,20 +123,42 @@ def _end_job() -> None:
     os._exit(ExitCode.UNJUDGED)
 
 
-def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int, watchdog: Watchdog) -> T:
+def agreed(text: str) -> str:
+    """Collective with the preparation on other ranks: tell them of a usage error that came before it here, and return what all say.
+
+    Nobody hears of it where the ranks cannot reach each other.
+    """
+
+    def prepare() -> None:
+        raise UsageError(text)
+
+    try:
+        check_partners()
+        _prepared_on_all_ranks(prepare, 1, Watchdog(), lambda prepared: ())
+    except UsageError as error:
+        return str(error)
+    except Exception:  # such as a library of MPI that cannot be loaded: the command was wrong in any case
+        return text
+    return text
+
+
+def _prepared_on_all_ranks(
+    prepare: Callable[[], T], ranks: int, watchdog: Watchdog, listed: Callable[[T], Sequence[str]]
+) -> T:
     """Collective over the processes of the job: `prepare`, whose failure or interruption on one rank is that of all."""
     try:
         check_partners()
     except NoPartners as error:
-        raise UsageError(str(error)) from error
+        raise AgreedError(str(error)) from error
     from adjointlab.worlds.rendezvous import Rendezvous
 
     rendezvous = Rendezvous(open_channel("preparation"))
-    problem, interrupted = "", 0
+    problem, interrupted, names = "", 0, tuple[str, ...]()
     with Interrupts() as interrupts:
         try:
             interrupts.allow()
             prepared = or_usage_error(prepare, watchdog)
+            names = tuple(listed(prepared))
         except UsageError as error:
             problem = str(error)
         except KeyboardInterrupt as interrupt:
@@ -133,21 +167,42 @@ def _prepared_on_all_ranks(prepare: Callable[[], T], ranks: int, watchdog: Watch
             # From here to the end of the meeting an interrupt must wait: raised on one rank alone, it would keep
             # that rank from a meeting which the others have already joined.
             interrupts.hold()
-    reports: list[tuple[str, int]] = rendezvous.allgather("ready", (problem, interrupted))
-    if number := max(interrupted for _, interrupted in reports):
+    reports: list[tuple[str, int, tuple[str, ...]]] = rendezvous.allgather(
+        "ready", (problem, interrupted, names)
+    )
+    if number := max(interrupted for _, interrupted, _ in reports):
         interrupts.note(number)
         raise interrupt_by(number)
-    if rendezvous.rank and (rendezvous.size < ranks or any(text for text, _ in reports)):
+    told = _told_by(reports)
+    if rendezvous.rank and (rendezvous.size < ranks or told):
         # torchrun ends the others once one has ended, and rank 0 has yet to print what is wrong.
         rendezvous.leave(SECONDS_FOR_OUTPUT)
     if rendezvous.size < ranks:
-        raise UsageError(f"--ranks: {ranks} are asked for, but {_launcher()} has started {rendezvous.size}")
-    if reports[0][0]:
-        raise UsageError(reports[0][0])
-    for rank, (text, _) in enumerate(reports):
-        if text:
-            raise UsageError(f"on rank {rank}: {text}")
+        raise AgreedError(f"--ranks: {ranks} are asked for, but {_launcher()} has started {rendezvous.size}")
+    if told:
+        raise AgreedError(told)
     return prepared
+
+
+def _told_by(reports: Sequence[tuple[str, int, tuple[str, ...]]]) -> str:
+    """What is wrong by the reports of all ranks; empty where nothing is."""
+    for rank, (text, _, _) in enumerate(reports):
+        if text:
+            return f"on rank {rank}: {text}" if rank else text
+    first = reports[0][2]
+    for rank, (_, _, names) in enumerate(reports):
+        if names != first:
+            return f"{_difference(first, names, rank)}; all ranks declare the same, in one order, and are given the same arguments"
+    return ""
+
+
+def _difference(first: Sequence[str], names: Sequence[str], rank: int) -> str:
+    """Words on where the checks of a rank are not those of rank 0."""
+    if lacking := [name for name in first if name not in names]:
+        return f"rank {rank} has no {lacking[0]}, which rank 0 has"
+    if more := [name for name in names if name not in first]:
+        return f"rank {rank} has {more[0]}, which rank 0 has not"
+    return f"rank {rank} has {', '.join(names)} where rank 0 has {', '.join(first)}"
 
 
 def _launcher() -> str:

@@ -131,6 +131,22 @@ def test_the_first_element_that_differs_is_told(
     assert difference(actual, expected) == found
 
 
+def test_of_small_differences_the_largest_is_told_and_a_multiple_is_not_small() -> None:
+    want = [(np.array([8.0, 1e-3]),), (np.array([7.0, 6.0]),)]
+
+    def found(*actual: Any) -> tuple[str, bool]:
+        difference = first_difference(LINE, [(np.array(part),) for part in actual], want)
+        assert difference is not None
+        return difference.where, difference.is_small
+
+    assert found([8.0, 1.1e-3], [7.0, 6.0]) == ("x[1] (rank 0)", True)
+    assert found([8.0, 1.1e-3], [7.01, 6.0]) == ("x[1] (rank 0)", True)
+    assert found([8 + 1e-6, 1e-3], [7 + 1e-4, 6.0]) == ("x[0] (rank 0)", True)
+    assert found([8.0, 2e-3], [7.0, 6.0]) == ("x[1] (rank 0)", False)
+    assert found([8.0, 5e-4], [7.0, 6.0]) == ("x[1] (rank 0)", False)
+    assert found([8 + 1e-6, 2.0], [7.0, 6.0]) == ("x[1] (rank 0)", False)
+
+
 def test_a_difference_has_a_picture_and_a_hint_on_its_kind() -> None:
     want = [(np.array([2.0**20 + 1, 2.0**21 + 3]),), (np.array([2.0**22 + 5, 2.0**23 + 7]),)]
     got = [(2 * want[0][0],), (2 * want[1][0],)]

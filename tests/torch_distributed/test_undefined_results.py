@@ -1,0 +1,35 @@
+"""What a collective leaves undefined is of no use: the buffer of `reduce` on other ranks than the root."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import adjointlab as al
+from adjointlab.worlds.world import RankContext, World
+
+
+def left_by_reduce(context: RankContext, dtype: torch.dtype) -> list[Any]:
+    with al.process_group(context.comm):
+        x = torch.ones(2, dtype=dtype)
+        dist.reduce(x, 1)
+        return x.tolist()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "elsewhere"),
+    [(torch.float32, "nan"), (torch.complex64, "(nan+0j)"), (torch.int16, "32767")],
+    ids=["float32", "complex64", "int16"],
+)
+def test_reduce_leaves_other_ranks_nothing_that_they_could_use(
+    adjointlab_world: World, dtype: torch.dtype, elsewhere: str
+) -> None:
+    run = adjointlab_world.run(left_by_reduce, dtype, 2)
+    if adjointlab_world.name == "torch":
+        pytest.skip("real libraries leave what they leave")
+    other, root = run.values
+    assert list(map(str, other)) == [elsewhere] * 2
+    assert root == [2, 2]
