@@ -126,7 +126,7 @@ def _end_job() -> None:
 def agreed(text: str) -> str:
     """Collective with the preparation on other ranks: tell them of a usage error that came before it here, and return what all say.
 
-    Nobody hears of it where the ranks cannot reach each other.
+    It is this rank's own where the ranks cannot reach each other.
     """
 
     def prepare() -> None:
@@ -185,7 +185,7 @@ def _prepared_on_all_ranks(
 
 
 def _told_by(reports: Sequence[tuple[str, int, tuple[str, ...]]]) -> str:
-    """What is wrong by the reports of all ranks; empty where nothing is."""
+    """The first problem in the reports of all ranks; empty where there is none."""
     for rank, (text, _, _) in enumerate(reports):
         if text:
             return f"on rank {rank}: {text}" if rank else text

@@ -30,7 +30,7 @@ def elementwise(*inputs: Any) -> Sequence[Any]:
 
 
 def prepared(prepare: Prepare, *inputs: Any) -> tuple[Any, ...]:
-    """What `prepare` makes of inputs, also where it returns one tensor alone."""
+    """Return legal inputs, which `prepare` makes of these; it may return one tensor alone."""
     made = prepare(*inputs)
     return (made,) if is_array(made) else tuple(made)
 

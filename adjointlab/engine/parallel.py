@@ -184,7 +184,7 @@ class ParallelRecipe:
         )
 
     def _parallelized(self, module: torch.nn.Module, mesh: DeviceMesh, dtype: str) -> torch.nn.Module:
-        """What the user's function makes of the sequential module, in the element type of the case. Collective."""
+        """Apply the user's function to the sequential module, and convert the result to the element type of the case. Collective."""
         import torch
 
         result = self.parallelize(module, mesh)
@@ -215,7 +215,7 @@ class ParallelRecipe:
 def _placing(
     parameters: Parameters, mesh: MeshShape, sharing: Mapping[int, Reduction], inputs: int, outputs: int
 ) -> Placing:
-    """How a case places so many inputs and outputs: by default batches are cut along dimensions of `sharing`."""
+    """The placements of so many inputs and outputs of a case: by default batches are cut along dimensions of `sharing`."""
     from torch.distributed.tensor import Replicate, Shard
 
     from adjointlab.torch_distributed.parallel import Placing

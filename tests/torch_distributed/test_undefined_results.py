@@ -1,4 +1,4 @@
-"""What a collective leaves undefined is of no use: the buffer of `reduce` on other ranks than the root."""
+"""The buffer of `reduce` on other ranks than the root holds nothing that a right program could use."""
 
 from __future__ import annotations
 
