@@ -72,7 +72,7 @@ class ReentrancyCheck(Check[ReentrancyObservation]):
         used, other = _instance(context), _instance(context)
         # Before any forward: an adjoint that receives what a forward has sent finds nothing here. Later on it would, for there
         # are as many calls of either, and an MPI library may buffer what is sent.
-        context.adjoint(context.dual(0, bound))
+        context.adjoint(context.dual(0, bound), used)
         forward, adjoint = (
             _calls(context, apply, argument, used, other, gives_nan=_stands_on_every_rank(context, source))
             for apply, argument, source in (
