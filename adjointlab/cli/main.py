@@ -111,12 +111,12 @@ def _exit_code(arguments: list[str] | None, *, is_program: bool) -> int:
                 code: int | None = app(arguments, prog_name="adjointlab", standalone_mode=False)
             except BaseException as error:
                 # Also of a command line that nobody could read, whose command has not been called.
-                text = _usage_error(error)
-                if text is not None and _waited_for(error, words):
-                    text, error = (told := agreed(text)), AgreedError(told)
-                if text is not None:
-                    files.refuse(text)
-                raise error
+                if (text := _usage_error(error)) is None:
+                    raise
+                if _waited_for(error, words):
+                    text = agreed(text)
+                files.refuse(text)
+                raise UsageError(text) from error
             return code
 
     words = sys.argv[1:] if arguments is None else arguments

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.options import RANKS
@@ -59,6 +59,14 @@ class AgreedError(UsageError):
     """One that all ranks raise alike."""
 
 
+class _Readiness(NamedTuple):
+    """The end of a rank's preparation: a usage error, the number of a signal, or what is listed of the result."""
+
+    problem: str = ""
+    interrupted: int = 0
+    listed: tuple[str, ...] = ()
+
+
 @contextmanager
 def opened_world(
     prepare: Callable[[], T],
@@ -75,7 +83,10 @@ def opened_world(
     """
     limit = Watchdog(watchdog)
     if is_launched():
-        prepared = _prepared_on_all_ranks(prepare, ranks or 1, limit, listed)
+        try:
+            prepared = _prepared_on_all_ranks(prepare, ranks or 1, limit, listed)
+        except NoPartners as error:
+            raise AgreedError(str(error)) from error
     else:
         prepared = or_usage_error(prepare, limit)
     world = open_world(ranks=ranks or RANKS.default, strict=strict, watchdog=limit)
@@ -132,48 +143,46 @@ def agreed(text: str) -> str:
     def prepare() -> None:
         raise UsageError(text)
 
-    try:
-        check_partners()
-        _prepared_on_all_ranks(prepare, 1, Watchdog(), lambda prepared: ())
-    except UsageError as error:
-        return str(error)
-    except Exception:  # such as a library of MPI that cannot be loaded: the command was wrong in any case
-        return text
-    return text
+    told = text
+    # Such as a library of MPI that cannot be loaded: the command was wrong in any case.
+    with suppress(Exception):
+        try:
+            _prepared_on_all_ranks(prepare, 1, Watchdog(), lambda prepared: ())
+        except AgreedError as error:
+            told = str(error)
+    return told
 
 
 def _prepared_on_all_ranks(
     prepare: Callable[[], T], ranks: int, watchdog: Watchdog, listed: Callable[[T], Sequence[str]]
 ) -> T:
-    """Collective over the processes of the job: `prepare`, whose failure or interruption on one rank is that of all."""
-    try:
-        check_partners()
-    except NoPartners as error:
-        raise AgreedError(str(error)) from error
+    """Collective over the processes of the job: `prepare`, whose failure or interruption on one rank is that of all.
+
+    Raises :class:`NoPartners` where they cannot reach each other.
+    """
+    check_partners()
     from adjointlab.worlds.rendezvous import Rendezvous
 
     rendezvous = Rendezvous(open_channel("preparation"))
-    problem, interrupted, names = "", 0, tuple[str, ...]()
+    own = _Readiness()
     with Interrupts() as interrupts:
         try:
             interrupts.allow()
             prepared = or_usage_error(prepare, watchdog)
-            names = tuple(listed(prepared))
+            own = _Readiness(listed=tuple(listed(prepared)))
         except UsageError as error:
-            problem = str(error)
+            own = _Readiness(problem=str(error))
         except KeyboardInterrupt as interrupt:
-            interrupted = signal_of(interrupt)
+            own = _Readiness(interrupted=signal_of(interrupt))
         finally:
             # From here to the end of the meeting an interrupt must wait: raised on one rank alone, it would keep
             # that rank from a meeting which the others have already joined.
             interrupts.hold()
-    reports: list[tuple[str, int, tuple[str, ...]]] = rendezvous.allgather(
-        "ready", (problem, interrupted, names)
-    )
-    if number := max(interrupted for _, interrupted, _ in reports):
+    ranks_ready: list[_Readiness] = rendezvous.allgather("ready", own)
+    if number := max(each.interrupted for each in ranks_ready):
         interrupts.note(number)
         raise interrupt_by(number)
-    told = _told_by(reports)
+    told = _problem_of(ranks_ready)
     if rendezvous.rank and (rendezvous.size < ranks or told):
         # torchrun ends the others once one has ended, and rank 0 has yet to print what is wrong.
         rendezvous.leave(SECONDS_FOR_OUTPUT)
@@ -184,15 +193,15 @@ def _prepared_on_all_ranks(
     return prepared
 
 
-def _told_by(reports: Sequence[tuple[str, int, tuple[str, ...]]]) -> str:
-    """The first problem in the reports of all ranks; empty where there is none."""
-    for rank, (text, _, _) in enumerate(reports):
-        if text:
-            return f"on rank {rank}: {text}" if rank else text
-    first = reports[0][2]
-    for rank, (_, _, names) in enumerate(reports):
-        if names != first:
-            return f"{_difference(first, names, rank)}; all ranks declare the same, in one order, and are given the same arguments"
+def _problem_of(ranks: Sequence[_Readiness]) -> str:
+    """The first problem of all ranks; empty where there is none."""
+    for rank, each in enumerate(ranks):
+        if each.problem:
+            return f"on rank {rank}: {each.problem}" if rank else each.problem
+    first = ranks[0].listed
+    for rank, each in enumerate(ranks):
+        if each.listed != first:
+            return f"{_difference(first, each.listed, rank)}; all ranks declare the same, in one order, and are given the same arguments"
     return ""
 
 
