@@ -153,7 +153,8 @@ def check(
 
 def _checks_by_name(loaded: tuple[Plan, KnownFailures | None]) -> list[str]:
     (plan, _), _ = loaded
-    return [f"{found.subject.label} {name} ({found.reference})" for found, name in plan]
+    # Not by its label, which a subject has for the sake of its namesakes.
+    return [f"{found.subject.name} {name} ({found.reference})" for found, name in plan]
 
 
 def _are_surely_several(jobs: int | None, cases: int, *, is_everything: bool) -> bool:

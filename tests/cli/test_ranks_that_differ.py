@@ -39,6 +39,7 @@ first = declared("first")
 
 ON_RANK_1 = {
     "more": ('second = declared("second")', "rank 1 has second adjoint (subjects.py:second), which rank 0 has not"),
+    "namesake": ('again = declared("first")', "rank 1 has first adjoint (subjects.py:again), which rank 0 has not"),
     "none": ("del first\nother = declared('other')", "rank 1 has no first adjoint (subjects.py:first), which rank 0 has"),
     "renamed": ('first = declared("renamed")', "rank 1 has no first adjoint (subjects.py:first), which rank 0 has"),
 }  # fmt: skip
