@@ -91,15 +91,6 @@ class ServedByForward(Ring):
         return result
 
 
-class RefusesNaN(Ring):
-    """Raises where it is given a NaN, as it may."""
-
-    def applied(self, direction: str, step: int, x: Any) -> Any:
-        if np.isnan(x).any():
-            raise ValueError("x: must be finite")
-        return super().applied(direction, step, x)
-
-
 def both(direction: str) -> list[Look]:
     """The looks of a direction."""
     wrong, later = (
@@ -130,7 +121,6 @@ LOOKS = [
     *both("forward"),
     *both("adjoint"),
     Look("an adjoint that waits for what a forward sends", ring(ServedByForward), "deadlock"),
-    Look("an operator that refuses NaN", ring(RefusesNaN), ""),
     Look("an operator that keeps nothing", ring(), "", 3),
     Look("integers, which have no NaN", ring(dtype="int64"), ""),
 ]
