@@ -152,7 +152,12 @@ def _described(array: DistributedArray) -> str:
 
 
 def _space(array: DistributedArray, name: str) -> Space:
-    """The space of the arrays that are distributed as one. Collective."""
+    """The space of the arrays that are distributed as one. Collective. Raises :class:`SubjectError` for a stack of several arrays."""
+    if not hasattr(array, "partition"):
+        raise SubjectError(
+            f"{name} is a {type(array).__name__}, and only a DistributedArray has a space here: declare the operator with al.subject.pair, "
+            "of whose space each array of the stack is a tensor"
+        )
     shape, size = tuple(map(int, array.global_shape)), array.base_comm.Get_size()
     dtype = np.dtype(array.dtype).name
     if array.partition.name != "SCATTER":

@@ -122,7 +122,7 @@ class Witness:
 
 PERHAPS: Final = (
     "perhaps",
-    "a cast to a narrower element type, or a solver that stops at a tolerance: how far it may be off is declared as `rounding`",
+    "a cast to a narrower element type, a solver that stops at a tolerance, or an ill-conditioned one: how far it may be off is declared as `rounding`",
 )
 """Of relative errors below :data:`~adjointlab.checks.elements.SMALL`."""
 

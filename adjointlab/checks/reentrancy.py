@@ -197,7 +197,9 @@ def _call_on_nan(
         with np.errstate(all="ignore"):
             apply(argument, used)
     except Exception as error:
-        raise Inapplicable("the operator refuses NaN, on which it is called to see whether it keeps any") from error
+        raise Inapplicable(
+            "the operator refuses NaN, on which it is called to see whether it keeps any"
+        ) from error
 
 
 REENTRANCY = ReentrancyCheck()

@@ -162,10 +162,14 @@ def _datatype_from_mpi4py(mpi: Any, value: Any) -> MPI.Datatype:
 
 
 def _unknown(value: Any) -> NotImplementedError:
-    return NotImplementedError(
-        f"{value.Get_name() or 'this derived datatype'}: not known on simulated ranks; copy the elements into an array of their own "
-        "(numpy.ascontiguousarray) and send that, or check it under mpiexec"
+    name = value.Get_name() or "this derived datatype"
+    # Pairs such as MPI_DOUBLE_INT, which MINLOC and MAXLOC take.
+    advice = (
+        "reduce the pairs as objects, comm.allreduce((value, index), MPI.MINLOC)"
+        if name.endswith("_INT") or name == "MPI_2INT"
+        else "copy the elements into an array of their own (numpy.ascontiguousarray) and send that"
     )
+    return NotImplementedError(f"{name}: not known on simulated ranks; {advice}, or check it under mpiexec")
 
 
 @lru_cache(maxsize=64)

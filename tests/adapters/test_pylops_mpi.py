@@ -124,3 +124,13 @@ def test_what_is_no_operator_is_a_wrong_declaration(world: al.SimulatedWorld, ma
 def test_an_operator_in_place_of_its_function_is_told() -> None:
     with pytest.raises(SubjectError, match="make: a list is no function"):
         mpi_operator([])  # type: ignore[arg-type]
+
+
+def test_a_stack_of_arrays_is_told_as_a_wrong_declaration(world: al.SimulatedWorld) -> None:
+    def body(context: RankContext, payload: None) -> None:
+        operator = pylops_mpi.MPIGradient((4, 3), base_comm=context.comm)
+        with pytest.raises(SubjectError, match="y is a StackedDistributedArray"):
+            MPIOperator(context.comm, operator)
+
+    run = world.run(body, None, 2)
+    assert run.completed, run

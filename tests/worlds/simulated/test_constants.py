@@ -45,6 +45,13 @@ def test_datatypes_go_both_ways(name):
     assert there.Get_size() == np.dtype(ours.numpy).itemsize
 
 
+def test_pairs_of_a_value_and_an_index_are_refused_with_what_works_instead():
+    with pytest.raises(
+        NotImplementedError, match=r"MPI_DOUBLE_INT: .*comm\.allreduce\(\(value, index\), MPI\.MINLOC\)"
+    ):
+        constants.datatype(theirs.DOUBLE_INT)
+
+
 def test_buffer_specifications_are_translated_item_by_item():
     array = np.zeros(3)
     translated = constants.to_mpi4py([array, (1, 2), MPI.DOUBLE])
