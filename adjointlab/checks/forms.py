@@ -37,7 +37,11 @@ class _OfTorch(NamedTuple):
 
 
 _OF_TORCH: Final = {
-    Direction.FORWARD: (_OfTorch("under torch.no_grad()", "with gradients", "without_gradients"),),
+    Direction.FORWARD: (
+        _OfTorch("under torch.no_grad()", "with gradients", "without_gradients"),
+        # A linear function is its own derivative.
+        _OfTorch("in forward mode (its jvp)", "in a plain call", "in_forward_mode", NotImplementedError),
+    ),
     Direction.ADJOINT: (
         _OfTorch("where one input at a time requires a gradient", "where all do", "one_gradient_at_a_time"),
         _OfTorch(
@@ -59,11 +63,15 @@ def plain_form(name: str) -> str:
 
 @dataclass(frozen=True)
 class Form:
-    """One form as a rank observed it: contents of the memory afterwards, and whether that memory was returned."""
+    """One form as a rank observed it: contents of the memory afterwards, and whether that memory was returned.
+
+    Where it was not applied, the result is the plain one.
+    """
 
     name: str
     result: tuple[Array, ...]
-    is_returned: bool
+    is_returned: bool = True
+    is_applied: bool = True
 
 
 def other_forms(
@@ -85,7 +93,7 @@ def other_forms(
         else:
             # By convention an inactive rank passes no `out`; it still takes part in the call.
             getattr(operator, direction)(*arguments)
-            forms.append(Form("into `out`", tuple(plain), True))
+            forms.append(Form("into `out`", tuple(plain)))
     if _works_in_place(operator):
         memory = tuple(map(arrays.copy, arguments))
         returned = getattr(operator, f"{direction}_")(*memory)
@@ -97,7 +105,10 @@ def other_forms(
             # On some ranks alone, perhaps; the others are compared.
             with suppress(form.refused):
                 result = apply(*arguments)
-            forms.append(Form(form.name, tuple(plain) if result is None else as_tuple(result), True))
+            is_applied = result is not None
+            forms.append(
+                Form(form.name, as_tuple(result) if is_applied else tuple(plain), is_applied=is_applied)
+            )
     return forms
 
 

@@ -77,7 +77,8 @@ class PurityCheck(Check[PurityObservation]):
 
     The same values are given in row-major memory and in the case's memory order, between guard zones of NaN, and with two
     fills of fresh memory: all results agree. So do those of an operator's other forms: into memory given as `out`, in place, and, for
-    a function of torch tensors, without gradients, by the gradient of one input or output at a time, and through one graph again.
+    a function of torch tensors, without gradients, in forward mode if it has its own, by the gradient of one input or output at a
+    time, and through one graph again.
     """
 
     name = "purity"
@@ -224,7 +225,7 @@ def _observe(
     changed_by = ""
     forms = other_forms(context.operator, direction, [entry.view for entry in placed], result)
     if not changed and not all(entry.unchanged for entry in placed):
-        changed, changed_by = True, " or ".join(form.name for form in forms)
+        changed, changed_by = True, " or ".join(form.name for form in forms if form.is_applied)
     argument = [entry.view for entry in context.placed(space, side, 0, bound, order=ORDERS[0])]
     with filled(FILLS[1]):
         plain = apply(argument, context.fresh())

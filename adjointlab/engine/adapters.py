@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,6 +17,7 @@ from adjointlab.core.space import Space, Tensor
 from adjointlab.quantities import counted
 from adjointlab.typing import Array, Communicator
 from adjointlab.worlds.backward import BackwardPass
+from adjointlab.worlds.forward_mode import dual_level, has_own_forward_mode
 
 if TYPE_CHECKING:
     import torch
@@ -199,6 +201,29 @@ class Differentiable(AdaptedOperator):
 
         with torch.no_grad():
             return self._call(tuple(tensor.detach() for tensor in x))
+
+    def in_forward_mode(self, *x: torch.Tensor) -> Locals | None:
+        """Return the derivative in the direction of the argument, by forward mode; None if no function in it has its own. Collective."""
+        outputs = self._call(tuple(tensor.detach().requires_grad_() for tensor in x))
+        # The same on all ranks: what reaches no such function on one of them still takes part in its messages.
+        if not any(self.comm.allgather(has_own_forward_mode(outputs))):
+            return None
+        results = None
+        with dual_level():
+            with suppress(NotImplementedError):  # another function in it has no forward mode
+                results = self._derivative(x)
+            # Here, for all ranks have to be done with the level before one of them closes it.
+            is_refused = any(self.comm.allgather(results is None))
+        return None if is_refused else results
+
+    def _derivative(self, x: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        import torch
+        from torch.autograd import forward_ad
+
+        along = [tensor.detach() for tensor in x]
+        duals = tuple(forward_ad.make_dual(tensor, tensor) for tensor in along)  # type: ignore[no-untyped-call]
+        results = [forward_ad.unpack_dual(result) for result in self._call(duals)]  # type: ignore[no-untyped-call]
+        return tuple(torch.zeros_like(primal) if tangent is None else tangent for primal, tangent in results)
 
     def adjoint(self, *y: torch.Tensor) -> Locals:
         x, outputs = self._graph(y, range(len(self.domain.tensors)))

@@ -263,3 +263,59 @@ def test_what_an_evaluation_leaves_behind_is_not_used_in_training() -> None:
     assert dict(wrong.lines)["before"].startswith("the same instance has gone forward without gradients")
     texts = [hint.text for hint in wrong.evidence.hints]
     assert any("wrong where the instance has gone forward without gradients" in text for text in texts)
+
+
+class Shared(torch.autograd.Function):
+    """The sum over the ranks, with a forward mode of its own."""
+
+    factor = 1
+
+    @staticmethod
+    def forward(x: torch.Tensor, comm: Any) -> torch.Tensor:
+        return torch.as_tensor(comm.allreduce(x.numpy()))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: torch.Tensor) -> None:
+        ctx.comm = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return torch.as_tensor(ctx.comm.allreduce(gradients[0].numpy())), None
+
+    @classmethod
+    def jvp(cls, ctx: Any, *tangents: torch.Tensor) -> torch.Tensor:
+        return cls.factor * torch.as_tensor(ctx.comm.allreduce(tangents[0].numpy()))
+
+
+class SharedWrongly(Shared):
+    factor = 2
+
+
+class WithoutForwardMode(Shared):
+    jvp = torch.autograd.Function.jvp
+
+
+def of_copies(function: Any) -> Verdict:
+    @al.subject.autograd(function)
+    def lines(draw: Any, ranks: int) -> dict[str, Any]:
+        space = al.Space(al.Layout((3,), al.Partition((ranks,)), axes=(None,)), types=("partial",))
+        return dict(domain=space, codomain=space.dual)
+
+    return investigate(al.SimulatedWorld(3), lines, "purity", Budget(10, seed=1)).verdict
+
+
+def test_a_forward_mode_of_a_functions_own_is_its_derivative() -> None:
+    def inside(comm: Any, x: torch.Tensor) -> torch.Tensor:
+        return 2 * SharedWrongly.apply(x, comm)  # type: ignore[no-any-return]
+
+    def refused(comm: Any, x: torch.Tensor) -> torch.Tensor:
+        return WithoutForwardMode.apply(SharedWrongly.apply(x, comm), comm)  # type: ignore[no-any-return]
+
+    for right in (Shared, WithoutForwardMode, refused):
+        verdict = of_copies(right)
+        assert verdict.is_coherent, verdict
+    for wrong in (SharedWrongly, inside):
+        verdict = of_copies(wrong)
+        assert (
+            verdict.headline == "forward in forward mode (its jvp) gives something else than in a plain call"
+        )

@@ -14,11 +14,9 @@ fractions in half of the cases, and in all without forward mode.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -45,6 +43,7 @@ from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoheren
 from adjointlab.core import arrays
 from adjointlab.core.space import Space
 from adjointlab.core.vectors import ZERO, Draw, Exact, NotFinite, local_values, pair_local
+from adjointlab.worlds.forward_mode import dual_level
 
 if TYPE_CHECKING:
     import torch
@@ -278,28 +277,7 @@ def _beside_differences(
 
 @contextmanager
 def _surroundings() -> Iterator[None]:
-    with controlled(), _dual_level():
-        yield
-
-
-@contextmanager
-def _dual_level() -> Iterator[None]:
-    """Open torch's forward mode for all ranks together.
-
-    A dual level is a state of the process, and simulated ranks are threads of one process: a rank that opened a level of its
-    own would differentiate in another one's, and get a wrong tangent without an error.
-    """
-    if find_spec("torch") is None:
-        yield
-        return
-    import torch
-    from torch.autograd import forward_ad
-
-    with forward_ad.dual_level():
-        with warnings.catch_warnings():
-            # torch compiles its decompositions on the first dual tensor, and warns of its own use of torch.jit.
-            warnings.simplefilter("ignore")
-            forward_ad.make_dual(torch.zeros(0), torch.zeros(0))  # type: ignore[no-untyped-call]
+    with controlled(), dual_level():  # for all ranks together
         yield
 
 

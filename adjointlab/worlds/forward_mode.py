@@ -1,0 +1,55 @@
+"""torch's forward mode for ranks that may be threads of one process, and which functions have a forward mode of their own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["dual_level", "has_own_forward_mode"]
+
+
+@contextmanager
+def dual_level() -> Iterator[None]:
+    """Open torch's forward mode, or take part in it where another rank of this process has opened it; nothing without torch.
+
+    A dual level is a state of the process, and simulated ranks are threads of one process. The rank that has opened it closes it, and
+    others lose their tangents then: ranks that open it themselves have to meet before any of them leaves.
+    """
+    if find_spec("torch") is None:
+        yield
+        return
+    import torch
+    from torch.autograd import forward_ad
+
+    with ExitStack() as stack:
+        with suppress(RuntimeError):  # torch has no nested levels
+            stack.enter_context(forward_ad.dual_level())
+        with warnings.catch_warnings():
+            # torch compiles its decompositions on the first dual tensor, and warns of its own use of torch.jit.
+            warnings.simplefilter("ignore")
+            forward_ad.make_dual(torch.zeros(0), torch.zeros(0))  # type: ignore[no-untyped-call]
+        yield
+
+
+def has_own_forward_mode(outputs: Sequence[torch.Tensor]) -> bool:
+    """Return True if the graph of some output has a ``torch.autograd.Function`` that defines `jvp`."""
+    import torch
+
+    met, nodes = set(), [output.grad_fn for output in outputs]
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in met:
+            continue
+        met.add(node)
+        # Private, and what torch itself calls: the class that a node of Python belongs to.
+        function = getattr(node, "_forward_cls", torch.autograd.Function)
+        if function.jvp is not torch.autograd.Function.jvp:
+            return True
+        nodes += [following for following, _ in node.next_functions]
+    return False
