@@ -65,13 +65,13 @@ def plain_form(name: str) -> str:
 class Form:
     """One form as a rank observed it: contents of the memory afterwards, and whether that memory was returned.
 
-    Where it was not applied, the result is the plain one.
+    Where it was not applied, or without the memory, the result is the plain one.
     """
 
     name: str
     result: tuple[Array, ...]
-    is_returned: bool = True
-    is_applied: bool = True
+    is_returned: bool
+    is_applied: bool
 
 
 def other_forms(
@@ -89,15 +89,15 @@ def other_forms(
             memory = tuple(map(_poisoned, plain))
             out = memory if len(memory) > 1 else memory[0]
             returned = getattr(operator, direction)(*arguments, out=out)
-            forms.append(Form("into `out`", memory, _are(returned, memory)))
+            forms.append(Form("into `out`", memory, _are(returned, memory), is_applied=True))
         else:
             # By convention an inactive rank passes no `out`; it still takes part in the call.
             getattr(operator, direction)(*arguments)
-            forms.append(Form("into `out`", tuple(plain)))
+            forms.append(Form("into `out`", tuple(plain), is_returned=True, is_applied=True))
     if _works_in_place(operator):
         memory = tuple(map(arrays.copy, arguments))
         returned = getattr(operator, f"{direction}_")(*memory)
-        forms.append(Form("in place", memory, returned is None or _are(returned, memory)))
+        forms.append(Form("in place", memory, returned is None or _are(returned, memory), is_applied=True))
     for form in _OF_TORCH[direction]:
         apply = getattr(operator, form.method, None)
         result = None
@@ -107,7 +107,12 @@ def other_forms(
                 result = apply(*arguments)
             is_applied = result is not None
             forms.append(
-                Form(form.name, as_tuple(result) if is_applied else tuple(plain), is_applied=is_applied)
+                Form(
+                    form.name,
+                    as_tuple(result) if is_applied else tuple(plain),
+                    is_returned=True,
+                    is_applied=is_applied,
+                )
             )
     return forms
 
