@@ -211,7 +211,7 @@ class CheckRun:
         found, name = self.plan[ended.number]
         budget, folder = self.setup.budget, self.setup.folder
         if ended.outcome is not None:
-            return CheckResult(found, *ended.outcome)
+            return CheckResult(found, **ended.outcome._asdict())
         if ended.death:
             return lost(self.world, found, name, budget, folder, ended.death)
         return check_with_corpus(self.world, found, name, budget, folder)

@@ -116,12 +116,13 @@ class Setup:
 
 
 class Outcome(NamedTuple):
-    """The result of a check, without the subject."""
+    """The result of a check, without the subject, and without what a list of known failures says, which the command itself reads."""
 
     result: SearchResult
     written: Written | None
     unwritten: str
     replayed: Path | None
+    has_unseen_failures: bool
 
     def pickled(self) -> bytes:
         """As bytes that are known to open; none where parameters of a case are objects that no other process can have."""

@@ -79,7 +79,7 @@ def _serve(connection: Connection[Any, Any], setup: Setup) -> None:
 
 
 def _packed(result: CheckResult) -> bytes:
-    return Outcome(result.result, result.written, result.unwritten, result.replayed).pickled()
+    return Outcome(*(getattr(result, name) for name in Outcome._fields)).pickled()
 
 
 def _moved(descriptor: int) -> int:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 
 from adjointlab.cli.check_run import processes_for
 from adjointlab.cli.main import main
+from adjointlab.cli.parallel import Outcome
+from adjointlab.session import CheckResult
 from tests.running import ROOT, begun, run, run_python
 
 # One process starts the others.
@@ -248,3 +251,8 @@ def test_where_one_process_checks_none_is_started_early(tmp_path: Path) -> None:
     ended = run_python(script, "check", "--jobs", "1", "--cases", "3", *named("right"), cwd=tmp_path)
     assert ended.returncode == 0
     assert "the engine" not in ended.stdout
+
+
+def test_a_process_sends_all_of_a_result_but_what_the_command_knows_itself() -> None:
+    names = {field.name for field in fields(CheckResult)}
+    assert set(Outcome._fields) == names - {"found", "known"}
