@@ -202,7 +202,7 @@ class Differentiable(AdaptedOperator):
         with torch.no_grad():
             return self._call(tuple(tensor.detach() for tensor in x))
 
-    def in_forward_mode(self, *x: torch.Tensor) -> Locals | None:
+    def in_forward_mode(self, *x: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
         """Return the derivative in the direction of the argument, by forward mode; None if no function in it has its own. Collective."""
         outputs = self._call(tuple(tensor.detach().requires_grad_() for tensor in x))
         # The same on all ranks: what reaches no such function on one of them still takes part in its messages.

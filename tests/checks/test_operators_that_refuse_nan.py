@@ -26,6 +26,12 @@ def asserted(comm: Any, x: Any) -> Any:
     return x / 2
 
 
+def refused_by_value(comm: Any, x: Any) -> Any:
+    if np.isnan(x).any():
+        raise ValueError("x: must be finite")
+    return x / 2
+
+
 kept: dict[int, Any] = {}
 
 
@@ -44,7 +50,7 @@ def of(function: Any) -> SearchResult:
     return investigate(al.SimulatedWorld(3), lines, "reentrancy", Budget(30, seed=1))
 
 
-@pytest.mark.parametrize("function", [solved_on_the_root, asserted])
+@pytest.mark.parametrize("function", [solved_on_the_root, asserted, refused_by_value])
 def test_an_operator_may_refuse_nan_by_any_exception(function: Any) -> None:
     result = of(function)
     assert result.verdict.is_coherent
