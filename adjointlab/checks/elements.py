@@ -71,6 +71,9 @@ MIXED_ORDERS = tuple(f"{order}{_ON_EVEN_RANKS}" for order in ORDERS[1:])
 LEGAL_ORDERS = (*ORDERS, *MIXED_ORDERS)
 
 _PLAIN = ("row-major", "column-major")
+_LEAD = 2
+"""Guard cells before the first element of the last dimension: an even number, for torch's `view_as_complex` takes no odd offset."""
+
 _STEPS = {"strided": 2, "offset": 1, "reversed": 1}
 
 
@@ -139,7 +142,8 @@ def _buffer_shape(shape: tuple[int, ...], order: str) -> tuple[int, ...]:
         # Guard cells at the end alone: this is the plainest memory there is, with nothing before it and no strides.
         return (math.prod(shape) + 2,)
     step = _STEPS[order]
-    return tuple([step * side + 2 if side else 1 for side in shape])
+    sides = [step * side + 2 if side else 1 for side in shape]
+    return (*sides[:-1], *(last + _LEAD for last in sides[-1:]))
 
 
 def _view(buffer: Any, shape: tuple[int, ...], order: str, is_torch: bool) -> Any:
@@ -150,14 +154,18 @@ def _view(buffer: Any, shape: tuple[int, ...], order: str, is_torch: bool) -> An
         transposed = buffer[: math.prod(shape)].reshape(shape[::-1])
         return transposed.permute(*reversed(range(len(shape)))) if is_torch else transposed.transpose()
     step = _STEPS[order]
-    view = buffer[(..., *[slice(1, 1 + step * side, step) for side in shape])]
+    leads = [1] * (len(shape) - 1) + [_LEAD] * bool(shape)
+    view = buffer[
+        (..., *[slice(lead, lead + step * side, step) for lead, side in zip(leads, shape, strict=True)])
+    ]
     return view[(slice(None, None, -1),) * len(shape)] if order == "reversed" and shape else view
 
 
 @cache
 def _poison(dtype: str) -> float:
     """The number that fills a buffer around the values."""
-    return int(np.iinfo(dtype).max) if dtype.startswith("int") else math.nan
+    element = arrays.dtype(dtype)
+    return element.largest_integer if element.is_integer else math.nan
 
 
 # Comparison
@@ -253,7 +261,7 @@ def first_difference(
     for position, tensor in enumerate(space.tensors):
         got = summed(tensor, [local[position] for local in actual])
         want = summed(tensor, [local[position] for local in expected])
-        unbounded = not_finite is not WhereNotFinite.WRONG and tensor.element.kind == "real"
+        unbounded = not_finite is not WhereNotFinite.WRONG and not tensor.element.is_integer
         # Where nothing may differ the largest value does not matter.
         scale = max(map(_largest, want.values()), default=0.0) if tolerance.relative else 0.0
         for rank, array in got.items():
@@ -434,7 +442,7 @@ def is_whole(array: NumpyArray, precision: float = math.inf) -> bool:
 
 def wide(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
     """Element type for sums and differences of `dtype` that neither wrap around nor round more than float64 does."""
-    if dtype.kind in "iu":
+    if dtype.kind in "iub":
         return np.dtype(object)  # Python's integers
     return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
 

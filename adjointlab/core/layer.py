@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from adjointlab.core.arrays import is_array
 from adjointlab.core.declaration import SubjectError
@@ -16,7 +16,16 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["Layer", "elementwise", "outputs_of", "prepared", "trained", "undeclared"]
+__all__ = [
+    "Layer",
+    "OutputPath",
+    "elementwise",
+    "outputs_by_path",
+    "outputs_of",
+    "prepared",
+    "trained",
+    "undeclared",
+]
 
 Prepare = Callable[..., Sequence[Any]]
 """Turns drawn inputs into legal ones (integers into class indices, say).
@@ -35,30 +44,39 @@ def prepared(prepare: Prepare, *inputs: Any) -> tuple[Any, ...]:
     return (made,) if is_array(made) else tuple(made)
 
 
+OutputPath: TypeAlias = tuple[object, ...]
+"""Indices and keys by which a tensor is found in what a module returned; a tensor alone has the index 0, as in a tuple of one."""
+
+
 def outputs_of(returned: Any) -> tuple[torch.Tensor, ...]:
     """Return the tensors that a module returned, alone or in tuples, lists and dictionaries, in their order; `None` is left out.
 
     Raises :class:`SubjectError` for anything else.
     """
+    return tuple(outputs_by_path(returned).values())
+
+
+def outputs_by_path(returned: Any) -> dict[OutputPath, torch.Tensor]:
+    """Return the tensors of :func:`outputs_of`, each with its path."""
     if returned is None:
         raise SubjectError("a module returned None, and no tensor (is a `return` missing?)")
-    return tuple(_tensors_in(returned))
+    return dict(_tensors_in(returned if isinstance(returned, tuple | list | Mapping) else (returned,), ()))
 
 
-def _tensors_in(returned: Any) -> Iterator[torch.Tensor]:
+def _tensors_in(returned: Any, path: OutputPath) -> Iterator[tuple[OutputPath, torch.Tensor]]:
     import torch
 
     match returned:
         case torch.Tensor():
-            yield returned
+            yield path, returned
         case None:
             pass
         case Mapping():
-            for entry in returned.values():
-                yield from _tensors_in(entry)
+            for key, entry in returned.items():
+                yield from _tensors_in(entry, (*path, key))
         case tuple() | list():
-            for entry in returned:
-                yield from _tensors_in(entry)
+            for index, entry in enumerate(returned):
+                yield from _tensors_in(entry, (*path, index))
         case _:
             raise SubjectError(
                 f"a module returned {described_type(returned)}: its outputs are tensors, alone or in tuples, lists and "

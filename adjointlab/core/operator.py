@@ -73,6 +73,10 @@ class ParameterMisplaced(ParameterNotInSpace):
     """A parameter of a layer holds other elements of the sequential one than its place says."""
 
 
+class OtherOutputs(NotInSpace):
+    """A module returned its outputs at other places, or under other keys, than the sequential one."""
+
+
 class WrongClaim(NotInSpace):
     """A tensor says of itself what is not so, such as a shape that its parts do not make up."""
 

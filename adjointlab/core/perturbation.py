@@ -10,6 +10,8 @@ from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map
 
+from adjointlab.core.arrays import is_differentiable
+
 __all__ = ["Perturbation"]
 
 _SPARE_BITS = 4
@@ -84,17 +86,24 @@ class Perturbation(TorchDispatchMode):
             # What is written has to be found in these very tensors.
             if not _is_rounded(value) or any(value is each for each in (*written, *statistics)):
                 return value
-            return value * self.factors(value, elementwise, spares_integers)
+            return self.wrong(value, elementwise, spares_integers)
 
         result = func(*tree_map(perturbed, args), **tree_map(perturbed, kwargs))
         for each in filter(_is_rounded, written):
-            each.mul_(self.factors(each, elementwise, spares_integers))
+            each.copy_(self.wrong(each, elementwise, spares_integers))
         return tree_map(perturbed, result)
 
     def unseen(self, value: torch.Tensor, *, elementwise: bool) -> torch.Tensor:
         """A value of an operation that torch does not see."""
         with _disable_current_modes():
-            return value * self.factors(value, elementwise, self.spares_integers)
+            return self.wrong(value, elementwise, self.spares_integers)
+
+    def wrong(self, value: torch.Tensor, elementwise: bool, spares_integers: bool) -> torch.Tensor:
+        """The value with errors; those of the real and the imaginary part of a complex number are independent."""
+        if not value.is_complex():
+            return value * self.factors(value, elementwise, spares_integers)
+        parts = torch.view_as_real(value.resolve_conj())
+        return torch.view_as_complex(parts * self.factors(parts, elementwise, spares_integers))
 
     def factors(self, value: torch.Tensor, elementwise: bool, spares_integers: bool) -> torch.Tensor:
         """Factors near one: of equal values equal ones, or independent ones."""
@@ -144,7 +153,7 @@ def _is_rounded(value: Any) -> bool:
     """Return True for a tensor with values that an operation may have rounded."""
     return (
         isinstance(value, torch.Tensor)
-        and value.is_floating_point()
+        and is_differentiable(value)
         and value.numel() > 0
         # Torch's own stand-ins for zeros have no memory, nor those by which it finds the shape of a sum with them.
         and not (value._is_zerotensor() or value.is_meta)

@@ -32,7 +32,7 @@ _TELLING: Final = 3
 def give_initial_values(module: torch.nn.Module) -> dict[str, NumpyArray] | None:
     """Overwrite the parameters with small integers, and return these by name.
 
-    Returns None, and changes nothing, where a parameter is no tensor of floating-point numbers in memory of the host.
+    Returns None, and changes nothing, where a parameter is no tensor of real or complex numbers in memory of the host.
     """
     import torch
 
@@ -42,18 +42,26 @@ def give_initial_values(module: torch.nn.Module) -> dict[str, NumpyArray] | None
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in owned.values():
-            shape = tuple(parameter.shape)
-            sizes = torch.randint(1, _LARGEST + 1, shape, generator=generator)
-            signs = torch.randint(0, 2, shape, generator=generator) * 2 - 1
-            parameter.copy_(signs * sizes)
+            values = _integers(tuple(parameter.shape), generator)
+            if parameter.is_complex():
+                values = torch.complex(values, _integers(tuple(parameter.shape), generator))
+            parameter.copy_(values)
     return {name: arrays.to_numpy(parameter.detach().clone()) for name, parameter in owned.items()}
+
+
+def _integers(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    import torch
+
+    sizes = torch.randint(1, _LARGEST + 1, shape, generator=generator)
+    signs = torch.randint(0, 2, shape, generator=generator) * 2 - 1
+    return (signs * sizes).double()
 
 
 def _can_be_given(parameter: torch.nn.Parameter) -> bool:
     import torch
 
     is_made = not torch.nn.parameter.is_lazy(parameter)
-    return is_made and parameter.device.type == "cpu" and parameter.is_floating_point()
+    return is_made and parameter.device.type == "cpu" and arrays.is_differentiable(parameter)
 
 
 def has_its_parts(module: torch.nn.Module, space: Space, rank: int, given: Mapping[str, NumpyArray]) -> bool:

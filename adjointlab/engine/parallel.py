@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
+from adjointlab.core import arrays
+from adjointlab.core.arrays import DTYPES
 from adjointlab.core.declaration import SubjectError, require_accepts
-from adjointlab.core.layer import Layer, Prepare, elementwise, outputs_of, prepared
+from adjointlab.core.layer import Layer, Prepare, elementwise, outputs_by_path, prepared, trained
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
 from adjointlab.core.subsets import subset
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import Placement
 
+    from adjointlab.core.layer import OutputPath
     from adjointlab.torch_distributed.parallel import DTensorFunction, Placing
 
 __all__ = [
@@ -38,6 +41,8 @@ __all__ = [
     "require_reductions",
     "sequential_module",
     "shapes_of",
+    "types_of",
+    "zeros_for",
 ]
 
 Parallelize: TypeAlias = "Callable[[Any, DeviceMesh], object]"
@@ -55,6 +60,7 @@ _DECLARATIONS: Final = frozenset(
     {
         "mesh",
         "inputs",
+        "input_dtypes",
         "dtype",
         "training",
         "frozen",
@@ -135,7 +141,7 @@ class ParallelRecipe:
         shape, dtype = as_mesh(parameters["mesh"]), str(parameters.get("dtype", "float64"))
         sharing = self._sharing(shape)
         shapes = shapes_of(parameters["inputs"])
-        outputs = self._outputs(shapes, parameters)
+        outputs = self._outputs(parameters)
         placing = _placing(parameters, shape, sharing, len(shapes), len(outputs))
         module = self.twin(**parameters)
         # DistributedDataParallel refuses a module of which nothing is trained, and so do optimisers.
@@ -146,16 +152,17 @@ class ParallelRecipe:
         given = give_initial_values(module)
         mesh = shape.make_on(comm)
         module = self._parallelized(module, mesh, dtype)
-        made = ParallelModule(module, mesh, placing, shapes, names, self.after_backward)
+        made = ParallelModule(module, mesh, placing, shapes, outputs, names, self.after_backward)
+        requiring_gradients = trained(made)
         if "training" in parameters:
             made.train(bool(parameters["training"]))
         domain = [
-            tensor_on(mesh, placing.of_input(number), size, dtype, f"x{number or ''}")
-            for number, size in enumerate(shapes)
+            tensor_on(mesh, placing.of_input(number), size, element_type, f"x{number or ''}")
+            for number, (size, element_type) in enumerate(zip(shapes, types_of(parameters), strict=True))
         ]
         codomain = [
             tensor_on(mesh, placing.of_output(number), tuple(y.shape), _name(y.dtype), f"y{number or ''}")
-            for number, y in enumerate(outputs)
+            for number, y in enumerate(outputs.values())
         ]
         rounding, reach = declared_tolerance(module, parameters)
         space = made.parameter_space(_placements_by_name(parameters, list(names.parameters), shape))
@@ -180,6 +187,7 @@ class ParallelRecipe:
             else self.accumulates,
             optimizer=self.optimizer,
             steps=self.steps,
+            trained=requiring_gradients,
             initial=given if all(comm.allgather(are_parts)) else None,
         )
 
@@ -192,8 +200,8 @@ class ParallelRecipe:
             raise TypeError(f"parallelize returned {result!r}, and neither a module nor None")
         module = module if result is None else result
         for held in (*module.parameters(), *module.buffers()):  # those that `parallelize` has made
-            if held.is_floating_point() and _name(held.dtype) != dtype:
-                held.data = held.data.to(getattr(torch, dtype))
+            if (wanted := arrays.element_type_in(getattr(torch, dtype), held.dtype)) != held.dtype:
+                held.data = held.data.to(wanted)
         return module
 
     def _sharing(self, mesh: MeshShape) -> dict[int, Reduction]:
@@ -202,14 +210,12 @@ class ParallelRecipe:
         by_dim = {0: given} if isinstance(given, str) else dict(given or {})
         return {mesh.dim(key): how for key, how in by_dim.items()}
 
-    def _outputs(self, shapes: Sequence[tuple[int, ...]], parameters: Parameters) -> tuple[torch.Tensor, ...]:
+    def _outputs(self, parameters: Parameters) -> dict[OutputPath, torch.Tensor]:
         """Results of the sequential module for zeros, which say the shapes of the outputs."""
         import torch
 
-        dtype = getattr(torch, str(parameters.get("dtype", "float64")))
-        inputs = [torch.zeros(shape, dtype=dtype) for shape in shapes]
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            return outputs_of(self.twin(**parameters)(*prepared(self.prepare, *inputs)))
+            return outputs_by_path(self.twin(**parameters)(*prepared(self.prepare, *zeros_for(parameters))))
 
 
 def _placing(
@@ -337,7 +343,7 @@ def sequential_module(
     # What is drawn there, such as a random buffer, is the same in the twin and on all ranks.
     with own_streams():
         module: torch.nn.Module = make(**arguments)
-    module.to(getattr(torch, str(parameters.get("dtype", "float64"))))
+    arrays.convert_module(module, getattr(torch, str(parameters.get("dtype", "float64"))))
     if "training" in parameters:
         module.train(bool(parameters["training"]))
     return module
@@ -353,6 +359,24 @@ def shapes_of(given: Any) -> tuple[tuple[int, ...], ...]:
     if all(isinstance(side, int) for side in given):
         return (tuple(given),)
     return tuple(tuple(shape) for shape in given)
+
+
+def types_of(parameters: Parameters) -> tuple[str, ...]:
+    """Element types of the inputs of a case: those that it gives, and for the others that of the module."""
+    number, given = len(shapes_of(parameters["inputs"])), tuple(parameters.get("input_dtypes", ()))
+    if len(given) > number or not set(given) <= DTYPES.keys():
+        raise SubjectError(
+            f"input_dtypes: {given!r}, and not one of {', '.join(DTYPES)} for each of {counted(number, 'input')}"
+        )
+    return given + (str(parameters.get("dtype", "float64")),) * (number - len(given))
+
+
+def zeros_for(parameters: Parameters) -> list[torch.Tensor]:
+    """Inputs of a case as a whole, of zeros."""
+    import torch
+
+    sizes = zip(shapes_of(parameters["inputs"]), types_of(parameters), strict=True)
+    return [torch.zeros(shape, dtype=getattr(torch, name)) for shape, name in sizes]
 
 
 def _name(dtype: object) -> str:

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from hypothesis.strategies import DrawFn
 
 from adjointlab.checks.check import checks_of
 from adjointlab.checks.verdict import Verdict
+from adjointlab.core import arrays
 from adjointlab.core.layer import Prepare, elementwise
 from adjointlab.core.strategies import grids
 from adjointlab.engine.adapters import Parameters, UserFunction
@@ -72,7 +74,7 @@ def check_parallel(
         parallelize,
         data_parallel=data_parallel,
         after_backward=after_backward,
-        prepare=prepare or (elementwise if callable(inputs) else _legal(_listed(inputs))),
+        prepare=_prepare(inputs, [], prepare),
         optimizer=optimizer,
         steps=steps,
         accumulates=accumulates,
@@ -127,8 +129,7 @@ def check_pipeline(
         loss=loss,
         reduction=reduction,
         after_backward=after_backward,
-        prepare=prepare
-        or (elementwise if callable(inputs) else _legal([*_listed(inputs), *_listed_target(target)])),
+        prepare=_prepare(inputs, _listed_target(target), prepare),
         optimizer=optimizer,
         steps=steps,
         **options,
@@ -166,7 +167,16 @@ def _name(function: object, otherwise: str) -> str:
 def _maker(sequential: Any) -> Callable[..., torch.nn.Module]:
     import torch
 
-    return (lambda: copy.deepcopy(sequential)) if isinstance(sequential, torch.nn.Module) else sequential
+    return partial(_copied, sequential) if isinstance(sequential, torch.nn.Module) else sequential
+
+
+def _copied(module: torch.nn.Module) -> torch.nn.Module:
+    copies: dict[int, Any] = {}
+    copied = copy.deepcopy(module, copies)
+    # torch does not copy what a parameter is marked with, such as Megatron's `sequence_parallel`.
+    for own, given in zip(copied.parameters(), module.parameters(), strict=True):
+        own.__dict__.update(copy.deepcopy(given.__dict__, copies))
+    return copied
 
 
 def _meshes(
@@ -209,26 +219,47 @@ def _listed_target(target: torch.Tensor | None) -> list[torch.Tensor]:
 
 
 def _shapes(examples: Sequence[torch.Tensor]) -> dict[str, object]:
-    return {"inputs": [tuple(example.shape) for example in examples]}
+    types = ["complex128" if example.is_complex() else "float64" for example in examples]
+    of_types = {"input_dtypes": types} if "complex128" in types else {}
+    return {"inputs": [tuple(example.shape) for example in examples], **of_types}
 
 
-def _legal(examples: Sequence[torch.Tensor]) -> Prepare:
-    """Drawn numbers as integers between 0 and the largest of the example where that holds integers, such as indices."""
-    if all(example.is_floating_point() for example in examples):
-        return elementwise
+def _prepare(inputs: Inputs, targets: Sequence[torch.Tensor], prepare: Prepare | None) -> Prepare:
+    """The preparation that is given, of drawn numbers of the element types of examples; else the one that makes legal integers of them."""
+    if callable(inputs):
+        return prepare or elementwise
+    examples = [*_listed(inputs), *targets]
+    if all(map(arrays.is_differentiable, examples)):
+        return prepare or elementwise
+    converted = [_converter(example, is_legal=prepare is None) for example in examples]
 
-    def prepare(*drawn: Any) -> Sequence[Any]:
-        # The remainder of truth values is of integers, and a mask has to stay one.
-        return [
-            x
-            if example.is_floating_point()
-            else x.to(example.dtype)
-            .remainder(max(1, int(example.max()) + 1) if example.numel() else 1)
-            .to(example.dtype)
-            for x, example in zip(drawn, examples, strict=True)
-        ]
+    def prepared_as_examples(*drawn: Any) -> Sequence[Any]:
+        like_examples = [convert(x) for convert, x in zip(converted, drawn, strict=True)]
+        return like_examples if prepare is None else prepare(*like_examples)
 
-    return prepare
+    return prepared_as_examples
+
+
+def _converter(example: torch.Tensor, *, is_legal: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The function that makes integers, such as indices, of drawn numbers where the example holds integers.
+
+    Legal ones lie between 0 and the largest of the example, or are among its negative ones, such as the -100 of a loss that ignores it.
+    """
+    if arrays.is_differentiable(example):
+        return lambda drawn: drawn
+    if not is_legal:
+        return lambda drawn: drawn.to(example.dtype)
+    own = sorted({int(each) for each in example.flatten()}) or [0]
+    negative = [each for each in own if each < 0]
+    number = max(own[-1] + 1, 0)
+
+    def legal(drawn: torch.Tensor) -> torch.Tensor:
+        index = drawn.long().remainder(number + len(negative))
+        for position, value in enumerate(negative):
+            index = index.masked_fill(index == number + position, value)
+        return index.to(example.dtype)
+
+    return legal
 
 
 def _text(result: SearchResult) -> str:

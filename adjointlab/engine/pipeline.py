@@ -7,11 +7,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from adjointlab.core.arrays import dtype_name
-from adjointlab.core.layer import Layer, Prepare, elementwise, prepared
+from adjointlab.core.layer import Layer, Prepare, elementwise, prepared, trained
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import Parameters, UserFunction, declared_tolerance
-from adjointlab.engine.parallel import MakeOptimizer, Reduction, freeze, sequential_module, shapes_of
+from adjointlab.engine.parallel import (
+    MakeOptimizer,
+    Reduction,
+    freeze,
+    sequential_module,
+    shapes_of,
+    types_of,
+    zeros_for,
+)
 from adjointlab.typing import Communicator
 
 if TYPE_CHECKING:
@@ -25,7 +33,18 @@ MakePipeline: TypeAlias = Callable[..., object]
 """Makes the schedule of this rank of a module, and of the arguments that a case has for it."""
 
 _DECLARATIONS: Final = frozenset(
-    {"inputs", "target", "pipeline", "dtype", "training", "frozen", "input_gradient", "rounding", "reach"}
+    {
+        "inputs",
+        "input_dtypes",
+        "target",
+        "pipeline",
+        "dtype",
+        "training",
+        "frozen",
+        "input_gradient",
+        "rounding",
+        "reach",
+    }
 )
 """Entries of a case that are no arguments of the sequential module."""
 
@@ -55,9 +74,8 @@ class PipelineRecipe:
         from adjointlab.torch_distributed.parallel import Names
         from adjointlab.torch_distributed.pipelines import PipelineStep, Placement, fault_of
 
-        dtype = str(parameters.get("dtype", "float64"))
         inputs, target = shapes_of(parameters["inputs"]), self._target(parameters)
-        outputs = self._results(parameters, inputs, target)
+        outputs = self._results(parameters, target)
         module = sequential_module(self.sequential, parameters, _DECLARATIONS)
         frozen = freeze(module, parameters.get("frozen", 0), leaves_one=True)
         names = Names.of(module)
@@ -74,7 +92,7 @@ class PipelineRecipe:
         )
         if "training" in parameters:
             made.train(bool(parameters["training"]))
-        domain = _domain(placement, inputs, target, dtype)
+        domain = _domain(placement, parameters, target)
         by_inputs = bool(parameters.get("input_gradient", False))
         without_gradient = {tensor.name for tensor in domain.tensors[-1 if by_inputs else 0 :]}
         rounding, reach = declared_tolerance(module, parameters)
@@ -95,6 +113,7 @@ class PipelineRecipe:
             needs_all_outputs=True,  # only the loss has a gradient
             optimizer=self.optimizer,
             steps=self.steps,
+            trained=trained(made),
         )
 
     def _stages(self, module: torch.nn.Module, parameters: Parameters) -> tuple[Stages | None, RankStages]:
@@ -120,39 +139,34 @@ class PipelineRecipe:
 
         if "target" in parameters:
             return tuple(parameters["target"])
-        dtype = getattr(torch, str(parameters.get("dtype", "float64")))
-        inputs = [torch.zeros(shape, dtype=dtype) for shape in shapes_of(parameters["inputs"])]
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             result = sequential_module(self.sequential, parameters, _DECLARATIONS)(
-                *prepared(self.prepare, *inputs, torch.zeros(0))[:-1]
+                *prepared(self.prepare, *zeros_for(parameters), torch.zeros(0))[:-1]
             )
         return tuple(as_tuple(result)[0].shape)
 
-    def _results(
-        self, parameters: Parameters, inputs: tuple[tuple[int, ...], ...], target: tuple[int, ...]
-    ) -> tuple[torch.Tensor, ...]:
+    def _results(self, parameters: Parameters, target: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
         """Loss and outputs of the sequential step for zeros, which say the shapes."""
         import torch
 
         dtype = getattr(torch, str(parameters.get("dtype", "float64")))
-        zeros = [torch.zeros(shape, dtype=dtype) for shape in (*inputs, target)]
+        zeros = [*zeros_for(parameters), torch.zeros(target, dtype=dtype)]
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             results: tuple[torch.Tensor, ...] = self.twin(**parameters)(*prepared(self.prepare, *zeros))
             return results
 
 
-def _domain(
-    placement: Placement, inputs: Sequence[tuple[int, ...]], target: tuple[int, ...], dtype: str
-) -> Space:
+def _domain(placement: Placement, parameters: Parameters, target: tuple[int, ...]) -> Space:
     """The inputs, on the first stage's rank, and the target, on the last one's."""
     from adjointlab.torch_distributed.pipelines import held_by
 
+    inputs = zip(shapes_of(parameters["inputs"]), types_of(parameters), strict=True)
     return Space(
         *(
             held_by([placement.first], shape, dtype, f"x{number or ''}")
-            for number, shape in enumerate(inputs)
+            for number, (shape, dtype) in enumerate(inputs)
         ),
-        held_by([placement.last], target, dtype, "target"),
+        held_by([placement.last], target, str(parameters.get("dtype", "float64")), "target"),
     )
 
 

@@ -21,7 +21,13 @@ from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent, unjudged
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError, require_accepts, takes
-from adjointlab.core.operator import NotInSpace, ParameterMisplaced, ParameterNotInSpace, WrongClaim
+from adjointlab.core.operator import (
+    NotInSpace,
+    OtherOutputs,
+    ParameterMisplaced,
+    ParameterNotInSpace,
+    WrongClaim,
+)
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import BOUNDS, Parameters, UserFunction
 from adjointlab.engine.case import Case
@@ -199,6 +205,7 @@ REPLACED = "functions replaced"
 _OUTSIDE: Final = (
     (WrongClaim, "a tensor is not what it claims to be"),
     (ParameterMisplaced, "a rank has other elements of a parameter than are its part"),
+    (OtherOutputs, "the layer does not return its outputs as the sequential one does"),
     (ParameterNotInSpace, "a parameter is not in its declared space"),
     (NotInSpace, "an output is not in its declared space"),
 )

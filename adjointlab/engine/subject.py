@@ -364,7 +364,8 @@ class _SubjectDecorators:
 
         - ``inputs``, the global shape of the input, or a list of several;
         - ``mesh``, its extents, or extents by name (default: all ranks in one dimension);
-        - ``dtype`` (default: "float64", into which the module is converted) and ``training``;
+        - ``dtype`` (default: "float64", into which the module is converted) and ``training``; ``input_dtypes``, one for each input that is
+          of another element type, such as "complex128";
         - ``dtensors``, if inputs are handed over as DTensors (default `False`);
         - ``input_placements`` and ``output_placements``, a list of placements on the mesh for each, where plain tensors are no copies; and
           ``parameter_placements``, one by name, for plain parameters that are no copies;
@@ -410,7 +411,7 @@ class _SubjectDecorators:
         the whole batch, with losses of microbatches that the schedule averages (`reduction` "mean", as torch does by default) or adds up
         ("sum", with ``scale_grads=False``). The dictionary of a case has
 
-        - ``inputs``, the shape of the input of a batch, or a list of several;
+        - ``inputs``, the shape of the input of a batch, or a list of several, and ``input_dtypes``, as in :meth:`parallel`;
         - ``target``, that of the target (default: the shape of the output);
         - ``pipeline``, the arguments of `pipeline` beside the module: ``adjointlab.strategies.pipelines(ranks)`` draws a schedule,
           where the module is cut, and a number of microbatches;

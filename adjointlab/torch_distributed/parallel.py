@@ -19,8 +19,8 @@ from torch.distributed.tensor import DTensor, Placement, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from adjointlab.core.arrays import dtype_name
-from adjointlab.core.layer import outputs_of
-from adjointlab.core.operator import WrongClaim, as_tuple
+from adjointlab.core.layer import OutputPath, outputs_by_path
+from adjointlab.core.operator import OtherOutputs, WrongClaim, as_tuple
 from adjointlab.core.placements import placed
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.spelling import described_type
@@ -106,7 +106,10 @@ class NamedModule(nn.Module):
 
 
 class ParallelModule(NamedModule):
-    """The `module` that was made of a sequential one, whose parameters and buffers have the `names` given, on plain local tensors."""
+    """The `module` that was made of a sequential one, whose parameters and buffers have the `names` given, on plain local tensors.
+
+    `outputs` are the paths of the tensors that the sequential one returns, in their order. Calls raise :class:`OtherOutputs` for others.
+    """
 
     def __init__(
         self,
@@ -114,6 +117,7 @@ class ParallelModule(NamedModule):
         mesh: DeviceMesh,
         placing: Placing,
         shapes: Sequence[Sequence[int]],
+        outputs: Collection[OutputPath],
         names: Names,
         synchronize: Callable[[nn.Module], object] | None = None,
     ) -> None:
@@ -121,6 +125,7 @@ class ParallelModule(NamedModule):
         parameters = {name: module.get_parameter(path) for name, path in path_of.parameters.items()}
         super().__init__(module, parameters, path_of.buffers, synchronize)
         self._mesh, self._placing, self._shapes, self._path_of = mesh, placing, shapes, path_of
+        self._outputs = tuple(outputs)
 
     @property
     def is_data_parallel(self) -> bool:
@@ -128,8 +133,12 @@ class ParallelModule(NamedModule):
         return any(isinstance(part, DistributedDataParallel) for part in self.made.modules())
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        outputs = outputs_of(self.made(*map(self._given, range(len(inputs)), inputs)))
-        return tuple(map(self._received, range(len(outputs)), outputs))
+        outputs = outputs_by_path(self.made(*map(self._given, range(len(inputs)), inputs)))
+        if outputs.keys() != set(self._outputs):
+            raise OtherOutputs(
+                f"tensors are returned at {_places(outputs)}, and by the sequential module at {_places(self._outputs)}"
+            )
+        return tuple(self._received(number, outputs[path]) for number, path in enumerate(self._outputs))
 
     def _given(self, number: int, local: torch.Tensor) -> torch.Tensor:
         if not self._placing.gives_dtensors:
@@ -178,6 +187,10 @@ class ParallelModule(NamedModule):
                 f'share it, with parameter_placements={{"{name}": [Shard(0)]}}'
             )
         return tensor_on(self._mesh, placements, shape, dtype_name(held), name)
+
+
+def _places(paths: Iterable[OutputPath]) -> str:
+    return ", ".join("".join(f"[{each!r}]" for each in path) for path in paths) or "no place"
 
 
 class DTensorFunction(nn.Module):

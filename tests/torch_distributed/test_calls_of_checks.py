@@ -18,7 +18,7 @@ from adjointlab.checks.verdict import coherent, incoherent
 from adjointlab.core.layer import elementwise
 from adjointlab.engine import parallel_check
 from adjointlab.engine.case import Case
-from adjointlab.engine.parallel_check import _legal, _meshes, _text
+from adjointlab.engine.parallel_check import _meshes, _prepare, _text
 from adjointlab.engine.search import Budget, SearchResult
 
 pytestmark = pytest.mark.mpi_skip
@@ -76,7 +76,7 @@ def test_a_parallel_module_is_declared_as_it_is_given(declared: Declared, world:
     al.check_parallel(
         MODEL,
         parallelize,
-        [FLOATS, INDICES],
+        [FLOATS, FLOATS],
         mesh={"dp": 3, "tp": 2},
         data_parallel={"dp": "sum"},
         after_backward=after,
@@ -99,8 +99,13 @@ def test_a_parallel_module_is_declared_as_it_is_given(declared: Declared, world:
         "name": "parallelize",
         "ranks": (6,),
     }
-    assert drawn(declared.draws, 6) == {"mesh": {"dp": 3, "tp": 2}, "inputs": [(4, 3), (2, 2)]}
+    assert drawn(declared.draws, 6) == {"mesh": {"dp": 3, "tp": 2}, "inputs": [(4, 3), (4, 3)]}
     assert (declared.budget, declared.world) == (Budget(7, ranks=6, seed=11), world)
+
+
+def test_complex_examples_have_inputs_of_complex_numbers(declared: Declared) -> None:
+    al.check_parallel(MODEL, parallelize, [INDICES, FLOATS.to(torch.complex64)])
+    assert drawn(declared.draws, 3)["input_dtypes"] == ["float64", "complex128"]
 
 
 def test_a_parallel_module_has_twenty_cases_on_one_mesh_dimension_by_default(declared: Declared) -> None:
@@ -237,18 +242,31 @@ def test_all_meshes_of_the_names_are_drawn(extents: tuple[int, ...]) -> None:
         (torch.tensor([2], dtype=torch.int32), [0, 0, 1, 2]),
         (torch.tensor([False]), [False] * 4),
         (torch.tensor([True]), [True, False, True, True]),
+        (torch.tensor([0, 2, -100, 1]), [1, 0, 1, 1]),
+        (torch.tensor([-100, -1]), [-1, -100, -1, -1]),
+        (torch.tensor([2**40]), [2**40 - 2, 0, 1, 5]),
     ],
 )
 def test_drawn_numbers_become_such_as_the_example_holds(example: torch.Tensor, legal: list[Any]) -> None:
     values = torch.tensor([-3.0, 0.0, 1.0, 5.5], dtype=torch.float64)
-    untouched, changed = _legal([torch.zeros(1), example])(values, values)
+    untouched, changed = _prepare(torch.zeros(1), [example], None)(values, values)
     assert untouched.equal(values)
     assert changed.tolist() == legal
     assert changed.dtype == (torch.float64 if example.is_floating_point() else example.dtype)
 
 
 def test_floating_point_numbers_are_taken_as_they_are_drawn() -> None:
-    assert _legal([torch.zeros(1), torch.zeros(1, dtype=torch.bfloat16)]) is elementwise
+    assert _prepare(torch.zeros(1), [torch.zeros(1, dtype=torch.bfloat16)], None) is elementwise
+
+
+def test_a_preparation_gets_drawn_numbers_of_the_element_type_of_the_example() -> None:
+    def doubled(x: Any, y: Any) -> Any:
+        return 2 * x, 2 * y
+
+    values = torch.tensor([-3.0, 0.5, 4.0], dtype=torch.float64)
+    prepared = _prepare([torch.zeros(1), torch.tensor([0, 6])], [], doubled)(values, values)
+    assert [x.tolist() for x in prepared] == [[-6.0, 1.0, 8.0], [-6, 0, 8]]
+    assert prepared[1].dtype == torch.int64
 
 
 @pytest.mark.parametrize(("ranks", "of_its_own"), [(3, 3), (None, 4)])

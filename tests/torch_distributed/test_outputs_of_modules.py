@@ -81,6 +81,95 @@ def test_a_model_that_returns_a_dictionary_is_judged(check: str) -> None:
     assert not wrong.is_coherent
 
 
+class Returning(nn.Module):
+    """Returns what `returned` makes of its output."""
+
+    def __init__(self, returned: Any) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.returned = returned
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.returned(self.linear(x))
+
+
+def verdict_on(sequential: Any, parallel: Any) -> Any:
+    def changed(module: nn.Module, mesh: Any) -> Any:
+        module.returned = parallel
+
+    @al.subject.parallel(lambda: Returning(sequential), changed)
+    def subject(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(2, 3))
+
+    return investigate(al.SimulatedWorld(2), subject, "sequential", Budget(5, seed=1)).verdict
+
+
+@pytest.mark.parametrize(
+    ("sequential", "parallel"),
+    [
+        (lambda y: {"logits": y, "aux": 2 * y}, lambda y: {"aux": 2 * y, "logits": y}),
+        (lambda y: (y, None), lambda y: (y,)),
+        (lambda y: y, lambda y: [y]),
+        (lambda y: (y, {"aux": [y]}), lambda y: [y, {"aux": (y, None)}]),
+    ],
+)
+def test_outputs_are_compared_key_by_key(sequential: Any, parallel: Any) -> None:
+    assert verdict_on(sequential, parallel).is_coherent
+
+
+@pytest.mark.parametrize(
+    ("sequential", "parallel", "told"),
+    [
+        (lambda y: (y, None), lambda y: (None, y), "[1], and by the sequential module at [0]"),
+        (
+            lambda y: {"logits": y},
+            lambda y: {"loss": y},
+            "['loss'], and by the sequential module at ['logits']",
+        ),
+        (lambda y: y, lambda y: (y, y), "[0], [1], and by the sequential module at [0]"),
+        (lambda y: y, lambda y: (None,), "no place, and by the sequential module at [0]"),
+    ],
+)
+def test_outputs_at_other_places_are_found(sequential: Any, parallel: Any, told: str) -> None:
+    verdict = verdict_on(sequential, parallel)
+    assert verdict.headline == "the layer does not return its outputs as the sequential one does"
+    assert dict(verdict.lines)["error"] == f"tensors are returned at {told}"
+
+
+def test_values_under_each_others_keys_are_found() -> None:
+    verdict = verdict_on(lambda y: {"logits": y, "aux": 2 * y}, lambda y: {"aux": y, "logits": 2 * y})
+    assert verdict.headline == "the layer's outputs are not the sequential ones"
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int16])
+@pytest.mark.parametrize("check", ["sequential", "gradients", "jacobian"])
+def test_outputs_and_buffers_of_small_integers_are_compared(dtype: torch.dtype, check: str) -> None:
+    class Masked(nn.Module):
+        threshold = 0.0
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 4)
+            self.register_buffer("mask", torch.tensor([1, 0, 1, 1]).to(dtype))
+
+        def forward(self, x: torch.Tensor) -> Any:
+            y = self.linear(x)
+            return y * self.get_buffer("mask"), (y > self.threshold).to(dtype)
+
+    def status(parallelize: Any) -> bool:
+        @al.subject.parallel(Masked, parallelize)
+        def subject(draw: Any, ranks: int) -> dict[str, Any]:
+            return dict(inputs=(2, 3))
+
+        return investigate(al.SimulatedWorld(2), subject, check, Budget(4, seed=1)).verdict.is_coherent
+
+    def by_another_threshold(module: Any, mesh: Any) -> None:
+        module.threshold = 5.0
+
+    assert status(lambda module, mesh: None)
+    assert status(by_another_threshold) == (check == "jacobian")
+
+
 def test_what_a_function_returns_beyond_its_codomain_is_named() -> None:
     def doubled(comm: Any, x: torch.Tensor) -> Any:
         return 2 * x, None

@@ -53,7 +53,7 @@ def derivatives(
     """
     ahead, behind = zip(*((evaluate(step), evaluate(-step)) for step in _STEPS), strict=True)
     return [
-        _derivative([a[n] for a in ahead], [b[n] for b in behind], np.asarray(here, dtype=float), noise)
+        _derivative([a[n] for a in ahead], [b[n] for b in behind], _wide(here), noise)
         for n, here in enumerate(at_point)
     ]
 
@@ -65,8 +65,8 @@ def _derivative(
     noise: Callable[[float], float],
 ) -> Estimate:
     if not here.size:
-        return Estimate(here, here)
-    ahead, behind = ([np.asarray(a, dtype=float) for a in each] for each in (ahead, behind))
+        return Estimate(here, np.zeros(here.shape))
+    ahead, behind = ([_wide(a) for a in each] for each in (ahead, behind))
     rounding = [
         noise(max(float(np.abs(a).max()) for a in (f, b, here))) / step for f, b, step in _each(ahead, behind)
     ]
@@ -101,6 +101,11 @@ def _each(
     ahead: Sequence[NumpyArray], behind: Sequence[NumpyArray]
 ) -> list[tuple[NumpyArray, NumpyArray, float]]:
     return list(zip(ahead, behind, _STEPS, strict=True))
+
+
+def _wide(array: NumpyArray) -> NumpyArray:
+    """The numbers in double precision."""
+    return np.asarray(array, dtype=complex if np.iscomplexobj(array) else float)
 
 
 def _better(one: Estimate, other: Estimate) -> Estimate:

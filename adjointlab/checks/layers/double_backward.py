@@ -39,6 +39,7 @@ from adjointlab.checks.layers.twin import (
     tolerance_of,
     with_expected,
 )
+from adjointlab.core import arrays
 from adjointlab.core.vectors import Draw
 from adjointlab.worlds.backward import BackwardPass
 
@@ -100,7 +101,7 @@ def _second_derivatives(context: CheckContext, version: ModuleUnderTest) -> dict
     directions = [*version.tensors(layer.domain, along), *version.tensors(layer.parameters, along)]
     by_cotangents = seed % 2 == 1
     for leaf in (*inputs, *parameters, *(cotangents if by_cotangents else ())):
-        leaf.requires_grad_(leaf.is_floating_point()).grad = None
+        leaf.requires_grad_(arrays.is_differentiable(leaf)).grad = None
     outputs = version(inputs)
     with_graph, of_those = reached(outputs, cotangents)
     wanted = [

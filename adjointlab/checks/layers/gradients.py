@@ -14,6 +14,7 @@ from adjointlab.checks.layers.own_part import is_of_own_part
 from adjointlab.checks.layers.passes import plainer_seeds
 from adjointlab.checks.layers.twin import PassObservation, TwinCheck, twin_passes
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.core import arrays
 from adjointlab.core.layer import outputs_of
 
 if TYPE_CHECKING:
@@ -74,11 +75,13 @@ class GradcheckCheck(Check[str]):
         twin, keys = SequentialTwin(context), pass_keys(context, 0)
         twin.fill_parameters(keys["parameters"])
         # gradcheck's differences need double precision.
-        twin.module.double()
+        arrays.convert_module(twin.module, torch.float64)
         frozen = twin.layer.frozen or frozenset()
         drawn = zip(twin.layer.domain.tensors, twin.inputs(keys["inputs"]), strict=True)
         leaves = [
-            x.double().requires_grad_(tensor.name not in frozen) if x.is_floating_point() else x
+            x.to(arrays.element_type_in(torch.float64, x.dtype)).requires_grad_(tensor.name not in frozen)
+            if arrays.is_differentiable(x)
+            else x
             for tensor, x in drawn
         ]
 

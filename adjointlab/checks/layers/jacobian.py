@@ -43,6 +43,7 @@ from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoheren
 from adjointlab.core import arrays
 from adjointlab.core.space import Space
 from adjointlab.core.vectors import ZERO, Draw, Exact, NotFinite, local_values, pair_local
+from adjointlab.typing import Array
 from adjointlab.worlds.forward_mode import dual_level
 
 if TYPE_CHECKING:
@@ -231,11 +232,16 @@ def _pushed_forward(
         raise
 
 
+def _paired_as_real(space: Space, x: Sequence[Array], g: Sequence[Array], rank: int) -> Exact:
+    """This rank's part of the real inner product: torch's gradients are adjoint in it, of functions that are not complex-linear too."""
+    return Exact(pair_local(space, x, g, rank).real)
+
+
 def _paired(
     estimates: Sequence[Estimate], codomain: Space, cotangents: Sequence[torch.Tensor], rank: int
 ) -> Differences:
     return Differences(
-        pair_local(codomain, [each.value for each in estimates], cotangents, rank),
+        _paired_as_real(codomain, [each.value for each in estimates], cotangents, rank),
         max((float(each.error.max(initial=0.0)) for each in estimates), default=0.0),
         sum(float(abs(w).sum()) for w in cotangents),
     )
@@ -248,7 +254,7 @@ _Paired: TypeAlias = "tuple[Space, Sequence[torch.Tensor], Sequence[torch.Tensor
 def _products(pairs: Sequence[_Paired], rank: int) -> list[Exact]:
     """This rank's part of the inner product of each pair; empty if one is not finite."""
     try:
-        return [pair_local(space, a, b, rank) if space.tensors else ZERO for space, a, b in pairs]
+        return [_paired_as_real(space, a, b, rank) if space.tensors else ZERO for space, a, b in pairs]
     except NotFinite:  # for the judge, unless the twin's are not finite either
         return []
 
@@ -289,8 +295,10 @@ def _pairing_of_twin(context: CheckContext) -> TwinPairing:
         twin = SequentialTwin(context)
         point = Point(twin, twin.inputs(keys["inputs"]), keys["parameters"])
         cotangents = twin.tensors(layer.codomain.dual, keys["cotangents"])
-        by_inputs, by_parameters = point.pulled_back(point.outputs(point.inputs), cotangents)
-        return {"inputs": values(by_inputs), "parameters": values(by_parameters)}
+        outputs = point.outputs(point.inputs)
+        by_inputs, by_parameters = point.pulled_back(outputs, cotangents)
+        # Of outputs that are not finite nobody says what their derivatives are.
+        return {"outputs": values(outputs), "inputs": values(by_inputs), "parameters": values(by_parameters)}
 
     results, allowances = results_of_twin(context, run)
     product = ZERO
@@ -303,7 +311,7 @@ def _pairing_of_twin(context: CheckContext) -> TwinPairing:
         for rank in sorted(space.ranks):
             along = [local_values(space, position, rank, draw) for position in range(len(space.tensors))]
             parts = [held(t.dual, whole, rank) for t, whole in zip(space.tensors, results[name], strict=True)]
-            product = product + pair_local(space, along, parts, rank)
+            product = product + _paired_as_real(space, along, parts, rank)
             weights[name] += [float(abs(v).sum()) for v in along]
     return TwinPairing(product, allowances, {name: each.tolist() for name, each in weights.items()})
 

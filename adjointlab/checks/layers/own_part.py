@@ -50,7 +50,7 @@ def _stayed(
     for position, tensor in enumerate(own.space.tensors):
         if LocalType.PARTIAL in tensor.types or tensor.name in (own.without or ()):
             continue  # a summand is right or wrong beside the others alone
-        if tensor.element.kind != "real" or not tensor.layout.partition.is_active(rank):
+        if tensor.element.is_integer or not tensor.layout.partition.is_active(rank):
             continue
         got, got_after = own.actual[position], after.actual[position]
         want, want_after = leader.expected[rank][position], leader_after.expected[rank][position]

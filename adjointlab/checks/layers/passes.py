@@ -84,7 +84,7 @@ class PassPlan:
     def in_loss(self, layer: Layer) -> tuple[bool, ...]:
         """For each output, whether the loss depends on it."""
         outputs = layer.codomain.tensors
-        with_gradient = [number for number, tensor in enumerate(outputs) if tensor.element.kind == "real"]
+        with_gradient = [number for number, tensor in enumerate(outputs) if not tensor.element.is_integer]
         left_out = subset(with_gradient, self.left_out, leaves_one=True) if self.left_out else ()
         return tuple(number not in left_out for number in range(len(outputs)))
 
@@ -205,7 +205,7 @@ def _evaluate(
 def _require_gradients(version: ModuleUnderTest, differentiated: frozenset[str] | None) -> None:
     for tensor, parameter in zip(version.layer.parameters.tensors, version.parameters(), strict=True):
         wanted = differentiated is None or tensor.name in differentiated
-        parameter.requires_grad_(wanted and parameter.is_floating_point())
+        parameter.requires_grad_(wanted and arrays.is_differentiable(parameter))
 
 
 def _drawn(
@@ -294,4 +294,4 @@ def _placed(tensor: torch.Tensor, memory: str, order: str | None) -> Placed:
 def _leaf(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     """Return a leaf of the graph in the tensor's memory."""
     leaf = tensor.detach()
-    return leaf.requires_grad_(requires_grad) if leaf.is_floating_point() else leaf
+    return leaf.requires_grad_(requires_grad) if arrays.is_differentiable(leaf) else leaf

@@ -26,11 +26,13 @@ class Point:
 
     def __init__(self, version: ModuleUnderTest, inputs: Sequence[torch.Tensor], key: Draw) -> None:
         self.version = version
-        self.inputs = [x.requires_grad_() if x.is_floating_point() else x for x in inputs]
+        self.inputs = [x.requires_grad_() if arrays.is_differentiable(x) else x for x in inputs]
         version.fill_parameters(key)
         frozen = version.layer.frozen or frozenset()
         for tensor, parameter in zip(version.layer.parameters.tensors, version.parameters(), strict=True):
-            parameter.requires_grad_(parameter.is_floating_point() and tensor.name not in frozen).grad = None
+            parameter.requires_grad_(
+                arrays.is_differentiable(parameter) and tensor.name not in frozen
+            ).grad = None
         self.parameters: list[torch.Tensor] = []
         self.buffers = {name: value.clone() for name, value in version.module.named_buffers()}
 
@@ -57,7 +59,7 @@ class Point:
         import torch
 
         return [
-            v if x.is_floating_point() else torch.zeros_like(x)
+            v if arrays.is_differentiable(x) else torch.zeros_like(x)
             for x, v in zip(self.inputs, directions, strict=True)
         ]
 
@@ -88,7 +90,7 @@ class Point:
         from torch.autograd import forward_ad
 
         def dual(p: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            if not p.is_floating_point():
+            if not arrays.is_differentiable(p):
                 return p
             made: torch.Tensor = forward_ad.make_dual(p.detach(), in_shape_of(p, v))  # type: ignore[no-untyped-call]
             return made
@@ -113,7 +115,7 @@ class Point:
             with torch.no_grad():
                 outputs = self.elsewhere(
                     [
-                        p + step * v if p.is_floating_point() else p
+                        p + step * v if arrays.is_differentiable(p) else p
                         for p, v in zip(self.inputs, along_inputs, strict=True)
                     ],
                     [
@@ -134,6 +136,6 @@ def unit_roundoff(layer: Layer) -> float:
         tensor.element.precision
         for space in spaces
         for tensor in space.tensors
-        if tensor.element.kind != "integer"
+        if not tensor.element.is_integer
     ]
     return 2.0 ** -min(precisions, default=53)

@@ -27,6 +27,8 @@ def repeated_hint(
     The `parameters` are as all ranks should hold them. Differences up to `allowed` are none.
     """
     got, want = summed(output, actual), summed(output, expected)
+    if output.element.is_integer:  # to which no parameter is added
+        return None
     for name, dim, values in _terms(output.layout, *parameters):
         terms = {rank: _along(values, output.layout, rank, dim) for rank in got}
         if (times := _multiple(got, want, terms, allowed)) is not None:

@@ -199,10 +199,12 @@ def _is_small(difference: float, array: NumpyArray) -> bool:
 
 def _difference(result: NumpyArray, perturbed: NumpyArray) -> float:
     """The largest difference of an element that is finite; infinite where an error makes a NaN or an infinity of it."""
-    if result.shape != perturbed.shape or not result.size or result.dtype.kind != "f":
+    if result.shape != perturbed.shape or not result.size or result.dtype.kind not in "fc":
         return 0.0
     finite = np.isfinite(result)
-    difference = abs(result[finite].astype(float) - perturbed[finite])
+    difference = abs(
+        result[finite].astype(complex if result.dtype.kind == "c" else float) - perturbed[finite]
+    )
     return float(np.where(np.isnan(difference), np.inf, difference).max(initial=0.0))
 
 
@@ -212,7 +214,7 @@ def _largest(array: NumpyArray) -> float:
 
 
 def _epsilon(array: NumpyArray) -> float:
-    return float(np.finfo(array.dtype).eps) if array.dtype.kind == "f" else 0.0
+    return float(np.finfo(array.dtype).eps) if array.dtype.kind in "fc" else 0.0
 
 
 _RandomStates: TypeAlias = "tuple[object, Any, torch.Tensor]"

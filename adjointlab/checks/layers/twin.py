@@ -256,9 +256,9 @@ def _twin_results(
         nonlocal frozen
         twin = SequentialTwin(context)
         if context.layer.trained is not None:
-            frozen = frozenset(tensor.name for tensor in context.layer.parameters.tensors) - trained(
-                twin.module
-            )
+            names = frozenset(tensor.name for tensor in twin.layer.parameters.tensors)
+            # What the case freezes, it freezes in the module of which the layer is made.
+            frozen = names - (trained(twin.module) - (twin.layer.frozen or frozenset()))
         passes = run_passes(twin, plan, context, None)
         return {
             f"pass {number}, {name}": local
@@ -289,7 +289,7 @@ def _comparison(
     without = frozenset(
         tensor.name
         for tensor in space.tensors
-        if tensor.name not in differentiated or tensor.element.kind != "real"
+        if tensor.name not in differentiated or tensor.element.is_integer
     )
     return Comparison(kind.name, space, local, tolerance, without, not_finite=not_finite)
 

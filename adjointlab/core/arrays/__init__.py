@@ -67,6 +67,9 @@ from adjointlab.core.arrays.memory import (
 )
 from adjointlab.core.arrays.rank_streams import rank_context
 from adjointlab.core.arrays.torch_tensors import (
+    convert_module,
+    element_type_in,
+    is_differentiable,
     is_dtensor,
     local_gradient,
     local_part,
@@ -88,6 +91,7 @@ __all__ = [
     "beside",
     "clear",
     "conjugate",
+    "convert_module",
     "copy",
     "copy_all",
     "copy_into",
@@ -95,6 +99,7 @@ __all__ = [
     "dtype",
     "dtype_name",
     "dtype_of",
+    "element_type_in",
     "elementwise",
     "empty",
     "empty_with_views",
@@ -104,6 +109,7 @@ __all__ = [
     "in_numpy",
     "installed",
     "is_array",
+    "is_differentiable",
     "is_dtensor",
     "is_on_device",
     "is_row_major",

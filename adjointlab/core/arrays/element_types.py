@@ -31,6 +31,16 @@ class Dtype:
         return self.kind == "integer"
 
     @property
+    def is_unsigned(self) -> bool:
+        """True for an integer type that has no numbers below zero; truth values are 0 and 1."""
+        return self.name in ("uint8", "bool")
+
+    @property
+    def largest_integer(self) -> int:
+        """The largest number of an integer type."""
+        return (1 << self.precision) - 1
+
+    @property
     def in_numpy(self) -> str:
         """The NumPy type that holds all values: of bfloat16, which NumPy lacks, float32."""
         return "float32" if self.name == "bfloat16" else self.name
@@ -49,6 +59,10 @@ DTYPES = {
         Dtype("complex64", "complex", 24, 8, "float32"),
         Dtype("int64", "integer", 63, 8, "int64"),
         Dtype("int32", "integer", 31, 4, "int32"),
+        Dtype("int16", "integer", 15, 2, "int16"),
+        Dtype("int8", "integer", 7, 1, "int8"),
+        Dtype("uint8", "integer", 8, 1, "uint8"),
+        Dtype("bool", "integer", 1, 1, "bool"),
     )
 }
 

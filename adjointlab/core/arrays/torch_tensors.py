@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adjointlab.core.arrays.devices import installed
 
-__all__ = ["is_dtensor", "local_gradient", "local_part", "move_module", "warm_up_torch"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "convert_module",
+    "element_type_in",
+    "is_differentiable",
+    "is_dtensor",
+    "local_gradient",
+    "local_part",
+    "move_module",
+    "warm_up_torch",
+]
 
 
 def local_part(tensor: Any) -> Any:
@@ -19,6 +31,11 @@ def local_part(tensor: Any) -> Any:
     local = tensor.to_local() if is_dtensor(tensor) else tensor
     getattr(local, "trigger_wait", lambda: None)()
     return local
+
+
+def is_differentiable(tensor: torch.Tensor) -> bool:
+    """Return True for a tensor of real or complex numbers, which can require a gradient."""
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def is_dtensor(tensor: object) -> bool:
@@ -45,6 +62,21 @@ def move_module(module: Any, memory: str) -> None:
     """Move a torch module's parameters and buffers into `memory`, if that is of a device; else they stay where they are."""
     if memory == "torch-cuda":
         module.to("cuda")
+
+
+def element_type_in(dtype: torch.dtype, given: torch.dtype) -> torch.dtype:
+    """The element type of a tensor of the type `given` in a module of another `dtype`; complex numbers stay complex, integers what they are."""
+    import torch
+
+    if not (given.is_floating_point or given.is_complex):
+        return given
+    # torch's own `module.to(torch.float64)` leaves the imaginary parts out.
+    return torch.promote_types(dtype, torch.complex64) if given.is_complex else dtype
+
+
+def convert_module(module: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Convert a module's parameters and buffers to an element type, or to the one of complex numbers of its precision."""
+    module._apply(lambda tensor: tensor.to(element_type_in(dtype, tensor.dtype)))  # type: ignore[no-untyped-call]
 
 
 @cache
