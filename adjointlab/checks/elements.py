@@ -164,8 +164,7 @@ def _view(buffer: Any, shape: tuple[int, ...], order: str, is_torch: bool) -> An
 @cache
 def _poison(dtype: str) -> float:
     """The number that fills a buffer around the values."""
-    element = arrays.dtype(dtype)
-    return element.largest_integer if element.is_integer else math.nan
+    return int(np.iinfo(dtype).max) if dtype.startswith("int") else math.nan
 
 
 # Comparison

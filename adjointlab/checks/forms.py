@@ -140,7 +140,7 @@ def _works_in_place(operator: LinearOperator) -> bool:
 def _poisoned(like: Array) -> Array:
     element = arrays.dtype_of(like)
     memory: Array = arrays.empty(tuple(like.shape), element.name, like)
-    memory[...] = element.largest_integer if element.is_integer else np.nan
+    memory[...] = np.iinfo(element.name).max if element.is_integer else np.nan
     return memory
 
 

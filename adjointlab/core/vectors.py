@@ -163,8 +163,6 @@ _kept_bits = lru_cache(maxsize=512)(_bits)
 def _component(element: Dtype, bits: NumpyArray, draw: Draw) -> NumpyArray:
     """Turn 64 random bits each into real numbers of the set that `draw` names."""
     precision, bound = element.precision, draw.bound
-    if element.is_unsigned and bound:
-        return np.asarray(bits % np.uint64(min(bound, element.largest_integer) + 1))
     if bound > 2**precision - element.is_integer:
         raise ValueError(f"bound: integers up to {bound} are not exact in {element.name}")
     if bound:

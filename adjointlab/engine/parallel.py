@@ -145,6 +145,7 @@ class ParallelRecipe:
         placing = _placing(parameters, shape, sharing, len(shapes), len(outputs))
         module = self.twin(**parameters)
         # DistributedDataParallel refuses a module of which nothing is trained, and so do optimisers.
+        owned = trained(module)
         frozen = freeze(
             module, parameters.get("frozen", 0), leaves_one=bool(sharing) or self.optimizer is not None
         )
@@ -152,8 +153,20 @@ class ParallelRecipe:
         given = give_initial_values(module)
         mesh = shape.make_on(comm)
         module = self._parallelized(module, mesh, dtype)
-        made = ParallelModule(module, mesh, placing, shapes, outputs, names, self.after_backward)
-        requiring_gradients = trained(made)
+        rounding, reach = declared_tolerance(module, parameters)
+        made = ParallelModule(
+            module,
+            mesh,
+            placing,
+            shapes,
+            {path: y.dtype for path, y in outputs.items()},
+            names,
+            self.after_backward,
+            in_another_type=bool(rounding),
+        )
+        # What the lab freezes, a parallel style of torch may thaw: that counts where the user has frozen it.
+        drawn = owned & frozen if isinstance(parameters.get("frozen", 0), int) else frozenset[str]()
+        requiring_gradients = trained(made) - drawn
         if "training" in parameters:
             made.train(bool(parameters["training"]))
         domain = [
@@ -164,7 +177,6 @@ class ParallelRecipe:
             tensor_on(mesh, placing.of_output(number), tuple(y.shape), _name(y.dtype), f"y{number or ''}")
             for number, y in enumerate(outputs.values())
         ]
-        rounding, reach = declared_tolerance(module, parameters)
         space = made.parameter_space(_placements_by_name(parameters, list(names.parameters), shape))
         are_parts = given is not None and has_its_parts(made, space, comm.Get_rank(), given)
         return Layer(

@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
-from adjointlab.core.arrays import dtype_name
+from adjointlab.core.arrays import dtype_name, is_differentiable, type_in_space
 from adjointlab.core.layer import OutputPath, outputs_by_path
 from adjointlab.core.operator import OtherOutputs, WrongClaim, as_tuple
 from adjointlab.core.placements import placed
@@ -108,7 +108,8 @@ class NamedModule(nn.Module):
 class ParallelModule(NamedModule):
     """The `module` that was made of a sequential one, whose parameters and buffers have the `names` given, on plain local tensors.
 
-    `outputs` are the paths of the tensors that the sequential one returns, in their order. Calls raise :class:`OtherOutputs` for others.
+    `outputs` are the paths and the element types of the tensors that the sequential one returns, in their order. Calls raise
+    :class:`OtherOutputs` for others, but may have computed `in_another_type` of real numbers.
     """
 
     def __init__(
@@ -117,15 +118,17 @@ class ParallelModule(NamedModule):
         mesh: DeviceMesh,
         placing: Placing,
         shapes: Sequence[Sequence[int]],
-        outputs: Collection[OutputPath],
+        outputs: Mapping[OutputPath, torch.dtype],
         names: Names,
         synchronize: Callable[[nn.Module], object] | None = None,
+        *,
+        in_another_type: bool,
     ) -> None:
         path_of = names.paths(module)
         parameters = {name: module.get_parameter(path) for name, path in path_of.parameters.items()}
         super().__init__(module, parameters, path_of.buffers, synchronize)
         self._mesh, self._placing, self._shapes, self._path_of = mesh, placing, shapes, path_of
-        self._outputs = tuple(outputs)
+        self._types, self._in_another_type = dict(outputs), in_another_type
 
     @property
     def is_data_parallel(self) -> bool:
@@ -134,18 +137,27 @@ class ParallelModule(NamedModule):
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         outputs = outputs_by_path(self.made(*map(self._given, range(len(inputs)), inputs)))
-        if outputs.keys() != set(self._outputs):
+        if outputs.keys() != self._types.keys():
             raise OtherOutputs(
-                f"tensors are returned at {_places(outputs)}, and by the sequential module at {_places(self._outputs)}"
+                f"tensors are returned at {_places(outputs)}, and by the sequential module at {_places(self._types)}"
             )
-        return tuple(self._received(number, outputs[path]) for number, path in enumerate(self._outputs))
+        return tuple(
+            self._received(number, outputs[path], dtype)
+            for number, (path, dtype) in enumerate(self._types.items())
+        )
 
     def _given(self, number: int, local: torch.Tensor) -> torch.Tensor:
         if not self._placing.gives_dtensors:
             return local
         return from_local(local, self._mesh, self._placing.of_input(number), self._shapes[number])
 
-    def _received(self, number: int, output: torch.Tensor) -> torch.Tensor:
+    def _received(self, number: int, output: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        are_real = output.is_floating_point() and dtype.is_floating_point
+        if are_real and self._in_another_type:
+            output = output.to(dtype)
+        # Of other types a space says which is meant.
+        if not is_differentiable(output) and output.dtype != dtype:
+            raise OtherOutputs(f"y{number or ''} is of {output.dtype}, and the sequential one of {dtype}")
         if not isinstance(output, DTensor):
             return output
         check_claim(output)
@@ -370,7 +382,7 @@ def tensor_on(
 ) -> Tensor:
     """One tensor on a mesh of all ranks."""
     layout, types = placed(mesh, placements, shape)
-    return Tensor(layout, dtype, tuple(map(LocalType, types)), name)
+    return Tensor(layout, type_in_space(dtype), tuple(map(LocalType, types)), name)
 
 
 def check_claim(tensor: DTensor) -> None:

@@ -40,9 +40,9 @@ COPIES = al.Layout((2,), (3,), axes=[None])
     [
         ("row-major", (3, 1), (8,), 0),
         ("column-major", (1, 2), (8,), 0),
-        ("strided", (2 * 8, 2), (6, 8), 9),
-        ("offset", (5, 1), (4, 5), 6),
-        ("reversed", (-5, -1), (4, 5), 13),
+        ("strided", (2 * 10, 2), (6, 10), 12),
+        ("offset", (7, 1), (4, 7), 9),
+        ("reversed", (-7, -1), (4, 7), 18),
     ],
 )
 def test_an_array_lies_in_its_buffer_as_its_order_says(
@@ -65,6 +65,16 @@ def test_an_array_lies_in_its_buffer_as_its_order_says(
         assert not placed.unchanged
         buffer[index] = before
         assert placed.unchanged
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 2), (1, 1, 4), (5, 3, 6)])
+@pytest.mark.parametrize("order", ["row-major", "offset", "reversed"])
+def test_pairs_of_elements_lie_as_torch_can_take_them_for_complex_numbers(
+    shape: tuple[int, ...], order: str
+) -> None:
+    torch = pytest.importorskip("torch")
+    view = place(np.ones(shape), "float64", "torch", order).view
+    torch.view_as_complex(view.unflatten(-1, (-1, 2)))
 
 
 def test_vectors_scalars_and_empty_arrays_have_every_order() -> None:
@@ -203,11 +213,18 @@ def test_values_that_are_not_finite_are_right_where_it_is_said(
     assert (found is None) == (np.isfinite(got) and got in (1.0, 1.25) and want == 1.0)
 
 
-def test_of_integers_and_complex_numbers_none_may_be_other_than_finite() -> None:
-    space = al.Space(al.Layout((4,), (2,)), dtype="complex128")
-    values = [[0, INF + 0j], [2, 0]]
+def test_of_integers_none_may_be_other_than_finite() -> None:
+    space = al.Space(al.Layout((4,), (2,)), dtype="int64")
+    values = [[0, INF], [2, 0]]
     for not_finite in WhereNotFinite:
         assert difference(values, values, space, not_finite=not_finite) is not None
+
+
+def test_complex_numbers_may_be_other_than_finite_where_real_ones_may() -> None:
+    space = al.Space(al.Layout((4,), (2,)), dtype="complex128")
+    values = [[0, INF + 0j], [2j, 0]]
+    found = [difference(values, values, space, not_finite=each) is None for each in WhereNotFinite]
+    assert found == [each is not WhereNotFinite.WRONG for each in WhereNotFinite]
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_only_elements_that_could_have_changed_tell_of_the_own_part() -> None:
     tensors = (
         al.Tensor(copies, types=("partial",), name="summand"),
         al.Tensor(cut, name="unwanted"),
-        al.Tensor(cut, "complex128", name="complex"),
+        al.Tensor(cut, "int64", name="number"),
         al.Tensor(elsewhere, name="elsewhere"),
         al.Tensor(cut, name="infinite"),
         al.Tensor(cut, name="y"),

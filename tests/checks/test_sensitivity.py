@@ -340,7 +340,7 @@ def test_the_least_difference_is_of_units_in_the_last_place_of_the_largest_value
         ([], [], 0.0),
         ([1, 2], [5, 6], 0.0),
         ([True], [False], 0.0),
-        ([1j], [2j], 0.0),
+        ([1j, 3 + 4j], [2j, 0.0], 5.0),
     ],
 )
 def test_differences_are_of_finite_fractions_of_equal_shapes(
@@ -357,7 +357,7 @@ def test_a_difference_is_small_up_to_the_root_of_epsilon_times_the_largest_value
     assert _is_small(0.0, np.array([1, 2]))
     assert not _is_small(2.0**-1000, np.array([1, 2]))
     kinds = (np.float64, np.float32, np.float16, np.int64, np.complex128, np.bool_)
-    assert [_epsilon(np.zeros(1, kind)) for kind in kinds] == [2.0**-52, 2.0**-23, 2.0**-10, 0, 0, 0]
+    assert [_epsilon(np.zeros(1, kind)) for kind in kinds] == [2.0**-52, 2.0**-23, 2.0**-10, 0, 2.0**-52, 0]
 
 
 @pytest.mark.parametrize("elementwise", [True, False])

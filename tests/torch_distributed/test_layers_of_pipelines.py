@@ -229,7 +229,7 @@ def test_the_random_stream_of_the_caller_is_left_alone(world: al.SimulatedWorld)
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
     assert recipe._target({"inputs": (3, 2)}) == (3, 2)
-    loss, output = recipe._results({"inputs": (3, 2)}, ((3, 2),), (3, 2))
+    loss, output = recipe._results({"inputs": (3, 2)}, (3, 2))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert (loss.shape, output.shape, loss.dtype) == ((1,), (3, 2), torch.float64)
     assert not loss.requires_grad

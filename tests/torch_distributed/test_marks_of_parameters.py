@@ -1,4 +1,4 @@
-"""What a parameter is marked with, and whether it is trained, is the same in the parallel module as in the sequential one."""
+"""A parallel module has parameters that are marked and trained as those of the sequential one are."""
 
 from __future__ import annotations
 

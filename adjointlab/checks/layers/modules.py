@@ -250,7 +250,7 @@ class LocalModule(ModuleUnderTest):
             raise NotInSpace(
                 f"{what} shape {shape} on rank {self.rank}, but the layout {tensor.layout} gives it {wanted}"
             )
-        elif (dtype := arrays.dtype_name(value)) != tensor.dtype:
+        elif arrays.type_in_space(dtype := arrays.dtype_name(value)) != tensor.dtype:
             raise NotInSpace(
                 f"{what} element type {dtype} on rank {self.rank}, but {tensor.dtype} is declared"
             )

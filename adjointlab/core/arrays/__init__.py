@@ -34,7 +34,7 @@ from adjointlab.core.arrays.devices import (
     nbytes_of,
     place_name,
 )
-from adjointlab.core.arrays.element_types import DTYPES, Dtype, dtype
+from adjointlab.core.arrays.element_types import DTYPES, Dtype, dtype, type_in_space
 from adjointlab.core.arrays.kernels import add_all, copy_all
 from adjointlab.core.arrays.libraries import (
     LIBRARIES,
@@ -143,6 +143,7 @@ __all__ = [
     "summing_memory",
     "supports",
     "to_numpy",
+    "type_in_space",
     "view_in",
     "warm_up_torch",
     "without_memory",

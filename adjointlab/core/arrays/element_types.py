@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["DTYPES", "Dtype", "dtype"]
+__all__ = ["DTYPES", "Dtype", "dtype", "type_in_space"]
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,6 @@ class Dtype:
         return self.kind == "integer"
 
     @property
-    def is_unsigned(self) -> bool:
-        """True for an integer type that has no numbers below zero; truth values are 0 and 1."""
-        return self.name in ("uint8", "bool")
-
-    @property
-    def largest_integer(self) -> int:
-        """The largest number of an integer type."""
-        return (1 << self.precision) - 1
-
-    @property
     def in_numpy(self) -> str:
         """The NumPy type that holds all values: of bfloat16, which NumPy lacks, float32."""
         return "float32" if self.name == "bfloat16" else self.name
@@ -59,10 +49,6 @@ DTYPES = {
         Dtype("complex64", "complex", 24, 8, "float32"),
         Dtype("int64", "integer", 63, 8, "int64"),
         Dtype("int32", "integer", 31, 4, "int32"),
-        Dtype("int16", "integer", 15, 2, "int16"),
-        Dtype("int8", "integer", 7, 1, "int8"),
-        Dtype("uint8", "integer", 8, 1, "uint8"),
-        Dtype("bool", "integer", 1, 1, "bool"),
     )
 }
 
@@ -73,3 +59,12 @@ def dtype(name: str) -> Dtype:
         return DTYPES[name]
     except (KeyError, TypeError):
         raise ValueError(f"dtype: {name!r} is not one of {', '.join(DTYPES)}") from None
+
+
+def type_in_space(name: str) -> str:
+    """Return the element type by which a space declares a tensor that is only looked at: of truth values and small integers int64."""
+    return "int64" if name in _SMALL_INTEGERS else name
+
+
+_SMALL_INTEGERS = frozenset({"bool", "uint8", "uint16", "uint32", "int8", "int16"})
+"""Types that operators do not compute in, for what they add up does not fit."""

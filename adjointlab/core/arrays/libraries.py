@@ -143,8 +143,7 @@ def native(library: str, name: str) -> Any:
     """Return the library's own element type called `name`; raise `ValueError` where it has none."""
     if not supports(library, dtype(name).name):
         raise ValueError(f"dtype: {library} has no {name}")
-    # CuPy, like older versions of NumPy, has no `bool`.
-    return getattr(module(library), "bool_" if name == "bool" and library != "torch" else name)
+    return getattr(module(library), name)
 
 
 class _Namespace(Protocol):
