@@ -278,7 +278,8 @@ def first_difference(
                 index = _first_index(~is_near)
                 if _is_small(array[index], want[rank][index], want.values()):
                     # Others may show better what is wrong than one that is nearly right.
-                    index = _index_of_largest(np.where(is_near, 0, array - want[rank]))
+                    with np.errstate(invalid="ignore"):
+                        index = _index_of_largest(np.where(is_near, 0, array - want[rank]))
                 return Difference(
                     element_name(tensor, rank, index),
                     _number(array[index]),

@@ -404,9 +404,9 @@ def _tolerance(observations: Sequence[ProbedMatrices]) -> float:
     for matrix, number in ((forward, 0), (adjoint.T, 1)):
         with np.errstate(all="ignore"):  # what is not finite measures nothing
             total = np.abs(np.sum([seen.repeated[number].differences for seen in observations], axis=0))
-        columns = matrix[:, list(first.repeated[number].positions) * len(ROUNDING_FACTORS)]
-        largest = np.abs(columns).max(axis=0, initial=0.0)
-        relative = total.max(axis=0, initial=0.0)[largest > 0] / largest[largest > 0]
+            columns = matrix[:, list(first.repeated[number].positions) * len(ROUNDING_FACTORS)]
+            largest = np.abs(columns).max(axis=0, initial=0.0)
+            relative = total.max(axis=0, initial=0.0)[largest > 0] / largest[largest > 0]
         measured = max(measured, float(relative[np.isfinite(relative)].max(initial=0.0)))
     return first.tolerance + min(ROUNDING_MARGIN * measured, largest_rounding(first.precision))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from adjointlab.core.arrays import is_array
 from adjointlab.core.declaration import SubjectError
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 __all__ = [
+    "NO_HOOKS",
     "Layer",
     "OutputPath",
+    "PassHooks",
     "elementwise",
     "outputs_by_path",
     "outputs_of",
@@ -85,6 +88,21 @@ def _tensors_in(returned: Any, path: OutputPath) -> Iterator[tuple[OutputPath, t
 
 
 @dataclass(frozen=True)
+class PassHooks:
+    """Code of the user's that belongs to passes of a module, as a training loop has it around them.
+
+    `before_backward` and `after_backward` get the module; forward and backward passes run in ``context()``.
+    """
+
+    before_backward: Callable[[Any], object] | None = None
+    after_backward: Callable[[Any], object] | None = None
+    context: Callable[[], AbstractContextManager[object]] = nullcontext
+
+
+NO_HOOKS: Final = PassHooks()
+
+
+@dataclass(frozen=True)
 class Layer:
     """A torch module on one rank, with the spaces that its tensors are in.
 
@@ -108,6 +126,7 @@ class Layer:
 
     ``optimizer(parameters)`` makes an optimiser, which takes so many `steps`. `trained`, where it is known, names the parameters that
     required a gradient when the module was made. Unless it `has_forward_mode`, its Jacobian is judged without one.
+    A layer that `takes_gradients` in its forward pass is never called without a graph.
     Where `initial` is given, the module was made of a sequential one whose parameters have these values, and has its part of them.
     """
 
@@ -131,6 +150,7 @@ class Layer:
     steps: int = 0
     trained: frozenset[str] | None = None
     has_forward_mode: bool = True
+    takes_gradients: bool = False
     initial: Mapping[str, NumpyArray] | None = None
 
 

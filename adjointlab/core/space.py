@@ -21,7 +21,7 @@ message, so that a wrong one is an error that names it, on the rank that has it,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, lru_cache
@@ -384,8 +384,10 @@ def needs_messages(domain: Space, codomain: Space, *, goes_back: bool = True) ->
 
 
 def _has_parts_from_elsewhere(argument: Space, result: Space) -> bool:
-    holders = _holders(argument)
-    if _holders(result) - holders:
+    holders = _holders(argument.tensors)
+    # A summand of a rank that holds nothing of the argument is zero.
+    whole = [tensor for tensor in result.tensors if LocalType.PARTIAL not in tensor.types]
+    if _holders(whole) - holders:
         return True
     for tensor in result.tensors:
         for rank, first in tensor.groups.items():
@@ -398,13 +400,10 @@ def _has_parts_from_elsewhere(argument: Space, result: Space) -> bool:
     return False
 
 
-def _holders(space: Space) -> set[int]:
+def _holders(tensors: Iterable[Tensor]) -> set[int]:
     """Ranks that hold an element of some tensor."""
     return {
-        rank
-        for tensor in space.tensors
-        for rank in tensor.layout.partition.ranks
-        if tensor.layout.local_size(rank)
+        rank for tensor in tensors for rank in tensor.layout.partition.ranks if tensor.layout.local_size(rank)
     }
 
 

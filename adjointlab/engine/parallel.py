@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, ge
 from adjointlab.core import arrays
 from adjointlab.core.arrays import DTYPES
 from adjointlab.core.declaration import SubjectError, require_accepts
-from adjointlab.core.layer import Layer, Prepare, elementwise, outputs_by_path, prepared, trained
+from adjointlab.core.layer import (
+    NO_HOOKS,
+    Layer,
+    PassHooks,
+    Prepare,
+    elementwise,
+    outputs_by_path,
+    prepared,
+    trained,
+)
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
 from adjointlab.core.subsets import subset
@@ -38,6 +47,7 @@ __all__ = [
     "Reduction",
     "as_mesh",
     "freeze",
+    "require_made_anew",
     "require_reductions",
     "sequential_module",
     "shapes_of",
@@ -126,7 +136,7 @@ class ParallelRecipe:
     prepare: Prepare = elementwise
     optimizer: MakeOptimizer | None = None
     steps: int = 0
-    after_backward: Callable[[Any], object] | None = None
+    hooks: PassHooks = NO_HOOKS
     # None: unless something sums up .grad by itself, and with it what stood there before.
     accumulates: bool | None = None
 
@@ -141,9 +151,11 @@ class ParallelRecipe:
         shape, dtype = as_mesh(parameters["mesh"]), str(parameters.get("dtype", "float64"))
         sharing = self._sharing(shape)
         shapes = shapes_of(parameters["inputs"])
-        outputs = self._outputs(parameters)
+        first = self.twin(**parameters)
+        outputs, takes_gradients = self._outputs(first, parameters)
         placing = _placing(parameters, shape, sharing, len(shapes), len(outputs))
         module = self.twin(**parameters)
+        require_made_anew(first, module)
         # DistributedDataParallel refuses a module of which nothing is trained, and so do optimisers.
         owned = trained(module)
         frozen = freeze(
@@ -161,7 +173,7 @@ class ParallelRecipe:
             shapes,
             {path: y.dtype for path, y in outputs.items()},
             names,
-            self.after_backward,
+            self.hooks,
             in_another_type=bool(rounding),
         )
         # What the lab freezes, a parallel style of torch may thaw: that counts where the user has frozen it.
@@ -194,12 +206,13 @@ class ParallelRecipe:
             averaged=math.prod(shape.extents[dim] for dim, how in sharing.items() if how == "mean"),
             alternates=made.is_data_parallel,
             needs_all_outputs=made.is_data_parallel,
-            accumulates=(self.after_backward is None and "sum" not in sharing.values())
+            accumulates=(self.hooks.after_backward is None and "sum" not in sharing.values())
             if self.accumulates is None
             else self.accumulates,
             optimizer=self.optimizer,
             steps=self.steps,
             trained=requiring_gradients,
+            takes_gradients=takes_gradients,
             initial=given if all(comm.allgather(are_parts)) else None,
         )
 
@@ -222,12 +235,22 @@ class ParallelRecipe:
         by_dim = {0: given} if isinstance(given, str) else dict(given or {})
         return {mesh.dim(key): how for key, how in by_dim.items()}
 
-    def _outputs(self, parameters: Parameters) -> dict[OutputPath, torch.Tensor]:
-        """Results of the sequential module for zeros, which say the shapes of the outputs."""
+    def _outputs(
+        self, module: torch.nn.Module, parameters: Parameters
+    ) -> tuple[dict[OutputPath, torch.Tensor], bool]:
+        """Results of the sequential module for zeros, which say the shapes of the outputs, and if it takes gradients for them."""
         import torch
 
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            return outputs_by_path(self.twin(**parameters)(*prepared(self.prepare, *zeros_for(parameters))))
+        zeros = prepared(self.prepare, *zeros_for(parameters))
+        with torch.random.fork_rng(devices=[]):
+            try:
+                with torch.no_grad():
+                    return outputs_by_path(module(*zeros)), False
+            except (
+                RuntimeError
+            ):  # of torch's, where a model that returns forces differentiates without a graph
+                with torch.enable_grad():
+                    return outputs_by_path(module(*zeros)), True
 
 
 def _placing(
@@ -359,6 +382,17 @@ def sequential_module(
     if "training" in parameters:
         module.train(bool(parameters["training"]))
     return module
+
+
+def require_made_anew(one: torch.nn.Module, other: torch.nn.Module) -> None:
+    """Raise :class:`SubjectError` for sequential modules of two calls that share a parameter: checks write into them."""
+    held = {id(parameter) for parameter in one.parameters()}
+    shared = [name for name, parameter in other.named_parameters() if id(parameter) in held]
+    if shared:
+        raise SubjectError(
+            f"sequential: two calls return modules with one and the same parameter {shared[0]}: give the module itself, which is copied, "
+            "or a function that makes another one in each call"
+        )
 
 
 def _arguments(parameters: Parameters) -> dict[str, object]:

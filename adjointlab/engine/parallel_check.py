@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -43,7 +43,9 @@ def check_parallel(
     *,
     mesh: Sequence[str] | Sequence[int] | Mapping[str, int] | None = None,
     data_parallel: DataParallel = None,
+    before_backward: UserFunction | None = None,
     after_backward: UserFunction | None = None,
+    context: Callable[[], AbstractContextManager[object]] = nullcontext,
     prepare: Prepare | None = None,
     optimizer: MakeOptimizer | None = None,
     steps: int = 0,
@@ -58,7 +60,7 @@ def check_parallel(
     `sequential`, a module or a function that makes one, in so many `cases` on up to 4 simulated ranks (or in another `world`).
 
     `inputs` are examples, of which shapes and element types matter, or a strategy ``inputs(draw, ranks)`` that draws shapes, the mesh,
-    and arguments of `sequential`; what it may contain, `data_parallel` and `accumulates`, is explained at ``adjointlab.subject.parallel``. `mesh` is a
+    and arguments of `sequential`; what it may contain, and all options that are not explained here, are explained at ``adjointlab.subject.parallel``. `mesh` is a
     shape, which fixes the number of ranks, or names of dimensions, whose extents are drawn; by default one dimension of all ranks.
 
     Returns the verdicts by check. Raises `AssertionError` with the smallest failing case if one is not coherent::
@@ -73,7 +75,9 @@ def check_parallel(
         _maker(sequential),
         parallelize,
         data_parallel=data_parallel,
+        before_backward=before_backward,
         after_backward=after_backward,
+        context=context,
         prepare=_prepare(inputs, [], prepare),
         optimizer=optimizer,
         steps=steps,

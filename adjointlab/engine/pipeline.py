@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from adjointlab.core.arrays import dtype_name
-from adjointlab.core.layer import Layer, Prepare, elementwise, prepared, trained
+from adjointlab.core.layer import NO_HOOKS, Layer, PassHooks, Prepare, elementwise, prepared, trained
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import Parameters, UserFunction, declared_tolerance
@@ -15,6 +15,7 @@ from adjointlab.engine.parallel import (
     MakeOptimizer,
     Reduction,
     freeze,
+    require_made_anew,
     sequential_module,
     shapes_of,
     types_of,
@@ -60,7 +61,7 @@ class PipelineRecipe:
     prepare: Prepare = elementwise
     optimizer: MakeOptimizer | None = None
     steps: int = 0
-    after_backward: Callable[[Any], object] | None = None
+    hooks: PassHooks = NO_HOOKS
 
     def twin(self, /, **parameters: Any) -> SequentialStep:
         """Make the sequential step of a case."""
@@ -75,8 +76,10 @@ class PipelineRecipe:
         from adjointlab.torch_distributed.pipelines import PipelineStep, Placement, fault_of
 
         inputs, target = shapes_of(parameters["inputs"]), self._target(parameters)
-        outputs = self._results(parameters, target)
+        first = self.twin(**parameters)
+        outputs = self._results(first, parameters, target)
         module = sequential_module(self.sequential, parameters, _DECLARATIONS)
+        require_made_anew(first.made, module)
         frozen = freeze(module, parameters.get("frozen", 0), leaves_one=True)
         names = Names.of(module)
         known = dict(module.named_parameters()) | dict(module.named_buffers())
@@ -87,9 +90,7 @@ class PipelineRecipe:
         assert stages is not None
         placement = Placement.of(ranks)
         results = [dtype_name(y) for y in outputs]
-        made = PipelineStep(
-            module, stages, self._step(parameters), placement, names, results, self.after_backward
-        )
+        made = PipelineStep(module, stages, self._step(parameters), placement, names, results, self.hooks)
         if "training" in parameters:
             made.train(bool(parameters["training"]))
         domain = _domain(placement, parameters, target)
@@ -109,7 +110,7 @@ class PipelineRecipe:
             uniform_requires_grad=True,
             frozen=frozen.union(without_gradient),
             # What sums up .grad by itself would sum up what stood there before.
-            accumulates=self.after_backward is None,
+            accumulates=self.hooks.after_backward is None,
             needs_all_outputs=True,  # only the loss has a gradient
             optimizer=self.optimizer,
             steps=self.steps,
@@ -145,14 +146,16 @@ class PipelineRecipe:
             )
         return tuple(as_tuple(result)[0].shape)
 
-    def _results(self, parameters: Parameters, target: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    def _results(
+        self, step: SequentialStep, parameters: Parameters, target: tuple[int, ...]
+    ) -> tuple[torch.Tensor, ...]:
         """Loss and outputs of the sequential step for zeros, which say the shapes."""
         import torch
 
         dtype = getattr(torch, str(parameters.get("dtype", "float64")))
         zeros = [*zeros_for(parameters), torch.zeros(target, dtype=dtype)]
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            results: tuple[torch.Tensor, ...] = self.twin(**parameters)(*prepared(self.prepare, *zeros))
+            results: tuple[torch.Tensor, ...] = step(*prepared(self.prepare, *zeros))
             return results
 
 

@@ -20,7 +20,7 @@ from adjointlab.checks.elements import ORDERS
 from adjointlab.core import arrays as array_libraries
 from adjointlab.core.declaration import SubjectError, require_accepts
 from adjointlab.core.kept_strategies import choices
-from adjointlab.core.layer import Layer, Prepare, elementwise, undeclared
+from adjointlab.core.layer import Layer, PassHooks, Prepare, elementwise, undeclared
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.space import Space
 from adjointlab.devices.memories import on
@@ -350,7 +350,9 @@ class _SubjectDecorators:
         parallelize: Parallelize,
         *,
         data_parallel: DataParallel = None,
+        before_backward: UserFunction | None = None,
         after_backward: UserFunction | None = None,
+        context: Callable[[], AbstractContextManager[object]] = nullcontext,
         prepare: Prepare = elementwise,
         optimizer: MakeOptimizer | None = None,
         steps: int = 0,
@@ -373,7 +375,9 @@ class _SubjectDecorators:
 
         With `data_parallel`, ranks share the batch, the first dimension of inputs and outputs, along the first mesh dimension, or
         along those of a mapping such as ``{"dp": "mean"}``; their gradients of parameters are added up ("sum") or averaged ("mean").
-        Code that reduces gradients when the backward pass is over comes as ``after_backward(module)``.
+        Code that reduces gradients when the backward pass is over comes as ``after_backward(module)``, and code that clears others than
+        ``.grad``, such as Megatron's `main_grad`, as ``before_backward(module)``. Passes run in ``context()``, such as torch's
+        `loss_parallel`.
         Unless gradients are added up by "sum" or ``after_backward``, which may add up what stood in ``.grad`` before, they are added to
         earlier ones in some cases; `accumulates` says whether they may be.
         In some cases parameters are frozen before the module is made parallel; ``frozen=0`` in the dictionary forbids that.
@@ -383,7 +387,14 @@ class _SubjectDecorators:
             raise SubjectError("@subject.parallel takes `steps` of at least 1 together with an `optimizer`")
         require_reductions(data_parallel)
         recipe = ParallelRecipe(
-            sequential, parallelize, data_parallel, prepare, optimizer, steps, after_backward, accumulates
+            sequential,
+            parallelize,
+            data_parallel,
+            prepare,
+            optimizer,
+            steps,
+            PassHooks(before_backward, after_backward, context),
+            accumulates,
         )
         options["reference"], options["process_group"] = recipe.twin, True
         declare = _declare(
@@ -426,7 +437,14 @@ class _SubjectDecorators:
         if reduction not in ("mean", "sum"):
             raise SubjectError(f'@subject.pipeline: the reduction is "mean" or "sum", not {reduction!r}')
         recipe = PipelineRecipe(
-            sequential, pipeline, loss, reduction, prepare, optimizer, steps, after_backward
+            sequential,
+            pipeline,
+            loss,
+            reduction,
+            prepare,
+            optimizer,
+            steps,
+            PassHooks(after_backward=after_backward),
         )
         options["reference"], options["process_group"] = recipe.twin, True
         declare = _declare(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Self
@@ -19,7 +20,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from adjointlab.core.arrays import dtype_name, is_differentiable, type_in_space
-from adjointlab.core.layer import OutputPath, outputs_by_path
+from adjointlab.core.layer import OutputPath, PassHooks, outputs_by_path
 from adjointlab.core.operator import OtherOutputs, WrongClaim, as_tuple
 from adjointlab.core.placements import placed
 from adjointlab.core.space import LocalType, Space, Tensor
@@ -68,7 +69,7 @@ class NamedModule(nn.Module):
         made: nn.Module,
         parameters: Mapping[str, nn.Parameter],
         buffers: Iterable[str],
-        synchronize: Callable[[nn.Module], object] | None = None,
+        hooks: PassHooks,
     ) -> None:
         super().__init__()
         # No child, so that its parameters have no longer names here.
@@ -76,17 +77,26 @@ class NamedModule(nn.Module):
         # FSDP has others in their places for a while.
         self._held = dict(parameters)
         self._buffer_names = tuple(buffers)
-        self._synchronize = synchronize
+        self._hooks = hooks
 
     @property
     def made(self) -> nn.Module:
         """The module under test."""
         return self._made()
 
+    def before_backward(self) -> None:
+        """Let the user's code clear gradients that it keeps."""
+        if self._hooks.before_backward is not None:
+            self._hooks.before_backward(self.made)
+
     def after_backward(self) -> None:
         """Let the user's code reduce gradients."""
-        if self._synchronize is not None:
-            self._synchronize(self.made)
+        if self._hooks.after_backward is not None:
+            self._hooks.after_backward(self.made)
+
+    def pass_context(self) -> AbstractContextManager[object]:
+        """The context of a pass."""
+        return self._hooks.context()
 
     def train(self, mode: bool = True) -> Self:
         self.made.train(mode)
@@ -120,13 +130,13 @@ class ParallelModule(NamedModule):
         shapes: Sequence[Sequence[int]],
         outputs: Mapping[OutputPath, torch.dtype],
         names: Names,
-        synchronize: Callable[[nn.Module], object] | None = None,
+        hooks: PassHooks,
         *,
         in_another_type: bool,
     ) -> None:
         path_of = names.paths(module)
         parameters = {name: module.get_parameter(path) for name, path in path_of.parameters.items()}
-        super().__init__(module, parameters, path_of.buffers, synchronize)
+        super().__init__(module, parameters, path_of.buffers, hooks)
         self._mesh, self._placing, self._shapes, self._path_of = mesh, placing, shapes, path_of
         self._types, self._in_another_type = dict(outputs), in_another_type
 
@@ -136,7 +146,8 @@ class ParallelModule(NamedModule):
         return any(isinstance(part, DistributedDataParallel) for part in self.made.modules())
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        outputs = outputs_by_path(self.made(*map(self._given, range(len(inputs)), inputs)))
+        with self.pass_context():
+            outputs = outputs_by_path(self.made(*map(self._given, range(len(inputs)), inputs)))
         if outputs.keys() != self._types.keys():
             raise OtherOutputs(
                 f"tensors are returned at {_places(outputs)}, and by the sequential module at {_places(self._types)}"
@@ -194,6 +205,10 @@ class ParallelModule(NamedModule):
             check_claim(held)
             placements, shape = _extended(self._mesh, held.device_mesh, held.placements), tuple(held.shape)
         elif name not in declared and tuple(held.shape) != tuple(shape):
+            if any(type(part).__name__ == "FullyShardedDataParallel" for part in self.made.modules()):
+                raise TypeError(
+                    "FullyShardedDataParallel flattens parameters, so that no rank has a part of one by itself: use torch's fully_shard"
+                )
             raise TypeError(
                 f"the parameter {name} has shape {tuple(held.shape)}, and the sequential one {tuple(shape)}: say how the ranks "
                 f'share it, with parameter_placements={{"{name}": [Shard(0)]}}'

@@ -23,6 +23,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, Pipeli
 from torch.distributed.pipelining.stage import _PipelineStageBase
 from torch.distributed.tensor import DTensor
 
+from adjointlab.core.layer import NO_HOOKS, PassHooks
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.partition import Partition
@@ -56,7 +57,7 @@ class SequentialStep(NamedModule):
     """The step of the sequential module, on the whole batch."""
 
     def __init__(self, module: nn.Module, step: Step) -> None:
-        super().__init__(module, dict(module.named_parameters()), Names.of(module).buffers)
+        super().__init__(module, dict(module.named_parameters()), Names.of(module).buffers, NO_HOOKS)
         self._step = step
 
     def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -213,7 +214,7 @@ class PipelineStep(NamedModule):
         placement: Placement,
         names: Names,
         results: Sequence[str],
-        synchronize: Callable[[nn.Module], object] | None = None,
+        hooks: PassHooks,
     ) -> None:
         dtype = getattr(torch, results[0])
         parameters = {
@@ -222,7 +223,7 @@ class PipelineStep(NamedModule):
             else nn.Parameter(torch.zeros(0, dtype=dtype))
             for name in names.parameters
         }
-        super().__init__(module, parameters, names.buffers, synchronize)
+        super().__init__(module, parameters, names.buffers, hooks)
         self._stages, self._step, self._placement = stages, step, placement
         self._results = tuple(getattr(torch, name) for name in results)
 

@@ -25,6 +25,11 @@ _ENTRANCES = {
 
 _WITHOUT_A_GROUP = "Code that calls torch.distributed is checked with the subject's option process_group=True, or in al.process_group(comm)"
 
+_ON_A_THREAD = (
+    "This thread is none of a rank's: simulated ranks are threads, and each has its groups to itself, so collectives are called on the "
+    "thread that runs the operator or module"
+)
+
 
 @contextmanager
 def process_groups_of(run: CurrentRun, ranks: int | None) -> Iterator[None]:
@@ -80,6 +85,7 @@ def _checked(
         except ValueError as error:
             if default is not None:
                 raise
-            raise ValueError(f"{error} {_WITHOUT_A_GROUP}") from None
+            advice = _ON_A_THREAD if hasattr(world, "of_thread") else _WITHOUT_A_GROUP
+            raise ValueError(f"{error} {advice}") from None
 
     return checked

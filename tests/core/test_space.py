@@ -396,6 +396,7 @@ def test_spaces_need_messages_where_a_rank_has_results_that_depend_on_others_dat
         (shared, shared),
         (replicated, Space(cut)),  # its adjoint's parts are summands, zero beyond the cut
         (Space(cut), partial),
+        (Space(on_first), partial),  # summands of others are zero
         (Space(cut), Space(copies)),
     ):
         assert not needs_messages(domain, codomain)

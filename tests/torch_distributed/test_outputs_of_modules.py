@@ -181,3 +181,30 @@ def test_what_a_function_returns_beyond_its_codomain_is_named() -> None:
 
     told = dict(investigate(al.SimulatedWorld(2), lines, "adjoint", Budget(2, seed=1)).verdict.lines)
     assert told["error"].endswith("doubled returned None as result 1, but the codomain has 1 tensor")
+
+
+@pytest.mark.parametrize("check", ["sequential", "gradients", "jacobian"])
+def test_cases_with_outputs_that_are_not_finite_in_the_sequential_module_are_not_judged(check: str) -> None:
+    class Mean(nn.Module):
+        """The mean over the rows that are above zero: 0/0 where none is, with a derivative of 0 there in one formula and NaN in another."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 1, bias=False)
+            self.is_own = False
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            keep = x[:, :1] > 0
+            y = self.linear(x)
+            return (y * keep).sum() / keep.sum() if self.is_own else y[keep].mean()
+
+    def own(module: Any, mesh: Any) -> None:
+        module.is_own = True
+
+    @al.subject.parallel(Mean, own)
+    def subject(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(1, 3))
+
+    result = investigate(al.SimulatedWorld(2), subject, check, Budget(20, seed=1))
+    assert result.verdict.is_coherent
+    assert result.counts.rejected

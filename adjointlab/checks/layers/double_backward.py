@@ -114,15 +114,17 @@ def _second_derivatives(context: CheckContext, version: ModuleUnderTest) -> dict
     differentiable = {name: leaf.requires_grad for name, leaf in leaves.items()}
     version.note_backward(BackwardPass(differentiable, bool(with_graph)))
     if with_graph and wanted:
-        first: Sequence[torch.Tensor | None] = torch.autograd.grad(
-            with_graph, [leaf for leaf, _ in wanted], of_those, create_graph=True, allow_unused=True
-        )
+        with version.pass_context():
+            first: Sequence[torch.Tensor | None] = torch.autograd.grad(
+                with_graph, [leaf for leaf, _ in wanted], of_those, create_graph=True, allow_unused=True
+            )
         # Of a layer that is linear in all it has, the gradients are constant: there is nothing to differentiate.
         second = [
             (g, v) for g, (_, v) in zip(first, wanted, strict=True) if g is not None and g.requires_grad
         ]
         if second:
-            torch.autograd.backward([g for g, _ in second], [v for _, v in second])
+            with version.pass_context():
+                torch.autograd.backward([g for g, _ in second], [v for _, v in second])
     return {
         _BY_INPUT: gradients(inputs),
         _BY_PARAMETER: gradients(parameters),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
@@ -147,14 +148,21 @@ class ModuleUnderTest(ABC):
         with_graph, of_those = reached(outputs, cotangents)
         wanted = {tensor.name: leaf.requires_grad for tensor, leaf in zip(tensors, leaves, strict=True)}
         self.note_backward(BackwardPass(wanted, bool(with_graph)))
+        self._call_hook("before_backward")
         if with_graph:
-            torch.autograd.backward(with_graph, of_those)
+            with self.pass_context():
+                torch.autograd.backward(with_graph, of_those)
             self.note_return(torch.autograd.backward)
-        self.after_backward()
+        self._call_hook("after_backward")
 
-    def after_backward(self) -> None:
-        """Do what the module's user does with gradients when a backward pass is over."""
-        getattr(self.module, "after_backward", lambda: None)()
+    def _call_hook(self, name: str) -> None:
+        """Do what the module's user does with gradients before a backward pass, or when it is over."""
+        getattr(self.module, name, lambda: None)()
+
+    def pass_context(self) -> AbstractContextManager[object]:
+        """The context in which the module's user has backward passes."""
+        made: AbstractContextManager[object] = getattr(self.module, "pass_context", nullcontext)()
+        return made
 
     def summed(self, gradients: Sequence[GradientT]) -> tuple[GradientT, ...]:
         """Gradients of the parameters as sums over all ranks, where the module takes the mean."""

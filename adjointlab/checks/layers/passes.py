@@ -78,7 +78,9 @@ class PassPlan:
             accumulated=self.accumulated and layer.accumulates,
             left_out=0 if layer.needs_all_outputs or len(layer.codomain.tensors) < 2 else self.left_out,
             # A step of a pipeline goes backward too; what is data-parallel need not.
-            evaluated=self.evaluated and (layer.alternates or not layer.needs_all_outputs),
+            evaluated=self.evaluated
+            and not layer.takes_gradients
+            and (layer.alternates or not layer.needs_all_outputs),
         )
 
     def in_loss(self, layer: Layer) -> tuple[bool, ...]:

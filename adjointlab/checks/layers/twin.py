@@ -53,7 +53,7 @@ _RANDOM: Final = (
 _ANOTHER_FORMULA: Final = (
     "perhaps",
     "a cast to a narrower element type, or a formula that rounds more than the sequential one: how far it may be off is declared as "
-    "`rounding`, relative to the largest value of the tensor, or to `reach` if that is larger",
+    "`rounding`, relative to the largest value of the tensor, or to `reach` if that is larger; where neither is meant, it is a fault",
 )
 
 
@@ -123,7 +123,7 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
 
     plan = PassPlan.of(context.setting.seed, backward=backward).for_layer(context.layer)
     layer, differentiated = context.layer, plan.differentiated(context)
-    with torch.set_grad_enabled(backward):
+    with torch.set_grad_enabled(backward or layer.takes_gradients):
         twin, unfit = None, None
         if not context.rank and is_measured(context):
             try:
@@ -370,7 +370,8 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
                 lines.append(
                     (
                         "perhaps",
-                        "it reads memory that nobody wrote, which is filled with NaN here; or a formula has no value there, such as 0/0",
+                        "it reads memory that nobody wrote, or the result of a message that has not been waited for, which are filled with NaN "
+                        "here; or a formula has no value there, such as 0/0",
                     )
                 )
             elif wrong.allowances is not None and wrong.allowances.is_random:
@@ -381,6 +382,8 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
                 lines.append(_SECOND_PASS)
             if wrong.without is not None and first.accumulated:
                 lines.append(("accumulated", ".grad held other gradients before, which are taken off here"))
+            if wrong.without is not None and (without := _not_required(first)):
+                lines.append(("without", f"gradients of {', '.join(without)}, which require none here"))
             if first.evaluated:
                 lines.append(
                     ("before", "the same instance has gone forward without gradients, with other inputs")
@@ -393,6 +396,17 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
             evidence = difference.evidence("distributed", "sequential", _own_hint(ranks, *found))
             return incoherent(f"the layer's {what} {verb}", *lines, kind=what, evidence=evidence)
     return _frozen_alike(observations)
+
+
+def _not_required(seen: PassObservation) -> list[str]:
+    """Tensors that could require a gradient, and require none in this pass on this rank."""
+    return [
+        tensor.name
+        for each in seen.comparisons
+        if each.without is not None
+        for tensor in each.space.tensors
+        if tensor.name in each.without and not tensor.element.is_integer
+    ]
 
 
 def _frozen_alike(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:

@@ -1,0 +1,184 @@
+"""Training code has more around passes than calls of the module: gradients that it keeps elsewhere, contexts, derivatives in a forward pass."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, loss_parallel, parallelize_module
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import adjointlab as al
+
+pytestmark = pytest.mark.mpi_skip
+
+EXAMPLE = torch.zeros(4, 3)
+
+
+def linear() -> nn.Linear:
+    return nn.Linear(3, 2)
+
+
+# Gradients that are kept in `main_grad`, as Megatron has it.
+
+
+def with_main_grads(module: nn.Module, mesh: Any) -> None:
+    def add(parameter: Any) -> None:
+        parameter.main_grad.add_(parameter.grad)
+        parameter.grad = None
+
+    for parameter in module.parameters():
+        held: Any = parameter
+        held.main_grad = torch.zeros_like(parameter)
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(add)
+
+
+def clear(module: nn.Module) -> None:
+    for parameter in module.parameters():
+        held: Any = parameter
+        held.main_grad.zero_()
+
+
+def reduce(module: nn.Module) -> None:
+    for parameter in module.parameters():
+        held: Any = parameter
+        if parameter.requires_grad:
+            dist.all_reduce(held.main_grad)
+            parameter.grad = held.main_grad
+
+
+def test_gradients_that_are_kept_elsewhere_are_cleared_before_a_backward_pass() -> None:
+    options: Any = dict(data_parallel="sum", after_backward=reduce, cases=6)
+    al.check_parallel(linear, with_main_grads, EXAMPLE, before_backward=clear, **options)
+    with pytest.raises(AssertionError, match="gradient is not the sequential one"):
+        al.check_parallel(linear, with_main_grads, EXAMPLE, **options)
+
+
+# Contexts.
+
+
+class Loss(nn.Module):
+    factor = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 8)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        z = self.head(x)
+        loss = F.cross_entropy(z, y)
+        return loss * self.factor if isinstance(z, DTensor) else loss
+
+
+def with_a_sharded_head(module: nn.Module, mesh: Any) -> None:
+    plan = {"head": ColwiseParallel(use_local_output=False, output_layouts=Shard(-1))}
+    parallelize_module(module, mesh, plan)
+
+
+def test_passes_run_in_the_context_that_is_given() -> None:
+    def doubled(module: Any, mesh: Any) -> None:
+        module.factor = 2
+        with_a_sharded_head(module, mesh)
+
+    inputs, options = (EXAMPLE, torch.tensor([0, 7, 3, 2])), dict[str, Any](mesh=(2,), cases=6)
+    al.check_parallel(Loss, with_a_sharded_head, inputs, context=loss_parallel, **options)
+    with pytest.raises(AssertionError, match="outputs are not the sequential ones"):
+        al.check_parallel(Loss, doubled, inputs, context=loss_parallel, **options)
+    with pytest.raises(AssertionError, match=r"got mixed torch\.Tensor and DTensor"):
+        al.check_parallel(Loss, with_a_sharded_head, inputs, **options)
+
+
+# Derivatives in a forward pass.
+
+
+class Forces(nn.Module):
+    factor = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x if x.requires_grad else x.detach().requires_grad_()
+        energy = self.linear(x).tanh().sum()
+        return torch.autograd.grad(energy, x, create_graph=True)[0] * self.factor
+
+
+def test_modules_that_differentiate_in_their_forward_pass_always_have_a_graph() -> None:
+    def wrong(module: Any, mesh: Any) -> None:
+        module.factor = 2
+
+    al.check_parallel(Forces, lambda module, mesh: None, EXAMPLE, cases=12)
+    with pytest.raises(AssertionError, match="outputs are not the sequential ones"):
+        al.check_parallel(Forces, wrong, EXAMPLE, cases=12)
+
+
+def test_a_difference_in_gradients_says_what_required_none() -> None:
+    class Block(nn.Module):
+        reentrant = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return checkpoint(self.linear, x, use_reentrant=self.reentrant)
+
+    def reentrant(module: Any, mesh: Any) -> None:
+        module.reentrant = True
+
+    with pytest.warns(UserWarning, match="None of the inputs"), pytest.raises(AssertionError) as raised:
+        al.check_parallel(Block, reentrant, EXAMPLE, cases=10)
+    assert "without             gradients of x, which require none here" in str(raised.value)
+
+
+# Arguments that cannot be right.
+
+
+def test_a_function_that_returns_one_and_the_same_module_is_refused() -> None:
+    module = linear()
+    told = "two calls return modules with one and the same parameter weight: give the module itself"
+    with pytest.raises(AssertionError, match=told):
+        al.check_parallel(lambda: module, lambda module, mesh: None, EXAMPLE, cases=2)
+
+
+def test_modules_with_flattened_parameters_are_told_to_use_fully_shard() -> None:
+    def flattened(module: nn.Module, mesh: Any) -> nn.Module:
+        return FullyShardedDataParallel(module, use_orig_params=True, device_id=torch.device("cpu"))
+
+    with pytest.raises(AssertionError, match="use torch's fully_shard"):
+        al.check_parallel(linear, flattened, EXAMPLE, data_parallel="mean", mesh=(2,), cases=2)
+
+
+def test_collectives_on_a_thread_of_the_users_own_are_told_where_they_belong() -> None:
+    def reduce_elsewhere(module: nn.Module) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(dist.all_reduce, torch.zeros(2)).result()
+
+    with pytest.raises(
+        AssertionError, match="collectives are called on the thread that runs the operator or module"
+    ):
+        al.check_parallel(linear, lambda m, mesh: None, EXAMPLE, after_backward=reduce_elsewhere, cases=2)
+
+
+def test_outputs_of_another_type_are_compared_within_the_rounding_that_is_declared() -> None:
+    def in_half_precision(module: Any, mesh: Any) -> None:
+        fully_shard(module, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+
+    def declared(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(4, 3), dtype="float32", rounding=2.0**-7)
+
+    def undeclared(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(4, 3), dtype="float32")
+
+    al.check_parallel(linear, in_half_precision, declared, data_parallel="mean", cases=5)
+    with pytest.raises(AssertionError, match="returned element type bfloat16 on rank 0, but float32"):
+        al.check_parallel(linear, in_half_precision, undeclared, data_parallel="mean", cases=5)
