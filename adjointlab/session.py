@@ -280,12 +280,18 @@ def check_with_corpus(
     if failing is not None:
         return failing
     result = run_check(world, found, check, budget, folder, tick)
-    by_ranks = sorted(stored(folder, found.subject, check), key=lambda entry: entry[1].ranks)
-    unseen = {path: why for path, case in by_ranks if (why := _obstacle(world, case, budget.device))}
+    unseen = world.share(_unseen_failures(world, found, check, budget, folder) if world.is_leader else None)
     if not unseen:
         return result
-    _note_of_unseen_failures(world, found, check, unseen)
+    if world.is_leader:
+        _note_of_unseen_failures(world, found, check, unseen)
     return replace(result, has_unseen_failures=True)
+
+
+def _unseen_failures(world: World, found: Found, check: str, budget: Budget, folder: Path) -> dict[Path, str]:
+    """The stored failures that cannot be replayed in this run, those on the fewest ranks first, and why."""
+    by_ranks = sorted(stored(folder, found.subject, check), key=lambda entry: entry[1].ranks)
+    return {path: why for path, case in by_ranks if (why := _obstacle(world, case, budget.device))}
 
 
 def replay(world: World, subject: Subject, case: Case) -> SearchResult:

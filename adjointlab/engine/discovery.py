@@ -325,15 +325,14 @@ def _load_file(path: Path, reference: str) -> ModuleType:
     if known is not None and _is_from(known, file):
         return known
     if known is not None or not name.replace(".", "_").isidentifier():
-        # Another module has this name. The new one must be the same on all ranks, so it does not come from hash(), which
-        # Python salts in each process.
-        name = f"_adjointlab_file_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+        name = _name_of_its_own(file)
     with _importing(f"{path} cannot be imported"):
         if "." in name:
             # Part of a package, whose other parts it may import.
             module = importlib.import_module(name)
             if _is_from(module, file):
                 return module
+            name = _name_of_its_own(file)
         spec = importlib.util.spec_from_file_location(name, file)
         assert spec is not None
         assert spec.loader is not None
@@ -363,6 +362,12 @@ def _importing(problem: str) -> Iterator[None]:
 def _how_to_install(error: BaseException) -> str:
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     return f"; pip install 'adjointlab[{_EXTRAS[missing]}]'" if missing in _EXTRAS else ""
+
+
+def _name_of_its_own(file: Path) -> str:
+    """The name of a module of `file` where another module has the one that would be its."""
+    # It must be the same on all ranks, so it does not come from hash(), which Python salts in each process.
+    return f"_adjointlab_file_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
 
 
 def _is_from(module: ModuleType, file: Path) -> bool:

@@ -8,7 +8,8 @@ is shrunk under MPI.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec import structs
@@ -24,16 +25,12 @@ __all__ = ["HangSimulator"]
 _SCHEDULES: Final = 4
 
 
-@dataclass
+@dataclass(frozen=True)
 class HangSimulator:
     """Reproduces hanging cases of `subject` with simulated ranks, in this process alone."""
 
     subject: Subject
     watchdog: Watchdog
-    _world: SimulatedWorld = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._world = SimulatedWorld(watchdog=self.watchdog)
 
     def judged(self, case: Case, kind: str = "") -> Judgement | None:
         """Judge `case` under its own schedule and a few others, up to the first hang (of this `kind`, if one is given).
@@ -42,10 +39,15 @@ class HangSimulator:
         the last judgement where none hangs, and `None` where the check does not apply to the case.
         """
         judgement = None
-        for offset in range(_SCHEDULES):
-            variant = structs.replace(case, schedule=case.schedule + offset)
-            run = self._world.run(body(self.subject), variant, variant.ranks, seed=variant.schedule)
-            judgement = judgement_of(variant, run)
-            if judgement is not None and judgement.verdict.is_hang and kind in ("", judgement.verdict.kind):
-                break
+        with closing(SimulatedWorld(watchdog=self.watchdog)) as world:
+            for offset in range(_SCHEDULES):
+                variant = structs.replace(case, schedule=case.schedule + offset)
+                run = world.run(body(self.subject), variant, variant.ranks, seed=variant.schedule)
+                judgement = judgement_of(variant, run)
+                if (
+                    judgement is not None
+                    and judgement.verdict.is_hang
+                    and kind in ("", judgement.verdict.kind)
+                ):
+                    break
         return judgement

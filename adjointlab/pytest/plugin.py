@@ -55,11 +55,21 @@ _github_key: pytest.StashKey[GithubJob] = pytest.StashKey()
 _known_key: pytest.StashKey[str] = pytest.StashKey()
 _unused_key: pytest.StashKey[list[str]] = pytest.StashKey()
 _stderr_key: pytest.StashKey[int] = pytest.StashKey()
+_ended_key: pytest.StashKey[EndedTests] = pytest.StashKey()
 _COUNTS: Final = "adjointlab_counts"
 _EXIT = sys.exit
 
-_ended: set[str] = set()
-"""The tests that have been run to their ends, by node."""
+
+class EndedTests:
+    """The tests that a session has run to their ends, by node: a plugin of that session, for one may run within another."""
+
+    def __init__(self) -> None:
+        self.nodes: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note which tests have come to an end."""
+        if report.when == "teardown":
+            self.nodes.add(report.nodeid)
 
 
 class _XdistNode(Protocol):
@@ -112,6 +122,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Read the options; under a launcher, agree on them."""
+    ended = config.stash[_ended_key] = EndedTests()
+    config.pluginmanager.register(ended)
     session = config.stash.get(_session_key, None)
     job_log = _job_log(config)
     try:
@@ -263,27 +275,21 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     ]
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note which tests have come to an end."""
-    if report.when == "teardown":
-        _ended.add(report.nodeid)
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Let no session end with 0 that left out coherence tests, as ``pytest.exit(returncode=0)`` in a fixture makes it."""
-    option = session.config.option
+    option, ended = session.config.option, session.config.stash[_ended_key].nodes
     if exitstatus == 0 and session.items and not (option.collectonly or option.setuponly or option.setupplan):
         from adjointlab.pytest.coherence_tests import coherence_of
 
         missing = [
-            item for item in session.items if coherence_of(item) is not None and item.nodeid not in _ended
+            item for item in session.items if coherence_of(item) is not None and item.nodeid not in ended
         ]
         if missing and not _is_distributed(session.config):
             session.exitstatus = ExitCode.UNJUDGED
     earn(session.exitstatus)
     sys.exit = _EXIT  # pytest ends by it
-    if _ended:
+    if ended:
         # A copy, for the one that tests have is closed before the interpreter ends.
         end_despite_leftovers(session.exitstatus, os.dup(session.config.stash[_stderr_key]))
 

@@ -38,7 +38,7 @@ from adjointlab.torch_distributed.reductions import Reduction, reduction_of
 from adjointlab.torch_distributed.work import Handle, JoinedWork, RequestWork
 from adjointlab.worlds.call_labels import CallLabel
 
-__all__ = ["Collectives"]
+__all__ = ["Collectives", "is_own_part"]
 
 
 class Collectives(Operations):
@@ -164,8 +164,7 @@ class Collectives(Operations):
         label, into = self._label("all_gather_into_tensor", tensor, count=tensor.numel()), received(output)
         room = blocks(into.array, [tensor.numel()] * self._size)
         # A rank's input may be its own part of the output, as FSDP has it. MPI wants that said.
-        part = elements_of(output)[self._rank * tensor.numel() : (self._rank + 1) * tensor.numel()]
-        sent = MPI.IN_PLACE if tensor.numel() and part.data_ptr() == tensor.data_ptr() else moved(tensor)
+        sent = MPI.IN_PLACE if is_own_part(tensor, output, self._rank) else moved(tensor)
         return self._started(label, self._comm.Iallgatherv, sent, room, into=(into,), tensors=[output])
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
@@ -329,6 +328,13 @@ def _integers(given: Iterable[SupportsIndex] | torch.Tensor, what: str) -> list[
 
 def _sizes(tensors: Tensors) -> list[int]:
     return [tensor.numel() for tensor in tensors]
+
+
+def is_own_part(tensor: torch.Tensor, output: torch.Tensor, rank: int) -> bool:
+    """Return True if `tensor` is the part of a gathered `output` that is `rank`'s, in the order in which that lies in memory."""
+    size = tensor.numel()
+    part = elements_of(output)[rank * size : (rank + 1) * size]
+    return size > 0 and tensor.is_contiguous() and part.data_ptr() == tensor.data_ptr()
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -415,6 +415,21 @@ def test_a_file_is_run_once_and_one_whose_name_is_taken_or_none_gets_its_own(tmp
     assert names <= sys.modules.keys()
 
 
+def test_a_file_of_a_package_whose_name_another_one_has_leaves_that_as_it_is(tmp_path: Path) -> None:
+    here, there = (tmp_path / each / "lab_package" for each in ("here", "there"))
+    files = [written(each / "part.py") for each in (here, there)]
+    for each in (here, there):
+        (each / "__init__.py").touch()
+    first = find_subject(f"{files[0]}:shifts")
+    module = sys.modules["lab_package.part"]
+    # The package is known from the other place, and its part is not.
+    del sys.modules["lab_package.part"]
+    assert find_subject(f"{files[1]}:shifts").draws.__module__.startswith("_adjointlab_file_")
+    found = sys.modules["lab_package.part"]
+    assert found.__file__ == module.__file__
+    assert first.draws.__module__ == "lab_package.part"
+
+
 def test_a_file_of_a_package_is_the_module_of_that_package(tmp_path: Path) -> None:
     inner = tmp_path / "lab_outer" / "inner"
     file = written(inner / "part.py", before="from . import sibling\nfrom .. import above\n")

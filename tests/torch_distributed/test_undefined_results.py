@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 import adjointlab as al
+from adjointlab.torch_distributed.collectives import is_own_part
 from adjointlab.worlds.world import RankContext, World
 
 
@@ -33,3 +34,12 @@ def test_reduce_leaves_other_ranks_nothing_that_they_could_use(
     other, root = run.values
     assert list(map(str, other)) == [elsewhere] * 2
     assert root == [2, 2]
+
+
+def test_only_a_contiguous_part_of_the_output_is_gathered_in_place() -> None:
+    whole = torch.zeros(2, 4)
+    assert is_own_part(whole[1], whole, 1)
+    assert not is_own_part(whole[1], whole, 0)
+    assert not is_own_part(whole[1].reshape(2, 2).t(), whole, 1)
+    assert not is_own_part(whole[1].clone(), whole, 1)
+    assert not is_own_part(whole[:, :0], whole[:, :0], 0)

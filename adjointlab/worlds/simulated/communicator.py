@@ -185,10 +185,12 @@ class Communicator(LocalCalls):
         recvtag: int = MPI.ANY_TAG,
         status: Status | None = None,
     ) -> None:
+        # All that is refused is refused before the receive is posted, which would take a later message.
+        if MPI.PROC_NULL not in (self._destination(dest), self._peer(source)):
+            refuse_aliased("Sendrecv", elements(sendbuf, writable=False), elements(recvbuf, writable=True))
+        _tag(sendtag)
         receive = self._receive("Sendrecv", recvbuf, source, recvtag)
         send = self._send("Sendrecv", sendbuf, dest, sendtag)
-        if isinstance(receive, Receive) and isinstance(send, Send):  # not with PROC_NULL
-            refuse_aliased("Sendrecv", elements(sendbuf, writable=False), elements(recvbuf, writable=True))
         self._complete(receive, status, send)
 
     def Sendrecv_replace(
@@ -260,10 +262,10 @@ class Communicator(LocalCalls):
         recvtag: int = MPI.ANY_TAG,
         status: Status | None = None,
     ) -> Any:
+        content = pickled(sendobj)
+        self._destination(dest), _tag(sendtag)
         receive = self._receive("sendrecv", _OBJECT, source, recvtag)
-        return self._complete(
-            receive, status, self._send("sendrecv", pickled(sendobj), dest, sendtag, pickled=True)
-        )
+        return self._complete(receive, status, self._send("sendrecv", content, dest, sendtag, pickled=True))
 
     # Probes
 
@@ -361,6 +363,11 @@ class Communicator(LocalCalls):
             )
         return peer
 
+    def _destination(self, value: int) -> int:
+        if (dest := self._peer(value)) == MPI.ANY_SOURCE:
+            raise MPI.Exception("Invalid rank ANY_SOURCE: a message is sent to one rank", MPI.ERR_RANK)
+        return dest
+
     def _send(
         self,
         name: str,
@@ -374,13 +381,11 @@ class Communicator(LocalCalls):
         blocking: bool = True,
     ) -> Pending:
         """Start a send."""
-        dest, tag = self._peer(dest), _tag(tag)
+        dest, tag = self._destination(dest), _tag(tag)
         call = self._call(name, ("dest", dest), ("tag", tag))
         self._begin()
         if dest == MPI.PROC_NULL:
             return Null(self._task, call)
-        if dest < 0:
-            raise MPI.Exception("Invalid rank ANY_SOURCE: a message is sent to one rank", MPI.ERR_RANK)
         content = elements(buf, writable=False)
         message = Message(self._task, self._rank, tag, content, pickled, call)
         send = Send(self._task, call, message, self._shared.members[dest])

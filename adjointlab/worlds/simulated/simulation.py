@@ -313,6 +313,7 @@ class SimulationWatchdog:
     """Ends one run that has lasted too long."""
 
     _raised_at: float  # once it is overdue: the seconds that the run had lasted
+    _raised_in: Task
 
     def __init__(self, watchdog: Watchdog, scheduler: Scheduler, payload: object) -> None:
         self._watchdog = watchdog
@@ -333,12 +334,15 @@ class SimulationWatchdog:
         if not self._exceeded:
             self._exceeded = self._elapsed.exceeded(limit, thread)
             if self._exceeded:
-                self._raised_at = self._elapsed.total
+                self._raised_at, self._raised_in = self._elapsed.total, running
                 self._watchdog.has_fired = True
                 place = call_site_of_thread(thread)
                 # Its outcome, also where user code swallows the exception.
                 outcome = Raised.overdue(overdue(self._exceeded, place), stack_of_thread(thread))
                 self._scheduler.raise_in(running, _overdue_class(self._exceeded, place), outcome)
+        elif running is not self._raised_in:
+            # The one that was overdue has come to its end, and has used the seconds that it was given for that.
+            self._raised_at, self._raised_in = self._elapsed.total, running
         elif self._elapsed.total - self._raised_at > self._watchdog.grace(limit):
             self._watchdog.report_overdue(f"rank {running.rank}", self._exceeded, self._payload, thread)
             os._exit(ExitCode.UNJUDGED)

@@ -271,6 +271,36 @@ def test_an_interrupt_calls_all_ranks_out_and_reaches_the_caller(ctrl_c_raises):
     assert values(lambda comm: comm.allreduce(1)) == (4,) * 4
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="there are no alarms here")
+def test_an_exception_of_another_handler_of_signals_calls_all_ranks_out_too():
+    class TooLate(Exception):
+        pass
+
+    def too_late(number, frame):
+        raise TooLate
+
+    unwound = []
+
+    def body(comm):
+        try:
+            if comm.rank == 3:
+                os.kill(os.getpid(), signal.SIGALRM)
+                while True:
+                    time.sleep(0.001)
+            comm.Barrier()
+        finally:
+            unwound.append(comm.rank)
+
+    before = signal.signal(signal.SIGALRM, too_late)
+    try:
+        with pytest.raises(TooLate):
+            values(body)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert sorted(unwound) == [0, 1, 2, 3]
+    assert values(lambda comm: comm.allreduce(1)) == (4,) * 4
+
+
 def test_a_rank_that_never_comes_back_does_not_keep_the_interpreter():
     script = """
 import os, signal

@@ -338,3 +338,29 @@ def test_where_mpi4py_is_not_imported_a_number_below_zero_is_no_rank_and_no_tag(
 
     run = WORLD.run(body, ranks=1)
     assert run.completed, (run.findings, run.outcomes)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda comm: comm.Sendrecv(np.ones(1), dest=7, recvbuf=np.zeros(1), source=1),
+        lambda comm: comm.Sendrecv(np.ones(1), dest=MPI.ANY_SOURCE, recvbuf=np.zeros(1), source=1),
+        lambda comm: comm.Sendrecv(np.ones(1), dest=1, sendtag=-5, recvbuf=np.zeros(1), source=1),
+        lambda comm: comm.Sendrecv(object(), dest=1, recvbuf=np.zeros(1), source=1),
+        lambda comm: comm.sendrecv(1.0, dest=7, source=1),
+        lambda comm: comm.sendrecv(1.0, dest=1, sendtag=-5, source=1),
+        lambda comm: comm.sendrecv(lambda: 1, dest=1, source=1),
+    ],
+)
+def test_a_call_that_is_refused_takes_no_later_message(refused: Callable[[Any], Any]) -> None:
+    def body(context: Any, _: object) -> float:
+        comm, got = context.comm, np.zeros(1)
+        if comm.rank == 1:
+            comm.Send(np.full(1, 5.0), dest=0)
+            return 5.0
+        with pytest.raises((MPI.Exception, TypeError, AttributeError, ValueError)):
+            refused(comm)
+        comm.Recv(got, source=1)
+        return float(got[0])
+
+    assert WORLD.run(body, None, 2).values == (5.0, 5.0)
