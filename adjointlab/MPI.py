@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from adjointlab.datatypes import BYTE, ORDER_C, ORDER_FORTRAN, Datatype
@@ -250,18 +251,53 @@ class Status:
 
 
 class Exception(RuntimeError):
-    """A call that MPI itself refuses: a rank out of range, an operation that the datatype does not have."""
+    """A call that MPI itself refuses: a rank out of range, an operation that the datatype does not have.
 
+    Where mpi4py is imported, it is one of ``mpi4py.MPI.Exception`` too, for code that catches that.
+    """
+
+    def __new__(cls, text: str, error_class: int = ERR_OTHER) -> Exception:
+        theirs = getattr(sys.modules.get("mpi4py.MPI"), "Exception", None)
+        kind = cls if theirs is None or issubclass(cls, theirs) else _of_both(cls, theirs)  # type: ignore[arg-type]  # hashable
+        return RuntimeError.__new__(kind, text)
+
+    # Of all that mpi4py's class defines, for its methods ask a library for the text of a code.
     def __init__(self, text: str, error_class: int = ERR_OTHER) -> None:
-        super().__init__(text)
-        self.error_class = error_class
-        self.error_string = text
+        RuntimeError.__init__(self, text)
+        self._text, self._class = text, error_class
+
+    __repr__ = RuntimeError.__repr__
+    __str__ = RuntimeError.__str__
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
+    __hash__ = object.__hash__
+
+    def __reduce__(self) -> tuple[type[Exception], tuple[str, int]]:
+        return Exception, (self._text, self._class)  # what it is made into has no name of a module
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __int__(self) -> int:
+        return self._class
 
     def Get_error_class(self) -> int:
-        return self.error_class
+        return self._class
+
+    def Get_error_code(self) -> int:
+        return self._class
 
     def Get_error_string(self) -> str:
-        return self.error_string
+        return self._text
+
+    error_class = property(Get_error_class)
+    error_code = property(Get_error_code)
+    error_string = property(Get_error_string)
+
+
+@cache
+def _of_both(own: type[Exception], theirs: type[BaseException]) -> type[Exception]:
+    return type(own.__name__, (own, theirs), {"__module__": own.__module__, "__qualname__": own.__qualname__})
 
 
 class NullCommunicator:

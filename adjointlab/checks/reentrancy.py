@@ -23,6 +23,8 @@ __all__ = ["REENTRANCY", "ReentrancyCheck"]
 
 _CALLS = 4
 
+_IN_THE_SAME_ARRAY = "one more, with other values in the array that the call before was given"
+
 _KEPT = Hint(
     FaultKind.KEPT,
     "a fresh instance gives another value: something is kept from earlier calls, or the order of messages matters",
@@ -56,7 +58,8 @@ class ReentrancyCheck(Check[ReentrancyObservation]):
 
     One adjoint comes before any forward; the others are called in the opposite order, as a backward pass does. In every other case
     the last call follows one on NaN: a value that overflows passes with its call, but NaN stays for ever in a buffer that is
-    cleared by arithmetic (0 * NaN is NaN). Right code may refuse NaN, as a solver does that does not converge; such a case is not
+    cleared by arithmetic (0 * NaN is NaN). In the other cases one more call has other values in the very array that the call before was
+    given: a result that is kept for an array is not one for its values. Right code may refuse NaN, as a solver does that does not converge; such a case is not
     judged, and those without NaN are.
     """
 
@@ -133,9 +136,10 @@ def _of_call(
     ):
         if difference := first_difference(space, actual, fresh, tolerance):
             after = " (after one with NaN)" if is_after_nan else ""
+            which = f"{call + 1} of {_CALLS}{after}" if call < _CALLS else _IN_THE_SAME_ARRAY
             return incoherent(
                 headline,
-                ("call", f"{call + 1} of {_CALLS}{after}, {circumstance}"),
+                ("call", f"{which}, {circumstance}"),
                 ("element", difference.where),
                 ("fresh", difference.expected),
                 ("here", difference.actual),
@@ -159,20 +163,29 @@ def _calls(
     other: LinearOperator,
     after_nan: int | None,
 ) -> tuple[CallOutputs, ...]:
-    returned, on_return = [], []
+    returned, on_return, given = [], [], argument(0)
     for call in range(_CALLS):
         if call == after_nan:
             _call_on_nan(apply, argument(call), used)
-        output = apply(argument(call), used)
+        given = argument(call)
+        output = apply(given, used)
         returned.append(output)
         on_return.append(context.numpy(output))
         # In between, another instance works on other data: buffers of the class or the module would be shared.
         apply(argument((call + 1) % _CALLS), other)
     after_later_calls = [context.numpy(output) for output in returned]
+    drawn = list(range(_CALLS))
+    if after_nan is None:
+        drawn.append(0)
+        # The last output may be a view of what is overwritten, and is looked at no more.
+        for array, values in zip(given, argument(0), strict=True):
+            arrays.copy_into(array, values)
+        on_return.append(context.numpy(apply(given, used)))
+        after_later_calls.append(on_return[-1])
     return tuple(
         # Arguments are drawn anew: an operator that overwrites its argument is for the purity check to find.
-        CallOutputs(early, late, context.numpy(apply(argument(call), _instance(context))))
-        for call, (early, late) in enumerate(zip(on_return, after_later_calls, strict=True))
+        CallOutputs(early, late, context.numpy(apply(argument(number), _instance(context))))
+        for number, early, late in zip(drawn, on_return, after_later_calls, strict=True)
     )
 
 

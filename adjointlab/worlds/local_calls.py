@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Final, SupportsIndex
+from typing import Any, ClassVar, Final, SupportsIndex
 
 from adjointlab import MPI
 
@@ -21,8 +21,15 @@ class LocalCalls:
 
     rank: int
     size: int
+    _kind: ClassVar = "Intracomm"
     _name: str  # what reports call it; empty for the run's own communicator, which need not be named
     _attributes: dict[int | MPI.Keyval, object]
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """mpi4py's class, where that is imported: code that checks its arguments asks ``isinstance(comm, MPI.Comm)``."""
+        of_mpi4py: type = getattr(sys.modules.get("mpi4py.MPI"), self._kind, type(self))
+        return of_mpi4py
 
     def Get_rank(self) -> int:
         return self.rank

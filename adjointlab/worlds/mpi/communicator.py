@@ -297,6 +297,8 @@ class GuardedComm(CommBase):
 class GuardedTopocomm(GuardedComm):
     """A guarded communicator with a topology."""
 
+    _kind: ClassVar = "Topocomm"
+
     inner: MPI.Topocomm
 
     local = GuardedComm.local | {"degrees", "indegree", "outdegree", "inedges", "outedges", "inoutedges"}
@@ -307,6 +309,8 @@ class GuardedTopocomm(GuardedComm):
 class GuardedDistgraphcomm(GuardedTopocomm):
     """A guarded graph."""
 
+    _kind: ClassVar = "Distgraphcomm"
+
     inner: MPI.Distgraphcomm
 
     local = GuardedTopocomm.local | {"Get_dist_neighbors", "Get_dist_neighbors_count"}
@@ -314,6 +318,8 @@ class GuardedDistgraphcomm(GuardedTopocomm):
 
 class GuardedCartcomm(GuardedTopocomm):
     """A guarded Cartesian grid."""
+
+    _kind: ClassVar = "Cartcomm"
 
     inner: MPI.Cartcomm
 

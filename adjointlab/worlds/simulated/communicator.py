@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from types import NoneType
-from typing import Any, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
 from adjointlab import MPI
 from adjointlab.typing import Buffer, Status
@@ -528,6 +528,8 @@ def _tag(value: int, *, is_receive: bool = False) -> int:
 class TopologyCommunicator(Communicator):
     """A communicator that carries a topology, with mpi4py's names for the neighbours of its rank."""
 
+    _kind: ClassVar = "Topocomm"
+
     @property
     def inoutedges(self) -> tuple[list[int], list[int]]:
         topology = self._shared.topology
@@ -558,6 +560,8 @@ class TopologyCommunicator(Communicator):
 class GraphCommunicator(TopologyCommunicator):
     """A communicator that carries a graph."""
 
+    _kind: ClassVar = "Distgraphcomm"
+
     def Get_topology(self) -> int:
         return MPI.DIST_GRAPH
 
@@ -579,6 +583,8 @@ class GraphCommunicator(TopologyCommunicator):
 
 class CartesianCommunicator(TopologyCommunicator):
     """A communicator that carries a grid."""
+
+    _kind: ClassVar = "Cartcomm"
 
     def Get_topology(self) -> int:
         return MPI.CART

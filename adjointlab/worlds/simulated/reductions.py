@@ -1,7 +1,7 @@
-"""MPI's reduction operations on arrays and on objects, always in the order of ranks.
+"""MPI's reduction operations on arrays and on objects, always in one order, so that runs repeat bit by bit.
 
-An MPI library may combine in any order where the operation commutes, and results differ by rounding. Here they do not, so
-that runs repeat bit by bit.
+An MPI library may combine in any order where the operation commutes. Here its own operations are combined in the order of ranks. One
+of user code that is declared to commute is combined in the opposite order: if it does not, as much is seen.
 """
 
 from __future__ import annotations
@@ -81,7 +81,13 @@ def accumulate_into(total: Flat, op: Operator, more: Flat) -> None:
     if not isinstance(op, MPI.Op):
         # As MPI calls it: with memory, of which the second is overwritten by the result.
         result = more.copy()
-        op(_memory(total), _memory(result))
+        try:
+            op(_memory(total), _memory(result))
+        except Exception as error:
+            error.add_note(
+                "raised by an operation on simulated ranks, which give it no datatype: its third argument is None"
+            )
+            raise
         total[...] = result
         return
     # "unsafe", so that logical operations write their booleans as numbers of the array's own dtype.
@@ -96,9 +102,11 @@ def _memory(array: Flat) -> object:
 
 
 def fold(op: Operator, arrays: Sequence[Flat]) -> Flat:
-    """Combine `arrays` from the first to the last, into a new array."""
-    total = arrays[0].copy()
-    for more in arrays[1:]:
+    """Combine `arrays` from the first to the last, into a new array; from the last to the first if user code says that the order is all one."""
+    commutes: Callable[[], bool] = getattr(op, "Is_commutative", lambda: False)
+    first, *others = reversed(arrays) if commutes() else arrays
+    total = first.copy()
+    for more in others:
         accumulate_into(total, op, more)
     return total
 

@@ -107,3 +107,23 @@ def test_an_operation_of_user_code_combines_in_the_order_of_ranks_and_another_of
         assert values(body) == ((123, 1), (123, 2), (123, 3))
     finally:
         operation.Free()
+
+
+def test_an_operation_of_user_code_that_is_said_to_commute_combines_in_the_opposite_order() -> None:
+    theirs = pytest.importorskip("mpi4py.MPI")
+
+    def tens(first: Any, second: Any, datatype: Any) -> None:
+        one, other = (np.frombuffer(each, "int64") for each in (first, second))
+        other[:] = 10 * one + other
+
+    operation = theirs.Op.Create(tens, commute=True)
+
+    def body(comm: Any) -> Any:
+        buffer = np.empty(1, "int64")
+        comm.Allreduce(np.array([comm.rank + 1]), buffer, operation)
+        return int(buffer[0])
+
+    try:
+        assert values(body) == (321, 321, 321)
+    finally:
+        operation.Free()

@@ -1,0 +1,84 @@
+"""Code that asks for mpi4py's classes, of its arguments or of exceptions, finds them in every world."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from adjointlab import MPI
+from adjointlab.worlds.world import RankContext, World
+
+THEIRS = pytest.importorskip("mpi4py.MPI")
+
+
+def kinds(context: RankContext, _: object) -> dict[str, list[bool]]:
+    comm: Any = context.comm
+    made = {
+        "world": comm,
+        "duplicate": comm.Dup(),
+        "part": comm.Split(0, comm.rank),
+        "grid": comm.Create_cart([comm.size]),
+        "graph": comm.Create_dist_graph_adjacent([comm.rank], [comm.rank]),
+    }
+    classes = (
+        THEIRS.Comm,
+        THEIRS.Intracomm,
+        THEIRS.Topocomm,
+        THEIRS.Cartcomm,
+        THEIRS.Distgraphcomm,
+        THEIRS.Intercomm,
+    )
+    found = {name: [isinstance(each, one) for one in classes] for name, each in made.items()}
+    for name, each in made.items():
+        if name != "world":
+            each.Free()
+    return found
+
+
+def test_communicators_are_of_the_classes_of_mpi4py(adjointlab_world: World) -> None:
+    if adjointlab_world.name == "torch":
+        pytest.skip("its ranks have no communicator of MPI")
+    plain = [True, True, False, False, False, False]
+    found = adjointlab_world.run(kinds, None, 2).values
+    assert (
+        list(found)
+        == [
+            {
+                "world": plain,
+                "duplicate": plain,
+                "part": plain,
+                "grid": [True, True, True, True, False, False],
+                "graph": [True, True, True, False, True, False],
+            }
+        ]
+        * 2
+    )
+
+
+def refused(context: RankContext, _: object) -> tuple[str, str, bool]:
+    try:
+        context.comm.Send(bytearray(1), dest=7)
+    except THEIRS.Exception as error:
+        raised = error
+    assert raised
+    return type(raised).__name__, raised.Get_error_string(), bool(raised)
+
+
+def test_what_mpi_refuses_is_an_exception_of_mpi4py(adjointlab_world: World) -> None:
+    if adjointlab_world.name == "torch":
+        pytest.skip("its ranks have no communicator of MPI")
+    for name, text, is_true in adjointlab_world.run(refused, None, 2).values:
+        assert (name, is_true) == ("Exception", True)
+        assert "rank" in text.lower()
+
+
+def test_an_exception_of_simulated_ranks_says_its_text() -> None:
+    error = MPI.Exception("no such rank", MPI.ERR_RANK)
+    assert isinstance(error, THEIRS.Exception)
+    assert (str(error), repr(error)) == ("no such rank", "Exception('no such rank')")
+    assert (error.error_string, error.error_class) == ("no such rank", MPI.ERR_RANK)
+    assert len({error, error}) == 1
+    assert str(copy.copy(error)) == "no such rank"
+    assert error != MPI.Exception("no such rank", MPI.ERR_RANK)
