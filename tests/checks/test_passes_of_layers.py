@@ -394,7 +394,8 @@ ELEMENT = "y[3] (rank 1)"
             observed([1.0, np.nan]),
             "outputs are not the sequential ones",
             {
-                "perhaps": "it reads memory that nobody wrote, which is filled with NaN here; or a formula has no value there, such as 0/0"
+                "perhaps": "it reads memory that nobody wrote, or the result of a message that has not been waited for, which are filled with "
+                "NaN here; or a formula has no value there, such as 0/0"
             },
         ),
         (

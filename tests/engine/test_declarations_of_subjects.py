@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.elements import ORDERS
+from adjointlab.core.layer import PassHooks
 from adjointlab.engine.adapters import Differentiable, FunctionPair, Ranks
 from adjointlab.engine.subject import Kind, Subject, declarations
 from tests.samples import RingShift
@@ -146,7 +148,9 @@ def test_a_recipe_has_all_that_its_declaration_says() -> None:
         module,
         parallel_module,
         data_parallel="mean",
+        before_backward=listed,
         after_backward=copied,
+        context=nullcontext,
         prepare=listed,  # type: ignore[arg-type]
         optimizer=copied,
         steps=3,
@@ -154,7 +158,7 @@ def test_a_recipe_has_all_that_its_declaration_says() -> None:
     recipe = parallel.build.__self__
     assert (recipe.sequential, recipe.parallelize, recipe.data_parallel) == (module, parallel_module, "mean")
     assert (recipe.prepare, recipe.optimizer, recipe.steps) == (listed, copied, 3)
-    assert recipe.after_backward is copied
+    assert recipe.hooks == PassHooks(listed, copied, nullcontext)
     assert parallel.reference == recipe.twin
     assert parallel.target is parallel_module
 
@@ -171,7 +175,7 @@ def test_a_recipe_has_all_that_its_declaration_says() -> None:
     recipe = pipeline.build.__self__
     assert (recipe.sequential, recipe.pipeline, recipe.loss) == (module, parallel_module, copied)
     assert (recipe.reduction, recipe.prepare, recipe.optimizer) == ("sum", listed, copied)
-    assert (recipe.steps, recipe.after_backward) == (1, listed)
+    assert (recipe.steps, recipe.hooks) == (1, PassHooks(after_backward=listed))
     assert pipeline.reference == recipe.twin
     assert pipeline.target is parallel_module
 

@@ -250,3 +250,8 @@ class TestALayer:
         result = run_check(SimulatedWorld(ranks=1), found, "gradients", Budget(3, seed=1), tmp_path)
         text = dict(result.result.verdict.lines)["traceback"]
         assert "raised by the sequential twin, not by the layer; its parameter weight is float32, and" in text
+
+
+def test_a_reference_that_returns_no_array(tmp_path: Path) -> None:
+    wrong = al.subject.pair(kept, kept, reference=lambda x, width: [float(each) for each in x])(case(width=1))
+    assert sentence(wrong, "sequential", tmp_path).startswith("the reference returned a float: it returns an")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,6 +70,7 @@ def parallelize(module: Any, mesh: Any) -> None:
 
 
 def test_a_parallel_module_is_declared_as_it_is_given(declared: Declared, world: al.SimulatedWorld) -> None:
+    def before(module: Any) -> None: ...
     def after(module: Any) -> None: ...
     def prepare(*drawn: Any) -> Any: ...
     def optimizer(parameters: Any) -> Any: ...
@@ -79,7 +81,9 @@ def test_a_parallel_module_is_declared_as_it_is_given(declared: Declared, world:
         [FLOATS, FLOATS],
         mesh={"dp": 3, "tp": 2},
         data_parallel={"dp": "sum"},
+        before_backward=before,
         after_backward=after,
+        context=suppress,
         prepare=prepare,
         optimizer=optimizer,
         steps=3,
@@ -91,7 +95,9 @@ def test_a_parallel_module_is_declared_as_it_is_given(declared: Declared, world:
     assert declared.given == (parallelize,)
     assert declared.options == {
         "data_parallel": {"dp": "sum"},
+        "before_backward": before,
         "after_backward": after,
+        "context": suppress,
         "prepare": prepare,
         "optimizer": optimizer,
         "steps": 3,
@@ -112,7 +118,9 @@ def test_a_parallel_module_has_twenty_cases_on_one_mesh_dimension_by_default(dec
     al.check_parallel(MODEL, lambda module, mesh: None, of_a_strategy)
     assert declared.options == {
         "data_parallel": None,
+        "before_backward": None,
         "after_backward": None,
+        "context": nullcontext,
         "prepare": elementwise,
         "optimizer": None,
         "steps": 0,

@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 import adjointlab as al
-from adjointlab.core.layer import Layer
+from adjointlab.core.layer import NO_HOOKS, Layer
 from adjointlab.torch_distributed.pipelines import PipelineStep, SequentialStep, held_by
 
 pytestmark = pytest.mark.mpi_skip
@@ -229,7 +229,7 @@ def test_the_random_stream_of_the_caller_is_left_alone(world: al.SimulatedWorld)
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
     assert recipe._target({"inputs": (3, 2)}) == (3, 2)
-    loss, output = recipe._results({"inputs": (3, 2)}, (3, 2))
+    loss, output = recipe._results(recipe.twin(inputs=(3, 2)), {"inputs": (3, 2)}, (3, 2))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert (loss.shape, output.shape, loss.dtype) == ((1,), (3, 2), torch.float64)
     assert not loss.requires_grad
@@ -245,5 +245,5 @@ def test_the_random_stream_of_the_caller_is_left_alone(world: al.SimulatedWorld)
     assert prepared._target({"inputs": (3, 2)}) == (3, 2)
     assert seen == [[((3, 2), torch.float64), ((0,), torch.float32)]]
     assert PipelineRecipe(noisy, stages, loss_of) == PipelineRecipe(
-        noisy, stages, loss_of, "mean", recipe.prepare, None, 0, None
+        noisy, stages, loss_of, "mean", recipe.prepare, None, 0, NO_HOOKS
     )

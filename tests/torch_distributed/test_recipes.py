@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import adjointlab as al
 from adjointlab.core.declaration import SubjectError
-from adjointlab.core.layer import Layer, elementwise
+from adjointlab.core.layer import Layer, PassHooks, elementwise
 from adjointlab.core.operator import Direction
 from adjointlab.engine.adapters import Ranks
 from adjointlab.engine.parallel import (
@@ -115,9 +115,8 @@ def test_a_layer_has_the_spaces_of_its_inputs_outputs_and_parameters(world: al.S
 def test_ranks_share_the_batch_along_the_dimensions_that_are_given(
     world: al.SimulatedWorld, data_parallel: Any, after: bool, batch: Any, averaged: int, accumulates: bool
 ) -> None:
-    recipe = ParallelRecipe(
-        Sum, as_it_is, data_parallel, after_backward=(lambda module: None) if after else None
-    )
+    hooks = PassHooks(after_backward=(lambda module: None) if after else None)
+    recipe = ParallelRecipe(Sum, as_it_is, data_parallel, hooks=hooks)
     layer = made(world, recipe, 6, mesh={"a": 2, "b": 3}, inputs=(6, 3))[5]
     assert layer.domain == al.Space(space((2, 3), batch, (6, 3), "x"))
     assert layer.codomain == al.Space(space((2, 3), batch, (6, 2), "y"))

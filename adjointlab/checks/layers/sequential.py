@@ -17,9 +17,12 @@ from adjointlab.checks.layers.twin import PassObservation, first_wrong, twin_pas
 from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent
 from adjointlab.core import arrays
+from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.vectors import Draw
+from adjointlab.spelling import described_type
+from adjointlab.typing import Array
 
 __all__ = ["SEQUENTIAL", "SequentialCheck"]
 
@@ -81,7 +84,7 @@ class SequentialCheck(Check[_Observation]):
             raise
         if result is NotImplemented:
             raise Inapplicable("the reference returned NotImplemented")
-        whole = [arrays.to_numpy(a) for a in as_tuple(result)]
+        whole = [arrays.to_numpy(_required_array(a)) for a in as_tuple(result)]
         expected = held_by_all(context.codomain, whole, context.comm.Get_size())
         return ReferenceOutputs(outputs, expected, context.tolerance)
 
@@ -113,6 +116,14 @@ class SequentialCheck(Check[_Observation]):
         first, *_ = observations
         outputs = [seen.outputs for seen in observations]
         return {"forward": ElementResult(spaces.codomain, outputs, first.tolerance)}
+
+
+def _required_array(result: object) -> Array:
+    if not arrays.is_array(result):
+        raise SubjectError(
+            f"the reference returned {described_type(result)}: it returns an array, or a tuple of one for each tensor of the codomain"
+        )
+    return result
 
 
 def _of_operator(observations: Sequence[_Observation]) -> TypeGuard[Sequence[ReferenceOutputs]]:
