@@ -214,7 +214,8 @@ class CheckRun:
             return CheckResult(found, **ended.outcome._asdict())
         if ended.death:
             return lost(self.world, found, name, budget, folder, ended.death)
-        return check_with_corpus(self.world, found, name, budget, folder)
+        within = replace(budget, seconds=self._share(len(self.plan) - ended.number))
+        return check_with_corpus(self.world, found, name, within, folder)
 
     def _take(self, result: CheckResult, line: ProgressLine) -> None:
         """Add the result of the next check of the plan, and print and save it."""

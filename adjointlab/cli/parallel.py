@@ -281,15 +281,16 @@ class CheckProcesses:
     def _received(self, process: _Process) -> Iterator[Ended]:
         try:
             message: tuple[str, bytes] = process.connection.recv()
+            kind, data = message
+            known = set(pickle.loads(data)) if kind == Kind.READY else set()  # noqa: S301 - from our own processes
         except Exception:  # it has ended, or user code has written into the socket
             yield from self._gone(process)
             return
-        kind, data = message
         if kind == Kind.FORCED:
             process.ended_by = data.decode(errors="backslashreplace")
             return
         if kind == Kind.READY:
-            process.is_ready = set(self._plan) <= set(pickle.loads(data))  # noqa: S301 - from our own processes
+            process.is_ready = set(self._plan) <= known
             if not process.is_ready:  # the modules declare other subjects when they are imported once more
                 yield from self._gone(process)
                 return

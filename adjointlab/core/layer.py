@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from adjointlab.core.arrays import is_array
@@ -52,7 +52,7 @@ OutputPath: TypeAlias = tuple[object, ...]
 
 
 def outputs_of(returned: Any) -> tuple[torch.Tensor, ...]:
-    """Return the tensors that a module returned, alone or in tuples, lists and dictionaries, in their order; `None` is left out.
+    """Return the tensors that a module returned, alone or in tuples, lists, dictionaries and dataclasses, in their order; `None` is left out.
 
     Raises :class:`SubjectError` for anything else.
     """
@@ -63,7 +63,9 @@ def outputs_by_path(returned: Any) -> dict[OutputPath, torch.Tensor]:
     """Return the tensors of :func:`outputs_of`, each with its path."""
     if returned is None:
         raise SubjectError("a module returned None, and no tensor (is a `return` missing?)")
-    return dict(_tensors_in(returned if isinstance(returned, tuple | list | Mapping) else (returned,), ()))
+    import torch
+
+    return dict(_tensors_in((returned,) if isinstance(returned, torch.Tensor) else returned, ()))
 
 
 def _tensors_in(returned: Any, path: OutputPath) -> Iterator[tuple[OutputPath, torch.Tensor]]:
@@ -80,10 +82,13 @@ def _tensors_in(returned: Any, path: OutputPath) -> Iterator[tuple[OutputPath, t
         case tuple() | list():
             for index, entry in enumerate(returned):
                 yield from _tensors_in(entry, (*path, index))
+        case _ if is_dataclass(returned):
+            for each in fields(returned):
+                yield from _tensors_in(getattr(returned, each.name), (*path, each.name))
         case _:
             raise SubjectError(
-                f"a module returned {described_type(returned)}: its outputs are tensors, alone or in tuples, lists and "
-                "dictionaries; wrap it in a module that returns these"
+                f"a module returned {described_type(returned)}: its outputs are tensors, alone or in tuples, lists, "
+                "dictionaries and dataclasses; wrap it in a module that returns these"
             )
 
 

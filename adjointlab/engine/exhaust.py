@@ -287,18 +287,18 @@ def _in_processes(
     first_failure = context.Value("q", _NO_FAILURE)
     batch_size = max(1, min(_BATCH_SIZE, total // (_BATCHES * count)))
     pipes, processes = [], []
-    for index in range(count):
-        receiver, sender = context.Pipe(duplex=False)
-        shared = done[index], first_failure, sys.path
-        target = _Process(reference, dict(bound), memory, index, count, batch_size, *shared)
-        process = context.Process(target=target, args=(sender,), daemon=True)
-        process.start()
-        # The process has it now. While it is open here too, the end of the process would not end the pipe.
-        sender.close()
-        pipes.append(receiver)
-        processes.append(process)
     shares: list[_Share] = []
     try:
+        for index in range(count):
+            receiver, sender = context.Pipe(duplex=False)
+            shared = done[index], first_failure, sys.path
+            target = _Process(reference, dict(bound), memory, index, count, batch_size, *shared)
+            process = context.Process(target=target, args=(sender,), daemon=True)
+            process.start()
+            processes.append(process)
+            # The process has it now. While it is open here too, the end of the process would not end the pipe.
+            sender.close()
+            pipes.append(receiver)
         for pipe, process in zip(pipes, processes, strict=True):
             while not pipe.poll(0.2):
                 tick(sum(value.value for value in done))

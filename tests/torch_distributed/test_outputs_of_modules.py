@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,6 +19,13 @@ pytestmark = pytest.mark.mpi_skip
 ONE, TWO, THREE = (torch.full((2,), float(value)) for value in (1, 2, 3))
 
 
+@dataclass
+class Outputs:
+    logits: torch.Tensor
+    others: Any
+    loss: torch.Tensor | None = None
+
+
 @pytest.mark.parametrize(
     ("returned", "outputs"),
     [
@@ -25,6 +33,7 @@ ONE, TWO, THREE = (torch.full((2,), float(value)) for value in (1, 2, 3))
         ((ONE, TWO), [ONE, TWO]),
         ([ONE, None, TWO], [ONE, TWO]),
         ({"logits": TWO, "states": (ONE, (None, THREE)), "loss": None}, [TWO, ONE, THREE]),
+        (Outputs(TWO, {"states": ONE}), [TWO, ONE]),
         ((), []),
     ],
 )
@@ -111,6 +120,7 @@ def verdict_on(sequential: Any, parallel: Any) -> Any:
         (lambda y: (y, None), lambda y: (y,)),
         (lambda y: y, lambda y: [y]),
         (lambda y: (y, {"aux": [y]}), lambda y: [y, {"aux": (y, None)}]),
+        (lambda y: Outputs(y, (2 * y, y)), lambda y: Outputs(y, [2 * y, y])),
     ],
 )
 def test_outputs_are_compared_key_by_key(sequential: Any, parallel: Any) -> None:

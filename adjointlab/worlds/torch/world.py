@@ -17,7 +17,6 @@ import time
 import traceback
 from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Final, NoReturn
 
 import torch
@@ -162,11 +161,21 @@ class TorchWorld(ProcessWorld):
 
     def _is_missing_a_rank(self) -> bool:
         seen = (self._heartbeats.last_seen(rank) for rank in range(1, self.ranks))
-        return any(each is not None and not Path(f"/proc/{each.process}").exists() for each in seen)
+        return any(each is not None and not _is_there(each.process) for each in seen)
 
     def _end_job(self) -> None:
         """End this process; torchrun ends the others."""
         os._exit(ExitCode.UNJUDGED)
+
+
+def _is_there(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _backend() -> str:
