@@ -89,7 +89,7 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
         gain = context.gain
         bound = context.integer_bound() if gain.value else 0
         rounds = _rounds(bound)
-        integers, tensors = context.has_integers, (*context.domain.tensors, *context.codomain.tensors)
+        integers, tensors = context.has_integers, context.tensors
         bounds = [bound] * rounds + ([] if integers else [0])
         if not bounds:
             raise Inapplicable(

@@ -24,7 +24,7 @@ from adjointlab.checks.hints import Hint, memory_order_hint, mixed_orders_hint
 from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
 from adjointlab.checks.verdict import Verdict
 from adjointlab.core.operator import Direction
-from adjointlab.core.space import Space
+from adjointlab.core.space import Space, Tensor
 from adjointlab.spelling import did_you_mean
 
 __all__ = [
@@ -67,10 +67,14 @@ class Spaces:
     codomain: Space
 
     @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Those of the domain, then those of the codomain."""
+        return (*self.domain.tensors, *self.codomain.tensors)
+
+    @property
     def mixed(self) -> bool:
         """True if some tensors are real and others complex, so that the pairing is the real part."""
-        tensors = (*self.domain.tensors, *self.codomain.tensors)
-        return len({tensor.element.is_complex for tensor in tensors}) > 1
+        return len({tensor.element.is_complex for tensor in self.tensors}) > 1
 
     def directions(self) -> BothDirections[DirectedSpaces]:
         """F maps the domain to the codomain, F* the codomain's dual to the domain's dual."""

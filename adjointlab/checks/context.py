@@ -47,7 +47,7 @@ from adjointlab.core.operator import (
     has_program,
 )
 from adjointlab.core.program import Program
-from adjointlab.core.space import Space
+from adjointlab.core.space import Space, Tensor
 from adjointlab.core.vectors import THIRDS, Draw, local_values
 from adjointlab.typing import Array, Communicator, NumpyArray
 from adjointlab.worlds.backward import BackwardPass
@@ -292,12 +292,16 @@ class CheckContext:
     def codomain(self) -> Space:
         return self.instance.codomain
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Those of the domain, then those of the codomain."""
+        return (*self.domain.tensors, *self.codomain.tensors)
+
     @_computed_once
     def library(self) -> str:
         """Memory of this rank's inputs: the setting's, or torch's where that lacks an element type (bfloat16 in NumPy)."""
-        tensors = (*self.domain.tensors, *self.codomain.tensors)
         wanted = arrays.memory_on(self.setting.library, self.rank)
-        if all(arrays.supports(wanted, tensor.dtype) for tensor in tensors):
+        if all(arrays.supports(wanted, tensor.dtype) for tensor in self.tensors):
             return wanted
         on_device = wanted == "cupy" and arrays.installed("torch-cuda")
         return "torch-cuda" if on_device else "torch"
@@ -486,13 +490,12 @@ class CheckContext:
     @_computed_once
     def has_integers(self) -> bool:
         """True if a tensor of either space is of an integer type."""
-        return any(tensor.element.is_integer for tensor in (*self.domain.tensors, *self.codomain.tensors))
+        return any(tensor.element.is_integer for tensor in self.tensors)
 
     @_computed_once
     def precision(self) -> int:
         """p: integers up to 2**p are exact in every tensor of both spaces."""
-        tensors = (*self.domain.tensors, *self.codomain.tensors)
-        return min(tensor.element.precision for tensor in tensors)
+        return min(tensor.element.precision for tensor in self.tensors)
 
     def integer_bound(self, headroom: int = 1) -> int:
         """K, the largest integers to draw so that no intermediate rounds; 0 if even 1 might be rounded.
@@ -525,8 +528,7 @@ class CheckContext:
     @property
     def _largest(self) -> float:
         """The largest number that every tensor of both spaces can hold."""
-        tensors = (*self.domain.tensors, *self.codomain.tensors)
-        limits = (np.finfo(each.element.in_numpy).max for each in tensors if not each.element.is_integer)
+        limits = (np.finfo(each.element.in_numpy).max for each in self.tensors if not each.element.is_integer)
         return min(map(float, limits), default=math.inf)
 
     @_computed_once

@@ -68,6 +68,8 @@ class Hint:
     text: str
 
 
+_NARROWED: Final = Hint(FaultKind.NARROWED, "right but for rounding: a narrower element type on the way")
+
 _LEAST_VALUE: Final = 1000.0
 """Random integers up to it or more do not agree by chance, where a dozen are compared."""
 
@@ -133,7 +135,7 @@ def _relation(
         return bool((np.abs(g - other) <= allowed + 1e-12 * np.abs(other)).all())
 
     if allowed == 0 and (np.abs(w) > 1e4).all() and (np.abs(g - w) < 2.0**-7 * np.abs(w)).all():
-        return Hint(FaultKind.NARROWED, "right but for rounding: a narrower element type on the way")
+        return _NARROWED
     if w.imag.any():
         if all_are(np.conj(w)):
             return Hint(FaultKind.CONJUGATE, "the conjugate of what is due")
@@ -246,7 +248,7 @@ def _is_scaled(got: NumpyArray, want: NumpyArray, factor: float) -> bool:
 def narrowing_hint(error: float, size: float) -> Hint | None:
     """The hint on the error of an inner product of that size, of integers, which nothing should have rounded."""
     if 0 < error < 2.0**-8 * size:
-        return Hint(FaultKind.NARROWED, "right but for rounding: a narrower element type on the way")
+        return _NARROWED
     return None
 
 

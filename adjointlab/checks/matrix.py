@@ -297,8 +297,7 @@ def beside_specification(
 
 def _active(spaces: Spaces) -> int:
     """Number of ranks that hold some tensor."""
-    tensors = (*spaces.domain.tensors, *spaces.codomain.tensors)
-    return len({rank for tensor in tensors for rank in tensor.layout.partition.ranks})
+    return len({rank for tensor in spaces.tensors for rank in tensor.layout.partition.ranks})
 
 
 def _without_graph(context: CheckContext) -> tuple[str, ...]:

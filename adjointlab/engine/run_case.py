@@ -272,7 +272,7 @@ def judge(case: Case, run: Run) -> Verdict:
         return _from_failure(run)
     seen: list[RankObservation] = list(run.values)
     spaces = seen[0].spaces
-    for tensor in (*spaces.domain.tensors, *spaces.codomain.tensors):
+    for tensor in spaces.tensors:
         if missing := [rank for rank in tensor.layout.partition.ranks if rank >= case.ranks]:
             return unjudged(
                 f"the operator declares a tensor on rank {missing[0]}, and its communicator has {case.ranks}",

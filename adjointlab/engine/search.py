@@ -584,7 +584,7 @@ class Search:
 
 def _is_empty(spaces: Spaces | None) -> bool:
     """Return True if all tensors are empty, so that whatever an operator does to their elements is right."""
-    tensors = () if spaces is None else (*spaces.domain.tensors, *spaces.codomain.tensors)
+    tensors = () if spaces is None else spaces.tensors
     return bool(tensors) and not any(math.prod(tensor.layout.shape) for tensor in tensors)
 
 

@@ -43,6 +43,7 @@ from adjointlab.worlds.world import FindingKind
 __all__ = [
     "CurrentRun",
     "Interposition",
+    "NotedRefusals",
     "asked_outside_runs",
     "follow_imports",
     "means_comm_world",
@@ -65,6 +66,18 @@ class CurrentRun(Protocol):
 
     def refuse(self, reason: str, kind: FindingKind = FindingKind.PAST_THE_RUN) -> NoReturn:
         """Raise, and let the run not pass for a good one even if user code catches that. The finding is of that `kind`."""
+
+
+class NotedRefusals:
+    """A run that notes its refusals for the case, in a list that it is given."""
+
+    def __init__(self, noted: list[str]) -> None:
+        self._noted = noted
+
+    def refuse(self, reason: str, kind: FindingKind = FindingKind.PAST_THE_RUN) -> NoReturn:
+        """Raise, and note it."""
+        self._noted.append(reason)
+        raise RuntimeError(reason)
 
 
 class Interposition:

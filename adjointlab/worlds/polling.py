@@ -13,7 +13,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Final, Protocol, TypeVar
 
-__all__ = ["Channel", "keep_alive", "poll_until", "processors", "rest", "yield_processor"]
+__all__ = ["Channel", "keep_alive", "poll_until", "rest", "yield_processor"]
 
 T = TypeVar("T")
 
@@ -25,12 +25,6 @@ _LONGEST_SLEEP: Final = 1e-3
 
 #: Let another process have the processor, if one wants it.
 yield_processor: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
-
-
-def processors() -> int:
-    """Number of processors that this process may use."""
-    allowed = getattr(os, "sched_getaffinity", None)
-    return (os.cpu_count() or 1) if allowed is None else len(allowed(0))
 
 
 def poll_until(ready: Callable[[], T | None], between: Callable[[float], object], polls: int) -> T:

@@ -17,6 +17,7 @@ from typing import Final, NoReturn, Protocol, TypeVar
 
 from mpi4py import MPI
 
+from adjointlab.cores import cores
 from adjointlab.worlds.backward import BackwardPass, is_in_backward
 from adjointlab.worlds.call_sites import call_site, came_back
 from adjointlab.worlds.mpi.buffer_watch import BufferWatch
@@ -24,7 +25,7 @@ from adjointlab.worlds.mpi.call_log import DESCRIBED, KEPT, CallLog, CommKey, De
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.control_channel import ControlChannel, Notice
 from adjointlab.worlds.mpi.message_log import MessageLog
-from adjointlab.worlds.polling import keep_alive, poll_until, processors, rest, yield_processor
+from adjointlab.worlds.polling import keep_alive, poll_until, rest, yield_processor
 from adjointlab.worlds.world import Blocked, Cancelled, PeerFailed
 
 __all__ = ["Guard"]
@@ -67,7 +68,7 @@ class Guard:
         self.strict = strict  # collectives are compared before they are carried out
         self.control = control
         self.describer = Describer()
-        self.quick_polls = range(_QUICK_POLLS if control.size <= processors() else _QUICK_POLLS_WHEN_CROWDED)
+        self.quick_polls = range(_QUICK_POLLS if control.size <= cores() else _QUICK_POLLS_WHEN_CROWDED)
         self.start_run(0, 0)
 
     def start_run(self, run_number: int, ranks: int) -> None:

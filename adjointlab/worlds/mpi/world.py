@@ -12,13 +12,13 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple
 
 from mpi4py import MPI
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.exit_of_c import allow_exit_of_c
-from adjointlab.worlds.interposition import CurrentRun, own_handle
+from adjointlab.worlds.interposition import CurrentRun, NotedRefusals, own_handle
 from adjointlab.worlds.mpi.agreement import Agreements
 from adjointlab.worlds.mpi.call_log import RunStatistics
 from adjointlab.worlds.mpi.communicator import GuardedComm
@@ -31,7 +31,6 @@ from adjointlab.worlds.process_world import Command, Conclusion, ProcessWorld, a
 from adjointlab.worlds.watchdog import Overdue, Watchdog, Watched
 from adjointlab.worlds.world import (
     Exhausted,
-    FindingKind,
     Outcome,
     Raised,
     RankContext,
@@ -56,19 +55,15 @@ class _Statistics(NamedTuple):
     leaked_communicators: int
 
 
-class _CurrentRun:
+class _CurrentRun(NotedRefusals):
     """The run that interposition asks."""
 
     def __init__(self, comm: GuardedComm, guard: Guard) -> None:
+        super().__init__(guard.refused)
         self._comm = comm
-        self._refused = guard.refused
 
     def communicator(self) -> GuardedComm:
         return self._comm
-
-    def refuse(self, reason: str, kind: FindingKind = FindingKind.PAST_THE_RUN) -> NoReturn:
-        self._refused.append(reason)
-        raise RuntimeError(reason)
 
 
 class MPIWorld(ProcessWorld):

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from adjointlab.exit_codes import ExitCode
-from adjointlab.worlds.interposition import CurrentRun
+from adjointlab.worlds.interposition import CurrentRun, NotedRefusals
 from adjointlab.worlds.process_world import Command, Conclusion, ProcessWorld
 from adjointlab.worlds.rendezvous import Rendezvous
 from adjointlab.worlds.torch.channel import StoreChannel
@@ -38,7 +38,7 @@ from adjointlab.worlds.torch.diagnosis import (
 from adjointlab.worlds.torch.store import connected_store, prefixed
 from adjointlab.worlds.torch.waits import CaseWaits
 from adjointlab.worlds.watchdog import Watchdog, Watched
-from adjointlab.worlds.world import FindingKind, Outcome, Raised, RankContext, Run, WorldName
+from adjointlab.worlds.world import Outcome, Raised, RankContext, Run, WorldName
 
 __all__ = ["TorchWorld"]
 
@@ -47,18 +47,14 @@ _LONGEST_TIMEOUT: Final = 1e7
 """Seconds; a group of torch has no timeout that is infinite."""
 
 
-class _CurrentRun:
+class _CurrentRun(NotedRefusals):
     """The run that interposition asks."""
 
     def __init__(self, waits: CaseWaits) -> None:
-        self._refused = waits.refused
+        super().__init__(waits.refused)
 
     def communicator(self) -> NoReturn:
         self.refuse(f"a communicator of MPI is used: {WITHOUT_COMMUNICATOR}")
-
-    def refuse(self, reason: str, kind: FindingKind = FindingKind.PAST_THE_RUN) -> NoReturn:
-        self._refused.append(reason)
-        raise RuntimeError(reason)
 
 
 class TorchWorld(ProcessWorld):
