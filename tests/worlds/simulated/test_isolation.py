@@ -242,62 +242,45 @@ def test_ranks_that_never_wait_share_one_thread():
     assert len(set(values(body))) == 1
 
 
-@pytest.fixture
-def ctrl_c_raises():
-    """The disposition of a terminal's programs; a shell makes its background jobs ignore the signal."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+class TooLate(Exception):
+    """Raised by a handler of alarms, as one that limits the time of a test has it."""
 
 
-def test_an_interrupt_calls_all_ranks_out_and_reaches_the_caller(ctrl_c_raises):
+def too_late(number, frame):
+    raise TooLate
+
+
+@pytest.mark.parametrize(
+    ("number", "handler", "raised"),
+    [
+        # A shell makes its background jobs ignore the signal.
+        (signal.SIGINT, signal.default_int_handler, KeyboardInterrupt),
+        (signal.SIGALRM, too_late, TooLate),
+    ],
+)
+def test_an_exception_of_a_handler_of_signals_calls_all_ranks_out_and_reaches_the_caller(
+    number, handler, raised
+):
     unwound = []
 
     def body(comm):
         try:
             if comm.rank == 3:
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), number)
                 while True:
                     time.sleep(0.001)
             comm.Barrier()
         finally:
             unwound.append(comm.rank)
 
-    state = random.getstate()
-    with pytest.raises(KeyboardInterrupt):
-        values(body)
-    assert sorted(unwound) == [0, 1, 2, 3]
-    assert random.getstate() == state
-    assert values(lambda comm: comm.allreduce(1)) == (4,) * 4
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="there are no alarms here")
-def test_an_exception_of_another_handler_of_signals_calls_all_ranks_out_too():
-    class TooLate(Exception):
-        pass
-
-    def too_late(number, frame):
-        raise TooLate
-
-    unwound = []
-
-    def body(comm):
-        try:
-            if comm.rank == 3:
-                os.kill(os.getpid(), signal.SIGALRM)
-                while True:
-                    time.sleep(0.001)
-            comm.Barrier()
-        finally:
-            unwound.append(comm.rank)
-
-    before = signal.signal(signal.SIGALRM, too_late)
+    state, before = random.getstate(), signal.signal(number, handler)
     try:
-        with pytest.raises(TooLate):
+        with pytest.raises(raised):
             values(body)
     finally:
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(number, before)
     assert sorted(unwound) == [0, 1, 2, 3]
+    assert random.getstate() == state
     assert values(lambda comm: comm.allreduce(1)) == (4,) * 4
 
 

@@ -87,13 +87,14 @@ def test_bytes_have_bits_and_are_no_numbers() -> None:
     assert values(body) == (7, 7, 7)
 
 
+def tens(first: Any, second: Any, datatype: Any) -> None:
+    """The digits of the first followed by those of the second: the order matters."""
+    one, other = (np.frombuffer(each, "int64") for each in (first, second))
+    other[:] = 10 * one + other
+
+
 def test_an_operation_of_user_code_combines_in_the_order_of_ranks_and_another_of_mpi4py_is_refused() -> None:
     theirs = pytest.importorskip("mpi4py.MPI")
-
-    def tens(first: Any, second: Any, datatype: Any) -> None:
-        one, other = (np.frombuffer(each, "int64") for each in (first, second))
-        other[:] = 10 * one + other
-
     operation = theirs.Op.Create(tens, commute=False)
 
     def body(comm: Any) -> Any:
@@ -111,11 +112,6 @@ def test_an_operation_of_user_code_combines_in_the_order_of_ranks_and_another_of
 
 def test_an_operation_of_user_code_that_is_said_to_commute_combines_in_the_opposite_order() -> None:
     theirs = pytest.importorskip("mpi4py.MPI")
-
-    def tens(first: Any, second: Any, datatype: Any) -> None:
-        one, other = (np.frombuffer(each, "int64") for each in (first, second))
-        other[:] = 10 * one + other
-
     operation = theirs.Op.Create(tens, commute=True)
 
     def body(comm: Any) -> Any:
