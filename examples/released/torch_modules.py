@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -272,6 +273,27 @@ def of_branches(draw: Any, ranks: int) -> Any:
 def ddp_with_unused(x: torch.Tensor, model: Any) -> Gradients:
     module = DistributedDataParallel(Branches(**model), find_unused_parameters=True)
     return [g * dist.get_world_size() for g in back(module, x)]
+
+
+# Parts of the above, each in the case in which it is wrong
+
+
+complex_adam = al.subject.parallel(
+    lambda: nn.Linear(IN, 3),
+    lambda module, mesh: fully_shard(module, mesh=mesh),
+    data_parallel="mean",
+    optimizer=partial(torch.optim.Adam, lr=0.1),
+    steps=1,
+    name="torch.Adam.uneven_complex",
+    ranks=[2],
+)(lambda draw, ranks: dict(inputs=(2, IN), dtype="complex128", frozen=0))
+
+frozen_norm = al.subject.parallel(
+    lambda: nn.Sequential(nn.LayerNorm(IN).requires_grad_(False), nn.Linear(IN, OUT)),
+    lambda module, mesh: parallelize_module(module, mesh, {"0": SequenceParallel(use_local_output=True)}),
+    name="torch.SequenceParallel.frozen",
+    ranks=[1],
+)(lambda draw, ranks: dict(inputs=(2, 1, IN), frozen=0))
 
 
 # Pipelines
