@@ -291,6 +291,21 @@ def first_difference(
     return None
 
 
+def relative_difference(
+    tensor: Tensor, actual: Sequence[NumpyArray], expected: Sequence[NumpyArray], reach: float
+) -> float:
+    """The largest finite difference between two elements of `tensor`, as all ranks hold them, relative to the largest expected value.
+
+    `reach` is the least that this counts for.
+    """
+    got, want = summed(tensor, actual), summed(tensor, expected)
+    scale = max(reach, *map(_largest, want.values()))
+    with np.errstate(invalid="ignore"):
+        errors = (got[rank] - want[rank] for rank in got if got[rank].shape == want[rank].shape)
+        largest = max(map(_largest, errors), default=0.0)
+    return largest / scale if scale else 0.0
+
+
 def _is_small(actual: complex, expected: complex, values: Iterable[NumpyArray]) -> bool:
     """Return True if two numbers differ by far less than the largest of the values, or than one where these are all zero.
 

@@ -50,6 +50,7 @@ class Figure(StrEnum):
     FLOATING_ERROR = "floating error"  # [Hewett21, eq. 26]
     ENTRIES = "entries"  # of a matrix, as many as were compared
     PROVED = "proved"  # whether those are all
+    ROUNDING = "taken for rounding"  # the largest difference, relative to the largest value of its tensor
 
 
 Figures: TypeAlias = dict[Figure, float | str]

@@ -20,6 +20,9 @@ from adjointlab.store.files import printable
 
 __all__ = ["VerdictRows", "proof_table"]
 
+_TELLING: Final = 2.0**-9
+"""Relative difference from which on it is said that rounding was taken to make it: such as bfloat16 makes, or a sum of many terms."""
+
 _COLOURS: Final = {Status.COHERENT: "green", Status.INCOHERENT: "bold red", Status.UNJUDGED: "bold yellow"}
 
 
@@ -132,6 +135,8 @@ def _reach(entry: CheckResult, like: CheckResult | None) -> str:
         notes.append("within rounding only")
     if isinstance(error := figures.get(Figure.FLOATING_ERROR), float):
         notes.append(f"floating error {error:.1g}")
+    if isinstance(taken := figures.get(Figure.ROUNDING), float) and taken > _TELLING:
+        notes.append(f"differences up to {taken:.1%} taken for rounding, as the sequential layer shows it")
     if proved := figures.get(Figure.PROVED):
         notes.append(
             "entries: " + ("all or a sample" if proved == "various" else str(proved).removesuffix(" entries"))

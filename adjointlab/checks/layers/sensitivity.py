@@ -73,6 +73,11 @@ class Allowances:
         """Differences that rounding may make, as they are measured."""
         return self._measure()
 
+    @property
+    def is_measured(self) -> bool:
+        """True once some result differed by more than any may."""
+        return "most" in vars(self)
+
     @cached_property
     def is_random(self) -> bool:
         """True if the results are others with other random numbers."""

@@ -12,14 +12,21 @@ import numpy as np
 
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.context import INFINITE, INPUT_VALUES, SUBNORMAL, CheckContext
-from adjointlab.checks.elements import Difference, Local, Tolerance, WhereNotFinite, first_difference
+from adjointlab.checks.elements import (
+    Difference,
+    Local,
+    Tolerance,
+    WhereNotFinite,
+    first_difference,
+    relative_difference,
+)
 from adjointlab.checks.fresh_memory import controlled
 from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.layers.modules import LARGEST, LocalModule, SequentialTwin, held_by_all, values
 from adjointlab.checks.layers.passes import OUTPUTS, PARAMETERS, Pass, PassPlan, ResultKind, run_passes
 from adjointlab.checks.layers.repeated import repeated_hint
 from adjointlab.checks.layers.sensitivity import Allowances, measured
-from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent
+from adjointlab.checks.verdict import Figure, Inapplicable, Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer, trained
@@ -395,7 +402,27 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
             verb = "are not the sequential ones" if what.endswith("s") else "is not the sequential one"
             evidence = difference.evidence("distributed", "sequential", _own_hint(ranks, *found))
             return incoherent(f"the layer's {what} {verb}", *lines, kind=what, evidence=evidence)
-    return _frozen_alike(observations)
+    verdict = _frozen_alike(observations)
+    if not verdict.is_coherent or not (
+        taken := max(map(_taken_for_rounding, zip(*observations, strict=True)))
+    ):
+        return verdict
+    return coherent({Figure.ROUNDING: taken})
+
+
+def _taken_for_rounding(ranks: Sequence[PassObservation]) -> float:
+    """The largest relative difference of a pass that the sequential layer's own rounding allows; 0 where it had not to be measured."""
+    largest = 0.0
+    for index, first in enumerate(ranks[0].comparisons):
+        if first.allowances is None or not first.allowances.is_measured:
+            continue
+        assert first.expected is not None
+        actual = _comparable(first.space, [seen.comparisons[index] for seen in ranks], first.expected)
+        for position, tensor in enumerate(first.space.tensors):
+            if not tensor.element.is_integer:
+                got, want = ([local[position] for local in each] for each in (actual, first.expected))
+                largest = max(largest, relative_difference(tensor, got, want, first.tolerance.reach))
+    return largest
 
 
 def _not_required(seen: PassObservation) -> list[str]:

@@ -1,0 +1,44 @@
+"""A module that computes in half precision allows for large differences: how large those were that passed is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import adjointlab as al
+from adjointlab.checks.verdict import Figure
+from adjointlab.engine.search import Budget, investigate
+
+pytestmark = pytest.mark.mpi_skip
+
+
+class Autocast(nn.Module):
+    factor = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.linear(x).float() * self.factor
+
+
+@pytest.mark.parametrize(("factor", "least", "most"), [(1.0, 0.0, 2.0**-9), (1.1, 0.09, 0.2)])
+@pytest.mark.parametrize("check", ["sequential", "gradients"])
+def test_the_largest_difference_that_passed_is_a_figure_of_the_verdict(
+    check: str, factor: float, least: float, most: float
+) -> None:
+    def changed(module: Any, mesh: Any) -> None:
+        module.factor = factor
+
+    @al.subject.parallel(Autocast, changed)
+    def subject(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(4, 8), dtype="float32")
+
+    result = investigate(al.SimulatedWorld(2), subject, check, Budget(20, seed=1))
+    assert result.verdict.is_coherent
+    assert least <= float(result.figures.get(Figure.ROUNDING, 0.0)) <= most
