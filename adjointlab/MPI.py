@@ -126,18 +126,19 @@ PROC_NULL: Final = Constant("PROC_NULL", -9003)
 ROOT: Final = Constant("ROOT", -9004)
 UNDEFINED: Final = Constant("UNDEFINED", -9005)
 
+
 # Classes of errors.
-ERR_ARG: Final = -9101
-ERR_BUFFER: Final = -9102
-ERR_COMM: Final = -9103
-ERR_GROUP: Final = -9104
-ERR_OP: Final = -9105
-ERR_OTHER: Final = -9106
-ERR_RANK: Final = -9107
-ERR_ROOT: Final = -9108
-ERR_TAG: Final = -9109
-ERR_TRUNCATE: Final = -9110
-ERR_TYPE: Final = -9111
+ERR_ARG: Final = Constant("ERR_ARG", -9101)
+ERR_BUFFER: Final = Constant("ERR_BUFFER", -9102)
+ERR_COMM: Final = Constant("ERR_COMM", -9103)
+ERR_GROUP: Final = Constant("ERR_GROUP", -9104)
+ERR_OP: Final = Constant("ERR_OP", -9105)
+ERR_OTHER: Final = Constant("ERR_OTHER", -9106)
+ERR_RANK: Final = Constant("ERR_RANK", -9107)
+ERR_ROOT: Final = Constant("ERR_ROOT", -9108)
+ERR_TAG: Final = Constant("ERR_TAG", -9109)
+ERR_TRUNCATE: Final = Constant("ERR_TRUNCATE", -9110)
+ERR_TYPE: Final = Constant("ERR_TYPE", -9111)
 
 # Of Get_topology.
 CART: Final = Constant("CART", -9006)

@@ -57,20 +57,27 @@ def test_communicators_are_of_the_classes_of_mpi4py(adjointlab_world: World) -> 
     )
 
 
-def refused(context: RankContext, _: object) -> tuple[str, str, bool]:
+def refused(context: RankContext, _: object) -> tuple[str, str, bool, list[bool]]:
     try:
         context.comm.Send(bytearray(1), dest=7)
     except THEIRS.Exception as error:
         raised = error
     assert raised
-    return type(raised).__name__, raised.Get_error_string(), bool(raised)
+    found = raised.Get_error_class()
+    same = [
+        found == THEIRS.ERR_RANK,
+        found == THEIRS.ERR_RANK,
+        found == THEIRS.ERR_TAG,
+        found != THEIRS.ERR_RANK,
+    ]
+    return type(raised).__name__, raised.Get_error_string(), bool(raised), same
 
 
 def test_what_mpi_refuses_is_an_exception_of_mpi4py(adjointlab_world: World) -> None:
     if adjointlab_world.name == "torch":
         pytest.skip("its ranks have no communicator of MPI")
-    for name, text, is_true in adjointlab_world.run(refused, None, 2).values:
-        assert (name, is_true) == ("Exception", True)
+    for name, text, is_true, same in adjointlab_world.run(refused, None, 2).values:
+        assert (name, is_true, same) == ("Exception", True, [True, True, False, False])
         assert "rank" in text.lower()
 
 
