@@ -58,9 +58,9 @@ class ReentrancyCheck(Check[ReentrancyObservation]):
 
     One adjoint comes before any forward; the others are called in the opposite order, as a backward pass does. In every other case
     the last call follows one on NaN: a value that overflows passes with its call, but NaN stays for ever in a buffer that is
-    cleared by arithmetic (0 * NaN is NaN). In the other cases one more call has other values in the very array that the call before was
-    given: a result that is kept for an array is not one for its values. Right code may refuse NaN, as a solver does that does not converge; such a case is not
-    judged, and those without NaN are.
+    cleared by arithmetic (0 * NaN is NaN). Right code may refuse NaN, as a solver does that does not converge; such a case is not
+    judged, and those without NaN are. They end with a call on other values in the very array that the call before was given, for
+    which a result that is kept for an array is wrong.
     """
 
     name = "reentrancy"
