@@ -304,6 +304,11 @@ def _of_both(own: type[Exception], theirs: type[BaseException]) -> type[Exceptio
 class NullCommunicator:
     """Communicator that a rank is no member of: ``COMM_NULL``."""
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        of_mpi4py: type = getattr(sys.modules.get("mpi4py.MPI"), "Intracomm", NullCommunicator)
+        return of_mpi4py
+
     def __bool__(self) -> bool:
         return False
 

@@ -118,7 +118,9 @@ def place(values: NumpyArray, dtype: str, memory: str, order: str) -> Placed:
     if order not in ORDERS:
         raise ValueError(f"order: {order!r} is not one of {', '.join(ORDERS)}")
     is_torch, shape = memory.startswith("torch"), values.shape
-    if is_torch and order == "reversed":
+    if is_torch and not values.size:
+        order = ORDERS[0]  # torch's `contiguous` leaves strides and offsets of empty tensors as they are
+    elif is_torch and order == "reversed":
         order = "offset"
     buffer = arrays.empty(_buffer_shape(shape, order), dtype, memory)
     view = _view(buffer, shape, order, is_torch)

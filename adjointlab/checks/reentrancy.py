@@ -179,7 +179,8 @@ def _calls(
         drawn.append(0)
         # The last output may be a view of what is overwritten, and is looked at no more.
         for array, values in zip(given, argument(0), strict=True):
-            arrays.copy_into(array, values)
+            # The operator may have asked for its gradient.
+            arrays.copy_into(getattr(array, "detach", lambda array=array: array)(), values)
         on_return.append(context.numpy(apply(given, used)))
         after_later_calls.append(on_return[-1])
     return tuple(

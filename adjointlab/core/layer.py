@@ -103,6 +103,11 @@ class PassHooks:
     after_backward: Callable[[Any], object] | None = None
     context: Callable[[], AbstractContextManager[object]] = nullcontext
 
+    @property
+    def change_gradients(self) -> bool:
+        """True if some of it may clear or reduce ``.grad``, with all that stood there before."""
+        return self.before_backward is not None or self.after_backward is not None
+
 
 NO_HOOKS: Final = PassHooks()
 

@@ -30,9 +30,9 @@ _TELLING: Final = 3
 
 
 def give_initial_values(module: torch.nn.Module) -> dict[str, NumpyArray] | None:
-    """Overwrite the parameters with small integers, and return these by name.
+    """Overwrite the parameters with small integers, and return these by name; those of an integer type keep their values.
 
-    Returns None, and changes nothing, where a parameter is no tensor of real or complex numbers in memory of the host.
+    Returns None, and changes nothing, where a parameter is no tensor in memory of the host.
     """
     import torch
 
@@ -41,7 +41,7 @@ def give_initial_values(module: torch.nn.Module) -> dict[str, NumpyArray] | None
         return None
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for parameter in owned.values():
+        for parameter in filter(arrays.is_differentiable, owned.values()):
             values = _integers(tuple(parameter.shape), generator)
             if parameter.is_complex():
                 values = torch.complex(values, _integers(tuple(parameter.shape), generator))
@@ -61,7 +61,7 @@ def _can_be_given(parameter: torch.nn.Parameter) -> bool:
     import torch
 
     is_made = not torch.nn.parameter.is_lazy(parameter)
-    return is_made and parameter.device.type == "cpu" and arrays.is_differentiable(parameter)
+    return is_made and parameter.device.type == "cpu"
 
 
 def has_its_parts(module: torch.nn.Module, space: Space, rank: int, given: Mapping[str, NumpyArray]) -> bool:

@@ -165,7 +165,9 @@ class ParallelRecipe:
         given = give_initial_values(module)
         mesh = shape.make_on(comm)
         module = self._parallelized(module, mesh, dtype)
-        rounding, reach = declared_tolerance(module, parameters)
+        # A wrapper has no attributes of the module that it wraps.
+        declares = any(hasattr(module, name) for name in ("rounding", "reach"))
+        rounding, reach = declared_tolerance(module if declares else first, parameters)
         made = ParallelModule(
             module,
             mesh,
@@ -206,7 +208,7 @@ class ParallelRecipe:
             averaged=math.prod(shape.extents[dim] for dim, how in sharing.items() if how == "mean"),
             alternates=made.is_data_parallel,
             needs_all_outputs=made.is_data_parallel,
-            accumulates=(self.hooks.after_backward is None and "sum" not in sharing.values())
+            accumulates=not (self.hooks.change_gradients or "sum" in sharing.values())
             if self.accumulates is None
             else self.accumulates,
             optimizer=self.optimizer,
@@ -238,19 +240,22 @@ class ParallelRecipe:
     def _outputs(
         self, module: torch.nn.Module, parameters: Parameters
     ) -> tuple[dict[OutputPath, torch.Tensor], bool]:
-        """Results of the sequential module for zeros, which say the shapes of the outputs, and if it takes gradients for them."""
+        """Results of the sequential module for zeros, which say the shapes of the outputs, and if it needs a graph for them.
+
+        A model of forces takes gradients in its forward pass, and others return a penalty or an auxiliary loss in training alone.
+        """
         import torch
 
         zeros = prepared(self.prepare, *zeros_for(parameters))
         with torch.random.fork_rng(devices=[]):
+            with torch.enable_grad():
+                outputs = outputs_by_path(module(*zeros))
             try:
                 with torch.no_grad():
-                    return outputs_by_path(module(*zeros)), False
-            except (
-                RuntimeError
-            ):  # of torch's, where a model that returns forces differentiates without a graph
-                with torch.enable_grad():
-                    return outputs_by_path(module(*zeros)), True
+                    without = outputs_by_path(module(*zeros))
+            except Exception:  # whatever a module raises that finds no graph
+                return outputs, True
+        return outputs, without.keys() != outputs.keys()
 
 
 def _placing(

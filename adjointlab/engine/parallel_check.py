@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
@@ -179,7 +180,11 @@ def _copied(module: torch.nn.Module) -> torch.nn.Module:
     copied = copy.deepcopy(module, copies)
     # torch does not copy what a parameter is marked with, such as Megatron's `sequence_parallel`.
     for own, given in zip(copied.parameters(), module.parameters(), strict=True):
-        own.__dict__.update(copy.deepcopy(given.__dict__, copies))
+        for name, mark in vars(given).items():
+            try:
+                vars(own)[name] = copy.deepcopy(mark, copies)
+            except Exception:  # of a lock, a stream or a process group, which have no copies
+                vars(own)[name] = mark
     return copied
 
 
@@ -253,9 +258,9 @@ def _converter(example: torch.Tensor, *, is_legal: bool) -> Callable[[torch.Tens
         return lambda drawn: drawn
     if not is_legal:
         return lambda drawn: drawn.to(example.dtype)
-    own = sorted({int(each) for each in example.flatten()}) or [0]
+    own = np.unique(example.numpy(force=True)).tolist() or [0]
     negative = [each for each in own if each < 0]
-    number = max(own[-1] + 1, 0)
+    number = max(int(own[-1]) + 1, 0)
 
     def legal(drawn: torch.Tensor) -> torch.Tensor:
         index = drawn.long().remainder(number + len(negative))

@@ -110,7 +110,7 @@ class PipelineRecipe:
             uniform_requires_grad=True,
             frozen=frozen.union(without_gradient),
             # What sums up .grad by itself would sum up what stood there before.
-            accumulates=self.hooks.after_backward is None,
+            accumulates=not self.hooks.change_gradients,
             needs_all_outputs=True,  # only the loss has a gradient
             optimizer=self.optimizer,
             steps=self.steps,

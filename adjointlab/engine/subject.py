@@ -386,6 +386,10 @@ class _SubjectDecorators:
         if steps < 0 or bool(steps) != (optimizer is not None):
             raise SubjectError("@subject.parallel takes `steps` of at least 1 together with an `optimizer`")
         require_reductions(data_parallel)
+        if isinstance(context, AbstractContextManager):
+            raise SubjectError(
+                f"context: {context!r} is no function that makes a context: give one, such as a lambda that returns it"
+            )
         recipe = ParallelRecipe(
             sequential,
             parallelize,

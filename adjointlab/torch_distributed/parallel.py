@@ -163,8 +163,8 @@ class ParallelModule(NamedModule):
         return from_local(local, self._mesh, self._placing.of_input(number), self._shapes[number])
 
     def _received(self, number: int, output: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        are_real = output.is_floating_point() and dtype.is_floating_point
-        if are_real and self._in_another_type:
+        are_alike = is_differentiable(output) and output.is_complex() == dtype.is_complex
+        if are_alike and self._in_another_type:
             output = output.to(dtype)
         # Of other types a space says which is meant.
         if not is_differentiable(output) and output.dtype != dtype:

@@ -71,3 +71,19 @@ def test_a_result_that_is_kept_for_an_array_is_found() -> None:
 @pytest.mark.parametrize("operator", [Doubling, KeepingForItsValues, Viewing])
 def test_right_operators_are_coherent(operator: type[Doubling]) -> None:
     assert judged(operator).is_coherent
+
+
+def test_a_function_that_asks_for_the_gradient_of_its_argument_is_coherent() -> None:
+    torch = pytest.importorskip("torch")
+
+    def doubled(comm: Any, x: Any) -> Any:
+        x.requires_grad_()
+        return (2 * x).detach()
+
+    @al.subject.pair(doubled, doubled, arrays=["torch"])
+    def lines(draw: Any, ranks: int) -> dict[str, Any]:
+        space = al.Space(al.Layout((2 * ranks,), (ranks,)))
+        return dict(domain=space, codomain=space)
+
+    assert torch
+    assert investigate(al.SimulatedWorld(2), lines, "reentrancy", Budget(20, seed=1)).verdict.is_coherent

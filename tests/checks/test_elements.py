@@ -67,7 +67,7 @@ def test_an_array_lies_in_its_buffer_as_its_order_says(
         assert placed.unchanged
 
 
-@pytest.mark.parametrize("shape", [(4,), (3, 2), (1, 1, 4), (5, 3, 6)])
+@pytest.mark.parametrize("shape", [(4,), (3, 2), (1, 1, 4), (5, 3, 6), (0, 2)])
 @pytest.mark.parametrize("order", ["row-major", "offset", "reversed"])
 def test_pairs_of_elements_lie_as_torch_can_take_them_for_complex_numbers(
     shape: tuple[int, ...], order: str

@@ -338,8 +338,9 @@ def test_the_least_difference_is_of_units_in_the_last_place_of_the_largest_value
         ([1.0, 2.0], [5.0], 0.0),
         ([1.0], [5.0, 6.0], 0.0),
         ([], [], 0.0),
-        ([1, 2], [5, 6], 0.0),
-        ([True], [False], 0.0),
+        ([1, 2], [5, 6], np.inf),  # an index that rounding decides
+        ([1, 2], [1, 2], 0.0),
+        ([True], [False], np.inf),
         ([1j, 3 + 4j], [2j, 0.0], 5.0),
     ],
 )

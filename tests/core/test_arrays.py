@@ -535,3 +535,10 @@ def test_a_row_major_array_of_numpy_is_its_own_message_unless_mpi_lacks_its_type
     column_major: Any = np.asfortranarray(array)
     assert arrays.message(column_major) is not column_major
     assert arrays.summable(column_major) is not column_major
+
+
+def test_an_empty_tensor_of_torch_has_the_strides_that_torch_gives_it() -> None:
+    torch = pytest.importorskip("torch")
+    assert (
+        arrays.from_numpy(np.zeros((0, 3, 2)), "float64", "torch").stride() == torch.empty(0, 3, 2).stride()
+    )

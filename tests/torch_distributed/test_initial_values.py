@@ -179,12 +179,18 @@ def test_three_values_of_other_elements_are_a_misplaced_parameter() -> None:
         has_its_parts(Held([2.0, 1.0, 3.0, -1.0]), space, 0, WHOLE)
 
 
-def test_parameters_without_memory_or_fractions_get_no_values() -> None:
-    on_meta = nn.Linear(2, 2, device="meta")
-    lazy = nn.LazyLinear(2)
-    counts = nn.Module()
-    counts.register_parameter("counts", nn.Parameter(torch.zeros(2, dtype=torch.int64), requires_grad=False))
-    assert [give_initial_values(each) for each in (on_meta, lazy, counts)] == [None] * 3
+def test_parameters_without_memory_get_no_values() -> None:
+    on_meta, lazy = nn.Linear(2, 2, device="meta"), nn.LazyLinear(2)
+    assert [give_initial_values(each) for each in (on_meta, lazy)] == [None] * 2
+
+
+def test_parameters_of_integers_keep_their_values() -> None:
+    counts = nn.Linear(2, 2)
+    counts.register_parameter("counts", nn.Parameter(torch.tensor([7, 9]), requires_grad=False))
+    given = give_initial_values(counts)
+    assert given is not None
+    assert given["counts"].tolist() == counts.get_parameter("counts").tolist() == [7, 9]
+    assert set(given) == {"weight", "bias", "counts"}
 
 
 def test_the_values_are_small_integers_other_than_zero_and_the_same_on_every_rank() -> None:
@@ -197,3 +203,34 @@ def test_the_values_are_small_integers_other_than_zero_and_the_same_on_every_ran
         assert np.array_equal(values, np.round(values))
         assert set(np.abs(values).ravel()) <= {1, 2, 3, 4}
         assert np.array_equal(values, modules[0].get_parameter(name).detach().numpy())
+
+
+class Quantised(nn.Module):
+    """A layer whose weight is of integers, and is never trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q = nn.Parameter(torch.arange(-6, 6, dtype=torch.int8).reshape(4, 3), requires_grad=False)
+        self.b = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.b(x @ self.q.to(x.dtype).T)
+
+
+def test_parameters_of_integers_hide_no_misplaced_ones() -> None:
+    inputs = torch.zeros(3, 3)
+    al.check_parallel(Quantised, lambda module, mesh: None, inputs, cases=4)
+
+    def reversed_columns(module: Any, mesh: Any) -> None:
+        module.b.weight = nn.Parameter(module.b.weight.detach().flip(1))
+
+    with pytest.raises(AssertionError, match="a rank has other elements of a parameter"):
+        al.check_parallel(Quantised, reversed_columns, inputs, cases=4)
+
+
+def test_parameters_of_integers_are_compared_as_they_are_made() -> None:
+    def changed(module: Any, mesh: Any) -> None:
+        module.q.data += 1
+
+    with pytest.raises(AssertionError, match="outputs are not the sequential ones"):
+        al.check_parallel(Quantised, changed, torch.zeros(3, 3), cases=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from typing import Any
 
@@ -83,11 +84,12 @@ def test_a_stage_trains_what_the_sequential_module_trains() -> None:
 def test_an_instance_is_copied_with_the_marks_of_its_parameters() -> None:
     module = nn.Linear(3, 2)
     marked: Any = module.weight
-    marked.is_shared, marked.twin = [True], module.bias
+    marked.is_shared, marked.twin, marked.lock = [True], module.bias, threading.Lock()
     seen: list[Any] = []
 
     def parallelize(module: Any, mesh: Any) -> None:
         seen.append((module.weight.is_shared, module.weight.twin is module.bias))
+        assert module.weight.lock is marked.lock  # which cannot be copied
 
     al.check_parallel(module, parallelize, EXAMPLE, cases=2)
     assert all(each == ([True], True) for each in seen)

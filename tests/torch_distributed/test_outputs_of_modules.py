@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_module
 
 import adjointlab as al
 from adjointlab.core.declaration import SubjectError
@@ -218,3 +220,40 @@ def test_cases_with_outputs_that_are_not_finite_in_the_sequential_module_are_not
     result = investigate(al.SimulatedWorld(2), subject, check, Budget(20, seed=1))
     assert result.verdict.is_coherent
     assert result.counts.rejected
+
+
+@pytest.mark.filterwarnings("ignore:To construct DTensor")
+@pytest.mark.parametrize("check", ["sequential", "gradients"])
+def test_integers_that_rounding_decides_are_not_compared_and_others_are(check: str) -> None:
+    class Router(nn.Module):
+        """The index of the largest score, and how often each was the largest."""
+
+        shift = 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.scores = nn.Linear(8, 4, bias=False)
+            self.register_buffer("load", torch.zeros(4, dtype=torch.int64))
+
+        def forward(self, x: torch.Tensor) -> Any:
+            y = self.scores(x)
+            index = y.argmax(-1)
+            self.get_buffer("load").add_(torch.bincount(index, minlength=4))
+            return y, index + self.shift
+
+    def by_rows(module: Any, mesh: Any) -> None:
+        parallelize_module(module, mesh, {"scores": RowwiseParallel(input_layouts=Replicate())})
+
+    def shifted(module: Any, mesh: Any) -> None:
+        by_rows(module, mesh)
+        module.shift = 1
+
+    def is_coherent(parallelize: Any) -> bool:
+        @al.subject.parallel(Router, parallelize)
+        def subject(draw: Any, ranks: int) -> dict[str, Any]:
+            return dict(inputs=(8, 8))
+
+        return investigate(al.SimulatedWorld(4), subject, check, Budget(20, seed=1)).verdict.is_coherent
+
+    assert is_coherent(by_rows)
+    assert not is_coherent(shifted)

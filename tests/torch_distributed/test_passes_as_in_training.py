@@ -13,9 +13,11 @@ from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolic
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, loss_parallel, parallelize_module
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import adjointlab as al
+from adjointlab.core.declaration import SubjectError
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -121,6 +123,30 @@ def test_modules_that_differentiate_in_their_forward_pass_always_have_a_graph() 
         al.check_parallel(Forces, wrong, EXAMPLE, cases=12)
 
 
+class WithPenalty(nn.Module):
+    """Returns a penalty where there is a graph, as for training."""
+
+    factor = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.linear(x)
+        penalty = {"penalty": self.factor * y.pow(2).sum(-1)} if torch.is_grad_enabled() else {}
+        return {"y": y, **penalty}
+
+
+def test_outputs_that_are_there_with_a_graph_alone_are_compared() -> None:
+    def wrong(module: Any, mesh: Any) -> None:
+        module.factor = 2
+
+    al.check_parallel(WithPenalty, lambda module, mesh: None, EXAMPLE, cases=12)
+    with pytest.raises(AssertionError, match="outputs are not the sequential ones"):
+        al.check_parallel(WithPenalty, wrong, EXAMPLE, cases=12)
+
+
 def test_a_difference_in_gradients_says_what_required_none() -> None:
     class Block(nn.Module):
         reentrant = False
@@ -141,6 +167,11 @@ def test_a_difference_in_gradients_says_what_required_none() -> None:
 
 
 # Arguments that cannot be right.
+
+
+def test_a_context_is_given_by_a_function_that_makes_it() -> None:
+    with pytest.raises(SubjectError, match="no function that makes a context"):
+        al.check_parallel(linear, lambda m, mesh: None, EXAMPLE, context=torch.no_grad())  # type: ignore[arg-type]
 
 
 def test_a_function_that_returns_one_and_the_same_module_is_refused() -> None:
@@ -182,3 +213,27 @@ def test_outputs_of_another_type_are_compared_within_the_rounding_that_is_declar
     al.check_parallel(linear, in_half_precision, declared, data_parallel="mean", cases=5)
     with pytest.raises(AssertionError, match="returned element type bfloat16 on rank 0, but float32"):
         al.check_parallel(linear, in_half_precision, undeclared, data_parallel="mean", cases=5)
+
+
+@pytest.mark.parametrize(("dtype", "other"), [("float32", torch.bfloat16), ("complex128", torch.complex64)])
+def test_the_rounding_that_a_module_declares_holds_for_what_wraps_it(dtype: str, other: torch.dtype) -> None:
+    class Cast(nn.Module):
+        rounding = 2.0**-6
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = linear()
+            self.is_cast = False
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.linear(x)
+            return y.to(other) if self.is_cast else y
+
+    def wrapped(module: Any, mesh: Any) -> Any:
+        module.is_cast = True
+        return DistributedDataParallel(module, process_group=mesh.get_group())
+
+    def drawn(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(4, 3), dtype=dtype)
+
+    al.check_parallel(Cast, wrapped, drawn, data_parallel="mean", cases=5)

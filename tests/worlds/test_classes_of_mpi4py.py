@@ -73,6 +73,20 @@ def refused(context: RankContext, _: object) -> tuple[str, str, bool, list[bool]
     return type(raised).__name__, raised.Get_error_string(), bool(raised), same
 
 
+def test_the_null_communicator_is_of_them_too(adjointlab_world: World) -> None:
+    if adjointlab_world.name == "torch":
+        pytest.skip("its ranks have no communicator of MPI")
+
+    def parted(context: RankContext, _: object) -> tuple[bool, bool]:
+        part = context.comm.Split(THEIRS.UNDEFINED if context.comm.rank else 0)
+        is_null, is_comm = part == THEIRS.COMM_NULL, isinstance(part, THEIRS.Comm)
+        if not is_null:
+            part.Free()
+        return is_null, is_comm
+
+    assert adjointlab_world.run(parted, None, 2).values == ((False, True), (True, True))
+
+
 def test_what_mpi_refuses_is_an_exception_of_mpi4py(adjointlab_world: World) -> None:
     if adjointlab_world.name == "torch":
         pytest.skip("its ranks have no communicator of MPI")

@@ -176,10 +176,12 @@ class ModuleUnderTest(ABC):
         """Overwrite the parameters with drawn values.
 
         Frozen ones keep the initial values, if the layer was made of them: they never change, and other things may be derived from them.
+        So do quantised ones, of an integer type, in any case of a layer that is made of the sequential one: what they hold is compared.
         """
         import torch
 
-        kept = frozenset() if self.layer.initial is None else self.layer.frozen or frozenset()
+        frozen = self.layer.frozen or frozenset()
+        kept = frozenset() if self.layer.initial is None else frozen
         self.begin_with(kept)
         # FSDP may hold gathered copies of them.
         getattr(self.module, "reshard", lambda: None)()
@@ -188,7 +190,8 @@ class ModuleUnderTest(ABC):
             names = [tensor.name for tensor in self.layer.parameters.tensors]
             for name, parameter, given in zip(names, self.parameters(), drawn, strict=True):
                 # A tensor of zero volume may have another shape than the drawn one.
-                if given.numel() and name not in kept:
+                is_quantised = name in frozen and not arrays.is_differentiable(parameter)
+                if given.numel() and name not in kept and not is_quantised:
                     arrays.local_part(parameter).copy_(given)
 
     @abstractmethod

@@ -38,6 +38,9 @@ Differences: TypeAlias = Mapping[str, tuple[float, ...]]
 """A difference for each tensor of the results of one name."""
 
 _SAMPLES = 3
+_SAMPLES_WITH_INTEGERS = 8
+"""Each sample changes the index of a maximum of equal values, and what is counted by it, by an even chance."""
+
 _SAFETY = 8.0
 """Factor on the largest difference of the samples, whose errors add up at random and not at the worst."""
 
@@ -141,6 +144,8 @@ def _differences_by_rounding(
     from adjointlab.core.perturbation import Perturbation  # which imports torch
 
     raised: list[Exception] = []
+    has_integers = any(array.dtype.kind not in "fc" for local in results.values() for array in local)
+    samples = _SAMPLES_WITH_INTEGERS if has_integers else _SAMPLES
 
     def perturbed(sample: int, error: float, spares_integers: bool) -> Mapping[str, Local] | None:
         _restore(random_states)
@@ -154,7 +159,7 @@ def _differences_by_rounding(
             return None
 
     def differences(error: float = _ERROR, *, spares_integers: bool = False) -> Differences:
-        runs = [perturbed(sample, error, spares_integers) for sample in range(_SAMPLES)]
+        runs = [perturbed(sample, error, spares_integers) for sample in range(samples)]
         # Where none came to its end nothing is known of the rounding.
         unknown = 0.0 if any(other is not None for other in runs) else math.inf
         largest = {name: [unknown] * len(local) for name, local in results.items()}
@@ -167,7 +172,7 @@ def _differences_by_rounding(
         return {name: tuple(found) for name, found in largest.items()}
 
     every = differences()
-    if len(raised) == _SAMPLES:
+    if len(raised) == samples:
         kind = type(raised[0]).__name__
         raise Inapplicable(
             f"the sequential layer raises {kind} where its operations are wrong in the last digits"
@@ -203,9 +208,14 @@ def _is_small(difference: float, array: NumpyArray) -> bool:
 
 
 def _difference(result: NumpyArray, perturbed: NumpyArray) -> float:
-    """The largest difference of an element that is finite; infinite where an error makes a NaN or an infinity of it."""
-    if result.shape != perturbed.shape or not result.size or result.dtype.kind not in "fc":
+    """The largest difference of an element that is finite; infinite where an error makes a NaN or an infinity of it.
+
+    Integers that an error changes, such as the index of a maximum, may be any: then the difference is infinite too.
+    """
+    if result.shape != perturbed.shape or not result.size:
         return 0.0
+    if result.dtype.kind not in "fc":
+        return 0.0 if np.array_equal(result, perturbed) else math.inf
     finite = np.isfinite(result)
     difference = abs(
         result[finite].astype(complex if result.dtype.kind == "c" else float) - perturbed[finite]

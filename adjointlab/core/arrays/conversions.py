@@ -39,7 +39,11 @@ def from_numpy(array: NumpyArray, name: str, memory: str) -> Array:
     if memory.startswith("torch"):
         import torch
 
-        tensor = torch.from_numpy(np.array(array, order="C")).to(native("torch", name))
+        element_type = native("torch", name)
+        if array.size:
+            tensor = torch.from_numpy(np.array(array, order="C")).to(element_type)
+        else:  # NumPy's strides of empty arrays are zero, and torch's `contiguous` would leave them so
+            tensor = torch.empty(array.shape, dtype=element_type)
         return tensor.to("cuda") if memory == "torch-cuda" else tensor
     return module(memory).array(array, dtype=native(memory, name), order="C")
 
