@@ -53,15 +53,18 @@ def test_a_case_is_run_under_four_schedules_up_to_a_hang_of_the_kind(
         assert run.decisions == str(case.schedule)
         return answers[len(ran) - 1]
 
-    simulator = HangSimulator(right, Watchdog())
-    world: Any = SimpleNamespace(run=run)
-    simulator._world = world
+    watched: list[Watchdog] = []
+    closed: list[int] = []
+
+    def world(watchdog: Watchdog) -> Any:
+        watched.append(watchdog)
+        return SimpleNamespace(run=run, close=lambda: closed.append(len(ran)))
+
+    watchdog = Watchdog()
+    monkeypatch.setattr(simulate_first, "SimulatedWorld", world)
     monkeypatch.setattr(simulate_first, "judgement_of", judgement_of)
-    assert simulator.judged(CASE, kind) is answers[runs - 1]
+    assert HangSimulator(right, watchdog).judged(CASE, kind) is answers[runs - 1]
+    # The simulation is watched as the world is, and ends with the last run.
+    assert (watched, closed) == ([watchdog], [runs])
     under = [Case("RingShift", "adjoint", 3, {}, InputSetting(4), number) for number in (5, 6, 7, 8)]
     assert ran == [(case, 3, case.schedule) for case in under[:runs]]
-
-
-def test_the_simulation_is_watched_as_the_world_is() -> None:
-    watchdog = Watchdog()
-    assert HangSimulator(right, watchdog)._world.watchdog is watchdog
