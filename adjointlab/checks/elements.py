@@ -46,12 +46,14 @@ __all__ = [
     "first_difference",
     "first_not_finite",
     "is_whole",
+    "largest_magnitude",
     "mixed",
     "norm",
     "not_finite_verdict",
     "order_on",
     "place",
     "placed_as_it_is",
+    "relative_difference",
     "returned_not_finite",
     "summed",
     "unequal_copies_verdict",
@@ -264,7 +266,7 @@ def first_difference(
         want = summed(tensor, [local[position] for local in expected])
         unbounded = not_finite is not WhereNotFinite.WRONG and not tensor.element.is_integer
         # Where nothing may differ the largest value does not matter.
-        scale = max(map(_largest, want.values()), default=0.0) if tolerance.relative else 0.0
+        scale = max(map(largest_magnitude, want.values()), default=0.0) if tolerance.relative else 0.0
         for rank, array in got.items():
             if array.shape != want[rank].shape:
                 return Difference(
@@ -301,10 +303,10 @@ def relative_difference(
     `reach` is the least that this counts for.
     """
     got, want = summed(tensor, actual), summed(tensor, expected)
-    scale = max(reach, *map(_largest, want.values()))
+    scale = max(reach, *map(largest_magnitude, want.values()))
     with np.errstate(invalid="ignore"):
         errors = (got[rank] - want[rank] for rank in got if got[rank].shape == want[rank].shape)
-        largest = max(map(_largest, errors), default=0.0)
+        largest = max(map(largest_magnitude, errors), default=0.0)
     return largest / scale if scale else 0.0
 
 
@@ -313,7 +315,7 @@ def _is_small(actual: complex, expected: complex, values: Iterable[NumpyArray]) 
 
     Not where one is a multiple of the other, which no rounding makes of it.
     """
-    largest = max(map(_largest, values), default=0.0)
+    largest = max(map(largest_magnitude, values), default=0.0)
     with np.errstate(invalid="ignore"):
         is_small = abs(actual - expected) < SMALL * (largest or 1.0)
     return bool(is_small) and not _is_multiple(actual, expected)
@@ -443,7 +445,7 @@ def _index_of_largest(difference: NumpyArray) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(np.argmax(np.nan_to_num(magnitudes)), magnitudes.shape))
 
 
-def _largest(array: NumpyArray) -> float:
+def largest_magnitude(array: NumpyArray) -> float:
     """The largest magnitude that is finite: an infinite one would allow for any difference."""
     magnitudes = np.asarray(np.abs(array), dtype=float)
     return float(magnitudes[np.isfinite(magnitudes)].max(initial=0.0))

@@ -13,9 +13,9 @@ from adjointlab.checks.elements import (
     ORDERS,
     Tolerance,
     WhereNotFinite,
-    _largest,
     first_difference,
     first_not_finite,
+    largest_magnitude,
     norm,
     not_finite_verdict,
     place,
@@ -249,7 +249,7 @@ def test_a_tolerance_is_relative_to_the_largest_value_or_reach(
     [([0.25, -0.5], 0.5), ([[3 + 4j, 1]], 5.0), (np.zeros((0, 2)), 0.0), (-0.25, 0.25), ([0.0], 0.0)],
 )
 def test_the_largest_magnitude(array: Any, largest: float) -> None:
-    assert _largest(np.asarray(array)) == largest
+    assert largest_magnitude(np.asarray(array)) == largest
 
 
 def test_summands_are_added_up_on_the_first_of_their_ranks() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import adjointlab as al
-from adjointlab.checks.elements import _largest
+from adjointlab.checks.elements import largest_magnitude
 from adjointlab.checks.layers.modules import held
 from adjointlab.checks.layers.repeated import _along, _multiple
 from adjointlab.core.space import Tensor
@@ -53,7 +53,7 @@ def test_of_summands_the_first_rank_holds_all() -> None:
     ],
 )
 def test_the_largest_magnitude_of_an_array(array: Any, largest: float) -> None:
-    assert _largest(array) == largest
+    assert largest_magnitude(array) == largest
 
 
 def test_a_parameter_lies_along_a_dimension_of_a_window_and_is_unknown_beyond_the_tensor() -> None:

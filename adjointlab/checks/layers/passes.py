@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "BUFFERS",
     "OUTPUTS",
     "PARAMETERS",
     "Pass",

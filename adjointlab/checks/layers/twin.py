@@ -18,12 +18,21 @@ from adjointlab.checks.elements import (
     Tolerance,
     WhereNotFinite,
     first_difference,
+    largest_magnitude,
     relative_difference,
 )
 from adjointlab.checks.fresh_memory import controlled
 from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.layers.modules import LARGEST, LocalModule, SequentialTwin, held_by_all, values
-from adjointlab.checks.layers.passes import OUTPUTS, PARAMETERS, Pass, PassPlan, ResultKind, run_passes
+from adjointlab.checks.layers.passes import (
+    BUFFERS,
+    OUTPUTS,
+    PARAMETERS,
+    Pass,
+    PassPlan,
+    ResultKind,
+    run_passes,
+)
 from adjointlab.checks.layers.repeated import repeated_hint
 from adjointlab.checks.layers.sensitivity import Allowances, measured
 from adjointlab.checks.verdict import Figure, Inapplicable, Verdict, coherent, incoherent
@@ -410,19 +419,41 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
     return coherent({Figure.ROUNDING: taken})
 
 
+_VALUES: Final = frozenset({OUTPUTS.name, BUFFERS.name, PARAMETERS.name})
+"""Results that are no derivatives."""
+
+
 def _taken_for_rounding(ranks: Sequence[PassObservation]) -> float:
-    """The largest relative difference of a pass that the sequential layer's own rounding allows; 0 where it had not to be measured."""
+    """The largest relative difference of a pass that the sequential layer's own rounding allows; 0 where it had not to be measured.
+
+    Gradients are relative to the largest of all gradients: that of a tensor on which the loss does not depend is rounding alone.
+    """
     largest = 0.0
+    steepest = _largest_gradient(ranks[0])
     for index, first in enumerate(ranks[0].comparisons):
         if first.allowances is None or not first.allowances.is_measured:
             continue
         assert first.expected is not None
         actual = _comparable(first.space, [seen.comparisons[index] for seen in ranks], first.expected)
+        reach = max(first.tolerance.reach, 0.0 if first.what in _VALUES else steepest)
         for position, tensor in enumerate(first.space.tensors):
             if not tensor.element.is_integer:
                 got, want = ([local[position] for local in each] for each in (actual, first.expected))
-                largest = max(largest, relative_difference(tensor, got, want, first.tolerance.reach))
+                largest = max(largest, relative_difference(tensor, got, want, reach))
     return largest
+
+
+def _largest_gradient(leader: PassObservation) -> float:
+    return max(
+        (
+            largest_magnitude(array)
+            for each in leader.comparisons
+            if each.what not in _VALUES
+            for local in each.expected or ()
+            for array in local
+        ),
+        default=0.0,
+    )
 
 
 def _not_required(seen: PassObservation) -> list[str]:
