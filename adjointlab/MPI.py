@@ -126,7 +126,6 @@ PROC_NULL: Final = Constant("PROC_NULL", -9003)
 ROOT: Final = Constant("ROOT", -9004)
 UNDEFINED: Final = Constant("UNDEFINED", -9005)
 
-
 # Classes of errors.
 ERR_ARG: Final = Constant("ERR_ARG", -9101)
 ERR_BUFFER: Final = Constant("ERR_BUFFER", -9102)
@@ -251,6 +250,12 @@ class Status:
         self.nbytes = nbytes
 
 
+def class_of_mpi4py(name: str, *, otherwise: type) -> type:
+    """mpi4py's class of that name, for code that asks if something is of it; `otherwise`, if mpi4py is not imported."""
+    found: type = getattr(sys.modules.get("mpi4py.MPI"), name, otherwise)
+    return found
+
+
 class Exception(RuntimeError):
     """A call that MPI itself refuses: a rank out of range, an operation that the datatype does not have.
 
@@ -258,11 +263,12 @@ class Exception(RuntimeError):
     """
 
     def __new__(cls, text: str, error_class: int = ERR_OTHER) -> Exception:
-        theirs = getattr(sys.modules.get("mpi4py.MPI"), "Exception", None)
-        kind = cls if theirs is None or issubclass(cls, theirs) else _of_both(cls, theirs)  # type: ignore[arg-type]  # hashable
+        theirs = class_of_mpi4py("Exception", otherwise=cls)
+        kind = cls if issubclass(cls, theirs) else _of_both(cls, theirs)  # type: ignore[arg-type]  # hashable
         return RuntimeError.__new__(kind, text)
 
-    # Of all that mpi4py's class defines, for its methods ask a library for the text of a code.
+    # All that mpi4py's class defines is defined here, for its methods ask a library for the text of a code.
+
     def __init__(self, text: str, error_class: int = ERR_OTHER) -> None:
         RuntimeError.__init__(self, text)
         self._text, self._class = text, error_class
@@ -306,8 +312,7 @@ class NullCommunicator:
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        of_mpi4py: type = getattr(sys.modules.get("mpi4py.MPI"), "Intracomm", NullCommunicator)
-        return of_mpi4py
+        return class_of_mpi4py("Intracomm", otherwise=NullCommunicator)
 
     def __bool__(self) -> bool:
         return False

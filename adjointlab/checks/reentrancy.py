@@ -163,7 +163,8 @@ def _calls(
     other: LinearOperator,
     after_nan: int | None,
 ) -> tuple[CallOutputs, ...]:
-    returned, on_return, given = [], [], argument(0)
+    returned, on_return = [], []
+    given: tuple[Array, ...] = ()
     for call in range(_CALLS):
         if call == after_nan:
             _call_on_nan(apply, argument(call), used)

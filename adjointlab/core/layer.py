@@ -136,7 +136,7 @@ class Layer:
 
     ``optimizer(parameters)`` makes an optimiser, which takes so many `steps`. `trained`, where it is known, names the parameters that
     required a gradient when the module was made. Unless it `has_forward_mode`, its Jacobian is judged without one.
-    A layer that `takes_gradients` in its forward pass is never called without a graph.
+    A layer that `needs_graph`, as one that takes gradients in its forward pass does, is never called without one.
     Where `initial` is given, the module was made of a sequential one whose parameters have these values, and has its part of them.
     """
 
@@ -160,7 +160,7 @@ class Layer:
     steps: int = 0
     trained: frozenset[str] | None = None
     has_forward_mode: bool = True
-    takes_gradients: bool = False
+    needs_graph: bool = False
     initial: Mapping[str, NumpyArray] | None = None
 
 

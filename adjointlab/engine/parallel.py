@@ -14,6 +14,7 @@ from adjointlab.core.declaration import SubjectError, require_accepts
 from adjointlab.core.layer import (
     NO_HOOKS,
     Layer,
+    OutputPath,
     PassHooks,
     Prepare,
     elementwise,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import Placement
 
-    from adjointlab.core.layer import OutputPath
     from adjointlab.torch_distributed.parallel import DTensorFunction, Placing
 
 __all__ = [
@@ -152,7 +152,7 @@ class ParallelRecipe:
         sharing = self._sharing(shape)
         shapes = shapes_of(parameters["inputs"])
         first = self.twin(**parameters)
-        outputs, takes_gradients = self._outputs(first, parameters)
+        outputs, needs_graph = self._outputs(first, parameters)
         placing = _placing(parameters, shape, sharing, len(shapes), len(outputs))
         module = self.twin(**parameters)
         require_made_anew(first, module)
@@ -214,7 +214,7 @@ class ParallelRecipe:
             optimizer=self.optimizer,
             steps=self.steps,
             trained=requiring_gradients,
-            takes_gradients=takes_gradients,
+            needs_graph=needs_graph,
             initial=given if all(comm.allgather(are_parts)) else None,
         )
 

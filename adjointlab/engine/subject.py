@@ -378,8 +378,8 @@ class _SubjectDecorators:
         Code that reduces gradients when the backward pass is over comes as ``after_backward(module)``, and code that clears others than
         ``.grad``, such as Megatron's `main_grad`, as ``before_backward(module)``. Passes run in ``context()``, such as torch's
         `loss_parallel`.
-        Unless gradients are added up by "sum" or ``after_backward``, which may add up what stood in ``.grad`` before, they are added to
-        earlier ones in some cases; `accumulates` says whether they may be.
+        Unless gradients are added up by "sum", or code before or after the backward pass may clear or add up what stood in ``.grad``, they
+        are added to earlier ones in some cases; `accumulates` says whether they may be.
         In some cases parameters are frozen before the module is made parallel; ``frozen=0`` in the dictionary forbids that.
         ``optimizer(parameters)`` makes an optimiser, of which so many `steps` are compared too.
         """

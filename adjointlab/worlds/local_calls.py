@@ -28,8 +28,7 @@ class LocalCalls:
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         """mpi4py's class, where that is imported: code that checks its arguments asks ``isinstance(comm, MPI.Comm)``."""
-        of_mpi4py: type = getattr(sys.modules.get("mpi4py.MPI"), self._kind, type(self))
-        return of_mpi4py
+        return MPI.class_of_mpi4py(self._kind, otherwise=type(self))
 
     def Get_rank(self) -> int:
         return self.rank

@@ -80,7 +80,7 @@ class PassPlan:
             left_out=0 if layer.needs_all_outputs or len(layer.codomain.tensors) < 2 else self.left_out,
             # A step of a pipeline goes backward too; what is data-parallel need not.
             evaluated=self.evaluated
-            and not layer.takes_gradients
+            and not layer.needs_graph
             and (layer.alternates or not layer.needs_all_outputs),
         )
 

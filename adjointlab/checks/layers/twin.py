@@ -139,7 +139,7 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
 
     plan = PassPlan.of(context.setting.seed, backward=backward).for_layer(context.layer)
     layer, differentiated = context.layer, plan.differentiated(context)
-    with torch.set_grad_enabled(backward or layer.takes_gradients):
+    with torch.set_grad_enabled(backward or layer.needs_graph):
         twin, unfit = None, None
         if not context.rank and is_measured(context):
             try:

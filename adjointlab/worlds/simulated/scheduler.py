@@ -248,9 +248,8 @@ class Scheduler:
             # comes just before a wait without end would take effect only when the run is over, or never.
             while not self._over.acquire(timeout=0.5):
                 self.while_waiting()
-        except (
-            BaseException
-        ):  # of Ctrl-C, or of another handler of signals, such as one that limits a test's time
+        except BaseException:
+            # Of Ctrl-C, or of another handler of signals, such as one that limits a test's time.
             self._interrupt()
             raise
         finally:
