@@ -139,6 +139,7 @@ class ParallelRecipe:
     hooks: PassHooks = NO_HOOKS
     # None: unless something sums up .grad by itself, and with it what stood there before.
     accumulates: bool | None = None
+    one_batch_size: bool = False
 
     def twin(self, /, **parameters: object) -> torch.nn.Module:
         """Make the sequential module of a case."""
@@ -146,7 +147,7 @@ class ParallelRecipe:
 
     def build(self, comm: Communicator, /, **parameters: Any) -> Layer:
         """Make the parallel module of a case on this rank. Collective."""
-        from adjointlab.torch_distributed.parallel import Names, ParallelModule, tensor_on
+        from adjointlab.torch_distributed.parallel import Names, ParallelModule, space_on
 
         shape, dtype = as_mesh(parameters["mesh"]), str(parameters.get("dtype", "float64"))
         sharing = self._sharing(shape)
@@ -183,21 +184,20 @@ class ParallelRecipe:
         requiring_gradients = trained(made) - drawn
         if "training" in parameters:
             made.train(bool(parameters["training"]))
-        domain = [
-            tensor_on(mesh, placing.of_input(number), size, element_type, f"x{number or ''}")
-            for number, (size, element_type) in enumerate(zip(shapes, types_of(parameters), strict=True))
-        ]
-        codomain = [
-            tensor_on(mesh, placing.of_output(number), tuple(y.shape), _name(y.dtype), f"y{number or ''}")
-            for number, y in enumerate(outputs.values())
-        ]
+        codomain = space_on(
+            mesh,
+            "y",
+            [placing.of_output(number) for number in range(len(outputs))],
+            [tuple(y.shape) for y in outputs.values()],
+            [_name(y.dtype) for y in outputs.values()],
+        )
         space = made.parameter_space(_placements_by_name(parameters, list(names.parameters), shape))
         are_parts = given is not None and has_its_parts(made, space, comm.Get_rank(), given)
         return Layer(
             comm,
             made,
-            Space(*domain),
-            Space(*codomain),
+            _inputs_on(mesh, placing, parameters),
+            codomain,
             space,
             made.buffer_space(),
             rounding,
@@ -216,6 +216,7 @@ class ParallelRecipe:
             trained=requiring_gradients,
             needs_graph=needs_graph,
             initial=given if all(comm.allgather(are_parts)) else None,
+            other_batch=partial(self._other_batch, first, outputs, mesh, placing, parameters),
         )
 
     def _parallelized(self, module: torch.nn.Module, mesh: DeviceMesh, dtype: str) -> torch.nn.Module:
@@ -256,6 +257,53 @@ class ParallelRecipe:
             except Exception:  # whatever a module raises that finds no graph
                 return outputs, True
         return outputs, without.keys() != outputs.keys()
+
+    def _other_batch(
+        self,
+        module: torch.nn.Module,
+        outputs: Mapping[OutputPath, torch.Tensor],
+        mesh: DeviceMesh,
+        placing: Placing,
+        parameters: Parameters,
+    ) -> Space | None:
+        """The space of inputs of twice the batch, if the sequential module makes outputs of them that are as much larger.
+
+        Of twice, as parts of a sharded batch are then as even as they were.
+        """
+        import torch
+
+        shapes = shapes_of(parameters["inputs"])
+        if self.one_batch_size or placing.gives_dtensors or not _have_one_batch(shapes):
+            return None
+        doubled = {**parameters, "inputs": [(2 * batch, *others) for batch, *others in shapes]}
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            try:
+                made = outputs_by_path(module(*prepared(self.prepare, *zeros_for(doubled))))
+            except Exception:  # whatever a module raises that takes one size alone
+                return None
+        batch = shapes[0][0]
+        grown = {
+            path: (2 * batch, *y.shape[1:]) if y.shape[:1] == (batch,) else y.shape
+            for path, y in outputs.items()
+        }
+        if {path: tuple(y.shape) for path, y in made.items()} != grown:
+            return None
+        return _inputs_on(mesh, placing, doubled)
+
+
+def _have_one_batch(shapes: Sequence[Sequence[int]]) -> bool:
+    """Return True for shapes whose first sides, which are those of the batch where there is one, are alike and not zero."""
+    sides = {shape[0] if shape else 0 for shape in shapes}
+    return len(sides) == 1 and 0 not in sides
+
+
+def _inputs_on(mesh: DeviceMesh, placing: Placing, parameters: Parameters) -> Space:
+    """The space of the inputs of a case."""
+    from adjointlab.torch_distributed.parallel import space_on
+
+    shapes = shapes_of(parameters["inputs"])
+    placements = [placing.of_input(number) for number in range(len(shapes))]
+    return space_on(mesh, "x", placements, shapes, types_of(parameters))
 
 
 def _placing(
@@ -324,7 +372,7 @@ class DTensorRecipe:
     def _made(self, comm: Communicator, parameters: Parameters) -> tuple[DTensorFunction, Space]:
         import torch
 
-        from adjointlab.torch_distributed.parallel import DTensorFunction, tensor_on
+        from adjointlab.torch_distributed.parallel import DTensorFunction, space_on
 
         shapes, dtype = shapes_of(parameters["inputs"]), str(parameters.get("dtype", "float64"))
         names = [f"x{number or ''}" for number in range(len(shapes))]
@@ -333,12 +381,7 @@ class DTensorRecipe:
         shape_of_mesh = as_mesh(parameters["mesh"])
         placements = _placements("placements", parameters, len(shapes), shape_of_mesh)
         mesh = shape_of_mesh.make_on(comm)
-        domain = Space(
-            *(
-                tensor_on(mesh, of_input, shape, dtype, f"x{number or ''}")
-                for number, (of_input, shape) in enumerate(zip(placements, shapes, strict=True))
-            )
-        )
+        domain = space_on(mesh, "x", placements, shapes, [dtype] * len(shapes))
 
         def zeros(sizes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
             return list(

@@ -51,6 +51,7 @@ def check_parallel(
     optimizer: MakeOptimizer | None = None,
     steps: int = 0,
     accumulates: bool | None = None,
+    one_batch_size: bool = False,
     cases: int = 20,
     seed: int = 0,
     world: World | None = None,
@@ -83,6 +84,7 @@ def check_parallel(
         optimizer=optimizer,
         steps=steps,
         accumulates=accumulates,
+        one_batch_size=one_batch_size,
         **options,
     )
 

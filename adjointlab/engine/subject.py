@@ -357,6 +357,7 @@ class _SubjectDecorators:
         optimizer: MakeOptimizer | None = None,
         steps: int = 0,
         accumulates: bool | None = None,
+        one_batch_size: bool = False,
         **options: Unpack[Options],
     ) -> Declare:
         """Check a module that torch.distributed code makes parallel against the module that it is made from.
@@ -380,6 +381,8 @@ class _SubjectDecorators:
         `loss_parallel`.
         Unless gradients are added up by "sum", or code before or after the backward pass may clear or add up what stood in ``.grad``, they
         are added to earlier ones in some cases; `accumulates` says whether they may be.
+        In some cases the module has been evaluated before on twice the first dimension of all inputs, where the sequential module takes
+        that; not with `one_batch_size`.
         In some cases parameters are frozen before the module is made parallel; ``frozen=0`` in the dictionary forbids that.
         ``optimizer(parameters)`` makes an optimiser, of which so many `steps` are compared too.
         """
@@ -399,6 +402,7 @@ class _SubjectDecorators:
             steps,
             PassHooks(before_backward, after_backward, context),
             accumulates,
+            one_batch_size,
         )
         options["reference"], options["process_group"] = recipe.twin, True
         declare = _declare(

@@ -34,6 +34,7 @@ __all__ = [
     "Placing",
     "check_claim",
     "sequential_name",
+    "space_on",
     "tensor_on",
 ]
 
@@ -398,6 +399,23 @@ def tensor_on(
     """One tensor on a mesh of all ranks."""
     layout, types = placed(mesh, placements, shape)
     return Tensor(layout, type_in_space(dtype), tuple(map(LocalType, types)), name)
+
+
+def space_on(
+    mesh: DeviceMesh,
+    name: str,
+    placements: Sequence[Placements],
+    shapes: Sequence[Sequence[int]],
+    dtypes: Sequence[str],
+) -> Space:
+    """Tensors on a mesh of all ranks, which are called `name` and a number from the second on."""
+    tensors = zip(placements, shapes, dtypes, strict=True)
+    return Space(
+        *(
+            tensor_on(mesh, placement, shape, dtype, f"{name}{number or ''}")
+            for number, (placement, shape, dtype) in enumerate(tensors)
+        )
+    )
 
 
 def check_claim(tensor: DTensor) -> None:

@@ -99,7 +99,8 @@ def test_a_plan_follows_from_the_seed() -> None:
         assert forward == PassPlan(False, plan.requires_grad, False, False)
         for block in range(20):
             other = PassPlan.of(seed % 12 + 12 * block, backward=True)
-            assert other == replace(PassPlan.of(seed % 12, backward=True), evaluated=block >= 15)
+            plain = PassPlan.of(seed % 12, backward=True)
+            assert other == replace(plain, evaluated=block >= 15, other_batch=block >= 17)
 
 
 @pytest.mark.parametrize("alternates", [True, False])
@@ -112,6 +113,10 @@ def test_a_layer_may_not_allow_all_of_a_plan(alternates: bool, accumulates: bool
     for needs_all in (True, False):
         of = layer(alternates=alternates, needs_all_outputs=needs_all)
         assert evaluated.for_layer(of).evaluated == (alternates or not needs_all)
+    for space in (None, al.Space(tensor("x"))):
+        of = layer(other_batch=lambda space=space: space)
+        assert replace(evaluated, other_batch=True).for_layer(of).other_batch == (space is not None)
+        assert not replace(evaluated, evaluated=False, other_batch=True).for_layer(of).other_batch
     neither = PassPlan(True, ALL, together=False, accumulated=False)
     assert neither.for_layer(layer(alternates=alternates, accumulates=accumulates)) == neither
 
@@ -147,7 +152,7 @@ def test_no_output_is_left_out_where_all_are_needed_or_there_is_one(of: Layer, i
     assert not PassPlan.of(12 * 40, backward=False).left_out
 
 
-@pytest.mark.parametrize("seed", [*range(24), *range(12 * 17, 12 * 18), 12 * (40 + 15)])
+@pytest.mark.parametrize("seed", [*range(24), *range(12 * 15, 12 * 18), 12 * (40 + 15)])
 def test_a_plainer_seed_takes_one_thing_from_the_plan(seed: int) -> None:
     plan = PassPlan.of(seed, backward=True)
     told = [(hint.kind, hint.text, PassPlan.of(other, backward=True)) for hint, other in plainer_seeds(seed)]
@@ -164,7 +169,7 @@ def test_a_plainer_seed_takes_one_thing_from_the_plan(seed: int) -> None:
     evaluated = (
         FaultKind.KEPT,
         "right where nothing comes before, and wrong where the instance has gone forward without gradients",
-        replace(plan, evaluated=False),
+        replace(plan, evaluated=False, other_batch=False),
     )
     assert told == [kept] * plan.together + [added] * plan.accumulated + [evaluated] * plan.evaluated
     assert all(other >= 0 for _, other in plainer_seeds(seed))

@@ -394,8 +394,24 @@ class CentredTogether(nn.Module):
         return x - cast("torch.Tensor", summed(x.sum(0)) / _all_reduced(rows))
 
 
+class CentredByRowsOfOnce(CentredTogether):
+    """Takes the number of rows of the first batch for that of any."""
+
+    rows: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        summed: Any = SummedInBothDirections.apply
+        if self.rows is None:
+            self.rows = _all_reduced(torch.tensor(float(len(x))))
+        return x - cast("torch.Tensor", summed(x.sum(0)) / self.rows)
+
+
 def centred_together(module: nn.Module, mesh: Any) -> nn.Module:
     return CentredTogether()
+
+
+def centred_by_rows_of_once(module: nn.Module, mesh: Any) -> nn.Module:
+    return CentredByRowsOfOnce()
 
 
 # Rows of a table that ranks share
@@ -586,5 +602,11 @@ SELDOM = (
     PlantedBug("sum not waited for where the weight is frozen", column(OverlappedWithWeight), GRADIENTS, 1),
     PlantedBug("reduced in single precision", sharing(allreduced_in(torch.float32), "sum"), GRADIENTS, 1),
     PlantedBug("reduced once more with the next gradient", adding_up(reduced_as_it_stands), GRADIENTS),
+    PlantedBug(
+        "number of rows kept from the first batch",
+        sharing(centred_by_rows_of_once, "sum", make=Centred),
+        GRADIENTS,
+        1,
+    ),
 )
 """Bugs that show in few cases: with some values, frozen parameters, or outputs that are left out of the loss."""

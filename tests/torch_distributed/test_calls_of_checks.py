@@ -88,6 +88,7 @@ def test_a_parallel_module_is_declared_as_it_is_given(declared: Declared, world:
         optimizer=optimizer,
         steps=3,
         accumulates=True,
+        one_batch_size=True,
         cases=7,
         seed=11,
         world=world,
@@ -102,6 +103,7 @@ def test_a_parallel_module_is_declared_as_it_is_given(declared: Declared, world:
         "optimizer": optimizer,
         "steps": 3,
         "accumulates": True,
+        "one_batch_size": True,
         "name": "parallelize",
         "ranks": (6,),
     }
@@ -125,6 +127,7 @@ def test_a_parallel_module_has_twenty_cases_on_one_mesh_dimension_by_default(dec
         "optimizer": None,
         "steps": 0,
         "accumulates": None,
+        "one_batch_size": False,
         "name": "parallelize",
     }
     assert drawn(declared.draws, 3) == {"mesh": (3,), "inputs": (3, 3), "depth": 2}

@@ -123,6 +123,52 @@ def test_ranks_share_the_batch_along_the_dimensions_that_are_given(
     assert (layer.averaged, layer.accumulates) == (averaged, accumulates)
 
 
+class Fixed(Sum):
+    """Takes batches of four alone."""
+
+    def forward(self, x: torch.Tensor, *others: torch.Tensor) -> Any:
+        return super().forward(x.reshape(4, 3), *others)
+
+
+class Across(Sum):
+    """Returns one number for each pair of rows."""
+
+    def forward(self, x: torch.Tensor, *others: torch.Tensor) -> Any:
+        return self.linear(x) @ self.linear(x).T
+
+
+class Loss(Sum):
+    def forward(self, x: torch.Tensor, *others: torch.Tensor) -> Any:
+        return self.linear(x).sum(), torch.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs", "options", "doubled"),
+    [
+        (Sum, (4, 3), {}, [(8, 3)]),
+        (Sum, [(4, 3), (4, 3)], {}, [(8, 3), (8, 3)]),
+        (Loss, (4, 3), {}, [(8, 3)]),
+        (Fixed, (4, 3), {}, None),
+        (Across, (4, 3), {}, None),
+        (Sum, (0, 3), {}, None),
+        (Sum, [(4, 3), (1, 3)], {}, None),
+        (Sum, (4, 3), {"dtensors": True}, None),
+    ],
+)
+def test_a_module_is_evaluated_on_twice_the_batch_where_the_sequential_one_takes_that(
+    world: al.SimulatedWorld, make: Any, inputs: Any, options: Any, doubled: Any
+) -> None:
+    given = dict(mesh=(2,), inputs=inputs, **options)
+    for layer in made(world, ParallelRecipe(make, as_it_is), **given):
+        found = layer.other_batch()
+        assert (None if found is None else [each.layout.shape for each in found.tensors]) == doubled
+        assert found is None or [each.name for each in found.tensors] == [
+            each.name for each in layer.domain.tensors
+        ]
+    for layer in made(world, ParallelRecipe(make, as_it_is, one_batch_size=True), **given):
+        assert layer.other_batch() is None
+
+
 def test_placements_types_and_the_mode_of_a_case_are_taken_over(world: al.SimulatedWorld) -> None:
     given: list[Any] = []
 

@@ -205,6 +205,10 @@ class ModuleUnderTest(ABC):
         self.check_outputs(outputs)
         return outputs
 
+    def evaluate(self, space: Space, key: Draw) -> None:
+        """Apply the module to drawn inputs of another space than its own, for whatever it keeps of them."""
+        self.module(*prepared(self.layer.prepare, *self.tensors(space, key)))
+
     def given(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Tensors that the module is called with for these inputs."""
         return tuple(x.clone() for x in inputs) if self.layer.overwrites_inputs else tuple(inputs)

@@ -52,7 +52,8 @@ class PassPlan:
     `together`: all of them go forward before the first goes backward, as an instance does that stands in a graph twice; they
     share the parameters. Else each has its own, as after a step of an optimiser. `accumulated`: gradients are added to
     others, which stand in ``.grad`` before. `left_out`: seed of the outputs that are left out of the loss, 0 for none. `evaluated`:
-    before the first of them one goes forward without gradients, as where a model is evaluated and then trained.
+    before the first of them one goes forward without gradients, as where a model is evaluated and then trained; with `other_batch`,
+    on a batch of another size.
     """
 
     backward: bool
@@ -61,6 +62,7 @@ class PassPlan:
     accumulated: bool
     left_out: int = 0
     evaluated: bool = False
+    other_batch: bool = False
 
     @classmethod
     def of(cls, seed: int, *, backward: bool) -> PassPlan:
@@ -68,20 +70,29 @@ class PassPlan:
         together, accumulated, number = not seed // 3 % 2, bool(seed // 6 % 2), seed // 12 % (2 * _SUBSETS)
         if not backward:
             return cls(backward, requires_grad, together=False, accumulated=False)
-        evaluated = seed // 12 % 20 >= 15
-        return cls(backward, requires_grad, together, accumulated, max(number - _SUBSETS, 0), evaluated)
+        before = seed // 12 % 20
+        return cls(
+            backward,
+            requires_grad,
+            together,
+            accumulated,
+            left_out=max(number - _SUBSETS, 0),
+            evaluated=before >= 15,
+            other_batch=before >= 17,
+        )
 
     def for_layer(self, layer: Layer) -> PassPlan:
         """The plan as far as a layer allows it."""
+        # A step of a pipeline goes backward too; what is data-parallel need not.
+        may_evaluate = not layer.needs_graph and (layer.alternates or not layer.needs_all_outputs)
+        evaluated = self.evaluated and may_evaluate
         return replace(
             self,
             together=self.together and not layer.alternates,
             accumulated=self.accumulated and layer.accumulates,
             left_out=0 if layer.needs_all_outputs or len(layer.codomain.tensors) < 2 else self.left_out,
-            # A step of a pipeline goes backward too; what is data-parallel need not.
-            evaluated=self.evaluated
-            and not layer.needs_graph
-            and (layer.alternates or not layer.needs_all_outputs),
+            evaluated=evaluated,
+            other_batch=evaluated and self.other_batch and layer.other_batch() is not None,
         )
 
     def in_loss(self, layer: Layer) -> tuple[bool, ...]:
@@ -201,8 +212,12 @@ def _evaluate(
     """Go forward without gradients, with data of its own. Collective for a layer."""
     import torch
 
+    other = version.layer.other_batch() if plan.other_batch else None
     with torch.no_grad():
-        version(_drawn(version, plan, context, _PASSES, differentiated).leaves)
+        if other is None:
+            version(_drawn(version, plan, context, _PASSES, differentiated).leaves)
+        else:
+            version.evaluate(other, pass_keys(context, _PASSES)["inputs"])
 
 
 def _require_gradients(version: ModuleUnderTest, differentiated: frozenset[str] | None) -> None:

@@ -109,6 +109,7 @@ class PassObservation:
     changes: tuple[Change, ...] = ()
     accumulated: bool = False
     evaluated: bool = False
+    other_batch: bool = False
     left_out: tuple[str, ...] = ()  # names of outputs
     # Parameters that this rank has elements of, and that require no gradient, or one, as they are made; from rank 0 those of the twin.
     frozen: frozenset[str] = frozenset()
@@ -164,6 +165,7 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
                 _changes(layer, each),
                 plan.accumulated,
                 plan.evaluated,
+                plan.other_batch,
                 _left_out(layer, plan),
                 *(_frozen_and_trained(layer, context.rank) if backward else ()),
             )
@@ -401,8 +403,9 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
             if wrong.without is not None and (without := _not_required(first)):
                 lines.append(("without", f"gradients of {', '.join(without)}, which require none here"))
             if first.evaluated:
+                others = "a batch of another size" if first.other_batch else "other inputs"
                 lines.append(
-                    ("before", "the same instance has gone forward without gradients, with other inputs")
+                    ("before", f"the same instance has gone forward without gradients, with {others}")
                 )
             if wrong.without is not None and first.left_out:
                 lines.append(
