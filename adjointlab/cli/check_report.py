@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from adjointlab.cli.output import Output, describe_ranks
+from adjointlab.quantities import counted
 from adjointlab.store.files import printable, working_directory
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ _SECONDS_BETWEEN_ESTIMATES: Final = 30.0
 
 _EARLY: Final = 0.02
 """Part of the work before which the time that is left cannot be told."""
+
+_MOST_UNUSED: Final = 5
+"""Lines of a list of known failures that are told not to have been used."""
 
 
 @dataclass
@@ -77,8 +81,10 @@ class CheckReport:
         self.out.line()
         for note in (*notes_on(self.results), *notes):
             self.out.line(f"{note}\n")
-        for position in unused:
+        for position in unused[:_MOST_UNUSED]:
             self.out.line(f"{position}: lists a failure of something that was not checked")
+        if (more := len(unused) - _MOST_UNUSED) > 0:
+            self.out.line(f"and {counted(more, 'more line')} of the list")
         if len(self.results) > 1:
             with working_directory(self.folder):
                 for line in recap(self.results):

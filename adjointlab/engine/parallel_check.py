@@ -52,6 +52,7 @@ def check_parallel(
     steps: int = 0,
     accumulates: bool | None = None,
     one_batch_size: bool = False,
+    twice_differentiable: bool = False,
     cases: int = 20,
     seed: int = 0,
     world: World | None = None,
@@ -85,6 +86,7 @@ def check_parallel(
         steps=steps,
         accumulates=accumulates,
         one_batch_size=one_batch_size,
+        twice_differentiable=twice_differentiable,
         **options,
     )
 

@@ -358,6 +358,7 @@ class _SubjectDecorators:
         steps: int = 0,
         accumulates: bool | None = None,
         one_batch_size: bool = False,
+        twice_differentiable: bool = False,
         **options: Unpack[Options],
     ) -> Declare:
         """Check a module that torch.distributed code makes parallel against the module that it is made from.
@@ -382,7 +383,8 @@ class _SubjectDecorators:
         Unless gradients are added up by "sum", or code before or after the backward pass may clear or add up what stood in ``.grad``, they
         are added to earlier ones in some cases; `accumulates` says whether they may be.
         In some cases the module has been evaluated before on twice the first dimension of all inputs, where the sequential module takes
-        that; not with `one_batch_size`.
+        that; not with `one_batch_size`. With `twice_differentiable`, derivatives of the gradients by inputs are compared too, as a penalty on
+        gradients needs them.
         In some cases parameters are frozen before the module is made parallel; ``frozen=0`` in the dictionary forbids that.
         ``optimizer(parameters)`` makes an optimiser, of which so many `steps` are compared too.
         """
@@ -406,7 +408,13 @@ class _SubjectDecorators:
         )
         options["reference"], options["process_group"] = recipe.twin, True
         declare = _declare(
-            Kind.LAYER, parallelize, recipe.build, options, library="torch", takes_steps=bool(steps)
+            Kind.LAYER,
+            parallelize,
+            recipe.build,
+            options,
+            library="torch",
+            twice_differentiable=twice_differentiable,
+            takes_steps=bool(steps),
         )
         return lambda draws: declare(_with_defaults(draws, ("inputs",), may_freeze=True))
 

@@ -295,6 +295,23 @@ frozen_norm = al.subject.parallel(
     ranks=[1],
 )(lambda draw, ranks: dict(inputs=(2, 1, IN), frozen=0))
 
+penalty_on_a_column = al.subject.parallel(
+    lambda: nn.Sequential(nn.Linear(IN, 2), nn.Tanh(), nn.Linear(2, OUT)),
+    lambda module, mesh: parallelize_module(module, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}),
+    twice_differentiable=True,
+    name="torch.ColwiseParallel.second_derivative",
+    ranks=[2],
+)(lambda draw, ranks: dict(inputs=(1, IN), frozen=0))
+
+penalty_on_shards = al.subject.parallel(
+    lambda: nn.Sequential(nn.Linear(IN, OUT), nn.Tanh()),
+    lambda module, mesh: fully_shard(module, mesh=mesh),
+    data_parallel="mean",
+    twice_differentiable=True,
+    name="torch.fully_shard.second_derivative",
+    ranks=[1],
+)(lambda draw, ranks: dict(inputs=(1, IN), frozen=0))
+
 
 # Pipelines
 

@@ -81,6 +81,26 @@ def test_a_list_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("number", "told"), [(5, None), (6, "and 1 more line of"), (9, "and 4 more lines of")]
+)
+def test_of_many_failures_that_were_not_checked_five_are_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: int,
+    told: str | None,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, "\n".join(f"Absent{each} adjoint" for each in range(number)))
+    with pytest.raises(SystemExit):
+        main(["check", f"{SAMPLES}:right", "--xfails", "known.txt", "--check", "adjoint", "--cases", "3"])
+    printed = capsys.readouterr().out
+    assert printed.count("lists a failure of something that was not checked") == 5
+    assert (told is None) == ("more line" not in printed)
+    assert told is None or told in printed
+
+
+@pytest.mark.parametrize(
     ("subject", "lines", "code", "told"),
     [
         ("wrong", "WrongShift adjoint # issue 17", 0, "fails as expected"),

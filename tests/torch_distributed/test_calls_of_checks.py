@@ -89,6 +89,7 @@ def test_a_parallel_module_is_declared_as_it_is_given(declared: Declared, world:
         steps=3,
         accumulates=True,
         one_batch_size=True,
+        twice_differentiable=True,
         cases=7,
         seed=11,
         world=world,
@@ -104,6 +105,7 @@ def test_a_parallel_module_is_declared_as_it_is_given(declared: Declared, world:
         "steps": 3,
         "accumulates": True,
         "one_batch_size": True,
+        "twice_differentiable": True,
         "name": "parallelize",
         "ranks": (6,),
     }
@@ -128,6 +130,7 @@ def test_a_parallel_module_has_twenty_cases_on_one_mesh_dimension_by_default(dec
         "steps": 0,
         "accumulates": None,
         "one_batch_size": False,
+        "twice_differentiable": False,
         "name": "parallelize",
     }
     assert drawn(declared.draws, 3) == {"mesh": (3,), "inputs": (3, 3), "depth": 2}

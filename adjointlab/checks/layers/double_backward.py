@@ -7,7 +7,7 @@ directions v:
     by inputs and parameters:  H v, with H the matrix of second derivatives of <F(x, θ), w>
     by w:                      J v, because g is linear in w
 
-Every message of the second pass is one that autograd derives from the layer's backward, so that a backward which is right but
+Of a parallel module g is by inputs alone, as for a penalty on gradients or for forces, and the second pass begins from the outputs too. Every message of the second pass is one that autograd derives from the layer's backward, so that a backward which is right but
 cannot be differentiated on some rank hangs the others here.
 """
 
@@ -39,9 +39,10 @@ from adjointlab.checks.layers.twin import (
     tolerance_of,
     with_expected,
 )
+from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
+from adjointlab.core.layer import Layer
 from adjointlab.core.vectors import Draw
-from adjointlab.worlds.backward import BackwardPass
 
 if TYPE_CHECKING:
     import torch
@@ -98,38 +99,50 @@ def _second_derivatives(context: CheckContext, version: ModuleUnderTest) -> dict
     version.fill_parameters(keys["parameters"])
     inputs, parameters = version.inputs(keys["inputs"]), version.parameters()
     cotangents = version.tensors(layer.codomain.dual, keys["cotangents"])
-    directions = [*version.tensors(layer.domain, along), *version.tensors(layer.parameters, along)]
+    directions = version.tensors(layer.domain, along)
+    # A parallel module adds up gradients of its parameters as a backward pass accumulates them, so a first derivative is by inputs alone.
+    is_by_parameters = layer.frozen is None
+    if is_by_parameters:
+        directions += version.tensors(layer.parameters, along)
+    _require_gradients(layer, inputs, parameters)
     by_cotangents = seed % 2 == 1
-    for leaf in (*inputs, *parameters, *(cotangents if by_cotangents else ())):
-        leaf.requires_grad_(arrays.is_differentiable(leaf)).grad = None
+    for cotangent in cotangents:
+        cotangent.requires_grad_(by_cotangents and arrays.is_differentiable(cotangent))
     outputs = version(inputs)
     with_graph, of_those = reached(outputs, cotangents)
+    leaves = (*inputs, *parameters) if is_by_parameters else tuple(inputs)
     wanted = [
-        (leaf, in_shape_of(leaf, v))
-        for leaf, v in zip((*inputs, *parameters), directions, strict=True)
-        if leaf.requires_grad
+        (leaf, in_shape_of(leaf, v)) for leaf, v in zip(leaves, directions, strict=True) if leaf.requires_grad
     ]
-    tensors = (*layer.domain.tensors, *layer.parameters.tensors)
-    leaves = {tensor.name: leaf for tensor, leaf in zip(tensors, (*inputs, *parameters), strict=True)}
-    differentiable = {name: leaf.requires_grad for name, leaf in leaves.items()}
-    version.note_backward(BackwardPass(differentiable, bool(with_graph)))
+    if not is_by_parameters and not wanted:
+        raise Inapplicable("no input of the module has a gradient")
+    first: Sequence[torch.Tensor | None] = ()
     if with_graph and wanted:
         with version.pass_context():
-            first: Sequence[torch.Tensor | None] = torch.autograd.grad(
+            first = torch.autograd.grad(
                 with_graph, [leaf for leaf, _ in wanted], of_those, create_graph=True, allow_unused=True
             )
-        # Of a layer that is linear in all it has, the gradients are constant: there is nothing to differentiate.
-        second = [
-            (g, v) for g, (_, v) in zip(first, wanted, strict=True) if g is not None and g.requires_grad
-        ]
-        if second:
-            with version.pass_context():
-                torch.autograd.backward([g for g, _ in second], [v for _, v in second])
+    # Of a layer that is linear in all it has, the gradients are constant: there is nothing to differentiate.
+    second = [(g, v) for g, (_, v) in zip(first, wanted, strict=False) if g is not None]
+    if not is_by_parameters:
+        # As in training, where a loss stands beside a penalty: DistributedDataParallel waits for the gradients of all parameters.
+        second += zip(with_graph, of_those, strict=True)
+    version.go_back(inputs, [g for g, _ in second], [v for _, v in second])
     return {
         _BY_INPUT: gradients(inputs),
-        _BY_PARAMETER: gradients(parameters),
+        _BY_PARAMETER: version.summed(gradients(parameters)),
         _BY_COTANGENT: gradients(cotangents),
     }
+
+
+def _require_gradients(
+    layer: Layer, inputs: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
+) -> None:
+    """Have all inputs and parameters require gradients, but for those that are frozen."""
+    tensors = (*layer.domain.tensors, *layer.parameters.tensors)
+    for tensor, leaf in zip(tensors, (*inputs, *parameters), strict=True):
+        wanted = arrays.is_differentiable(leaf) and tensor.name not in (layer.frozen or ())
+        leaf.requires_grad_(wanted).grad = None
 
 
 DOUBLE_BACKWARD = DoubleBackwardCheck()

@@ -205,9 +205,9 @@ class ModuleUnderTest(ABC):
         self.check_outputs(outputs)
         return outputs
 
-    def evaluate(self, space: Space, key: Draw) -> None:
-        """Apply the module to drawn inputs of another space than its own, for whatever it keeps of them."""
-        self.module(*prepared(self.layer.prepare, *self.tensors(space, key)))
+    def applied_to(self, space: Space, key: Draw) -> tuple[torch.Tensor, ...]:
+        """Apply the module to drawn inputs of another space than its own."""
+        return outputs_of(self.module(*prepared(self.layer.prepare, *self.tensors(space, key))))
 
     def given(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Tensors that the module is called with for these inputs."""

@@ -215,9 +215,11 @@ def _evaluate(
     other = version.layer.other_batch() if plan.other_batch else None
     with torch.no_grad():
         if other is None:
-            version(_drawn(version, plan, context, _PASSES, differentiated).leaves)
+            outputs = version(_drawn(version, plan, context, _PASSES, differentiated).leaves)
         else:
-            version.evaluate(other, pass_keys(context, _PASSES)["inputs"])
+            outputs = version.applied_to(other, pass_keys(context, _PASSES)["inputs"])
+        # Read, as user code does: torch may wait for the messages of an output only then.
+        values(outputs)
 
 
 def _require_gradients(version: ModuleUnderTest, differentiated: frozenset[str] | None) -> None:
