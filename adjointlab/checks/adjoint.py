@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -211,9 +211,23 @@ def _products(context: CheckContext, number: int, bound: int) -> InnerProducts |
 
 def _exponents(context: CheckContext, number: int) -> tuple[int, int]:
     """The exponents of the powers of two by which x and y of a draw are multiplied."""
-    # Times a power of two for each vector, nothing rounds; as it is never 1, a cast to integers shows.
-    exponents, seed = (-2, -1, 1, 2), context.setting.seed + number
-    return (0, 0) if context.has_integers else (exponents[seed % 4], exponents[seed // 4 % 4])
+    if context.has_integers:
+        return 0, 0
+    seed = context.setting.seed + number
+    near = _NEAR[seed % 4], _NEAR[seed // 4 % 4]
+    if any(tensor.dtype == "float16" for tensor in context.tensors):
+        return near
+    far = _FAR[seed // 16 % len(_FAR)]
+    return far[0] or near[0], far[1] or near[1]
+
+
+# Times a power of two for each vector, nothing rounds.
+
+_NEAR: Final = (-2, -1, 1, 2)
+"""Exponents of most draws: as none is 0, a cast to integers shows."""
+
+_FAR: Final = ((0, 0),) * 9 + ((-100, 0), (85, 0), (0, -100), (0, 85), (-100, -100), (85, 85))
+"""Exponents of x and y that show an absolute tolerance, 0 for a near one. Results stay far from the ends of single precision, of which float16 has no room."""
 
 
 class _Vectors(NamedTuple):
