@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from adjointlab.engine.dot_test import check_adjoint
     from adjointlab.engine.parallel_check import check_parallel, check_pipeline
     from adjointlab.engine.subject import subject
+    from adjointlab.engine.subject_check import check_subject
     from adjointlab.pytest.coherence_tests import coherence_tests
     from adjointlab.torch_distributed.opening import device_mesh, process_group
     from adjointlab.worlds.mpi.world import MPIWorld
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MPI", "Layout", "LinearOperator", "LocalType", "MPIWorld", "Partition", "Program", "Region",
-    "SimulatedWorld", "Space", "Tensor", "TorchWorld", "check_adjoint", "check_parallel", "check_pipeline", "coherence_tests",
+    "SimulatedWorld", "Space", "Tensor", "TorchWorld", "check_adjoint", "check_parallel", "check_pipeline", "check_subject",
+    "coherence_tests",
     "device_mesh", "layers", "primitives", "process_group", "strategies", "subject",
 ]  # fmt: skip
 
@@ -47,6 +49,7 @@ _MODULES = {
     "check_adjoint": "adjointlab.engine.dot_test",
     "check_parallel": "adjointlab.engine.parallel_check",
     "check_pipeline": "adjointlab.engine.parallel_check",
+    "check_subject": "adjointlab.engine.subject_check",
     "coherence_tests": "adjointlab.pytest.coherence_tests",
     "device_mesh": "adjointlab.torch_distributed.opening",
     "process_group": "adjointlab.torch_distributed.opening",

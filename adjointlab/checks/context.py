@@ -128,6 +128,8 @@ class InputSetting:
 
     def __post_init__(self) -> None:
         legal = (*arrays.MEMORIES, *arrays.MIXTURES)
+        if self.seed < 0:
+            raise ValueError(f"seed: at least 0, not {self.seed}")
         if self.library not in legal:
             raise ValueError(f"library: {self.library!r} is not one of {', '.join(legal)}")
         for side in ("primal", "dual"):

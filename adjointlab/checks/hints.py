@@ -58,6 +58,7 @@ class FaultKind(StrEnum):
     EMPTY = "empty parts"
     REPEATED = "parameter counted again"
     DECLARATION = "declaration"
+    SCHEDULE = "order of ranks and messages"
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,8 @@ def _is_scaled(got: NumpyArray, want: NumpyArray, factor: float) -> bool:
     wrong = got != want
     if not wrong.any() or not (want[wrong] != 0).all():
         return False
-    return bool((np.abs(got[wrong] / want[wrong] - factor) <= _IRRATIONAL * factor).all())
+    with np.errstate(over="ignore"):
+        return bool((np.abs(got[wrong] / want[wrong] - factor) <= _IRRATIONAL * factor).all())
 
 
 def narrowing_hint(error: float, size: float) -> Hint | None:

@@ -12,6 +12,7 @@ from adjointlab import options
 from adjointlab.cli.check_report import CheckReport
 from adjointlab.cli.check_run import CHECKS_FOR_A_PROCESS, CheckRun
 from adjointlab.cli.device import usable_device
+from adjointlab.cli.held_streams import prints_on_stderr
 from adjointlab.cli.loading import loading_shown
 from adjointlab.cli.output import Output
 from adjointlab.cli.parameters import (
@@ -67,7 +68,11 @@ def check(
     folder: Folder = options.FOLDER.default,
     json_to: Annotated[
         str | None,
-        typer.Option("--json", metavar="FILE", help="Write the verdicts as JSON; - is standard output."),
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Write the verdicts as JSON; - is standard output, and all else goes to standard error.",
+        ),
     ] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -113,6 +118,7 @@ def check(
     # Those of pyproject.toml are at most so many: a launcher may have started fewer.
     least = None if is_launched() and is_configured(context, "ranks") else ranks
     with ExitStack() as stack:
+        stack.enter_context(prints_on_stderr(is_wanted=files.leave_stdout))
         processes = stack.enter_context(CheckProcesses(surroundings, jobs or cores(), cores()))
         if _are_surely_several(jobs, cases, is_everything=not (names or only or shard)):
             processes.start_one()

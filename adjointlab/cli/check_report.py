@@ -71,9 +71,9 @@ class CheckReport:
         return f"about {seconds // 60}:{seconds % 60:02} left"
 
     def print_summary(
-        self, world: World, unused: Sequence[str], notes: Sequence[str], seconds: float | None
+        self, world: World, unused: Sequence[str], notes: Sequence[str], asked: int, seconds: float | None
     ) -> None:
-        """Print what the verdicts do not cover, what has failed, and the counts."""
+        """Print what the verdicts do not cover, what has failed, and the counts of the checks `asked` for."""
         from adjointlab.report.recap import recap
         from adjointlab.report.summary import notes as notes_on
         from adjointlab.report.summary import summary
@@ -85,11 +85,18 @@ class CheckReport:
             self.out.line(f"{position}: lists a failure of something that was not checked")
         if (more := len(unused) - _MOST_UNUSED) > 0:
             self.out.line(f"and {counted(more, 'more line')} of the list")
-        if len(self.results) > 1:
+        if len(self.results) > 1 or any(entry.is_misdeclared for entry in self.results):
             with working_directory(self.folder):
                 for line in recap(self.results):
                     self.out.line(line)
-        self.out.line(f"{summary(self.results, len(self.plan), seconds)}, {describe_ranks(world)}")
+        self.out.line(f"{summary(self.results, asked, seconds)}, {describe_ranks(world)}")
+
+    def print_gaps(self, notes: Sequence[str]) -> None:
+        """Print to standard error what may be meant to be checked, and is not."""
+        from adjointlab.report.summary import silent
+
+        for note in filter(None, (*notes, silent(self.results))):
+            Output(to_stderr=True).line(f"adjointlab: {note}")
 
     @cached_property
     def _rows(self) -> VerdictRows:

@@ -137,6 +137,7 @@ class CheckRun:
         self.processes.close()
         for number, (found, name) in enumerate(self.plan):
             if id(found.subject) in self.misdeclared:
+                self.position += 1
                 continue
             tick = line.track(
                 f"[{number + 1}/{len(self.plan)}] {printable(found.subject.label)} {name}",
@@ -175,10 +176,10 @@ class CheckRun:
                 tick(len(ended), note=self.report.time_left)
                 while (following := ended.get(self.position)) is not None:
                     with line.paused():
-                        _print(following.printed)
+                        self._print(following.printed)
                     self._take(self._result_of(following), line)
             for printed in self.processes.finish():
-                _print(printed)
+                self._print(printed)
         except KeyboardInterrupt as interrupt:
             self.interrupted = self.at_work(signal_of(interrupt))
             self._take_interrupted(
@@ -197,7 +198,7 @@ class CheckRun:
             if each.number < taken:
                 continue
             if each.outcome is not None:
-                _print(each.printed)
+                self._print(each.printed)
                 self.add(self._result_of(each))
             elif each.death and signal_of(interrupt) == signal.SIGINT:
                 # It had no time to remove its record, and after Ctrl-C nobody asks for the case.
@@ -246,6 +247,13 @@ class CheckRun:
         if self.known and (listed := self.known.of_check(subject.label, result.result.check)):
             result = result.listed(str(listed))
         self.report.add(result)
+
+    def _print(self, printed: Printed) -> None:
+        """Print the text that user code has printed in another process."""
+        for of_stderr in (False, True):
+            for text in printed.text(of_stderr=of_stderr):
+                if text:
+                    Output(to_stderr=of_stderr or self.files.leave_stdout).raw(text)
 
     def stop(self, code: int, why: str, details: str = "") -> None:
         """Print and save what is known, before the plan is done; `details` are sentences on `why` that is, or on what to do."""
@@ -297,12 +305,19 @@ class CheckRun:
             tell_of_run(self._known(code, f"{why}, on rank {launched_rank()}"))
 
     def print_results(self) -> None:
-        """Print what has not been printed; unless it is to be quiet, also what the verdicts do not cover, and the counts."""
+        """Print what has not been printed, and what the verdicts do not cover; unless it is to be quiet, also the counts."""
         if not self.world.is_leader:
             return
         self.report.print_new()
-        if not self.report.quiet:
-            self.report.print_summary(self.world, self.unused, self.nameless, self._seconds)
+        if self.report.quiet:
+            self.report.print_gaps(self.nameless)
+        else:
+            self.report.print_summary(self.world, self.unused, self.nameless, self.asked, self._seconds)
+
+    @property
+    def asked(self) -> int:
+        """The number of checks that have a result in the end: of a subject that is declared wrongly none that come after it is known."""
+        return len(self.results) + len(self._missing())
 
     @property
     def _seconds(self) -> float | None:
@@ -338,7 +353,7 @@ class CheckRun:
             describe_ranks(self.world),
             self.results,
             code,
-            len(self.plan),
+            self.asked,
             self._missing() if incomplete else (),
             self.nameless,
             incomplete,
@@ -355,14 +370,6 @@ class CheckRun:
             for found, name in self.plan
             if (id(found.subject), name) not in judged and id(found.subject) not in self.misdeclared
         ]
-
-
-def _print(printed: Printed) -> None:
-    """Print the text that user code has printed in another process."""
-    for of_stderr in (False, True):
-        for text in printed.text(of_stderr=of_stderr):
-            if text:
-                Output(to_stderr=of_stderr).raw(text)
 
 
 def processes_for(checks: int, cases: int, cores: int) -> int:

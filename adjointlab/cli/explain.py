@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -14,10 +14,15 @@ from adjointlab.worlds.launch import launched_rank
 
 __all__ = ["explain"]
 
+_MOST_RANKS: Final = 64
+"""A picture of more ranks would not be read."""
+
 
 def explain(
     subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="The subject, as for check.")],
-    ranks: Annotated[int, typer.Option(min=1, help="Ranks of the small case that is explained.")] = 2,
+    ranks: Annotated[
+        int, typer.Option(min=1, max=_MOST_RANKS, help="Ranks of the small case that is explained.")
+    ] = 2,
     html: Annotated[
         str | None, typer.Option("--html", metavar="FILE", help="Write it with pictures as one HTML page.")
     ] = None,

@@ -6,10 +6,11 @@ import fcntl
 import io
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import ClassVar, Final, TextIO
 
-__all__ = ["HeldStreams"]
+__all__ = ["HeldStreams", "prints_on_stderr"]
 
 _OUT_OF_THE_WAY: Final = 512
 """Least number of the copies: programs that close what they have inherited often stop before."""
@@ -54,15 +55,47 @@ class HeldStreams:
                 held.renew()
 
 
+@contextmanager
+def prints_on_stderr(*, is_wanted: bool) -> Iterator[None]:
+    """Context in which what user code prints goes to standard error, also by its descriptor: standard output has results for a program.
+
+    The lab's own output goes where it went before, by the copies that it holds.
+    """
+    if not is_wanted:
+        yield
+    elif not _leads_to(sys.stdout, 1):  # under a test runner
+        with redirect_stdout(sys.stderr):
+            yield
+    else:
+        sys.stdout.flush()
+        kept = _copied(1)
+        os.dup2(2, 1)
+        try:
+            yield
+        finally:
+            with suppress(OSError, ValueError):
+                sys.stdout.flush()
+            os.dup2(kept, 1)
+            os.close(kept)
+
+
+def _leads_to(stream: TextIO | None, descriptor: int) -> bool:
+    try:
+        return isinstance(stream, io.TextIOWrapper) and stream.fileno() == descriptor
+    except (OSError, ValueError):
+        return False
+
+
 class _Held:
     """A copy of a stream, with a file descriptor of its own; the stream itself where it has none, as under a test runner."""
 
     def __init__(self, stream: TextIO | None, descriptor: int) -> None:
         self._copy: TextIO | None = None
         self._stream = stream
+        if not _leads_to(stream, descriptor):
+            return
+        assert stream is not None
         try:
-            if not isinstance(stream, io.TextIOWrapper) or stream.fileno() != descriptor:
-                return
             copy = _copied(descriptor)
             self._identity = _identity(copy)
         except (OSError, ValueError):

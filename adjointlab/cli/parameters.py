@@ -80,7 +80,14 @@ MaxTime = Annotated[float | None, _as_typer(options.MAX_TIME)]
 Watchdog = Annotated[float | None, _as_typer(options.WATCHDOG)]
 Folder = Annotated[Path, _as_typer(options.FOLDER)]
 Html = Annotated[Path | None, _as_typer(options.HTML)]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print failures only.")]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet",
+        "-q",
+        help="Print failures only, and to standard error what may be meant to be checked and is not.",
+    ),
+]
 Colour = Annotated[
     str,
     typer.Option(

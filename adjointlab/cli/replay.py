@@ -76,6 +76,7 @@ def replayed(
     from msgspec import structs
 
     from adjointlab import session
+    from adjointlab.checks.check import check_named
     from adjointlab.checks.verdict import Status
     from adjointlab.report.failure_text import failure_text, replay_command
     from adjointlab.store.reproducer import Written, read
@@ -87,6 +88,10 @@ def replayed(
             raise UsageError(f"{file}: the case needs {stored.case.ranks} ranks; --ranks {ranks} are too few")
         usable_device(device)
         found = _subject_of(stored, subject, file)
+        if not check_named(stored.check).applies_to(found.subject):
+            raise UsageError(
+                f"{file}: the check {stored.check} does not apply to {stored.subject}, as it is declared now"
+            )
         if device is not None and not _is_usable(stored.case.setting.library, device):
             memory = found.subject.libraries(device)[0]
             stored = structs.replace(stored, case=stored.case.moved_to(memory))
@@ -172,10 +177,12 @@ def _subject_of(stored: Reproducer, reference: str | None, file: Path) -> Found:
     where = f"--subject {reference}" if reference else "what is installed"
     if named:
         problem = f"{where} has several of that name: {', '.join(entry.reference for entry in named)}"
+    elif reference is None:
+        problem = "it is not installed"
     else:
         present = ", ".join(dict.fromkeys(entry.subject.name for entry in candidates))
-        problem = f"{where} has no such subject" + (f", but {present}" if present else "")
+        problem = f"{where} is another" if len(candidates) == 1 else f"{where} has {present}"
     raise UsageError(
         f"{file} is about {stored.subject}, declared in {stored.location}; {problem}; "
-        "name it with --subject package.module:name or --subject path/to/file.py:name"
+        f"name it with --subject {stored.location} or --subject path/to/file.py:{stored.location.partition(':')[2]}"
     )

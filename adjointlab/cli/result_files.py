@@ -225,6 +225,10 @@ def target(option: str, name: str) -> str:
         raise UsageError(f"{option}: the folder of {name} does not exist")
     if path.is_dir():
         raise UsageError(f"{option}: {name} is a folder; name a file in it")
+    if path.suffix == ".py":
+        raise UsageError(
+            f"{option}: {name} would be overwritten: name the file to write, and the subjects after it"
+        )
     return str(path.absolute())
 
 

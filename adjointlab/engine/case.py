@@ -29,6 +29,7 @@ from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.engine.adapters import Parameters
 from adjointlab.engine.subject import Subject, SubjectError
+from adjointlab.options import RANKS
 from adjointlab.spelling import described_type
 from adjointlab.worlds.schedule import Schedule, schedules_from
 
@@ -64,8 +65,10 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     same_on: int | None = None
 
     def __post_init__(self) -> None:
-        if self.ranks < 1:
-            raise ValueError(f"ranks: at least 1, not {self.ranks}")
+        if not 1 <= self.ranks <= RANKS.most:
+            raise ValueError(f"ranks: from 1 to {RANKS.most}, not {self.ranks}")
+        if self.schedule < 0:
+            raise ValueError(f"schedule: at least 0, not {self.schedule}")
         if self.values not in _LEGAL_VALUES:
             raise ValueError(f"values: {self.values!r} is not one of {', '.join(_LEGAL_VALUES)}")
 

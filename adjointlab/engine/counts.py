@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,7 +13,7 @@ from adjointlab.core.space import needs_messages
 from adjointlab.engine.case import Case
 from adjointlab.worlds.world import Run
 
-__all__ = ["CaseCounts"]
+__all__ = ["CaseCounts", "is_silent"]
 
 _REJECTED_AT_MOST: Final = 8
 """So many rejected cases for each that was asked for: one rank alone is drawn in one case of five."""
@@ -93,3 +93,8 @@ def _reasons(rejected: Mapping[str, int]) -> list[tuple[str, str]]:
     commonest = Counter(rejected).most_common(_REASONS_SHOWN)
     lines = [("rejected", f"{number}: {reason}") for reason, number in commonest]
     return lines or [("because", "the subject's strategy draws no others")]
+
+
+def is_silent(counts: Sequence[CaseCounts]) -> bool:
+    """Return True for checks of a subject that had cases on several ranks, in none of which ranks communicated."""
+    return any(each.on_several_ranks for each in counts) and not any(each.communicating for each in counts)

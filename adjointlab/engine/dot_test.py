@@ -28,19 +28,22 @@ def check_adjoint(operator: LinearOperator, *, seed: int = 0, library: str = "nu
     `comm`, `domain` and `codomain`. What the operator raises is not caught: a rank that raises alone leaves the others waiting, as in
     any program of MPI, unless the program runs under ``python -m mpi4py``, which ends them.
     """
+    if isinstance(operator, type):
+        raise TypeError(f"operator: {operator.__name__} is a class; give an instance of it")
     if missing := [name for name in ("comm", "domain", "codomain") if not hasattr(operator, name)]:
         raise TypeError(
             f"operator: {described_type(operator)} has no {missing[0]}; derive it from adjointlab.LinearOperator, or wrap it: "
             "docs/adapters.md has adapters for operators of other libraries"
         )
     setting = InputSetting(seed=seed, library=library)
+    where = ", on one rank alone" if operator.comm.Get_size() == 1 else ""
     context = CheckContext(lambda: operator, setting, operator.comm)
     spaces = Spaces(operator.domain, operator.codomain)
     verdict = AdjointCheck().judge(spaces, operator.comm.allgather(AdjointCheck().observe(context)))
     if verdict.is_coherent and verdict.is_exact:
         return _named(
             verdict,
-            f"coherent (exact; missed with probability {verdict.figures[Figure.MISS_PROBABILITY]:.1g})",
+            f"coherent (exact; missed with probability {verdict.figures[Figure.MISS_PROBABILITY]:.1g}{where})",
         )
     entries: Verdict | None = None
     if max(operator.domain.dimension, operator.codomain.dual.dimension) <= _WITNESS_DIMENSION:
@@ -48,7 +51,7 @@ def check_adjoint(operator: LinearOperator, *, seed: int = 0, library: str = "nu
         entries = check.judge(spaces, operator.comm.allgather(check.observe(context)))
     if verdict.is_coherent and (entries is None or entries.is_coherent):
         how = "within rounding, in which a small error may hide" if entries is None else "every entry"
-        return _named(verdict, f"coherent ({how})")
+        return _named(verdict, f"coherent ({how}{where})")
     wrong = entries if verdict.is_coherent and entries is not None else verdict
     lines = verdict.lines + (() if entries is None else entries.lines)
     raise AssertionError(

@@ -51,7 +51,7 @@ def require_legal(options: Options) -> None:
     if unknown := [name for name in options if name not in Options.__annotations__]:
         raise SubjectError(
             f"@subject has no option `{unknown[0]}`{did_you_mean(unknown[0], Options.__annotations__)}; its options are "
-            f"{', '.join(Options.__annotations__)}"
+            f"{', '.join(Options.__annotations__)}. What belongs to a case, such as placements, is returned by the decorated function"
         )
     if not isinstance(has_group := options.get("process_group", False), bool):
         raise SubjectError(f"process_group: {has_group!r} is not True or False")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,7 +13,6 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from adjointlab.checks.check import checks_of
 from adjointlab.checks.verdict import Verdict
 from adjointlab.core import arrays
 from adjointlab.core.layer import Prepare, elementwise
@@ -21,10 +20,10 @@ from adjointlab.core.strategies import grids
 from adjointlab.engine.adapters import Parameters, UserFunction
 from adjointlab.engine.parallel import DataParallel, MakeOptimizer, Parallelize, Reduction, as_mesh
 from adjointlab.engine.pipeline import MakePipeline
-from adjointlab.engine.search import Budget, SearchResult, investigate
-from adjointlab.engine.subject import Options, Subject, subject
+from adjointlab.engine.search import Budget
+from adjointlab.engine.subject import Options, subject
+from adjointlab.engine.subject_check import verdicts_of
 from adjointlab.spelling import described_type
-from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import World
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ def check_parallel(
         drawn = inputs(draw, ranks) if callable(inputs) else _shapes(_listed(inputs))
         return {"mesh": make_mesh(draw, ranks), **drawn}
 
-    return _verdicts(parallel, Budget(cases, ranks=fixed or _RANKS, seed=seed), world)
+    return verdicts_of(parallel, Budget(cases, ranks=fixed or _RANKS, seed=seed), world, _RANKS)
 
 
 def check_pipeline(
@@ -150,22 +149,7 @@ def check_pipeline(
             return inputs(draw, ranks)
         return _shapes(_listed(inputs)) | ({} if target is None else {"target": tuple(target.shape)})
 
-    return _verdicts(steps_of_pipeline, Budget(cases, ranks=ranks or _RANKS, seed=seed), world)
-
-
-def _verdicts(checked: Subject, budget: Budget, world: World | None) -> Mapping[str, Verdict]:
-    """The verdicts of all checks. Raises `AssertionError` with the smallest failing case if one is not coherent."""
-    verdicts = {}
-    with ExitStack() as stack:
-        if world is None:
-            world = SimulatedWorld(budget.ranks or _RANKS)
-            stack.callback(world.close)
-        for check in checks_of(checked):
-            result = investigate(world, checked, check, budget)
-            if not result.verdict.is_coherent:
-                raise AssertionError(_text(result))
-            verdicts[check] = result.verdict
-    return verdicts
+    return verdicts_of(steps_of_pipeline, Budget(cases, ranks=ranks or _RANKS, seed=seed), world, _RANKS)
 
 
 def _name(function: object, otherwise: str) -> str:
@@ -176,7 +160,13 @@ def _name(function: object, otherwise: str) -> str:
 def _maker(sequential: Any) -> Callable[..., torch.nn.Module]:
     import torch
 
-    return partial(_copied, sequential) if isinstance(sequential, torch.nn.Module) else sequential
+    if isinstance(sequential, torch.nn.Module):
+        return partial(_copied, sequential)
+    if not callable(sequential):
+        raise TypeError(
+            f"sequential: {described_type(sequential)} is neither a module nor a function that makes one"
+        )
+    return sequential  # type: ignore[no-any-return]
 
 
 def _copied(module: torch.nn.Module) -> torch.nn.Module:
@@ -198,6 +188,8 @@ def _meshes(
     """The number of ranks where the mesh is given, and a strategy of meshes."""
     if given is None:
         return None, lambda draw, ranks: (ranks,)
+    if isinstance(given, str):
+        raise TypeError(f"mesh: {given!r} is a text; give the names of dimensions as ({given!r},)")
     if isinstance(given, Mapping) or all(isinstance(each, int) for each in given):
         shape: Any = given
         return math.prod(as_mesh(shape).extents), lambda draw, ranks: shape
@@ -273,9 +265,3 @@ def _converter(example: torch.Tensor, *, is_legal: bool) -> Callable[[torch.Tens
         return index.to(example.dtype)
 
     return legal
-
-
-def _text(result: SearchResult) -> str:
-    case = result.case
-    where = "" if case is None else f"\n  ranks {case.ranks}, {dict(case.parameters)}"
-    return f"{result.subject} {result.check}: {result.verdict}{where}"

@@ -5,6 +5,7 @@ A retry tells something only beside a *control*, which differs from it in that o
 - where the fault shows under none of several keys of the values, and under half of them or more in the control, it needs the thing:
   the memory order, the course of the passes, or the cuts (:mod:`adjointlab.engine.even_cuts`);
 - a relation of wrong values to those that are due is told where it holds under several keys, of values with many digits;
+- where it shows under some schedule, and not where ranks run in turn and messages arrive at once, it needs the former;
 - a result of a layer is of a rank's own part where it stays as it is when the other ranks hold other values.
 
 A case that could not be judged tells nothing.
@@ -82,7 +83,7 @@ def with_hints_of_retries(
         evidence = replace(evidence, place=replace(evidence.place, hint=retries.of_values()))
     told = [*retries.of_settings()]
     if may_change_parameters:
-        told += retries.of_cuts()
+        told += [*retries.of_cuts(), *retries.of_schedule()]
     known = evidence.kind_of_fault
     others = tuple(hint for hint in told if known is None or hint.kind is not known.kind)
     evidence = replace(evidence, retried=others)
@@ -134,6 +135,21 @@ class _Retries:
         elif self._vanishes(moved, with_empty) and self._all_pass(even):
             text = "right where every rank holds elements, and wrong where the part of one is empty"
             yield Hint(FaultKind.EMPTY, text)
+
+    def of_schedule(self) -> Iterator[Hint]:
+        """Hints on faults that need another order of ranks and messages than the simplest, of wrong results: hangs say so themselves."""
+        simplest = structs.replace(self.case, schedule=0)
+        if (
+            not self.case.schedule
+            or self.verdict.status is not Status.INCOHERENT
+            or not self._vanishes(simplest, self.case)
+        ):
+            return
+        run: Run = self.run(self.case, self.case.ranks, seed=self.case.schedule)
+        text = "right where ranks run in turn and messages arrive at once, and wrong in another order that MPI allows"
+        if run.delayed:
+            text += f": perhaps a buffer is used before the wait for {' or '.join(run.delayed)}"
+        yield Hint(FaultKind.SCHEDULE, text)
 
     def _vanishes(self, changed: Case, control: Case) -> bool:
         """Return True if no key shows the fault in the changed case, and enough of the same keys show it in the control."""

@@ -385,7 +385,8 @@ class _SubjectDecorators:
         In some cases the module has been evaluated before on twice the first dimension of all inputs, where the sequential module takes
         that; not with `one_batch_size`. With `twice_differentiable`, derivatives of the gradients by inputs are compared too, as a penalty on
         gradients needs them.
-        In some cases parameters are frozen before the module is made parallel; ``frozen=0`` in the dictionary forbids that.
+        In some cases parameters are frozen before the module is made parallel, or both modules are put into evaluation mode; ``frozen=0``
+        and ``training=True`` in the dictionary forbid that.
         ``optimizer(parameters)`` makes an optimiser, of which so many `steps` are compared too.
         """
         if steps < 0 or bool(steps) != (optimizer is not None):
@@ -416,7 +417,7 @@ class _SubjectDecorators:
             twice_differentiable=twice_differentiable,
             takes_steps=bool(steps),
         )
-        return lambda draws: declare(_with_defaults(draws, ("inputs",), may_freeze=True))
+        return lambda draws: declare(_with_defaults(draws, ("inputs",), is_parallel=True))
 
     def pipeline(
         self,
@@ -544,7 +545,7 @@ subject = _SubjectDecorators()
 
 _WHAT_TO_CHECK = (
     "@subject needs to know what to check: @subject.operator(MyOperator), @subject.pair(forward=..., adjoint=...), "
-    "@subject.autograd(function) or @subject.layer(layer, sequential=...); or, as before, @subject(MyOperator)"
+    "@subject.autograd(function) or @subject.layer(layer, sequential=...)"
 )
 
 
@@ -623,9 +624,9 @@ def declarations() -> Iterator[list[Subject]]:
 
 
 def _with_defaults(
-    draws: DrawParameters, needs: Sequence[str], *, has_mesh: bool = True, may_freeze: bool = False
+    draws: DrawParameters, needs: Sequence[str], *, has_mesh: bool = True, is_parallel: bool = False
 ) -> DrawParameters:
-    """The strategy with a mesh of all ranks where it draws none and has one; and with a pattern of frozen parameters."""
+    """The strategy with a mesh of all ranks where it draws none and has one; of a parallel module also with frozen parameters and a mode."""
 
     @wraps(draws)
     def drawn(draw: DrawFn, ranks: int) -> Parameters:
@@ -637,12 +638,17 @@ def _with_defaults(
                 f"{draws.__name__}: the strategy's dictionary needs `{missing[0]}`, of each input"
             )
         result = {"mesh": (ranks,), **given} if has_mesh else {**given}
-        if may_freeze and "frozen" not in given:
+        if is_parallel and "frozen" not in given:
             result["frozen"] = draw(choices(_FROZEN))
+        if is_parallel and "training" not in given and draw(choices(_MODES)) is False:
+            result["training"] = False
         return result
 
     return drawn
 
+
+_MODES: Final = (*(None,) * 5, False)
+"""Whether a module is in training mode: mostly as it is made, and in a sixth of the cases not."""
 
 _FROZEN: Final = (*(0,) * 200, *range(1, 201))
 """Patterns of frozen parameters: none in half of the cases, and any in the others."""
@@ -691,5 +697,5 @@ def _spaces(parameters: Parameters) -> tuple[Space, Space, Parameters]:
     ]
     raise SubjectError(
         f"the strategy's dictionary needs `domain` and `codomain` to be adjointlab.Space(layout), but "
-        f"{' and '.join(missing)} is missing or something else"
+        f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing or something else"
     )

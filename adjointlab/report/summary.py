@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from adjointlab.checks.verdict import Status
-from adjointlab.engine.counts import CaseCounts
+from adjointlab.engine.counts import CaseCounts, is_silent
 from adjointlab.engine.folded_warnings import FoldedWarning
 from adjointlab.exit_codes import ExitCode
 from adjointlab.quantities import counted
@@ -63,14 +63,16 @@ def outcome(results: Iterable[CheckResult]) -> ExitCode:
 class Tally:
     """The results of checks, counted: how many have a verdict, how many there are of each kind, the cases judged, and the seconds.
 
-    A deadlock, or another fault that a world itself finds, leaves no result that could be judged. So it is named beside their number.
+    A deadlock, or another fault that a world itself finds, leaves no result that could be judged. So these are named beside their number.
     """
 
     judged: int = 0
     kinds: Mapping[str, int] = field(default_factory=dict)
     cases: int = 0
     seconds: float = 0.0
-    faults: Sequence[str] = ()  # that kept checks from a verdict, such as a deadlock, each once
+    faults: Mapping[str, int] = field(
+        default_factory=dict
+    )  # that kept checks from a verdict, such as a deadlock
 
     @staticmethod
     def of(results: Sequence[CheckResult]) -> Tally:
@@ -86,7 +88,7 @@ class Tally:
             kinds,
             sum(entry.result.tried for entry in results),
             sum(entry.result.seconds for entry in results),
-            list(dict.fromkeys(each for entry in results if (each := _fault(entry)))),
+            Counter(each for entry in results if (each := _fault(entry))),
         )
 
     def __add__(self, other: Tally) -> Tally:
@@ -96,17 +98,26 @@ class Tally:
             {**self.kinds, **kinds},
             self.cases + other.cases,
             self.seconds + other.seconds,
-            list(dict.fromkeys([*self.faults, *other.faults])),
+            Counter(self.faults) + Counter(other.faults),
         )
 
     def line(self, asked: int) -> str:
         """The counts in one line; so many checks were `asked` for."""
-        named = {Status.UNJUDGED.value: f" ({', '.join(self.faults)})" if self.faults else ""}
+        named = {Status.UNJUDGED.value: self._named_faults()}
         verdicts = ", ".join(
             f"{number} {name}{named.get(name, '')}" for name, number in self.kinds.items() if number
         )
         done = f"{self.judged} of {counted(asked, 'check')} judged, {verdicts or 'nothing checked'}"
         return f"{done}: {counted(self.cases, 'case')} in {self.seconds:.1f} s"
+
+    def _named_faults(self) -> str:
+        """The faults in brackets, each with its number unless it is that of all checks without a verdict."""
+        if not self.faults:
+            return ""
+        (first, number), *others = self.faults.items()
+        if not others and number == self.kinds.get(Status.UNJUDGED.value):
+            return f" ({first})"
+        return f" ({', '.join(f'{fault} {times}' for fault, times in self.faults.items())})"
 
 
 def _fault(entry: CheckResult) -> str:
@@ -193,11 +204,7 @@ def silence(coherent: Iterable[tuple[str, CaseCounts]]) -> str:
     by_subject: dict[str, list[CaseCounts]] = {}
     for subject, counts in coherent:
         by_subject.setdefault(subject, []).append(counts)
-    names = [
-        name
-        for name, counts in by_subject.items()
-        if any(each.on_several_ranks for each in counts) and not any(each.communicating for each in counts)
-    ]
+    names = [name for name, counts in by_subject.items() if is_silent(counts)]
     if not names:
         return ""
     lacking = [name for name in names if any(each.lacking_messages for each in by_subject[name])]

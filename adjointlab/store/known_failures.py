@@ -33,7 +33,7 @@ class Known:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.reason or 'no reason given'} ({self.position})"
+        return f"{self.reason or 'the list gives no reason'} ({self.position})"
 
 
 @dataclass(frozen=True)

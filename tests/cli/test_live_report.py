@@ -115,9 +115,13 @@ def test_a_wrong_declaration_is_one_usage_error(
     result = here("check", "declared.py", "--cases", "5", "--jobs", jobs, "--json", "verdicts.json")
     assert result.returncode == 2
     assert result.stderr.count("declared.py:misdeclared: the strategy's dictionary needs `domain`") == 1
-    assert "misdeclared" not in result.stdout
+    # Once more in the end, where a log of standard output alone has it.
+    assert result.stdout.count("misdeclared (adjoint): the strategy's dictionary needs `domain`") == 1
+    assert "6 of 7 checks judged, 6 coherent, 1 could not be judged" in result.stdout
     assert "misdeclared" not in "".join(path.name for path in tmp_path.glob(".adjointlab/*"))
-    reports = json.loads((tmp_path / "verdicts.json").read_text())["reports"]
+    verdicts = json.loads((tmp_path / "verdicts.json").read_text())
+    reports = verdicts["reports"]
+    assert verdicts["asked"] == len(reports) == 7
     assert sum(report["reference"].endswith(":misdeclared") for report in reports) == 1
     assert all(
         report["verdict"] == "coherent" for report in reports if report["reference"].endswith(":right")

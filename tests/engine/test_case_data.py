@@ -161,9 +161,14 @@ CASE = Case("Ring", "adjoint", 2, {"side": [3]}, InputSetting(5, "torch", "offse
 
 
 def test_a_case_refuses_what_no_run_has() -> None:
-    for ranks in (0, -1):
-        with pytest.raises(ValueError, match=rf"^ranks: at least 1, not {ranks}$"):
+    for ranks in (0, -1, 1025):
+        with pytest.raises(ValueError, match=rf"^ranks: from 1 to 1024, not {ranks}$"):
             Case("Ring", "adjoint", ranks, {}, InputSetting(), 0)
+    assert Case("Ring", "adjoint", 1024, {}, InputSetting(), 0).ranks == 1024
+    with pytest.raises(ValueError, match=r"^schedule: at least 0, not -1$"):
+        Case("Ring", "adjoint", 1, {}, InputSetting(), -1)
+    with pytest.raises(ValueError, match=r"^seed: at least 0, not -1$"):
+        InputSetting(-1)
     assert Case("Ring", "adjoint", 1, {}, InputSetting(), 0, values="fractions").ranks == 1
     legal = ", ".join((*INPUT_VALUES, "fractions"))
     with pytest.raises(ValueError, match=rf"^values: 'round' is not one of {legal}$"):

@@ -106,17 +106,23 @@ def test_inputs_of_all_values_are_drawn_where_one_pass_is_held_against_the_seque
     )
 
 
-def test_parameters_of_a_parallel_module_are_frozen_in_some_cases_unless_the_strategy_says_which() -> None:
-    def drawn(parameters: dict[str, Any]) -> set[Any]:
+def test_frozen_parameters_and_the_mode_of_a_parallel_module_are_drawn_unless_the_strategy_says_which() -> (
+    None
+):
+    def drawn(name: str, parameters: dict[str, Any]) -> list[Any]:
         declare: Any = al.subject.parallel(lambda: None, lambda module, mesh: module, name="Parallel")
         subject = declare(lambda draw, ranks: parameters)
         found = first_examples(cases(subject, "gradients", (1, 2)), 60)
-        return {case.parameters["frozen"] for case in found}
+        return [case.parameters.get(name) for case in found]
 
-    patterns = drawn({"inputs": (2, 3)})
+    patterns = drawn("frozen", {"inputs": (2, 3)})
     assert 0 in patterns
-    assert len(patterns) > 15
-    assert drawn({"inputs": (2, 3), "frozen": 0}) == {0}
+    assert len(set(patterns)) > 8
+    assert set(drawn("frozen", {"inputs": (2, 3), "frozen": 0})) == {0}
+    modes = drawn("training", {"inputs": (2, 3)})
+    assert set(modes) == {None, False}
+    assert modes.count(False) < 30
+    assert set(drawn("training", {"inputs": (2, 3), "training": True})) == {True}
 
 
 def test_cases_are_drawn_on_the_ranks_that_are_asked_for() -> None:

@@ -132,6 +132,7 @@ FROZEN = st.sampled_from((*(0,) * 200, *range(1, 201)))
     [
         (al.subject.parallel(module, parallel_module), {"inputs": (4,)}, {"mesh": (3,), "inputs": (4,), "frozen": FROZEN}),
         (al.subject.parallel(module, parallel_module), {"inputs": (4,), "frozen": 0, "mesh": (1, 3)}, {"mesh": (1, 3), "inputs": (4,), "frozen": 0}),
+        (al.subject.parallel(module, parallel_module), {"inputs": (4,), "frozen": 0, "training": True}, {"mesh": (3,), "inputs": (4,), "frozen": 0, "training": True}),
         (al.subject.pipeline(module, parallel_module, loss=copied), {"inputs": (4,)}, {"inputs": (4,)}),
         (al.subject.dtensor(copied), {"inputs": (4,), "placements": []}, {"mesh": (3,), "inputs": (4,), "placements": []}),
         (al.subject.dtensor(copied, linear=True), {"inputs": (4,), "placements": [], "mesh": 1}, {"mesh": 1, "inputs": (4,), "placements": []}),

@@ -84,12 +84,13 @@ def test_a_layer_on_whose_second_rank_something_is_undeclared_is_refused_on_all(
 
 WHAT = (
     "@subject needs to know what to check: @subject.operator(MyOperator), @subject.pair(forward=..., adjoint=...), "
-    "@subject.autograd(function) or @subject.layer(layer, sequential=...); or, as before, @subject(MyOperator)"
+    "@subject.autograd(function) or @subject.layer(layer, sequential=...)"
 )
 LACKS = "@subject(forward=..., adjoint=...) lacks `{}`; the lab checks one against the other"
 BOTH = "@subject(layer=..., sequential=...) takes both, and no other kind of subject"
 ONE = "@subject takes one kind of subject, not {} together"
 STEPS = "@subject.{} takes `steps` of at least 1 together with an `optimizer`"
+OF_A_CASE = ". What belongs to a case, such as placements, is returned by the decorated function"
 OPTIONS = "reference, arrays, orders, ranks, name, every, rank_local, process_group"
 EXAMPLE = "write it as `def cases(draw, ranks): return dict(...)`, the arguments of one case"
 
@@ -123,8 +124,8 @@ class BothOfThem(OnlyForward, OnlyAdjoint):
         (lambda: al.subject.operator(OnlyAdjoint), "OnlyAdjoint has no method `forward`; the lab checks forward against adjoint"),
         (lambda: al.subject.operator(BothOfThem), "BothOfThem is no adjointlab.LinearOperator; derive it from that class, or give its methods as @subject.pair(forward=..., adjoint=...)"),
         (lambda: al.subject.operator(Abstract), "Abstract does not define adjoint, forward"),
-        (lambda: al.subject.operator(RingShift, order="x"), f"@subject has no option `order`; did you mean orders?; its options are {OPTIONS}"),
-        (lambda: al.subject.operator(RingShift, ranks=(2,), zzzzz=1, qqqqq=2), f"@subject has no option `zzzzz`; its options are {OPTIONS}"),
+        (lambda: al.subject.operator(RingShift, order="x"), f"@subject has no option `order`; did you mean orders?; its options are {OPTIONS}{OF_A_CASE}"),
+        (lambda: al.subject.operator(RingShift, ranks=(2,), zzzzz=1, qqqqq=2), f"@subject has no option `zzzzz`; its options are {OPTIONS}{OF_A_CASE}"),
         (lambda: al.subject.operator(RingShift, process_group=1), "process_group: 1 is not True or False"),
         (lambda: al.subject.operator(RingShift, orders=("up", "row-major", "down")), f"orders: 'up' is not among {', '.join((*ORDERS, *MIXED_ORDERS))}"),
         (lambda: al.subject.operator(RingShift, orders="row-major"), "orders: 'row-major' is no list of names, such as ['row-major']"),
@@ -171,10 +172,10 @@ def test_a_wrong_declaration_is_refused_with_what_is_legal(declare: Callable[[],
 @pytest.mark.parametrize(
     ("parameters", "told"),
     [
-        ({}, "domain and codomain is"),
+        ({}, "domain and codomain are"),
         ({"domain": SPACE}, "codomain is"),
         ({"domain": 3, "codomain": SPACE}, "domain is"),
-        ({"domain": SPACE.tensors[0], "codomain": None}, "domain and codomain is"),
+        ({"domain": SPACE.tensors[0], "codomain": None}, "domain and codomain are"),
     ],
 )
 def test_functions_need_both_spaces(parameters: dict[str, Any], told: str) -> None:

@@ -74,11 +74,17 @@ def test_the_summary_counts_verdicts_and_cases_and_adds_up_seconds() -> None:
     faults = [
         unjudged(kind) for kind in ("buffer misused", "deadlock", "buffer misused", "raised ValueError")
     ]
-    assert ", 4 could not be judged (buffer misused, deadlock): " in summary.summary(
+    assert ", 4 could not be judged (buffer misused 2, deadlock 1): " in summary.summary(
         [result(each) for each in faults], 4
     )
     both = summary.Tally.of([result(faults[0])]) + summary.Tally.of([result(faults[1]), result(faults[0])])
-    assert "3 could not be judged (buffer misused, deadlock): " in both.line(3)
+    assert "3 could not be judged (buffer misused 2, deadlock 1): " in both.line(3)
+    assert "2 could not be judged (deadlock 1): " in summary.summary(
+        [result(each) for each in faults[1::2]], 2
+    )
+    assert "2 could not be judged (buffer misused): " in summary.summary(
+        [result(each) for each in faults[::2]], 2
+    )
     assert "1 could not be judged: " in summary.summary([result(faults[3])], 1)
     assert summary.summary([], 0) == "0 of 0 checks judged, nothing checked: 0 cases in 0.0 s"
 

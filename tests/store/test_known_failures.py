@@ -37,7 +37,7 @@ def test_lines_are_checks_of_subjects_or_tests_with_their_reasons(tmp_path: Path
         "tests/test_it.py::TestAll::test_two"
     )
     assert known.of_test("tests/test_it.py::test_one") is None
-    assert str(known.of_test("tests/test_it.py::test_one[a#1]")) == f"no reason given ({path}:6)"
+    assert str(known.of_test("tests/test_it.py::test_one[a#1]")) == f"the list gives no reason ({path}:6)"
     assert str(known.of_test("tests/test_it.py::TestAll::test_two")) == f"issue 18, and # 19 ({path}:5)"
 
 

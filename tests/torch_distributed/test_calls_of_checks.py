@@ -14,13 +14,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import adjointlab as al
-from adjointlab.checks.context import InputSetting
-from adjointlab.checks.verdict import coherent, incoherent
 from adjointlab.core.layer import elementwise
 from adjointlab.engine import parallel_check
-from adjointlab.engine.case import Case
-from adjointlab.engine.parallel_check import _meshes, _prepare, _text
-from adjointlab.engine.search import Budget, SearchResult
+from adjointlab.engine.parallel_check import _meshes, _prepare
+from adjointlab.engine.search import Budget
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -43,12 +40,13 @@ class Declared:
             self.sequential, self.given, self.options = sequential, given, options
             return lambda draws: setattr(self, "draws", draws)
 
-        def verdicts(checked: Any, budget: Budget, world: Any) -> Mapping[str, Any]:
+        def verdicts(checked: Any, budget: Budget, world: Any, ranks: int) -> Mapping[str, Any]:
+            assert ranks == 4
             self.budget, self.world = budget, world
             return {}
 
         monkeypatch.setattr(parallel_check, "subject", SimpleNamespace(parallel=declare, pipeline=declare))
-        monkeypatch.setattr(parallel_check, "_verdicts", verdicts)
+        monkeypatch.setattr(parallel_check, "verdicts_of", verdicts)
 
 
 @pytest.fixture
@@ -283,58 +281,10 @@ def test_a_preparation_gets_drawn_numbers_of_the_element_type_of_the_example() -
     assert prepared[1].dtype == torch.int64
 
 
-@pytest.mark.parametrize(("ranks", "of_its_own"), [(3, 3), (None, 4)])
-def test_all_checks_run_in_the_world_or_in_one_of_their_own_that_is_closed(
-    monkeypatch: pytest.MonkeyPatch, world: al.SimulatedWorld, ranks: int | None, of_its_own: int
-) -> None:
-    ran: list[tuple[Any, ...]] = []
-    closed: list[int] = []
-
-    class World(al.SimulatedWorld):
-        def close(self) -> None:
-            closed.append(self.ranks)
-            super().close()
-
-    def judged(*given: Any) -> SearchResult:
-        assert not closed
-        ran.append(given)
-        return SearchResult("s", given[2], "simulated", coherent())
-
-    checked: Any = object()
-    monkeypatch.setattr(parallel_check, "SimulatedWorld", World)
-    monkeypatch.setattr(parallel_check, "investigate", judged)
-    monkeypatch.setattr(parallel_check, "checks_of", lambda subject: ["one", "two"])
-    budget = Budget(5, ranks=ranks)
-    assert parallel_check._verdicts(checked, budget, world) == {"one": coherent(), "two": coherent()}
-    assert ran == [(world, checked, name, budget) for name in ("one", "two")]
-    assert closed == []
-    ran.clear()
-    parallel_check._verdicts(checked, budget, None)
-    assert closed == [of_its_own]
-    assert [type(given[0]) for given in ran] == [World] * 2
-
-
-def test_a_failure_is_told_with_its_smallest_case() -> None:
-    case = Case("s", "adjoint", 3, {"inputs": [(4, 3)]}, InputSetting(), 0)
-    result = SearchResult("s", "adjoint", "simulated", incoherent("wrong", ("rank", "1")), case=case)
-    assert _text(result) == f"s adjoint: {result.verdict}\n  ranks 3, {{'inputs': [(4, 3)]}}"
-    without = SearchResult("s", "adjoint", "simulated", incoherent("wrong"))
-    assert _text(without) == "s adjoint: wrong"
-
-
-def test_the_first_check_that_fails_ends_the_call(
-    monkeypatch: pytest.MonkeyPatch, world: al.SimulatedWorld
-) -> None:
-    ran: list[str] = []
-
-    def judged(world: Any, subject: Any, check: str, budget: Any) -> SearchResult:
-        ran.append(check)
-        verdict = incoherent("wrong") if check == "two" else coherent()
-        return SearchResult("s", check, "simulated", verdict)
-
-    checked: Any = object()
-    monkeypatch.setattr(parallel_check, "investigate", judged)
-    monkeypatch.setattr(parallel_check, "checks_of", lambda subject: ["one", "two", "three"])
-    with pytest.raises(AssertionError, match=r"^s two: wrong$"):
-        parallel_check._verdicts(checked, Budget(5), world)
-    assert ran == ["one", "two"]
+def test_what_is_neither_a_module_nor_names_of_dimensions_is_refused(declared: Declared) -> None:
+    with pytest.raises(
+        TypeError, match=r"^sequential: an int is neither a module nor a function that makes one$"
+    ):
+        al.check_parallel(3, parallelize, FLOATS)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^mesh: 'tp' is a text; give the names of dimensions as \('tp',\)$"):
+        al.check_parallel(MODEL, parallelize, FLOATS, mesh="tp")

@@ -110,7 +110,7 @@ def test_cases_are_on_up_to_four_simulated_ranks(monkeypatch: pytest.MonkeyPatch
         most.add(max(subject.ranks_up_to(budget.ranks or world.ranks)))
         return SearchResult("", check, "simulated", coherent())
 
-    monkeypatch.setattr("adjointlab.engine.parallel_check.investigate", judged)
+    monkeypatch.setattr("adjointlab.engine.subject_check.investigate", judged)
     al.check_parallel(nn.Linear(3, 2), as_it_is, EXAMPLE)
     assert most == {4}
 
@@ -386,6 +386,7 @@ def test_examples_and_meshes_that_are_none_are_refused(inputs: Any, mesh: Any, t
         al.check_parallel(model, as_it_is, inputs, mesh=mesh)
 
 
+@pytest.mark.filterwarnings("ignore:.*no rank communicated with another")
 def test_an_example_may_have_negative_integers_alone(world: al.SimulatedWorld) -> None:
     class Counts(nn.Module):
         def forward(self, x: Any) -> Any:

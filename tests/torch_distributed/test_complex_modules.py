@@ -171,6 +171,7 @@ class Real(nn.Module):
         return self.linear(torch.view_as_real(z).flatten(1))
 
 
+@pytest.mark.filterwarnings("ignore:.*no rank communicated with another")
 def test_an_example_of_complex_numbers_is_drawn_as_such() -> None:
     def halved(module: nn.Module, mesh: Any) -> None:
         module.register_forward_pre_hook(lambda module, given: (given[0].real.to(given[0].dtype),))

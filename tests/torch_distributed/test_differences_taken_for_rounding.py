@@ -37,7 +37,7 @@ def test_the_largest_difference_that_passed_is_a_figure_of_the_verdict(
 
     @al.subject.parallel(Autocast, changed)
     def subject(draw: Any, ranks: int) -> dict[str, Any]:
-        return dict(inputs=(4, 8), dtype="float32")
+        return dict(inputs=(4, 8), dtype="float32", training=True)
 
     result = investigate(al.SimulatedWorld(2), subject, check, Budget(20, seed=1))
     assert result.verdict.is_coherent

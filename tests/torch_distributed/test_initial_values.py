@@ -217,6 +217,7 @@ class Quantised(nn.Module):
         return self.b(x @ self.q.to(x.dtype).T)
 
 
+@pytest.mark.filterwarnings("ignore:.*no rank communicated with another")
 def test_parameters_of_integers_hide_no_misplaced_ones() -> None:
     inputs = torch.zeros(3, 3)
     al.check_parallel(Quantised, lambda module, mesh: None, inputs, cases=4)

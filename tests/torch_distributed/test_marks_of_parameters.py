@@ -52,6 +52,7 @@ def test_a_parallel_module_trains_what_the_sequential_one_trains(
         al.check_parallel(model, parallelize, EXAMPLE, cases=6, **options)
 
 
+@pytest.mark.filterwarnings("ignore:.*no rank communicated with another")
 @pytest.mark.parametrize(
     "parallelize",
     [
@@ -81,6 +82,7 @@ def test_a_stage_trains_what_the_sequential_module_trains() -> None:
         al.check_pipeline(model, partial(pipeline, freezes=True), example, **options)
 
 
+@pytest.mark.filterwarnings("ignore:.*no rank communicated with another")
 def test_an_instance_is_copied_with_the_marks_of_its_parameters() -> None:
     module = nn.Linear(3, 2)
     marked: Any = module.weight

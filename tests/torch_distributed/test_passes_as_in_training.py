@@ -64,6 +64,37 @@ def test_gradients_that_are_kept_elsewhere_are_cleared_before_a_backward_pass() 
         al.check_parallel(linear, with_main_grads, EXAMPLE, **options)
 
 
+# Modes.
+
+
+class Scaled(nn.Module):
+    """Divides by the size of the batch as a whole."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / (1 + x.detach().square().sum())
+
+
+class ScaledTogether(nn.Module):
+    always = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        size = x.detach().square().sum()
+        if self.always or self.training:
+            dist.all_reduce(size)
+        return x / (1 + size)
+
+
+class ScaledTogetherInTraining(ScaledTogether):
+    always = False
+
+
+def test_modules_are_put_into_evaluation_mode_in_some_cases() -> None:
+    options: Any = dict(data_parallel="sum", cases=20)
+    al.check_parallel(Scaled, lambda module, mesh: ScaledTogether(), EXAMPLE, **options)
+    with pytest.raises(AssertionError, match="'training': False"):
+        al.check_parallel(Scaled, lambda module, mesh: ScaledTogetherInTraining(), EXAMPLE, **options)
+
+
 # Contexts.
 
 
@@ -114,6 +145,7 @@ class Forces(nn.Module):
         return torch.autograd.grad(energy, x, create_graph=True)[0] * self.factor
 
 
+@pytest.mark.filterwarnings("ignore:.*no rank communicated with another")
 def test_modules_that_differentiate_in_their_forward_pass_always_have_a_graph() -> None:
     def wrong(module: Any, mesh: Any) -> None:
         module.factor = 2
@@ -138,6 +170,7 @@ class WithPenalty(nn.Module):
         return {"y": y, **penalty}
 
 
+@pytest.mark.filterwarnings("ignore:.*no rank communicated with another")
 def test_outputs_that_are_there_with_a_graph_alone_are_compared() -> None:
     def wrong(module: Any, mesh: Any) -> None:
         module.factor = 2

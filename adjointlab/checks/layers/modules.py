@@ -119,7 +119,10 @@ class ModuleUnderTest(ABC):
             and not (self._change is _infinite and LocalType.PARTIAL in tensor.types)
             else x
             for x, tensor, is_free in zip(
-                inputs, self.layer.domain.tensors, _left_as_drawn(self.layer, self.memory), strict=True
+                inputs,
+                self.layer.domain.tensors,
+                _left_as_given(self.layer, self.memory, self._change),
+                strict=True,
             )
         ]
 
@@ -336,8 +339,8 @@ def _infinite(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x.abs() >= LARGEST, x * float("inf"), x)
 
 
-def _left_as_drawn(layer: Layer, memory: str) -> list[bool]:
-    """For each input: True if the subject's preparation changes none of the integers that are drawn.
+def _left_as_given(layer: Layer, memory: str, change: Callable[[torch.Tensor], torch.Tensor]) -> list[bool]:
+    """For each input: True if the subject's preparation changes neither the integers that are drawn nor what `change` makes of them.
 
     One that it changes must have values of a certain range. What this returns depends on no drawn values, which differ from rank
     to rank.
@@ -355,11 +358,13 @@ def _left_as_drawn(layer: Layer, memory: str) -> list[bool]:
             )
             for tensor in layer.domain.tensors
         ]
-        legal = prepared(layer.prepare, *drawn)
-        free = [
-            known and x.dtype == y.dtype and torch.equal(x, y)
-            for known, x, y in zip(free, drawn, legal, strict=True)
-        ]
+        changed = [change(x) if x.is_floating_point() else x for x in drawn]
+        for given in (drawn, changed):
+            legal = prepared(layer.prepare, *given)
+            free = [
+                known and x.dtype == y.dtype and torch.equal(x, y)
+                for known, x, y in zip(free, given, legal, strict=True)
+            ]
     return free
 
 

@@ -73,6 +73,13 @@ _ANOTHER_FORMULA: Final = (
 )
 
 
+_DECLARED_ROUNDING: Final = (
+    "perhaps",
+    "terms that cancel, or a function that saturates in a narrow element type: what is left is smaller than what rounding did to them. The "
+    "declared `rounding` is relative to the largest value of the tensor, or to `reach` if that is larger: declare how large the terms are",
+)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Results of one kind, such as "parameter gradient": this rank's part, and from rank 0 the parts expected of all.
@@ -396,6 +403,8 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
                 lines.append(_RANDOM)
             elif difference.is_small:
                 lines.append(_ANOTHER_FORMULA)
+            elif wrong.tolerance.relative:
+                lines.append(_DECLARED_ROUNDING)
             if number:
                 lines.append(_SECOND_PASS)
             if wrong.without is not None and first.accumulated:

@@ -417,6 +417,7 @@ class Communicator(LocalCalls):
         receive = Receive(self._task, call, source, tag, self._shared.members, target)
         if not blocking and self._run.strategy.deviates():
             receive.delay()
+            self._run.delayed.append(call)
         self._shared.mailboxes[self._rank].post(receive)
         return receive
 
@@ -456,6 +457,7 @@ class Communicator(LocalCalls):
             contribution.watch()
             if self._run.strategy.deviates():
                 contribution.delay()
+                self._run.delayed.append(call)
             else:
                 contribution.hold()
         pending = self._shared.call_collective(

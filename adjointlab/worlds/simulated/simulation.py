@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import get_ident
-from typing import Any, NoReturn, cast
+from typing import Any, Final, NoReturn, cast
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.typing import Status
-from adjointlab.worlds.call_sites import call_site_of_thread, came_back
+from adjointlab.worlds.call_sites import SimulatedCall, call_site_of_thread, came_back
 from adjointlab.worlds.constants import fill_status, mark_cancelled
 from adjointlab.worlds.diagnosis import (
     POLLING,
@@ -52,6 +52,9 @@ from adjointlab.worlds.world import (
 
 __all__ = ["Diagnosis", "Simulation", "SimulationWatchdog"]
 
+_MOST_DELAYED: Final = 4
+"""Calls that a run tells of, of those whose results it has held back."""
+
 
 class Simulation:
     """A run on `size` ranks, each of which executes `rank_main`."""
@@ -81,6 +84,7 @@ class Simulation:
             lambda task: rank_main(self, task),
         )
         self.messaging: set[int] = set()  # ranks that have sent a message to another one, or were sent one
+        self.delayed: list[SimulatedCall] = []  # whose results are there as late as may be
         self.open_requests: dict[int, Pending] = {}  # by id; started and not completed by user code
         self._communicators: list[SharedCommunicator] = []
         # By rank, in the order of their making: a dictionary for want of an ordered set.
@@ -134,6 +138,7 @@ class Simulation:
             decisions,
             frozenset(communicating),
             tuple(task.backward for task in self.scheduler.tasks),
+            tuple(dict.fromkeys(f"{call} at {call.where}" for call in self.delayed[:_MOST_DELAYED])),
         )
 
     def _cut_off(self) -> None:

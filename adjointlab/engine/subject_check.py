@@ -1,0 +1,70 @@
+"""All checks of one subject as a call, for scripts and notebooks."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+from adjointlab import options
+from adjointlab.checks.check import checks_of
+from adjointlab.checks.verdict import Verdict
+from adjointlab.engine.counts import CaseCounts, is_silent
+from adjointlab.engine.search import Budget, SearchResult, investigate
+from adjointlab.engine.subject import Subject
+from adjointlab.spelling import described_type
+from adjointlab.worlds.simulated.world import SimulatedWorld
+from adjointlab.worlds.world import World
+
+__all__ = ["check_subject", "verdicts_of"]
+
+
+def check_subject(
+    subject: Subject,
+    *,
+    cases: int = options.CASES.default,
+    ranks: int | None = None,
+    seed: int = 0,
+    world: World | None = None,
+) -> Mapping[str, Verdict]:
+    """Put a subject to all its checks, as ``adjointlab check`` does: so many `cases` on up to 8, or so many, simulated `ranks`.
+
+    In another `world`, such as ``adjointlab.MPIWorld()``, this is collective. Returns the verdicts by check, and warns where no rank
+    communicated with another in any case. Raises `AssertionError` with the smallest failing case if one is not coherent, and `TypeError`
+    for what is no subject.
+    """
+    if not isinstance(subject, Subject):
+        raise TypeError(
+            f"subject: {described_type(subject)} is no subject; decorate a strategy with adjointlab.subject"
+        )
+    return verdicts_of(subject, Budget(cases, ranks=ranks, seed=seed), world, options.RANKS.default)
+
+
+def verdicts_of(
+    subject: Subject, budget: Budget, world: World | None, default_ranks: int
+) -> Mapping[str, Verdict]:
+    """The verdicts of :func:`check_subject`, whose caller called it: a warning names that line."""
+    verdicts: dict[str, Verdict] = {}
+    counts: list[CaseCounts] = []
+    with ExitStack() as stack:
+        if world is None:
+            world = SimulatedWorld(budget.ranks or default_ranks)
+            stack.callback(world.close)
+        for check in checks_of(subject):
+            result = investigate(world, subject, check, budget)
+            if not result.verdict.is_coherent:
+                raise AssertionError(_text(result))
+            verdicts[check] = result.verdict
+            counts += [] if result.counts is None else [result.counts]
+    if is_silent(counts):
+        warnings.warn(
+            f"{subject.name}: no rank communicated with another in any case, so nothing distributed was checked if something should be",
+            stacklevel=3,
+        )
+    return verdicts
+
+
+def _text(result: SearchResult) -> str:
+    case = result.case
+    where = "" if case is None else f"\n  ranks {case.ranks}, {dict(case.parameters)}"
+    return f"{result.subject} {result.check}: {result.verdict}{where}"

@@ -1,0 +1,69 @@
+"""A fault that needs another order of ranks and messages than the simplest has a hint that says so, with the calls that were pending."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import adjointlab as al
+from adjointlab.checks.hints import FaultKind
+from adjointlab.checks.told import hints_told
+from adjointlab.engine.search import Budget, investigate
+
+pytestmark = pytest.mark.mpi_skip
+
+
+class Shift(al.LinearOperator):
+    """Moves each rank's number to the next rank; reads it before the wait, where it is early."""
+
+    def __init__(self, comm: Any, early: bool, factor: int) -> None:
+        self.comm, self.early, self.factor = comm, early, factor
+        layout = al.Layout((comm.Get_size(),), al.Partition((comm.Get_size(),)))
+        self.domain, self.codomain = al.Space(layout), al.Space(layout, name="y")
+
+    def _moved(self, x: Any, step: int) -> Any:
+        rank, size = self.comm.Get_rank(), self.comm.Get_size()
+        got = np.zeros(1)
+        receive = self.comm.Irecv(got, (rank - step) % size, 0)
+        self.comm.Send(np.ascontiguousarray(x), (rank + step) % size, 0)
+        if self.early:
+            self.comm.Barrier()
+        early = got.copy()
+        receive.Wait()
+        return early if self.early else got
+
+    def forward(self, x: Any) -> Any:
+        return self._moved(x, 1) * self.factor
+
+    def adjoint(self, y: Any) -> Any:
+        return self._moved(y, -1)
+
+
+def told(**parameters: Any) -> dict[FaultKind, str]:
+    @al.subject.operator(Shift, name="shift")
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        return parameters
+
+    world = al.SimulatedWorld(3)
+    try:
+        found = investigate(world, cases, "adjoint", Budget(40, ranks=3, seed=1))
+    finally:
+        world.close()
+    return {} if found.verdict.is_coherent else {hint.kind: hint.text for hint in hints_told(found.verdict)}
+
+
+def test_what_is_read_before_a_wait_is_told_with_the_call() -> None:
+    hints = told(early=True, factor=1)
+    text = hints[FaultKind.SCHEDULE]
+    assert text.startswith(
+        "right where ranks run in turn and messages arrive at once, and wrong in another order"
+    )
+    assert "used before the wait for Irecv(source=" in text
+    assert "test_hints_of_schedules.py:" in text
+
+
+def test_what_is_wrong_in_any_order_has_no_such_hint() -> None:
+    assert FaultKind.SCHEDULE not in told(early=False, factor=2)
+    assert told(early=False, factor=1) == {}

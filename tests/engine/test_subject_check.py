@@ -1,0 +1,122 @@
+"""A call that puts a subject to all its checks."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import adjointlab as al
+from adjointlab.checks.context import InputSetting
+from adjointlab.checks.verdict import coherent, incoherent
+from adjointlab.engine import subject_check
+from adjointlab.engine.case import Case
+from adjointlab.engine.search import Budget, SearchResult
+from adjointlab.engine.subject_check import _text, verdicts_of
+
+pytestmark = pytest.mark.mpi_skip
+
+
+class Shift(al.LinearOperator):
+    """Hands each rank's number on to the next, or keeps it."""
+
+    def __init__(self, comm: Any, is_sent: bool, factor: int) -> None:
+        self.comm, self.is_sent, self.factor = comm, is_sent, factor
+        layout = al.Layout((comm.Get_size(),), al.Partition((comm.Get_size(),)))
+        self.domain, self.codomain = al.Space(layout), al.Space(layout, name="y")
+
+    def _moved(self, x: Any, step: int) -> Any:
+        rank, size = self.comm.Get_rank(), self.comm.Get_size()
+        got = np.array(x)
+        if self.is_sent:
+            self.comm.Sendrecv(np.ascontiguousarray(x), (rank + step) % size, 0, got, (rank - step) % size, 0)
+        return got
+
+    def forward(self, x: Any) -> Any:
+        return self.factor * self._moved(x, 1)
+
+    def adjoint(self, y: Any) -> Any:
+        return self._moved(y, -1)
+
+
+def shift(*, is_sent: bool = True, factor: int = 1) -> Any:
+    return al.subject.operator(Shift, name="shift")(lambda draw, ranks: dict(is_sent=is_sent, factor=factor))
+
+
+def test_a_subject_is_put_to_all_its_checks(world: al.SimulatedWorld) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        verdicts = al.check_subject(shift(), cases=6)
+    assert {"adjoint", "matrix", "purity"} <= verdicts.keys()
+    assert all(verdict.is_coherent for verdict in verdicts.values())
+    with pytest.raises(AssertionError, match="shift adjoint: adjoint is not the transpose of forward"):
+        al.check_subject(shift(factor=2), cases=6, ranks=2)
+    with pytest.raises(TypeError, match="subject: an ABCMeta is no subject; decorate a strategy"):
+        al.check_subject(Shift)  # type: ignore[arg-type]
+
+
+def test_where_no_rank_communicates_a_warning_says_so_at_the_line_of_the_call(
+    world: al.SimulatedWorld,
+) -> None:
+    with pytest.warns(UserWarning, match="^shift: no rank communicated with another in any case") as caught:
+        al.check_subject(shift(is_sent=False), cases=6, world=world)
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(("ranks", "of_its_own"), [(3, 3), (None, 4)])
+def test_all_checks_run_in_the_world_or_in_one_of_their_own_that_is_closed(
+    monkeypatch: pytest.MonkeyPatch, world: al.SimulatedWorld, ranks: int | None, of_its_own: int
+) -> None:
+    ran: list[tuple[Any, ...]] = []
+    closed: list[int] = []
+
+    class World(al.SimulatedWorld):
+        def close(self) -> None:
+            closed.append(self.ranks)
+            super().close()
+
+    def judged(*given: Any) -> SearchResult:
+        assert not closed
+        ran.append(given)
+        return SearchResult("s", given[2], "simulated", coherent())
+
+    checked: Any = object()
+    monkeypatch.setattr(subject_check, "SimulatedWorld", World)
+    monkeypatch.setattr(subject_check, "investigate", judged)
+    monkeypatch.setattr(subject_check, "checks_of", lambda subject: ["one", "two"])
+    budget = Budget(5, ranks=ranks)
+    assert verdicts_of(checked, budget, world, 4) == {"one": coherent(), "two": coherent()}
+    assert ran == [(world, checked, name, budget) for name in ("one", "two")]
+    assert closed == []
+    ran.clear()
+    verdicts_of(checked, budget, None, 4)
+    assert closed == [of_its_own]
+    assert [type(given[0]) for given in ran] == [World] * 2
+
+
+def test_a_failure_is_told_with_its_smallest_case() -> None:
+    case = Case("s", "adjoint", 3, {"inputs": [(4, 3)]}, InputSetting(), 0)
+    result = SearchResult("s", "adjoint", "simulated", incoherent("wrong", ("rank", "1")), case=case)
+    assert _text(result) == f"s adjoint: {result.verdict}\n  ranks 3, {{'inputs': [(4, 3)]}}"
+    without = SearchResult("s", "adjoint", "simulated", incoherent("wrong"))
+    assert _text(without) == "s adjoint: wrong"
+
+
+def test_the_first_check_that_fails_ends_the_call(
+    monkeypatch: pytest.MonkeyPatch, world: al.SimulatedWorld
+) -> None:
+    ran: list[str] = []
+
+    def judged(world: Any, subject: Any, check: str, budget: Any) -> SearchResult:
+        ran.append(check)
+        verdict = incoherent("wrong") if check == "two" else coherent()
+        return SearchResult("s", check, "simulated", verdict)
+
+    checked: Any = object()
+    monkeypatch.setattr(subject_check, "investigate", judged)
+    monkeypatch.setattr(subject_check, "checks_of", lambda subject: ["one", "two", "three"])
+    with pytest.raises(AssertionError, match=r"^s two: wrong$"):
+        verdicts_of(checked, Budget(5), world, 4)
+    assert ran == ["one", "two"]
