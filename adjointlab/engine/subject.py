@@ -648,7 +648,7 @@ def _with_defaults(
 
 
 _MODES: Final = (*(None,) * 5, False)
-"""Whether a module is in training mode: mostly as it is made, and in a sixth of the cases not."""
+"""Training modes of a module: mostly that in which it is made, and in a sixth of the cases evaluation."""
 
 _FROZEN: Final = (*(0,) * 200, *range(1, 201))
 """Patterns of frozen parameters: none in half of the cases, and any in the others."""
