@@ -83,9 +83,14 @@ class ResultFiles:
             option, equals, value = word.partition("=")
             if option in ("--json", "--junit", "--html"):
                 value = value if equals else "".join(arguments[position + 1 : position + 2])
-                if value not in ("", STDOUT) and Path(value).resolve().parent.is_dir():
+                if (
+                    value not in ("", STDOUT)
+                    and Path(value).resolve().parent.is_dir()
+                    and not _is_source(value)
+                ):
                     given[option.removeprefix("--")] = str(Path(value).absolute())
-        return cls(**given)
+        files = cls(**given)
+        return cls() if named_twice(files._given()) else files
 
     @property
     def are_asked_for(self) -> bool:
@@ -146,7 +151,7 @@ class ResultFiles:
             return []
         problems = []
         if self.junit is not None:
-            text = as_junit(run.results, run.missing, run.incomplete)
+            text = as_junit(run.results, run.missing, run.incomplete, run.nameless)
             problems.append(_naming("--junit", write_text(self.junit, text)))
         if self.html is not None:
             problems.append(_naming("--html", _save_html(self.html, run)))
@@ -225,11 +230,16 @@ def target(option: str, name: str) -> str:
         raise UsageError(f"{option}: the folder of {name} does not exist")
     if path.is_dir():
         raise UsageError(f"{option}: {name} is a folder; name a file in it")
-    if path.suffix == ".py":
+    if _is_source(name):
         raise UsageError(
             f"{option}: {name} would be overwritten: name the file to write, and the subjects after it"
         )
     return str(path.absolute())
+
+
+def _is_source(name: str) -> bool:
+    """Return True for a Python file: an option whose file was forgotten takes the next word of the command line, a subject, for it."""
+    return Path(name).suffix == ".py"
 
 
 def folder_of_failures(folder: Path) -> Path:

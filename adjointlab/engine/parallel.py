@@ -73,6 +73,7 @@ _DECLARATIONS: Final = frozenset(
         "input_dtypes",
         "dtype",
         "training",
+        "evaluated",
         "frozen",
         "dtensors",
         "input_placements",
@@ -143,7 +144,29 @@ class ParallelRecipe:
 
     def twin(self, /, **parameters: object) -> torch.nn.Module:
         """Make the sequential module of a case."""
-        return sequential_module(self.sequential, parameters, _DECLARATIONS)
+        module = sequential_module(self.sequential, parameters, _DECLARATIONS)
+        if parameters.get("evaluated", False) and self._has_outputs_alike(parameters):
+            module.eval()
+        return module
+
+    def _has_outputs_alike(self, parameters: Parameters) -> bool:
+        """Return True if the sequential module has outputs of the same places, shapes and types in evaluation mode.
+
+        Some return nothing then, or decoded results, or raise.
+        """
+        import torch
+
+        seen = []
+        with torch.random.fork_rng(devices=[]):
+            module = sequential_module(self.sequential, parameters, _DECLARATIONS)
+            zeros = prepared(self.prepare, *zeros_for(parameters))
+            for mode in (module.training, False):
+                try:
+                    outputs = outputs_by_path(module.train(mode)(*zeros))
+                except Exception:  # whatever a module raises that is for training alone
+                    return False
+                seen.append({path: (y.shape, y.dtype) for path, y in outputs.items()})
+        return seen[0] == seen[1]
 
     def build(self, comm: Communicator, /, **parameters: Any) -> Layer:
         """Make the parallel module of a case on this rank. Collective."""
@@ -184,6 +207,8 @@ class ParallelRecipe:
         requiring_gradients = trained(made) - drawn
         if "training" in parameters:
             made.train(bool(parameters["training"]))
+        elif parameters.get("evaluated", False) and not first.training:
+            made.eval()
         codomain = space_on(
             mesh,
             "y",

@@ -385,8 +385,9 @@ class _SubjectDecorators:
         In some cases the module has been evaluated before on twice the first dimension of all inputs, where the sequential module takes
         that; not with `one_batch_size`. With `twice_differentiable`, derivatives of the gradients by inputs are compared too, as a penalty on
         gradients needs them.
-        In some cases parameters are frozen before the module is made parallel, or both modules are put into evaluation mode; ``frozen=0``
-        and ``training=True`` in the dictionary forbid that.
+        In some cases parameters are frozen before the module is made parallel; ``frozen=0`` in the dictionary forbids that. In some both
+        modules are put into evaluation mode, where outputs have the same places, shapes and types in it: not with ``evaluated=False``, nor
+        where ``training`` is given.
         ``optimizer(parameters)`` makes an optimiser, of which so many `steps` are compared too.
         """
         if steps < 0 or bool(steps) != (optimizer is not None):
@@ -640,15 +641,15 @@ def _with_defaults(
         result = {"mesh": (ranks,), **given} if has_mesh else {**given}
         if is_parallel and "frozen" not in given:
             result["frozen"] = draw(choices(_FROZEN))
-        if is_parallel and "training" not in given and draw(choices(_MODES)) is False:
-            result["training"] = False
+        if is_parallel and not {"training", "evaluated"} & given.keys() and draw(choices(_EVALUATED)) is True:
+            result["evaluated"] = True
         return result
 
     return drawn
 
 
-_MODES: Final = (*(None,) * 5, False)
-"""Training modes of a module: mostly that in which it is made, and in a sixth of the cases evaluation."""
+_EVALUATED: Final = (*(False,) * 5, True)
+"""A module is put into evaluation mode in a sixth of the cases; else it has the mode in which it is made."""
 
 _FROZEN: Final = (*(0,) * 200, *range(1, 201))
 """Patterns of frozen parameters: none in half of the cases, and any in the others."""

@@ -97,6 +97,7 @@ class GithubJob:
         """Note that no test runs."""
         self._running = ""
 
+    @pytest.hookimpl(tryfirst=True)  # of those the last that is registered is the first
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Note what has ended the session."""
         # pytest's own says what has been told: errors of collection, or an interrupt of a test that had failed.

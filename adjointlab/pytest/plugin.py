@@ -20,6 +20,7 @@ import pytest
 from adjointlab.exit_codes import ExitCode
 from adjointlab.pytest.github import GithubJob, tell_wrong_call
 from adjointlab.pytest.html import HtmlPage
+from adjointlab.pytest.interrupted import InterruptedTest
 from adjointlab.pytest.profile import PATIENCE, Profile, add_options, read_profile
 from adjointlab.report.github_job import is_github
 from adjointlab.store.variables import SUPERVISED
@@ -124,6 +125,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Read the options; under a launcher, agree on them."""
     ended = config.stash[_ended_key] = EndedTests()
     config.pluginmanager.register(ended)
+    config.pluginmanager.register(InterruptedTest())
     session = config.stash.get(_session_key, None)
     job_log = _job_log(config)
     try:

@@ -23,13 +23,18 @@ class NotJudged:
     name: str
 
 
-def as_junit(results: Sequence[CheckResult], missing: Sequence[NotJudged] = (), incomplete: str = "") -> str:
+def as_junit(
+    results: Sequence[CheckResult],
+    missing: Sequence[NotJudged] = (),
+    incomplete: str = "",
+    notes: Sequence[str] = (),
+) -> str:
     """Return the XML: a test for each check of a subject, in the suite "adjointlab".
 
     An incoherent result is a failure, one that could not be judged an error, an expected failure is skipped, and an unexpected pass
     a failure. The message is the headline with the hints on the kind of fault. The seed is empty where nothing was drawn. Where a run
     is `incomplete`, for the reason that this says, what is `missing` are errors; if that is nothing that is known, the run itself
-    is one.
+    is one. The `notes` are the standard error of the suite.
     """
     if incomplete:
         missing = missing or [NotJudged("adjointlab", "adjointlab check")]
@@ -59,6 +64,8 @@ def as_junit(results: Sequence[CheckResult], missing: Sequence[NotJudged] = (), 
             suite, "testcase", classname=printable(each.reference), name=printable(each.name), time="0.000"
         )
         ElementTree.SubElement(case, "error", message=f"not judged: {printable(incomplete, keep=chr(10))}")
+    if notes:
+        ElementTree.SubElement(suite, "system-err").text = "\n".join(map(printable, notes))
     totals["errors"] += len(missing)
     for total, number in totals.items():
         suite.set(total, str(number))

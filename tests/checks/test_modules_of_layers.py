@@ -141,6 +141,7 @@ def test_inputs_that_are_prepared_otherwise_keep_their_values_and_infinities_are
         (False, elementwise),
         (True, lambda a, b, c, d: (a, b.clamp(max=3), c, d)),
         (True, lambda a, b, c, d: (a, b.clamp(min=-3), c, d)),
+        (True, lambda a, b, c, d: (a, b.clamp(max=10), c, d)),
         (True, lambda a, b, c, d: (a, torch.where(b == 2, -b, b), c, d)),
         (True, lambda a, b, c, d: (a, b.float(), c, d)),
     ):

@@ -232,3 +232,85 @@ def test_an_interrupt_while_the_engine_is_imported_leaves_no_file_of_an_earlier_
         pass
     written = json.loads(path.read_text())
     assert (written["complete"], written["exit_code"]) == (False, 130)
+
+
+PRINTING = """
+import os, subprocess
+import adjointlab as al
+
+print("at import")
+
+class Doubled(al.LinearOperator):
+    gain = 2
+
+    def __init__(self, comm):
+        self.comm = comm
+        self.domain, self.codomain = al.Space(al.Layout((2,), (1,))), al.Space(al.Layout((2,), (1,)), name="y")
+
+    def forward(self, x):
+        print("in a call")
+        os.write(1, b"by descriptor")
+        return 2 * x
+
+    def adjoint(self, y):
+        return 2 * y
+
+@al.subject.operator(Doubled)
+def doubled(draw, ranks):
+    return {}
+"""
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_standard_output_has_nothing_but_the_json_that_is_asked_for_there(tmp_path: Path, jobs: str):
+    (tmp_path / "printing.py").write_text(PRINTING)
+    command = f"{sys.executable} -m adjointlab check printing.py --cases 3 --ranks 1 --json - --jobs {jobs}"
+    ended = shell(command, tmp_path)
+    assert ended.returncode == 0
+    assert json.loads(ended.stdout)["complete"] is True
+    for printed in (b"at import", b"in a call", b"by descriptor", b"checks judged"):
+        assert printed in ended.stderr
+
+
+def test_what_code_prints_goes_to_standard_output_where_no_json_does(tmp_path: Path):
+    (tmp_path / "printing.py").write_text(PRINTING)
+    ended = shell(
+        f"{sys.executable} -m adjointlab check printing.py --cases 3 --ranks 1 --json v.json", tmp_path
+    )
+    assert b"at import" in ended.stdout
+    assert b"by descriptor" in ended.stdout
+
+
+def test_no_report_is_written_over_a_python_file(tmp_path: Path):
+    (tmp_path / "printing.py").write_text(PRINTING)
+    for option in ("--json", "--junit", "--html"):
+        ended = shell(f"{sys.executable} -m adjointlab check {option} printing.py", tmp_path)
+        assert ended.returncode == 2
+        assert f"{option}: printing.py would be overwritten".encode() in ended.stderr
+    assert (tmp_path / "printing.py").read_text() == PRINTING
+
+
+def test_a_file_that_is_named_twice_is_not_written(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("before")
+    ended = shell("$check --json a.txt --junit a.txt", tmp_path)
+    assert ended.returncode == 2
+    assert (tmp_path / "a.txt").read_text() == "before"
+
+
+SHADOWED = (
+    PRINTING
+    + """
+@al.subject.operator(Doubled, name="other")
+def doubled(draw, ranks):
+    return {}
+"""
+)
+
+
+def test_what_may_be_meant_to_be_checked_and_is_not_is_told_quietly_too(tmp_path: Path):
+    (tmp_path / "shadowed.py").write_text(SHADOWED)
+    ended = shell(f"{sys.executable} -m adjointlab check shadowed.py --cases 3 --ranks 2 --quiet", tmp_path)
+    assert ended.returncode == 0
+    assert b"1 subject (Doubled) to which no name refers any more: not checked" in ended.stderr
+    assert b"other: no rank communicated with another in any case" in ended.stderr
+    assert b"judged" not in ended.stdout + ended.stderr

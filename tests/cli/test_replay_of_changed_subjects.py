@@ -72,3 +72,47 @@ def test_a_stored_case_that_does_not_fit_its_subject_any_more_is_passed_over_wit
         in corrected.stderr
     )
     assert "but Scaled(comm, layout, by) takes no `factor`" in corrected.stderr
+
+
+def stored_in(folder: Path) -> Path:
+    (stored,) = folder.glob(".adjointlab/*.json")
+    return stored
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('"seed": ', '"seed": -1', "seed: at least 0, not -1"),
+        ('"schedule": ', '"schedule": -1', "schedule: at least 0, not -1"),
+        ('"ranks": ', '"ranks": 5000', "ranks: from 1 to 1024, not 5000"),
+        (
+            '"check": "adjoint"',
+            '"check": "sequential"',
+            "the check sequential does not apply to Scaled, as it is declared now",
+        ),
+    ],
+)
+def test_an_edited_case_that_cannot_be_is_refused_in_one_line(
+    subject: Path, old: str, new: str, told: str
+) -> None:
+    stored = stored_in(subject.parent)
+    text = stored.read_text()
+    assert old in text
+    stored.write_text(text.replace(old, new, 1))
+    ended = run("adjointlab", "replay", str(stored), "--subject", "scaled.py", cwd=subject.parent)
+    assert ended.returncode == 2
+    assert told in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_replay_says_where_its_subject_is_rather_than_what_is_installed(subject: Path) -> None:
+    stored = stored_in(subject.parent)
+    ended = run("adjointlab", "replay", str(stored), cwd=subject.parent)
+    assert ended.returncode == 2
+    assert (
+        "Scaled, declared in scaled:cases; it is not installed; name it with --subject scaled:cases"
+        in ended.stderr
+    )
+    assert "Broadcast" not in ended.stderr
+    other = run("adjointlab", "replay", str(stored), "--subject", "Move", cwd=subject.parent)
+    assert "--subject Move is another" in other.stderr

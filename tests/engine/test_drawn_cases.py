@@ -119,10 +119,11 @@ def test_frozen_parameters_and_the_mode_of_a_parallel_module_are_drawn_unless_th
     assert 0 in patterns
     assert len(set(patterns)) > 8
     assert set(drawn("frozen", {"inputs": (2, 3), "frozen": 0})) == {0}
-    modes = drawn("training", {"inputs": (2, 3)})
-    assert set(modes) == {None, False}
-    assert modes.count(False) < 30
-    assert set(drawn("training", {"inputs": (2, 3), "training": True})) == {True}
+    modes = drawn("evaluated", {"inputs": (2, 3)})
+    assert set(modes) == {None, True}
+    assert modes.count(True) < 30
+    assert set(drawn("evaluated", {"inputs": (2, 3), "training": True})) == {None}
+    assert set(drawn("evaluated", {"inputs": (2, 3), "evaluated": False})) == {False}
 
 
 def test_cases_are_drawn_on_the_ranks_that_are_asked_for() -> None:

@@ -56,3 +56,46 @@ def test_a_session_that_is_ended_reports_what_has_failed(tmp_path: Path, supervi
     kept = sorted(path.name.partition("-")[0] for path in (tmp_path / ".adjointlab").glob("*.json"))
     assert "Failing" in kept
     assert "WrongShift" in kept
+
+
+SLOW = """
+import time
+import adjointlab as al
+
+
+class Slow(al.LinearOperator):
+    def __init__(self, comm):
+        self.comm = comm
+        self.domain = self.codomain = al.Space(al.Layout((2,), (1,)))
+
+    def forward(self, x):
+        open("begun", "w").close()
+        time.sleep(0.1)
+        return x.copy()
+
+    adjoint = forward
+
+
+@al.subject.operator(Slow)
+def slow(draw, ranks):
+    return {}
+
+
+TestSlow = al.coherence_tests(slow, checks=["adjoint"])
+"""
+
+
+def test_an_interrupted_session_names_the_test_that_was_at_work_in_a_line_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "test_slow.py").write_text(SLOW)
+    process = begun("-m", "pytest", "-p", "no:cacheprovider", cwd=tmp_path)
+    while not (tmp_path / "begun").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 2, out + err
+    lines = out.splitlines()
+    assert any(line.startswith("test_slow.py::TestSlow::test_adjoint was at work (seed ") for line in lines)
+    assert any(
+        line.startswith("!!!") and line.endswith("!!!") and "KeyboardInterrupt" in line for line in lines
+    )

@@ -169,6 +169,12 @@ def test_junit_counts_failures_errors_and_what_is_skipped() -> None:
     ]
 
 
+def test_junit_has_notes_as_the_standard_error_of_the_suite() -> None:
+    suite = ElementTree.fromstring(as_junit([result()], notes=["one", "two"]).encode())
+    assert [child.tag for child in suite] == ["testcase", "system-err"]
+    assert suite.findtext("system-err") == "one\ntwo"
+
+
 @pytest.mark.parametrize(
     ("world", "launcher"),
     [("mpi", "mpiexec -n 2 "), ("torch", "torchrun --nproc-per-node 2 -m "), ("simulated", "")],

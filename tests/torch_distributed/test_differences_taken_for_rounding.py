@@ -42,3 +42,28 @@ def test_the_largest_difference_that_passed_is_a_figure_of_the_verdict(
     result = investigate(al.SimulatedWorld(2), subject, check, Budget(20, seed=1))
     assert result.verdict.is_coherent
     assert least <= float(result.figures.get(Figure.ROUNDING, 0.0)) <= most
+
+
+class Saturating(torch.nn.Module):
+    """Computes in half precision, where the hyperbolic tangent of 4 is 1."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x.bfloat16()).to(x.dtype)
+
+
+class Precise(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x)
+
+
+@pytest.mark.parametrize(("reach", "told"), [(0.0, True), (64.0, False)])
+def test_what_cancels_beyond_the_declared_rounding_is_told_to_need_a_reach(reach: float, told: bool) -> None:
+    @al.subject.parallel(Precise, lambda module, mesh: Saturating())
+    def subject(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(2, 1), dtype="float32", rounding=2**-7, reach=reach)
+
+    verdict = investigate(al.SimulatedWorld(1), subject, "gradients", Budget(30, seed=1)).verdict
+    assert verdict.is_coherent == (not told)
+    assert told == any(
+        "or to `reach` if that is larger: declare how large" in text for _, text in verdict.lines
+    )

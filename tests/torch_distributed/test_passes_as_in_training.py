@@ -91,8 +91,39 @@ class ScaledTogetherInTraining(ScaledTogether):
 def test_modules_are_put_into_evaluation_mode_in_some_cases() -> None:
     options: Any = dict(data_parallel="sum", cases=20)
     al.check_parallel(Scaled, lambda module, mesh: ScaledTogether(), EXAMPLE, **options)
-    with pytest.raises(AssertionError, match="'training': False"):
+    with pytest.raises(AssertionError, match="'evaluated': True"):
         al.check_parallel(Scaled, lambda module, mesh: ScaledTogetherInTraining(), EXAMPLE, **options)
+
+
+class ForTraining(nn.Module):
+    """Returns nothing, raises, or decodes in evaluation mode."""
+
+    def __init__(self, otherwise: str) -> None:
+        super().__init__()
+        self.linear, self.otherwise = nn.Linear(3, 2), otherwise
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.linear(x)
+        if self.training:
+            return y
+        if self.otherwise == "raises":
+            raise RuntimeError("for training alone")
+        return {"nothing": None, "number": 3.0, "decoded": y.argmax(1), "smaller": y[:1], "two": (y, y)}[
+            self.otherwise
+        ]
+
+
+@pytest.mark.parametrize("otherwise", ["nothing", "raises", "number", "decoded", "smaller", "two"])
+def test_a_module_that_has_other_outputs_in_evaluation_mode_keeps_the_mode_in_which_it_is_made(
+    otherwise: str,
+) -> None:
+    al.check_parallel(
+        lambda: ForTraining(otherwise),
+        lambda module, mesh: fully_shard(module, mesh=mesh),
+        EXAMPLE,
+        data_parallel="mean",
+        cases=12,
+    )
 
 
 # Contexts.
