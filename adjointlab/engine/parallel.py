@@ -150,9 +150,9 @@ class ParallelRecipe:
         return module
 
     def _has_outputs_alike(self, parameters: Parameters) -> bool:
-        """Return True if the sequential module has outputs of the same places, shapes and types in evaluation mode.
+        """Return True if the sequential module has outputs of the same places, shapes and types in evaluation mode, call after call.
 
-        Some return nothing then, or decoded results, or raise.
+        Some return nothing then, or decoded results, or raise, and others keep what they have been given.
         """
         import torch
 
@@ -160,13 +160,13 @@ class ParallelRecipe:
         with torch.random.fork_rng(devices=[]):
             module = sequential_module(self.sequential, parameters, _DECLARATIONS)
             zeros = prepared(self.prepare, *zeros_for(parameters))
-            for mode in (module.training, False):
+            for mode in (module.training, False, False, False):
                 try:
                     outputs = outputs_by_path(module.train(mode)(*zeros))
                 except Exception:  # whatever a module raises that is for training alone
                     return False
                 seen.append({path: (y.shape, y.dtype) for path, y in outputs.items()})
-        return seen[0] == seen[1]
+        return all(each == seen[0] for each in seen)
 
     def build(self, comm: Communicator, /, **parameters: Any) -> Layer:
         """Make the parallel module of a case on this rank. Collective."""

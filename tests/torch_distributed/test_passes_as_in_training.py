@@ -96,11 +96,12 @@ def test_modules_are_put_into_evaluation_mode_in_some_cases() -> None:
 
 
 class ForTraining(nn.Module):
-    """Returns nothing, raises, or decodes in evaluation mode."""
+    """Returns nothing, raises, decodes or keeps what it is given in evaluation mode."""
 
     def __init__(self, otherwise: str) -> None:
         super().__init__()
         self.linear, self.otherwise = nn.Linear(3, 2), otherwise
+        self.kept = torch.zeros(0, 2)
 
     def forward(self, x: torch.Tensor) -> Any:
         y = self.linear(x)
@@ -108,12 +109,18 @@ class ForTraining(nn.Module):
             return y
         if self.otherwise == "raises":
             raise RuntimeError("for training alone")
-        return {"nothing": None, "number": 3.0, "decoded": y.argmax(1), "smaller": y[:1], "two": (y, y)}[
-            self.otherwise
-        ]
+        self.kept = torch.cat([self.kept.to(y.dtype), y])
+        return {
+            "kept": self.kept,
+            "nothing": None,
+            "number": 3.0,
+            "decoded": y.argmax(1),
+            "smaller": y[:1],
+            "two": (y, y),
+        }[self.otherwise]
 
 
-@pytest.mark.parametrize("otherwise", ["nothing", "raises", "number", "decoded", "smaller", "two"])
+@pytest.mark.parametrize("otherwise", ["nothing", "raises", "number", "decoded", "smaller", "two", "kept"])
 def test_a_module_that_has_other_outputs_in_evaluation_mode_keeps_the_mode_in_which_it_is_made(
     otherwise: str,
 ) -> None:
