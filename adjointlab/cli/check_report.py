@@ -102,7 +102,7 @@ class CheckReport:
     def _rows(self) -> VerdictRows:
         from adjointlab.report.tables import VerdictRows
 
-        return VerdictRows.of(self.plan, self.cases)
+        return VerdictRows.of(self.plan, self.cases, self.out.console.width if self.out.is_terminal else None)
 
     def _print_result(self, number: int) -> None:
         from adjointlab.report.failure_picture import terminal_drawing

@@ -23,6 +23,15 @@ __all__ = ["VerdictRows", "proof_table"]
 _TELLING: Final = 2.0**-9
 """Relative difference from which on it is said that rounding was taken to make it: such as bfloat16 makes, or a sum of many terms."""
 
+_DISPENSABLE: Final = (6, 5, 0, 4)
+"""Positions of the columns for the seed, the ranks, the number and the cases, in the order in which they make room for others."""
+
+_LEAST_REACH: Final = 24
+"""Width of the column for the reach, at least, if others can make room."""
+
+_GAP: Final = 2
+"""Blanks between columns."""
+
 _COLOURS: Final = {Status.COHERENT: "green", Status.INCOHERENT: "bold red", Status.UNJUDGED: "bold yellow"}
 
 
@@ -36,17 +45,27 @@ class VerdictRows:
 
     asked: int
     widths: tuple[int, ...]
+    left_out: frozenset[int] = frozenset()  # positions of columns
 
     @classmethod
-    def of(cls, plan: Sequence[tuple[str, str]], cases: int) -> VerdictRows:
-        """The rows of a plan: pairs of a subject and a check, of so many cases."""
+    def of(cls, plan: Sequence[tuple[str, str]], cases: int, columns: int | None = None) -> VerdictRows:
+        """The rows of a plan: pairs of a subject and a check, of so many cases.
+
+        On a terminal of so many `columns`, those of the least interest make room for the reach, which would be broken into many lines.
+        """
         subject = max((len(printable(name)) for name, _ in plan), default=0)
         check = max((len(name) for _, name in plan), default=0)
         number = 2 * len(str(len(plan))) + 1
         verdict = max(map(len, (status.value for status in Status)))
-        return cls(
-            len(plan), (number, max(subject, 7), max(check, 5), verdict, max(len(str(cases)), 5), 5, 10)
-        )
+        widths = (number, max(subject, 7), max(check, 5), verdict, max(len(str(cases)), 5), 5, 10)
+        left_out: list[int] = []
+        if columns is not None:
+            taken = sum(widths) + _GAP * len(widths)
+            for position in _DISPENSABLE:
+                if taken + _LEAST_REACH > columns:
+                    left_out.append(position)
+                    taken -= widths[position] + _GAP
+        return cls(len(plan), widths, frozenset(left_out))
 
     def heading(self) -> Table:
         """The headings."""
@@ -70,11 +89,12 @@ class VerdictRows:
     def _row(self, *cells: str) -> Table:
         table = Table(box=None, pad_edge=False, show_header=False)
         for position, width in enumerate(self.widths):
-            table.add_column(
-                width=width, no_wrap=True, justify="right" if position in (0, 4, 5, 6) else "left"
-            )
+            if position not in self.left_out:
+                table.add_column(
+                    width=width, no_wrap=True, justify="right" if position in (0, 4, 5, 6) else "left"
+                )
         table.add_column()
-        table.add_row(*cells)
+        table.add_row(*(cell for position, cell in enumerate(cells) if position not in self.left_out))
         return table
 
 

@@ -229,6 +229,24 @@ def test_the_reach_of_a_verdict(given: dict[str, Any], reach: str) -> None:
     assert " 20 " in row
 
 
+@pytest.mark.parametrize(
+    ("columns", "headings"),
+    [
+        (None, "# Subject Check Verdict Cases Ranks Seed Reach"),
+        (200, "# Subject Check Verdict Cases Ranks Seed Reach"),
+        (80, "# Subject Check Verdict Cases Reach"),
+        (70, "Subject Check Verdict Cases Reach"),
+        (64, "Subject Check Verdict Reach"),
+        (20, "Subject Check Verdict Reach"),
+    ],
+)
+def test_columns_of_the_least_interest_make_room_for_the_reach(columns: int | None, headings: str) -> None:
+    rows = tables.VerdictRows.of([("Ring", "adjoint")], 20, columns)
+    assert printed(rows.heading()) == [headings]
+    (row,) = printed(rows.row(1, result(tried=20, seed=77, counts=COUNTS)))
+    assert (" 77 " in row) == ("Seed" in headings)
+
+
 def test_the_ranks_of_a_failure_are_at_least_those_of_its_case() -> None:
     for counts, most in ((CaseCounts(20), "2"), (COUNTS, "3")):
         entry = result(WRONG, tried=1, seed=77, counts=counts, case=CASE)
