@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from adjointlab.store.interrupted import interrupted_at
-
 __all__ = ["InterruptedTest"]
 
 
@@ -22,6 +20,8 @@ class InterruptedTest:
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Take the notes from the exception."""
+        from adjointlab.store.interrupted import interrupted_at
+
         notes: list[str] = getattr(excinfo.value, "__notes__", [])
         if self._running and notes:
             self._told = interrupted_at(self._running, excinfo.value)

@@ -88,7 +88,8 @@ class Tally:
             kinds,
             sum(entry.result.tried for entry in results),
             sum(entry.result.seconds for entry in results),
-            Counter(each for entry in results if (each := _fault(entry))),
+            # A plain dictionary, which workers of pytest-xdist can send.
+            dict(Counter(each for entry in results if (each := _fault(entry)))),
         )
 
     def __add__(self, other: Tally) -> Tally:
@@ -98,7 +99,7 @@ class Tally:
             {**self.kinds, **kinds},
             self.cases + other.cases,
             self.seconds + other.seconds,
-            Counter(self.faults) + Counter(other.faults),
+            dict(Counter(self.faults) + Counter(other.faults)),
         )
 
     def line(self, asked: int) -> str:
@@ -142,6 +143,10 @@ def proof_summary(results: Sequence[CheckResult]) -> str:
     cases = sum(result.tried for result in proved)
     seconds = sum(entry.result.seconds for entry in results)
     failed = len(results) - len(proved)
+    if not proved:
+        return f"nothing proved in {seconds:.1f} s" + (
+            f"; {counted(failed, 'subject')} failed" if failed else ""
+        )
     return (
         f"{cases:,} cases of {counted(len(proved), 'subject')} proved in {seconds:.1f} s: forward has the matrix of the "
         "specification (where there is one), adjoint its transpose, given linearity, which was sampled in every case"

@@ -95,6 +95,8 @@ def test_the_summary_of_a_proof_counts_what_is_proved() -> None:
     assert text.startswith("1,234 cases of 2 subjects proved in 1.8 s: ")
     assert text.endswith("; 1 subject failed")
     assert "failed" not in summary.proof_summary(proved)
+    assert summary.proof_summary([]) == "nothing proved in 0.0 s"
+    assert summary.proof_summary([result(WRONG, seconds=0.5)]) == "nothing proved in 0.5 s; 1 subject failed"
 
 
 def test_a_table_of_proofs_states_cases_entries_and_seconds() -> None:
