@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -57,6 +57,7 @@ class InnerProducts:
     forward: Exact  # to <Fx, y>
     adjoint: Exact  # to <x, F*y>
     magnitudes: Magnitudes | None  # None where nothing rounds
+    exponents: tuple[int, int]  # of the powers of two by which x and y were multiplied
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class NotFinite:
     direction: Direction
     where: str
     value: str  # "nan" or "inf"
+    exponents: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,8 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
         first, *_ = observations
         for rank, seen in enumerate(observations):
             if found := seen.not_finite:
-                return returned_not_finite(found.direction, rank, found.where, found.value)
+                verdict = returned_not_finite(found.direction, rank, found.where, found.value)
+                return replace(verdict, lines=(*verdict.lines, *_scales(found.exponents)))
         draws = [
             _total(contributions) for contributions in zip(*(o.products for o in observations), strict=True)
         ]
@@ -135,6 +138,7 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
                     ("⟨Fx, y⟩", str(draw.forward)),
                     ("⟨x, F*y⟩", str(draw.adjoint)),
                     ("form", form if draw.bound else "floating"),
+                    *_scales(draw.exponents),
                 ]
                 if sizes is not None:
                     relative = _normwise(sizes, error)
@@ -186,9 +190,9 @@ def _rounds(bound: int) -> int:
 def _products(context: CheckContext, number: int, bound: int) -> InnerProducts | NotFinite:
     """This rank's part of draw `number`, or the first NaN or infinity among its results."""
     rank, domain, codomain = context.rank, context.domain, context.codomain
-    exponent_x, exponent_y = _exponents(context, number)
-    placed_x = context.placed(domain, "primal", number, bound, exponent_x)
-    placed_y = context.placed(codomain.dual, "dual", number, bound, exponent_y)
+    exponents = _exponents(context, number)
+    placed_x = context.placed(domain, "primal", number, bound, exponents[0])
+    placed_y = context.placed(codomain.dual, "dual", number, bound, exponents[1])
     fx, fstar_y = context.forward([p.view for p in placed_x]), context.adjoint([p.view for p in placed_y])
     drawn = _Vectors(
         # Pair with the values that were drawn: an operator that overwrites its argument is for the purity check to find.
@@ -198,14 +202,15 @@ def _products(context: CheckContext, number: int, bound: int) -> InnerProducts |
         fstar_y=tuple(map(arrays.to_numpy, fstar_y)),
     )
     if found := first_not_finite(codomain, drawn.fx, rank):
-        return NotFinite(Direction.FORWARD, *found)
+        return NotFinite(Direction.FORWARD, *found, exponents)
     if found := first_not_finite(domain, drawn.fstar_y, rank):
-        return NotFinite(Direction.ADJOINT, *found)
+        return NotFinite(Direction.ADJOINT, *found, exponents)
     return InnerProducts(
         bound,
         pair_local(codomain, drawn.fx, drawn.y, rank),
         pair_local(domain, drawn.x, drawn.fstar_y, rank),
         None if bound and context.gain.is_exact else _magnitudes(drawn, domain, codomain, rank),
+        exponents,
     )
 
 
@@ -215,10 +220,23 @@ def _exponents(context: CheckContext, number: int) -> tuple[int, int]:
         return 0, 0
     seed = context.setting.seed + number
     near = _NEAR[seed % 4], _NEAR[seed // 4 % 4]
-    if any(tensor.dtype == "float16" for tensor in context.tensors):
+    dtypes = {tensor.dtype for tensor in context.tensors}
+    # One that declares its rounding may compute in a narrower type.
+    if "float16" in dtypes or context.operator.rounding is not None:
         return near
-    far = _FAR[seed // 16 % len(_FAR)]
-    return far[0] or near[0], far[1] or near[1]
+    far = _FAR["double" if dtypes <= _DOUBLE else "single"]
+    of_x, of_y = _SIZES[seed // 16 % len(_SIZES)]
+    return far.get(of_x, near[0]), far.get(of_y, near[1])
+
+
+def _scales(exponents: tuple[int, int]) -> tuple[tuple[str, str], ...]:
+    """The line on vectors that were multiplied by a power of two far from 1."""
+    told = [
+        f"{name} is multiplied by 2**{exponent}"
+        for name, exponent in zip("xy", exponents, strict=True)
+        if exponent not in (0, *_NEAR)
+    ]
+    return (("values", ", ".join(told)),) if told else ()
 
 
 # Times a power of two for each vector, nothing rounds.
@@ -226,8 +244,24 @@ def _exponents(context: CheckContext, number: int) -> tuple[int, int]:
 _NEAR: Final = (-2, -1, 1, 2)
 """Exponents of most draws: as none is 0, a cast to integers shows."""
 
-_FAR: Final = ((0, 0),) * 9 + ((-100, 0), (85, 0), (0, -100), (0, 85), (-100, -100), (85, 85))
-"""Exponents of x and y that show an absolute tolerance, 0 for a near one. Results stay far from the ends of single precision, of which float16 has no room."""
+_SIZES: Final = (
+    *(("near", "near"),) * 9,
+    ("small", "near"),
+    ("large", "near"),
+    ("near", "small"),
+    ("near", "large"),
+    ("small", "small"),
+    ("large", "large"),
+)
+"""Sizes of x and y, by draws."""
+
+_DOUBLE: Final = frozenset({"float64", "complex128"})
+
+_FAR: Final[Mapping[str, Mapping[str, int]]] = {
+    "double": {"small": -100, "large": 85},
+    "single": {"small": -60, "large": 36},
+}
+"""Exponents that show an absolute tolerance. Squares, such as a solver's norms, stay within the range of the element type; float16 has no room."""
 
 
 class _Vectors(NamedTuple):
@@ -276,6 +310,7 @@ def _total(contributions: Sequence[InnerProducts]) -> InnerProducts:
         exact_sum([part.forward for part in contributions]),
         exact_sum([part.adjoint for part in contributions]),
         magnitudes,
+        contributions[0].exponents,
     )
 
 

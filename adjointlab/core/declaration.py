@@ -10,7 +10,7 @@ from typing import Any
 
 from adjointlab.spelling import did_you_mean
 
-__all__ = ["SubjectError", "require_accepts", "takes"]
+__all__ = ["SubjectError", "has_parameter", "require_accepts"]
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -70,20 +70,20 @@ def require_accepts(
         ) from None
 
 
-def takes(function: Callable[..., Any], name: str) -> bool:
-    """Return True if `function` can be called with an argument of this name, as far as it tells.
+def has_parameter(function: Callable[..., Any], name: str) -> bool:
+    """Return True if `function` has a parameter of this very name.
 
-    What a decorator passes on by ``**`` is for the function behind it to take.
+    Any name fits ``**``: it counts where a decorator passes that on to a function that has the parameter.
     """
     try:
         parameters = _signature(function).parameters.values()
     except (TypeError, ValueError):  # of a builtin, say
-        return True
+        return False
     if any(each.name == name and each.kind in _NAMED for each in parameters):
         return True
     takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
     behind = getattr(function, "__wrapped__", None)
-    return takes_any and (behind is None or takes(behind, name))
+    return takes_any and behind is not None and has_parameter(behind, name)
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:

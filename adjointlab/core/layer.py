@@ -138,7 +138,7 @@ class Layer:
     required a gradient when the module was made. Unless it `has_forward_mode`, its Jacobian is judged without one.
     A layer that `needs_graph`, as one that takes gradients in its forward pass does, is never called without one.
     Where `initial` is given, the module was made of a sequential one whose parameters have these values, and has its part of them.
-    ``other_batch()`` is the space of inputs with a batch of another size, where the module takes those too.
+    ``other_batch(is_larger)`` is the space of inputs with a larger or a smaller batch, where the module takes those too.
     """
 
     comm: Communicator
@@ -163,7 +163,7 @@ class Layer:
     has_forward_mode: bool = True
     needs_graph: bool = False
     initial: Mapping[str, NumpyArray] | None = None
-    other_batch: Callable[[], Space | None] = lambda: None
+    other_batch: Callable[[bool], Space | None] = lambda is_larger: None
 
 
 def trained(module: nn.Module) -> frozenset[str]:

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from adjointlab.core.arrays import is_dtensor, local_part
-from adjointlab.core.declaration import SubjectError, require_accepts, takes
+from adjointlab.core.declaration import SubjectError, has_parameter, require_accepts
 from adjointlab.core.layer import Layer, Prepare, trained
 from adjointlab.core.operator import AdaptedOperator, Direction, NotInSpace, as_tuple
 from adjointlab.core.space import Space, Tensor
@@ -346,7 +346,7 @@ def _split_bounds(
     declared = {
         name
         for name in BOUNDS
-        if name in arguments and not any(takes(function, name) for function in functions)
+        if name in arguments and not any(has_parameter(function, name) for function in functions)
     }
     gain = arguments["gain"] if "gain" in declared else None
     if "gain" in declared and (type(gain) is not int or gain < 1):

@@ -290,36 +290,34 @@ class ParallelRecipe:
         mesh: DeviceMesh,
         placing: Placing,
         parameters: Parameters,
+        is_larger: bool,
     ) -> Space | None:
-        """The space of inputs of twice the batch, if the sequential module makes outputs of them that are as much larger.
+        """The space of inputs of twice or half the batch, if the sequential module makes outputs of them that are as much larger or smaller.
 
-        Of twice, as parts of a sharded batch are then as even as they were.
+        Parts of a sharded batch are then as even as they were; none of half of it may be empty where it was not.
         """
         import torch
 
         shapes = shapes_of(parameters["inputs"])
-        if self.one_batch_size or placing.gives_dtensors or not _have_one_batch(shapes):
+        (batch, *others) = {shape[0] if shape else 0 for shape in shapes}
+        other = 2 * batch if is_larger else batch // 2
+        if self.one_batch_size or placing.gives_dtensors or others or not other:
             return None
-        doubled = {**parameters, "inputs": [(2 * batch, *others) for batch, *others in shapes]}
+        if not is_larger and (batch % 2 or other < mesh.size()):
+            return None
+        changed = {**parameters, "inputs": [(other, *sides) for _, *sides in shapes]}
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             try:
-                made = outputs_by_path(module(*prepared(self.prepare, *zeros_for(doubled))))
+                made = outputs_by_path(module(*prepared(self.prepare, *zeros_for(changed))))
             except Exception:  # whatever a module raises that takes one size alone
                 return None
-        batch = shapes[0][0]
-        grown = {
-            path: (2 * batch, *y.shape[1:]) if y.shape[:1] == (batch,) else y.shape
+        wanted = {
+            path: (other, *y.shape[1:]) if y.shape[:1] == (batch,) else tuple(y.shape)
             for path, y in outputs.items()
         }
-        if {path: tuple(y.shape) for path, y in made.items()} != grown:
+        if {path: tuple(y.shape) for path, y in made.items()} != wanted:
             return None
-        return _inputs_on(mesh, placing, doubled)
-
-
-def _have_one_batch(shapes: Sequence[Sequence[int]]) -> bool:
-    """Return True for shapes whose first sides, which are those of the batch where there is one, are alike and not zero."""
-    sides = {shape[0] if shape else 0 for shape in shapes}
-    return len(sides) == 1 and 0 not in sides
+        return _inputs_on(mesh, placing, changed)
 
 
 def _inputs_on(mesh: DeviceMesh, placing: Placing, parameters: Parameters) -> Space:

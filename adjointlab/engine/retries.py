@@ -147,7 +147,9 @@ class _Retries:
             return
         run: Run = self.run(self.case, self.case.ranks, seed=self.case.schedule)
         text = "right where ranks run in turn and messages arrive at once, and wrong in another order that MPI allows"
-        if run.delayed:
+        if run.matched:
+            text += f": perhaps in which messages arrive, as {run.matched[0]}"
+        elif run.delayed:
             text += f": perhaps a buffer is used before the wait for {' or '.join(run.delayed)}"
         yield Hint(FaultKind.SCHEDULE, text)
 

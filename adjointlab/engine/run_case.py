@@ -20,7 +20,7 @@ from adjointlab.checks.hints import Hint, hint_beside_right_entries
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent, unjudged
 from adjointlab.core import arrays
-from adjointlab.core.declaration import SubjectError, require_accepts, takes
+from adjointlab.core.declaration import SubjectError, has_parameter, require_accepts
 from adjointlab.core.operator import (
     NotInSpace,
     OtherOutputs,
@@ -399,7 +399,7 @@ def _referred(reference: UserFunction, arguments: Mapping[str, object], *inputs:
     """Call the sequential twin. Raises :class:`SubjectError` for one that does not take its arguments."""
     names = [f"x{number or ''}" for number in range(len(inputs))]
     # What it does not take is a declaration of the operator's.
-    bounds = [name for name in BOUNDS if not takes(reference, name)]
+    bounds = [name for name in BOUNDS if not has_parameter(reference, name)]
     arguments = {name: value for name, value in arguments.items() if name not in bounds}
     require_accepts("the reference", reference, names, arguments)
     return reference(*inputs, **arguments)

@@ -33,6 +33,10 @@ def check_subject(
     communicated with another in any case. Raises `AssertionError` with the smallest failing case if one is not coherent, and `TypeError`
     for what is no subject.
     """
+    if isinstance(subject, type):
+        raise TypeError(
+            f"subject: {subject.__name__} is a class; decorate a strategy of its cases with adjointlab.subject.operator({subject.__name__})"
+        )
     if not isinstance(subject, Subject):
         raise TypeError(
             f"subject: {described_type(subject)} is no subject; decorate a strategy with adjointlab.subject"

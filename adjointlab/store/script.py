@@ -25,7 +25,7 @@ from adjointlab.checks.check import Spaces
 from adjointlab.checks.elements import ORDERS
 from adjointlab.checks.verdict import MatrixEntry, Status
 from adjointlab.core import arrays
-from adjointlab.core.declaration import takes
+from adjointlab.core.declaration import has_parameter
 from adjointlab.core.operator import basis_vector
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import BOUNDS, Parameters, UserFunction
@@ -341,7 +341,7 @@ def _products(
 ) -> str:
     is_operator = subject.kind is Kind.OPERATOR
     # A pair does not get its spaces.
-    bounds = [name for name in BOUNDS if not any(takes(function, name) for function in subject.pair)]
+    bounds = [name for name in BOUNDS if not any(has_parameter(function, name) for function in subject.pair)]
     not_passed = ("domain", "codomain", *bounds)
     arguments: Parameters = {
         key: value for key, value in case.parameters.items() if is_operator or key not in not_passed

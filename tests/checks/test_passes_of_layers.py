@@ -100,7 +100,8 @@ def test_a_plan_follows_from_the_seed() -> None:
         for block in range(20):
             other = PassPlan.of(seed % 12 + 12 * block, backward=True)
             plain = PassPlan.of(seed % 12, backward=True)
-            assert other == replace(plain, evaluated=block >= 15, other_batch=block >= 17)
+            size = "" if block < 17 else "smaller" if block == 19 else "larger"
+            assert other == replace(plain, evaluated=block >= 15, other_batch=size)
 
 
 @pytest.mark.parametrize("alternates", [True, False])
@@ -113,10 +114,10 @@ def test_a_layer_may_not_allow_all_of_a_plan(alternates: bool, accumulates: bool
     for needs_all in (True, False):
         of = layer(alternates=alternates, needs_all_outputs=needs_all)
         assert evaluated.for_layer(of).evaluated == (alternates or not needs_all)
-    for space in (None, al.Space(tensor("x"))):
-        of = layer(other_batch=lambda space=space: space)
-        assert replace(evaluated, other_batch=True).for_layer(of).other_batch == (space is not None)
-        assert not replace(evaluated, evaluated=False, other_batch=True).for_layer(of).other_batch
+    of = layer(other_batch=lambda is_larger: al.Space(tensor("x")) if is_larger else None)
+    for size, of_plan in (("larger", "larger"), ("smaller", ""), ("", "")):
+        assert replace(evaluated, other_batch=size).for_layer(of).other_batch == of_plan
+        assert not replace(evaluated, evaluated=False, other_batch=size).for_layer(of).other_batch
     neither = PassPlan(True, ALL, together=False, accumulated=False)
     assert neither.for_layer(layer(alternates=alternates, accumulates=accumulates)) == neither
 
@@ -169,7 +170,7 @@ def test_a_plainer_seed_takes_one_thing_from_the_plan(seed: int) -> None:
     evaluated = (
         FaultKind.KEPT,
         "right where nothing comes before, and wrong where the instance has gone forward without gradients",
-        replace(plan, evaluated=False, other_batch=False),
+        replace(plan, evaluated=False, other_batch=""),
     )
     assert told == [kept] * plan.together + [added] * plan.accumulated + [evaluated] * plan.evaluated
     assert all(other >= 0 for _, other in plainer_seeds(seed))

@@ -46,19 +46,81 @@ def result(dtypes: Any, seed: int = 1, **limits: Any) -> Any:
         world.close()
 
 
+@pytest.mark.parametrize("both", [True, False])
 @pytest.mark.parametrize(
-    "limits",
-    [{"least": 1e-10}, {"most": 1e30}, {"least": 1e-10, "both": False}, {"most": 1e30, "both": False}],
+    ("dtype", "limits"),
+    [
+        ("float64", {"least": 1e-10}),
+        ("float64", {"most": 1e30}),
+        ("complex128", {"least": 1e-10}),
+        ("complex128", {"most": 1e30}),
+        ("float32", {"least": 1e-10}),
+        ("float32", {"most": 1e16}),
+    ],
     ids=str,
 )
-@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of casts that overflow
 def test_small_values_that_are_dropped_and_large_ones_that_are_cut_off_show(
-    dtype: str, limits: dict[str, Any]
+    dtype: str, limits: dict[str, Any], both: bool
 ) -> None:
-    assert result([dtype], **limits).verdict.kind == "adjoint is not the transpose of forward"
+    verdict = result([dtype], both=both, **limits).verdict
+    assert verdict.kind == "adjoint is not the transpose of forward"
+    (told,) = [text for label, text in verdict.lines if label == "values"]
+    assert "is multiplied by 2**" in told
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_an_operator_without_a_tolerance_is_coherent_in_all_element_types(seed: int) -> None:
     assert result(DTYPES, seed).verdict.is_coherent
+
+
+class ByNorm(al.LinearOperator):
+    """The identity, by way of a norm in the element type of the argument: squares have to be in its range."""
+
+    def __init__(self, comm: Any, dtype: str, rounding: float | None) -> None:
+        self.comm, self.rounding = comm, rounding
+        layout = al.Layout((3,), al.Partition((comm.Get_size(),)))
+        self.domain, self.codomain = al.Space(layout, dtype=dtype), al.Space(layout, dtype=dtype, name="y")
+
+    def forward(self, x: Any) -> Any:
+        norm = np.sqrt((x * x).sum(dtype=x.dtype))
+        return x / norm * norm if norm else x.copy()
+
+    adjoint = forward
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.filterwarnings("error")
+def test_squares_of_values_are_in_the_range_of_their_type(dtype: str, seed: int) -> None:
+    @al.subject.operator(ByNorm, name="by norm")
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(dtype=dtype, rounding=None)
+
+    world = al.SimulatedWorld(1)
+    try:
+        assert investigate(world, cases, ADJOINT.name, Budget(60, ranks=1, seed=seed)).verdict.is_coherent
+    finally:
+        world.close()
+
+
+class Shortened(ByNorm):
+    """Computes in single precision, which it declares."""
+
+    def forward(self, x: Any) -> Any:
+        return x.astype(np.float32).astype(x.dtype)
+
+    adjoint = forward
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_operator_that_declares_its_rounding_is_given_no_values_far_from_one() -> None:
+    @al.subject.operator(Shortened, name="shortened")
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(dtype="float64", rounding=2.0**-20)
+
+    world = al.SimulatedWorld(1)
+    try:
+        assert investigate(world, cases, ADJOINT.name, Budget(60, ranks=1, seed=1)).verdict.is_coherent
+    finally:
+        world.close()

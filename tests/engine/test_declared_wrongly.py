@@ -11,7 +11,7 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.verdict import Figure, Status
-from adjointlab.core.declaration import require_accepts, takes
+from adjointlab.core.declaration import has_parameter, require_accepts
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
@@ -84,11 +84,28 @@ def test_a_function_that_takes_any_name_is_not_told_of_one(tmp_path: Path) -> No
 
 def test_a_function_that_does_not_tell_its_arguments_is_taken_to_take_all() -> None:
     for builtin in (dict.update, type):  # without a signature
-        assert takes(builtin, "gain")
+        assert not has_parameter(builtin, "gain")
         require_accepts("the function", builtin, ("comm",), {"gain": 1})
-    assert takes(lambda *, gain: gain, "gain")
-    assert takes(lambda **more: more, "gain")
-    assert not takes(lambda gain, /, *gains: gain, "gain")
+    assert has_parameter(lambda *, gain: gain, "gain")
+    assert not has_parameter(lambda **more: more, "gain")
+    assert not has_parameter(lambda gain, /, *gains: gain, "gain")
+
+
+def test_a_declared_rounding_counts_where_functions_take_any_name(tmp_path: Path) -> None:
+    def shorter(comm: Any, x: Any, **more: Any) -> Any:
+        assert not more
+        return x.astype(np.float32).astype(x.dtype)
+
+    declared = al.subject.pair(shorter, shorter)(case(rounding=2**-20))
+    assert (
+        run_check(SimulatedWorld(1), found_as(declared), "adjoint", Budget(20, seed=1), tmp_path).status
+        is Status.COHERENT
+    )
+    undeclared = al.subject.pair(shorter, shorter)(case())
+    assert (
+        run_check(SimulatedWorld(1), found_as(undeclared), "adjoint", Budget(20, seed=1), tmp_path).status
+        is Status.INCOHERENT
+    )
 
 
 def test_an_argument_that_the_strategy_lacks(tmp_path: Path) -> None:

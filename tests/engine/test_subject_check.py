@@ -53,8 +53,10 @@ def test_a_subject_is_put_to_all_its_checks(world: al.SimulatedWorld) -> None:
     assert all(verdict.is_coherent for verdict in verdicts.values())
     with pytest.raises(AssertionError, match="shift adjoint: adjoint is not the transpose of forward"):
         al.check_subject(shift(factor=2), cases=6, ranks=2)
-    with pytest.raises(TypeError, match="subject: an ABCMeta is no subject; decorate a strategy"):
+    with pytest.raises(TypeError, match="subject: Shift is a class; decorate a strategy of its cases with"):
         al.check_subject(Shift)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="subject: an int is no subject; decorate a strategy"):
+        al.check_subject(3)  # type: ignore[arg-type]
 
 
 def test_where_no_rank_communicates_a_warning_says_so_at_the_line_of_the_call(

@@ -143,30 +143,34 @@ class Loss(Sum):
 
 
 @pytest.mark.parametrize(
-    ("make", "inputs", "options", "doubled"),
+    ("make", "inputs", "options", "larger", "smaller"),
     [
-        (Sum, (4, 3), {}, [(8, 3)]),
-        (Sum, [(4, 3), (4, 3)], {}, [(8, 3), (8, 3)]),
-        (Loss, (4, 3), {}, [(8, 3)]),
-        (Fixed, (4, 3), {}, None),
-        (Across, (4, 3), {}, None),
-        (Sum, (0, 3), {}, None),
-        (Sum, [(4, 3), (1, 3)], {}, None),
-        (Sum, (4, 3), {"dtensors": True}, None),
+        (Sum, (4, 3), {}, [(8, 3)], [(2, 3)]),
+        (Sum, [(4, 3), (4, 3)], {}, [(8, 3), (8, 3)], [(2, 3), (2, 3)]),
+        (Loss, (4, 3), {}, [(8, 3)], [(2, 3)]),
+        (Sum, (5, 3), {}, [(10, 3)], None),
+        (Sum, (2, 3), {}, [(4, 3)], None),
+        (Fixed, (4, 3), {}, None, None),
+        (Across, (4, 3), {}, None, None),
+        (Sum, (0, 3), {}, None, None),
+        (Sum, [(4, 3), (1, 3)], {}, None, None),
+        (Sum, (4, 3), {"dtensors": True}, None, None),
     ],
 )
-def test_a_module_is_evaluated_on_twice_the_batch_where_the_sequential_one_takes_that(
-    world: al.SimulatedWorld, make: Any, inputs: Any, options: Any, doubled: Any
+def test_a_module_is_evaluated_on_another_batch_where_the_sequential_one_takes_that(
+    world: al.SimulatedWorld, make: Any, inputs: Any, options: Any, larger: Any, smaller: Any
 ) -> None:
     given = dict(mesh=(2,), inputs=inputs, **options)
     for layer in made(world, ParallelRecipe(make, as_it_is), **given):
-        found = layer.other_batch()
-        assert (None if found is None else [each.layout.shape for each in found.tensors]) == doubled
-        assert found is None or [each.name for each in found.tensors] == [
-            each.name for each in layer.domain.tensors
-        ]
+        for is_larger, shapes in ((True, larger), (False, smaller)):
+            found = layer.other_batch(is_larger)
+            assert (None if found is None else [each.layout.shape for each in found.tensors]) == shapes
+            assert found is None or [each.name for each in found.tensors] == [
+                each.name for each in layer.domain.tensors
+            ]
     for layer in made(world, ParallelRecipe(make, as_it_is, one_batch_size=True), **given):
-        assert layer.other_batch() is None
+        assert layer.other_batch(True) is None
+        assert layer.other_batch(False) is None
 
 
 def test_placements_types_and_the_mode_of_a_case_are_taken_over(world: al.SimulatedWorld) -> None:

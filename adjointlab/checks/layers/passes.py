@@ -53,7 +53,7 @@ class PassPlan:
     share the parameters. Else each has its own, as after a step of an optimiser. `accumulated`: gradients are added to
     others, which stand in ``.grad`` before. `left_out`: seed of the outputs that are left out of the loss, 0 for none. `evaluated`:
     before the first of them one goes forward without gradients, as where a model is evaluated and then trained; with `other_batch`,
-    on a batch of another size.
+    on one that is "larger" or "smaller".
     """
 
     backward: bool
@@ -62,7 +62,7 @@ class PassPlan:
     accumulated: bool
     left_out: int = 0
     evaluated: bool = False
-    other_batch: bool = False
+    other_batch: str = ""
 
     @classmethod
     def of(cls, seed: int, *, backward: bool) -> PassPlan:
@@ -78,7 +78,7 @@ class PassPlan:
             accumulated,
             left_out=max(number - _SUBSETS, 0),
             evaluated=before >= 15,
-            other_batch=before >= 17,
+            other_batch="" if before < 17 else "smaller" if before == 19 else "larger",
         )
 
     def for_layer(self, layer: Layer) -> PassPlan:
@@ -92,7 +92,9 @@ class PassPlan:
             accumulated=self.accumulated and layer.accumulates,
             left_out=0 if layer.needs_all_outputs or len(layer.codomain.tensors) < 2 else self.left_out,
             evaluated=evaluated,
-            other_batch=evaluated and self.other_batch and layer.other_batch() is not None,
+            other_batch=self.other_batch
+            if evaluated and self.other_batch and layer.other_batch(self.other_batch == "larger") is not None
+            else "",
         )
 
     def in_loss(self, layer: Layer) -> tuple[bool, ...]:
@@ -212,7 +214,7 @@ def _evaluate(
     """Go forward without gradients, with data of its own. Collective for a layer."""
     import torch
 
-    other = version.layer.other_batch() if plan.other_batch else None
+    other = version.layer.other_batch(plan.other_batch == "larger") if plan.other_batch else None
     with torch.no_grad():
         if other is None:
             outputs = version(_drawn(version, plan, context, _PASSES, differentiated).leaves)

@@ -116,7 +116,7 @@ class PassObservation:
     changes: tuple[Change, ...] = ()
     accumulated: bool = False
     evaluated: bool = False
-    other_batch: bool = False
+    other_batch: str = ""
     left_out: tuple[str, ...] = ()  # names of outputs
     # Parameters that this rank has elements of, and that require no gradient, or one, as they are made; from rank 0 those of the twin.
     frozen: frozenset[str] = frozenset()
@@ -412,7 +412,7 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
             if wrong.without is not None and (without := _not_required(first)):
                 lines.append(("without", f"gradients of {', '.join(without)}, which require none here"))
             if first.evaluated:
-                others = "a batch of another size" if first.other_batch else "other inputs"
+                others = f"a {first.other_batch} batch" if first.other_batch else "other inputs"
                 lines.append(
                     ("before", f"the same instance has gone forward without gradients, with {others}")
                 )
