@@ -150,13 +150,13 @@ class ParallelRecipe:
         return module
 
     def _has_outputs_alike(self, parameters: Parameters) -> bool:
-        """Return True if the sequential module has outputs of the same places, shapes and types in evaluation mode, call after call.
+        """Return True if the sequential module has outputs of the same places, shapes and types in evaluation mode, alike in each call.
 
-        Some return nothing then, or decoded results, or raise, and others keep what they have been given.
+        Some return nothing then, or decoded or random results, or raise, and others keep what they have been given.
         """
         import torch
 
-        seen = []
+        seen: list[dict[OutputPath, torch.Tensor]] = []
         with torch.random.fork_rng(devices=[]):
             module = sequential_module(self.sequential, parameters, _DECLARATIONS)
             zeros = prepared(self.prepare, *zeros_for(parameters))
@@ -165,8 +165,13 @@ class ParallelRecipe:
                     outputs = outputs_by_path(module.train(mode)(*zeros))
                 except Exception:  # whatever a module raises that is for training alone
                     return False
-                seen.append({path: (y.shape, y.dtype) for path, y in outputs.items()})
-        return all(each == seen[0] for each in seen)
+                seen.append({path: y.detach().clone() for path, y in outputs.items()})
+        as_made, first, *others = seen
+        return _described(as_made) == _described(first) and all(
+            _described(each) == _described(first)
+            and all(torch.equal(each[path], y) for path, y in first.items())
+            for each in others
+        )
 
     def build(self, comm: Communicator, /, **parameters: Any) -> Layer:
         """Make the parallel module of a case on this rank. Collective."""
@@ -318,6 +323,10 @@ class ParallelRecipe:
         if {path: tuple(y.shape) for path, y in made.items()} != wanted:
             return None
         return _inputs_on(mesh, placing, changed)
+
+
+def _described(outputs: Mapping[OutputPath, torch.Tensor]) -> dict[OutputPath, tuple[object, ...]]:
+    return {path: (y.shape, y.dtype) for path, y in outputs.items()}
 
 
 def _inputs_on(mesh: DeviceMesh, placing: Placing, parameters: Parameters) -> Space:

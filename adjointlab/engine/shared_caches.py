@@ -35,7 +35,7 @@ def _shared(subject: Subject) -> Iterator[tuple[str, str]]:
         *(getattr(each, "__module__", "") for each in (subject.draws, subject.target)),
     }:
         module = sys.modules.get(name)
-        if module is not None and not f"{name}.".startswith(packages):
+        if module is not None and not name.startswith("adjointlab.") and not f"{name}.".startswith(packages):
             for variable, cached in cached_functions(vars(module)):
                 if cached.cache_info().hits:
                     yield name, variable

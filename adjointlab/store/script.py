@@ -33,6 +33,7 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Kind, Subject
 from adjointlab.store.files import printable
+from adjointlab.worlds.world import WorldName
 
 __all__ = ["commented", "literal", "script"]
 
@@ -293,6 +294,8 @@ def _shows_products(case: Case, report: SearchResult, subject: Subject, spaces: 
         and subject.kind in (Kind.OPERATOR, Kind.PAIR)
         and not subject.process_group
         and not case.schedules
+        # With another order of ranks and messages than the simplest, it may need that.
+        and (not case.schedule or report.world != WorldName.SIMULATED)
         and case.setting.library in ("numpy", "torch")
         and case.setting.primal_order == case.setting.dual_order == ORDERS[0]
         and all(arrays.supports("numpy", tensor.dtype) for tensor in tensors)

@@ -120,7 +120,9 @@ class ForTraining(nn.Module):
         }[self.otherwise]
 
 
-@pytest.mark.parametrize("otherwise", ["nothing", "raises", "number", "decoded", "smaller", "two", "kept"])
+@pytest.mark.parametrize(
+    "otherwise", ["nothing", "raises", "number", "decoded", "smaller", "two", "kept", "random"]
+)
 def test_a_module_that_has_other_outputs_in_evaluation_mode_keeps_the_mode_in_which_it_is_made(
     otherwise: str,
 ) -> None:
