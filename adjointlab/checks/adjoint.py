@@ -190,7 +190,7 @@ def _rounds(bound: int) -> int:
 def _products(context: CheckContext, number: int, bound: int) -> InnerProducts | NotFinite:
     """This rank's part of draw `number`, or the first NaN or infinity among its results."""
     rank, domain, codomain = context.rank, context.domain, context.codomain
-    exponents = _exponents(context, number)
+    exponents = _exponents(context, number, bound)
     placed_x = context.placed(domain, "primal", number, bound, exponents[0])
     placed_y = context.placed(codomain.dual, "dual", number, bound, exponents[1])
     fx, fstar_y = context.forward([p.view for p in placed_x]), context.adjoint([p.view for p in placed_y])
@@ -214,15 +214,15 @@ def _products(context: CheckContext, number: int, bound: int) -> InnerProducts |
     )
 
 
-def _exponents(context: CheckContext, number: int) -> tuple[int, int]:
-    """The exponents of the powers of two by which x and y of a draw are multiplied."""
+def _exponents(context: CheckContext, number: int, bound: int) -> tuple[int, int]:
+    """The exponents of the powers of two by which x and y of a draw are multiplied; `bound` is that of its integers, if it has them."""
     if context.has_integers:
         return 0, 0
     seed = context.setting.seed + number
     near = _NEAR[seed % 4], _NEAR[seed // 4 % 4]
     dtypes = {tensor.dtype for tensor in context.tensors}
-    # One that declares its rounding may compute in a narrower type.
-    if "float16" in dtypes or context.operator.rounding is not None:
+    # One whose coefficients are no integers may be off by a power of ten, and one that declares its rounding may compute in a narrower type.
+    if not bound or "float16" in dtypes or context.operator.rounding is not None:
         return near
     far = _FAR["double" if dtypes <= _DOUBLE else "single"]
     of_x, of_y = _SIZES[seed // 16 % len(_SIZES)]
