@@ -23,6 +23,7 @@ import numpy as np
 
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.elements import ORDERS
+from adjointlab.checks.hints import FaultKind
 from adjointlab.checks.verdict import MatrixEntry, Status
 from adjointlab.core import arrays
 from adjointlab.core.declaration import has_parameter
@@ -33,7 +34,6 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Kind, Subject
 from adjointlab.store.files import printable
-from adjointlab.worlds.world import WorldName
 
 __all__ = ["commented", "literal", "script"]
 
@@ -294,12 +294,17 @@ def _shows_products(case: Case, report: SearchResult, subject: Subject, spaces: 
         and subject.kind in (Kind.OPERATOR, Kind.PAIR)
         and not subject.process_group
         and not case.schedules
-        # With another order of ranks and messages than the simplest, it may need that.
-        and (not case.schedule or report.world != WorldName.SIMULATED)
+        and not _needs_a_schedule(report)
         and case.setting.library in ("numpy", "torch")
         and case.setting.primal_order == case.setting.dual_order == ORDERS[0]
         and all(arrays.supports("numpy", tensor.dtype) for tensor in tensors)
     )
+
+
+def _needs_a_schedule(report: SearchResult) -> bool:
+    """Return True for a failure that was seen to need another order of ranks and messages than the simplest."""
+    evidence = report.verdict.evidence
+    return evidence is not None and any(hint.kind is FaultKind.SCHEDULE for hint in evidence.retried)
 
 
 def _functions(subject: Subject) -> list[_Name] | None:

@@ -43,7 +43,7 @@ def exact(number: float) -> Exact:
 def draw(forward: float, adjoint: float, bound: int = 0, *, sized: bool = True) -> InnerProducts:
     """|Fx| |y| = 3 · 2 and |x| |F*y| = 1 · 4."""
     sizes = Magnitudes((3.0, 2.0, 1.0, 4.0), (3.0, 5.0), (2.0, 7.0)) if sized else None
-    return InnerProducts(bound, exact(forward), exact(adjoint), sizes)
+    return InnerProducts(bound, exact(forward), exact(adjoint), sizes, (1, 2))
 
 
 def judged(*draws: InnerProducts, gain: Gain, u: float = 0.0, spaces: Spaces = FULL) -> Verdict:
@@ -162,7 +162,7 @@ def test_peaks_and_sums_of_nothing_are_zero() -> None:
 
     for seen in observed(Nothing, 0, lambda context: _products(context, 0, 0)):
         assert seen.magnitudes == Magnitudes((0.0,) * 4, (0.0, 0.0), (0.0, 0.0))
-        assert seen == InnerProducts(0, exact(0), exact(0), seen.magnitudes)
+        assert seen == InnerProducts(0, exact(0), exact(0), seen.magnitudes, seen.exponents)
 
 
 @pytest.mark.parametrize("direction", ["forward", "adjoint"])
@@ -176,7 +176,7 @@ def test_the_first_result_that_is_not_finite_is_told_of_its_rank(direction: str)
     assert right.not_finite is None
     assert wrong.products == ()
     where = {"forward": "y[3] (rank 1)", "adjoint": "x[3] (rank 1)"}[direction]
-    assert wrong.not_finite == NotFinite(Direction(direction), where, "nan")
+    assert wrong.not_finite == NotFinite(Direction(direction), where, "nan", wrong.not_finite.exponents)
     verdict = ADJOINT.judge(FULL, [right, wrong])
     assert (where in str(verdict), verdict.is_coherent) == (True, False)
 
@@ -252,7 +252,7 @@ def test_a_wrong_draw_is_told_with_its_form_its_error_and_a_hint_on_rounding(
 def test_in_a_pairing_of_real_and_complex_spaces_the_real_part_counts() -> None:
     real, whole = al.Space(al.Layout((2,), (1,))), al.Space(al.Layout((2,), (1,)), dtype="complex128")
     imaginary = Exact(Fraction(1), Fraction(5))
-    one = InnerProducts(7, imaginary, exact(1), None)
+    one = InnerProducts(7, imaginary, exact(1), None, (1, 2))
     for spaces, is_coherent in (
         (Spaces(real, whole), True),
         (Spaces(whole, real), True),

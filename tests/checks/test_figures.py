@@ -217,7 +217,8 @@ def test_the_tolerance_of_a_probed_operator_counts_its_terms() -> None:
 
 
 def draw(forward: float, adjoint: float, bound: int = 0, norms: Any = (3.0, 2.0, 1.0, 4.0)) -> InnerProducts:
-    return InnerProducts(bound, exact(forward), exact(adjoint), Magnitudes(norms, (3.0, 5.0), (2.0, 7.0)))
+    sizes = Magnitudes(norms, (3.0, 5.0), (2.0, 7.0))
+    return InnerProducts(bound, exact(forward), exact(adjoint), sizes, (1, 2))
 
 
 def test_the_error_of_the_floating_form_is_relative_to_the_larger_product_of_norms() -> None:
@@ -250,7 +251,7 @@ def test_the_error_of_the_floating_form_is_relative_to_the_larger_product_of_nor
 def test_rounding_is_bounded_by_the_number_of_terms(gain: Gain, by_hand: float) -> None:
     seen = DotTestObservation((), None, gain, gain.roundings, 1 / 64)
     assert _rounding_bound(draw(0, 0), seen) == pytest.approx(by_hand, rel=1e-12)
-    assert _rounding_bound(InnerProducts(3, exact(0), exact(0), None), seen) == 0.0
+    assert _rounding_bound(InnerProducts(3, exact(0), exact(0), None, (1, 2)), seen) == 0.0
 
 
 def test_contributions_of_ranks_are_added_and_of_peaks_the_largest_counts() -> None:
@@ -281,7 +282,7 @@ def test_an_error_is_told_where_it_is_larger_than_its_bound_and_stated_where_it_
 
 def test_the_form_of_a_wrong_draw_is_told() -> None:
     declared, probed = Gain(1, 1, 1.0, GainSource.DECLARED), Gain(1, 2, 1.0, GainSource.PROBE)
-    wrong = judged(InnerProducts(7, exact(3), exact(2), None), gain=declared)
+    wrong = judged(InnerProducts(7, exact(3), exact(2), None, (1, 2)), gain=declared)
     assert dict(wrong.lines) == {"⟨Fx, y⟩": "3", "⟨x, F*y⟩": "2", "form": "integers up to 7, exact"}
     wrong = judged(draw(30, 2, bound=7), gain=probed)
     assert dict(wrong.lines)["form"] == "integers up to 7, within rounding"

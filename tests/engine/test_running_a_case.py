@@ -191,7 +191,7 @@ def ring(**options: Any) -> Subject:
 LAYOUT = al.Layout((4,), (2,))
 
 
-@pytest.mark.parametrize("reference", [None, lambda *x, **arguments: (x, arguments)])
+@pytest.mark.parametrize("reference", [None, lambda *x, gain, **arguments: (x, {**arguments, "gain": gain})])
 @pytest.mark.parametrize("rank_local", [(), ("json.tool",)])
 def test_the_body_gives_the_check_what_case_and_subject_declare(
     reference: Any, rank_local: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
