@@ -61,23 +61,15 @@ class Summed(torch.autograd.Function):
         return Copied.apply(gradient)
 
 
-class SummedAgain(torch.autograd.Function):
+class SummedAgain(Summed):
     """A sum whose backward pass sums up once more."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return summed(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         return SummedAgain.apply(gradient)
 
 
-class CopiedWithSums(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.view_as(x)
-
+class CopiedWithSums(Copied):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         return SummedAgain.apply(gradient)
