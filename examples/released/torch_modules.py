@@ -300,7 +300,7 @@ penalty_on_a_column = al.subject.parallel(
     lambda module, mesh: parallelize_module(module, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}),
     twice_differentiable=True,
     name="torch.ColwiseParallel.second_derivative",
-    ranks=[2],
+    ranks=[1],
 )(lambda draw, ranks: dict(inputs=(1, IN), frozen=0))
 
 penalty_on_shards = al.subject.parallel(
