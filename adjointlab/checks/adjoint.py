@@ -220,12 +220,14 @@ def _exponents(context: CheckContext, number: int, bound: int) -> tuple[int, int
         return 0, 0
     seed = context.setting.seed + number
     near = _NEAR[seed % 4], _NEAR[seed // 4 % 4]
-    dtypes = {tensor.dtype for tensor in context.tensors}
+    of_x, of_y = _SIZES[seed // 16 % len(_SIZES)]
     # One whose coefficients are no integers may be off by a power of ten, and one that declares its rounding may compute in a narrower type.
-    if not bound or "float16" in dtypes or context.operator.rounding is not None:
+    if of_x == of_y == "near" or not bound or context.operator.rounding is not None:
+        return near
+    dtypes = {tensor.dtype for tensor in context.tensors}
+    if "float16" in dtypes:
         return near
     far = _FAR["double" if dtypes <= _DOUBLE else "single"]
-    of_x, of_y = _SIZES[seed // 16 % len(_SIZES)]
     return far.get(of_x, near[0]), far.get(of_y, near[1])
 
 
@@ -239,10 +241,8 @@ def _scales(exponents: tuple[int, int]) -> tuple[tuple[str, str], ...]:
     return (("values", ", ".join(told)),) if told else ()
 
 
-# Times a power of two for each vector, nothing rounds.
-
 _NEAR: Final = (-2, -1, 1, 2)
-"""Exponents of most draws: as none is 0, a cast to integers shows."""
+"""Exponents of most draws. Times a power of two nothing rounds; as none is 0, a cast to integers shows."""
 
 _SIZES: Final = (
     *(("near", "near"),) * 9,

@@ -312,12 +312,8 @@ class CheckRun:
         if self.report.quiet:
             self.report.print_gaps(self.nameless)
         else:
-            self.report.print_summary(self.world, self.unused, self.nameless, self.asked, self._seconds)
-
-    @property
-    def asked(self) -> int:
-        """The number of checks that have a result in the end: of a subject that is declared wrongly none that come after it is known."""
-        return len(self.results) + len(self._missing())
+            asked = len(self.results) + len(self._missing())
+            self.report.print_summary(self.world, self.unused, self.nameless, asked, self._seconds)
 
     @property
     def _seconds(self) -> float | None:
@@ -347,14 +343,15 @@ class CheckRun:
             return self.files.save(self._known(code, incomplete), is_final=is_final)
 
     def _known(self, code: int, incomplete: str) -> RunResults:
+        missing = self._missing()
         return RunResults(
             self.world.name,
             self.world.ranks,
             describe_ranks(self.world),
             self.results,
             code,
-            self.asked,
-            self._missing() if incomplete else (),
+            len(self.results) + len(missing),
+            missing if incomplete else (),
             self.nameless,
             incomplete,
             self._seconds,
@@ -362,6 +359,7 @@ class CheckRun:
         )
 
     def _missing(self) -> list[NotJudged]:
+        """The checks that are to have a result and have none: of a subject that is known to be declared wrongly there are none."""
         from adjointlab.report.junit import NotJudged
 
         judged = {(id(entry.found.subject), entry.result.check) for entry in self.results}

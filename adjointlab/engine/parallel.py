@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from adjointlab.core import arrays
@@ -144,10 +144,15 @@ class ParallelRecipe:
 
     def twin(self, /, **parameters: object) -> torch.nn.Module:
         """Make the sequential module of a case."""
+        return self._sequential(parameters, is_evaluated=self._is_evaluated(parameters))
+
+    def _sequential(self, parameters: Parameters, *, is_evaluated: bool) -> torch.nn.Module:
         module = sequential_module(self.sequential, parameters, _DECLARATIONS)
-        if parameters.get("evaluated", False) and self._has_outputs_alike(parameters):
-            module.eval()
-        return module
+        return module.eval() if is_evaluated else module
+
+    def _is_evaluated(self, parameters: Parameters) -> bool:
+        """Return True for a case whose modules are put into evaluation mode."""
+        return bool(parameters.get("evaluated", False)) and self._has_outputs_alike(parameters)
 
     def _has_outputs_alike(self, parameters: Parameters) -> bool:
         """Return True if the sequential module has outputs of the same places, shapes and types in evaluation mode, alike in each call.
@@ -180,10 +185,11 @@ class ParallelRecipe:
         shape, dtype = as_mesh(parameters["mesh"]), str(parameters.get("dtype", "float64"))
         sharing = self._sharing(shape)
         shapes = shapes_of(parameters["inputs"])
-        first = self.twin(**parameters)
+        is_evaluated = self._is_evaluated(parameters)
+        first = self._sequential(parameters, is_evaluated=is_evaluated)
         outputs, needs_graph = self._outputs(first, parameters)
         placing = _placing(parameters, shape, sharing, len(shapes), len(outputs))
-        module = self.twin(**parameters)
+        module = self._sequential(parameters, is_evaluated=is_evaluated)
         require_made_anew(first, module)
         # DistributedDataParallel refuses a module of which nothing is trained, and so do optimisers.
         owned = trained(module)
@@ -212,7 +218,7 @@ class ParallelRecipe:
         requiring_gradients = trained(made) - drawn
         if "training" in parameters:
             made.train(bool(parameters["training"]))
-        elif parameters.get("evaluated", False) and not first.training:
+        elif is_evaluated:
             made.eval()
         codomain = space_on(
             mesh,
@@ -246,7 +252,7 @@ class ParallelRecipe:
             trained=requiring_gradients,
             needs_graph=needs_graph,
             initial=given if all(comm.allgather(are_parts)) else None,
-            other_batch=partial(self._other_batch, first, outputs, mesh, placing, parameters),
+            other_batch=cache(partial(self._other_batch, first, outputs, mesh, placing, parameters)),
         )
 
     def _parallelized(self, module: torch.nn.Module, mesh: DeviceMesh, dtype: str) -> torch.nn.Module:
@@ -304,9 +310,11 @@ class ParallelRecipe:
         import torch
 
         shapes = shapes_of(parameters["inputs"])
-        (batch, *others) = {shape[0] if shape else 0 for shape in shapes}
+        batch = shapes[0][0] if shapes[0] else 0
         other = 2 * batch if is_larger else batch // 2
-        if self.one_batch_size or placing.gives_dtensors or others or not other:
+        if self.one_batch_size or placing.gives_dtensors or not other:
+            return None
+        if any(shape[:1] != (batch,) for shape in shapes):
             return None
         if not is_larger and (batch % 2 or other < mesh.size()):
             return None

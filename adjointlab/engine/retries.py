@@ -55,6 +55,9 @@ _TELLING: Final = 3
 _HOLDERS: Final = 4
 """Ranks, at most, of which the own part is looked at."""
 
+_CALLS: Final = 4
+"""Calls, at most, that may have been waited for too late."""
+
 _NOT_RETRIED: Final = (DEPENDS, NO_RETURN, NONDETERMINISTIC, FindingKind.LIVELOCK)
 """Kinds of failure that depend on more than the case, or take seconds to see."""
 
@@ -150,7 +153,8 @@ class _Retries:
         if run.matched:
             text += f": perhaps in which messages arrive, as {run.matched[0]}"
         elif run.delayed:
-            text += f": perhaps a buffer is used before the wait for {' or '.join(run.delayed)}"
+            calls = dict.fromkeys(f"{call} at {call.where}" for call in run.delayed[:_CALLS])
+            text += f": perhaps a buffer is used before the wait for {' or '.join(calls)}"
         yield Hint(FaultKind.SCHEDULE, text)
 
     def _vanishes(self, changed: Case, control: Case) -> bool:

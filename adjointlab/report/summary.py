@@ -143,14 +143,12 @@ def proof_summary(results: Sequence[CheckResult]) -> str:
     cases = sum(result.tried for result in proved)
     seconds = sum(entry.result.seconds for entry in results)
     failed = len(results) - len(proved)
+    failures = f"; {counted(failed, 'subject')} failed" if failed else ""
     if not proved:
-        return f"nothing proved in {seconds:.1f} s" + (
-            f"; {counted(failed, 'subject')} failed" if failed else ""
-        )
+        return f"nothing proved in {seconds:.1f} s{failures}"
     return (
         f"{cases:,} cases of {counted(len(proved), 'subject')} proved in {seconds:.1f} s: forward has the matrix of the "
-        "specification (where there is one), adjoint its transpose, given linearity, which was sampled in every case"
-        + (f"; {counted(failed, 'subject')} failed" if failed else "")
+        f"specification (where there is one), adjoint its transpose, given linearity, which was sampled in every case{failures}"
     )
 
 

@@ -294,7 +294,7 @@ class Run:
     """One execution of a body: an outcome for each rank, and what the world found.
 
     `matched` lists, in the order of time, the calls that left open what they match; `decisions` is the record of the
-    schedule (:mod:`adjointlab.worlds.schedule`); `backward` has each rank's latest backward pass, by rank; `delayed` names the first
+    schedule (:mod:`adjointlab.worlds.schedule`); `backward` has each rank's latest backward pass, by rank; `delayed` has the
     calls whose results came as late as may be. All are empty where the world does not know, or did not choose.
     """
 
@@ -304,7 +304,7 @@ class Run:
     decisions: str = field(default="", compare=False, repr=False)
     communicating: frozenset[int] = field(default=frozenset(), compare=False, repr=False)
     backward: tuple[BackwardPass | None, ...] = field(default=(), compare=False, repr=False)
-    delayed: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    delayed: tuple[MatchedCall, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def completed(self) -> bool:

@@ -7,7 +7,10 @@ directions v:
     by inputs and parameters:  H v, with H the matrix of second derivatives of <F(x, θ), w>
     by w:                      J v, because g is linear in w
 
-Of a parallel module g is by inputs alone, as for a penalty on gradients or for forces, and the second pass begins from the outputs too. Every message of the second pass is one that autograd derives from the layer's backward, so that a backward which is right but
+Of a parallel module g is by inputs alone, as for a penalty on gradients or for forces, and the second pass begins from the outputs
+too.
+
+Every message of the second pass is one that autograd derives from the layer's backward, so that a backward which is right but
 cannot be differentiated on some rank hangs the others here.
 """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import get_ident
-from typing import Any, Final, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.typing import Status
@@ -51,9 +51,6 @@ from adjointlab.worlds.world import (
 )
 
 __all__ = ["Diagnosis", "Simulation", "SimulationWatchdog"]
-
-_MOST_DELAYED: Final = 4
-"""Calls that a run tells of, of those whose results it has held back."""
 
 
 class Simulation:
@@ -138,7 +135,7 @@ class Simulation:
             decisions,
             frozenset(communicating),
             tuple(task.backward for task in self.scheduler.tasks),
-            tuple(dict.fromkeys(f"{call} at {call.where}" for call in self.delayed[:_MOST_DELAYED])),
+            tuple(self.delayed),
         )
 
     def _cut_off(self) -> None:
