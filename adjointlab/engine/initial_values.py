@@ -32,7 +32,7 @@ _TELLING: Final = 3
 def give_initial_values(module: torch.nn.Module) -> dict[str, NumpyArray] | None:
     """Overwrite the parameters with small integers, and return these by name; those of an integer type keep their values.
 
-    Returns None, and changes nothing, where a parameter is no tensor in memory of the host.
+    Returns None, and changes nothing, where a parameter has no memory yet.
     """
     import torch
 
@@ -61,7 +61,7 @@ def _can_be_given(parameter: torch.nn.Parameter) -> bool:
     import torch
 
     is_made = not torch.nn.parameter.is_lazy(parameter)
-    return is_made and parameter.device.type == "cpu"
+    return is_made and not parameter.is_meta
 
 
 def has_its_parts(module: torch.nn.Module, space: Space, rank: int, given: Mapping[str, NumpyArray]) -> bool:
@@ -79,7 +79,7 @@ def _is_its_part(
 ) -> bool:
     """Return True for the part of the `whole` parameter; `anywhere` are the values of all parameters, parts of which may be mixed up."""
     part = arrays.local_part(module.get_parameter(tensor.name).detach())
-    if part.device.type != "cpu" or LocalType.PARTIAL in tensor.types:
+    if part.is_meta or LocalType.PARTIAL in tensor.types:
         return False
     actual, expected = arrays.to_numpy(part), held(tensor, whole, rank)
     if actual.size == expected.size == 0 or np.array_equal(actual, expected):

@@ -12,7 +12,7 @@ from adjointlab.core.declaration import SubjectError
 from adjointlab.engine.adapters import Parameters, UserFunction
 from adjointlab.spelling import did_you_mean
 
-__all__ = ["ListParameters", "Options", "require_legal"]
+__all__ = ["ListParameters", "Options", "require_legal", "require_one_place"]
 
 ListParameters: TypeAlias = Callable[..., Iterable[tuple[int, Parameters]]]
 """An enumeration: called with its bounds, it lists all cases within them, each with its number of ranks."""
@@ -61,6 +61,15 @@ def require_legal(options: Options) -> None:
     ranks: object = options.get("ranks", ())
     if not isinstance(ranks, Collection) or not all(isinstance(n, Integral) and n >= 1 for n in ranks):  # type: ignore[operator]
         raise SubjectError(f"ranks: {ranks!r} is no list of numbers of ranks from 1 on, such as (1, 2, 4)")
+
+
+def require_one_place(options: Options) -> None:
+    """Raise :class:`SubjectError` for memories in which a module that is made parallel cannot lie: a mesh is of one kind of device."""
+    for memory in options.get("arrays") or ():
+        if memory not in ("torch", "torch-cuda"):
+            raise SubjectError(
+                f"arrays: {memory!r}, and tensors of a device mesh lie on one kind of device: say torch, torch-cuda, or both in turn"
+            )
 
 
 def _require_names(option: str, given: object, legal: Sequence[str] | None = None) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from adjointlab.core import arrays
-from adjointlab.core.arrays import DTYPES
+from adjointlab.core.arrays import DTYPES, DeviceType
 from adjointlab.core.declaration import SubjectError, require_accepts
 from adjointlab.core.layer import (
     NO_HOOKS,
@@ -95,7 +95,7 @@ class MeshShape(NamedTuple):
     extents: tuple[int, ...]
     names: tuple[str, ...] | None
 
-    def make_on(self, comm: Communicator) -> DeviceMesh:
+    def make_on(self, comm: Communicator, device_type: DeviceType) -> DeviceMesh:
         """The mesh of all ranks. Raises :class:`SubjectError` where these are more or less. Collective."""
         from torch.distributed.device_mesh import init_device_mesh
 
@@ -105,7 +105,7 @@ class MeshShape(NamedTuple):
                 f"mesh: {given} is of {counted(math.prod(self.extents), 'rank')}, and the case has {comm.Get_size()}: make it of the number "
                 "of ranks that the strategy is given, or say with ranks=[...] in the declaration on how many the subject runs"
             )
-        return init_device_mesh("cpu", self.extents, mesh_dim_names=self.names)
+        return init_device_mesh(device_type, self.extents, mesh_dim_names=self.names)
 
     def dim(self, key: str | int) -> int:
         """The number of a dimension that is given by name or number."""
@@ -141,14 +141,27 @@ class ParallelRecipe:
     # None: unless something sums up .grad by itself, and with it what stood there before.
     accumulates: bool | None = None
     one_batch_size: bool = False
+    device_type: DeviceType = "cpu"
+
+    def placed(self, device_type: DeviceType) -> tuple[Callable[..., Layer], UserFunction]:
+        """What makes the parallel module and its twin on a device."""
+        there = replace(self, device_type=device_type)
+        return there.build, there.twin
 
     def twin(self, /, **parameters: object) -> torch.nn.Module:
         """Make the sequential module of a case."""
         return self._sequential(parameters, is_evaluated=self._is_evaluated(parameters))
 
     def _sequential(self, parameters: Parameters, *, is_evaluated: bool) -> torch.nn.Module:
-        module = sequential_module(self.sequential, parameters, _DECLARATIONS)
+        module = self._made(parameters)
         return module.eval() if is_evaluated else module
+
+    def _made(self, parameters: Parameters) -> torch.nn.Module:
+        return sequential_module(self.sequential, parameters, _DECLARATIONS, self.device_type)
+
+    def _zeros(self, parameters: Parameters) -> Sequence[torch.Tensor]:
+        """Legal inputs of a case as a whole, of zeros."""
+        return prepared(self.prepare, *zeros_for(parameters, self.device_type))
 
     def _is_evaluated(self, parameters: Parameters) -> bool:
         """Return True for a case whose modules are put into evaluation mode."""
@@ -163,8 +176,7 @@ class ParallelRecipe:
 
         seen: list[dict[OutputPath, torch.Tensor]] = []
         with torch.random.fork_rng(devices=[]):
-            module = sequential_module(self.sequential, parameters, _DECLARATIONS)
-            zeros = prepared(self.prepare, *zeros_for(parameters))
+            module, zeros = self._made(parameters), self._zeros(parameters)
             for mode in (module.training, False, False, False):
                 try:
                     outputs = outputs_by_path(module.train(mode)(*zeros))
@@ -198,7 +210,7 @@ class ParallelRecipe:
         )
         names = Names.of(module)
         given = give_initial_values(module)
-        mesh = shape.make_on(comm)
+        mesh = shape.make_on(comm, self.device_type)
         module = self._parallelized(module, mesh, dtype)
         # A wrapper has no attributes of the module that it wraps.
         declares = any(hasattr(module, name) for name in ("rounding", "reach"))
@@ -283,7 +295,7 @@ class ParallelRecipe:
         """
         import torch
 
-        zeros = prepared(self.prepare, *zeros_for(parameters))
+        zeros = self._zeros(parameters)
         with torch.random.fork_rng(devices=[]):
             with torch.enable_grad():
                 outputs = outputs_by_path(module(*zeros))
@@ -321,7 +333,7 @@ class ParallelRecipe:
         changed = {**parameters, "inputs": [(other, *sides) for _, *sides in shapes]}
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             try:
-                made = outputs_by_path(module(*prepared(self.prepare, *zeros_for(changed))))
+                made = outputs_by_path(module(*self._zeros(changed)))
             except Exception:  # whatever a module raises that takes one size alone
                 return None
         wanted = {
@@ -370,6 +382,17 @@ class DTensorRecipe:
     function: UserFunction
     reference: UserFunction
     prepare: Prepare = elementwise
+    device_type: DeviceType = "cpu"
+
+    def layer_placed(self, device_type: DeviceType) -> tuple[Callable[..., Layer], UserFunction]:
+        """What makes the layer and its twin on a device."""
+        there = replace(self, device_type=device_type)
+        return there.layer, there.twin
+
+    def operator_placed(self, device_type: DeviceType) -> tuple[Callable[..., Differentiable], UserFunction]:
+        """What makes the linear operator on a device, and the plain function."""
+        there = replace(self, device_type=device_type)
+        return there.operator, there.apply
 
     def twin(self, /, **parameters: object) -> torch.nn.Module:
         """Make the plain function of a case a module."""
@@ -420,14 +443,17 @@ class DTensorRecipe:
             require_accepts(role, function, names, _arguments(parameters), sorted(_OF_TENSORS))
         shape_of_mesh = as_mesh(parameters["mesh"])
         placements = _placements("placements", parameters, len(shapes), shape_of_mesh)
-        mesh = shape_of_mesh.make_on(comm)
+        mesh = shape_of_mesh.make_on(comm, self.device_type)
         domain = space_on(mesh, "x", placements, shapes, [dtype] * len(shapes))
 
         def zeros(sizes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
             return list(
                 prepared(
                     self.prepare,
-                    *(torch.zeros(tuple(size), dtype=getattr(torch, dtype)) for size in sizes),
+                    *(
+                        torch.zeros(tuple(size), dtype=getattr(torch, dtype), device=self.device_type)
+                        for size in sizes
+                    ),
                 )
             )
 
@@ -456,9 +482,12 @@ def require_reductions(given: DataParallel) -> None:
 
 
 def sequential_module(
-    make: UserFunction, parameters: Parameters, declarations: frozenset[str]
+    make: UserFunction,
+    parameters: Parameters,
+    declarations: frozenset[str],
+    device_type: DeviceType = "cpu",
 ) -> torch.nn.Module:
-    """Make the sequential module of a case; its entries that are `declarations` are not passed to the module."""
+    """Make the sequential module of a case, and move it to a device; its entries that are `declarations` are not passed to the module."""
     import torch
 
     arguments = {name: value for name, value in parameters.items() if name not in declarations}
@@ -469,7 +498,8 @@ def sequential_module(
     arrays.convert_module(module, getattr(torch, str(parameters.get("dtype", "float64"))))
     if "training" in parameters:
         module.train(bool(parameters["training"]))
-    return module
+    # To the host nothing is moved, for a module may have been made without memory.
+    return module if device_type == "cpu" else module.to(device_type)
 
 
 def require_made_anew(one: torch.nn.Module, other: torch.nn.Module) -> None:
@@ -505,12 +535,12 @@ def types_of(parameters: Parameters) -> tuple[str, ...]:
     return given + (str(parameters.get("dtype", "float64")),) * (number - len(given))
 
 
-def zeros_for(parameters: Parameters) -> list[torch.Tensor]:
+def zeros_for(parameters: Parameters, device_type: DeviceType = "cpu") -> list[torch.Tensor]:
     """Inputs of a case as a whole, of zeros."""
     import torch
 
     sizes = zip(shapes_of(parameters["inputs"]), types_of(parameters), strict=True)
-    return [torch.zeros(shape, dtype=getattr(torch, name)) for shape, name in sizes]
+    return [torch.zeros(shape, dtype=getattr(torch, name), device=device_type) for shape, name in sizes]
 
 
 def _name(dtype: object) -> str:

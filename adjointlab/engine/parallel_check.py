@@ -65,12 +65,14 @@ def check_parallel(
     and arguments of `sequential`; what it may contain, and all options that are not explained here, are explained at ``adjointlab.subject.parallel``. `mesh` is a
     shape, which fixes the number of ranks, or names of dimensions, whose extents are drawn; by default one dimension of all ranks.
 
+    Tensors lie on the host, or on the CUDA device on which an example or the module lies.
+
     Returns the verdicts by check. Raises `AssertionError` with the smallest failing case if one is not coherent::
 
         adjointlab.check_parallel(model, lambda model, mesh: fully_shard(model, mesh=mesh), batch, data_parallel="mean")
     """
     fixed, make_mesh = _meshes(mesh)
-    options: Options = {"name": _name(parallelize, "parallelize")}
+    options = _options(_name(parallelize, "parallelize"), sequential, inputs)
     if fixed is not None:
         options["ranks"] = (fixed,)
     declare = subject.parallel(
@@ -122,13 +124,13 @@ def check_pipeline(
 
     `inputs` and `target` are examples, of which shapes and element types matter (by default the target is as the output), or `inputs` is a
     strategy ``inputs(draw, ranks)`` that draws shapes and the arguments of `pipeline`; what it may contain, and `reduction`, is explained
-    at ``adjointlab.subject.pipeline``.
+    at ``adjointlab.subject.pipeline``. Tensors lie on the host, or on the CUDA device on which an example or the module lies.
 
     Returns the verdicts by check. Raises `AssertionError` with the smallest failing case if one is not coherent::
 
         adjointlab.check_pipeline(model, pipeline, torch.randn(8, 3), loss=mse_loss, ranks=2)
     """
-    options: Options = {"name": _name(pipeline, "pipeline")}
+    options = _options(_name(pipeline, "pipeline"), sequential, inputs)
     if ranks is not None:
         options["ranks"] = (ranks,)
     declare = subject.pipeline(
@@ -167,6 +169,19 @@ def _maker(sequential: Any) -> Callable[..., torch.nn.Module]:
             f"sequential: {described_type(sequential)} is neither a module nor a function that makes one"
         )
     return sequential  # type: ignore[no-any-return]
+
+
+def _options(name: str, sequential: Any, inputs: Inputs) -> Options:
+    """The name of a subject, and the memory of a device if its module or an example of its inputs lies there."""
+    import torch
+
+    tensors = [] if callable(inputs) else _listed(inputs)
+    if isinstance(sequential, torch.nn.Module):
+        tensors += [*sequential.parameters(), *sequential.buffers()]
+    options: Options = {"name": name}
+    if any(map(arrays.is_on_device, tensors)):
+        options["arrays"] = ("torch-cuda",)
+    return options
 
 
 def _copied(module: torch.nn.Module) -> torch.nn.Module:

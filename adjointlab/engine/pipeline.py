@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from adjointlab.core.arrays import dtype_name
+from adjointlab.core.arrays import DeviceType, dtype_name
 from adjointlab.core.layer import NO_HOOKS, Layer, PassHooks, Prepare, elementwise, prepared, trained
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
@@ -62,13 +62,21 @@ class PipelineRecipe:
     optimizer: MakeOptimizer | None = None
     steps: int = 0
     hooks: PassHooks = NO_HOOKS
+    device_type: DeviceType = "cpu"
+
+    def placed(self, device_type: DeviceType) -> tuple[Callable[..., Layer], UserFunction]:
+        """What makes the pipeline and the sequential step on a device."""
+        there = replace(self, device_type=device_type)
+        return there.build, there.twin
 
     def twin(self, /, **parameters: Any) -> SequentialStep:
         """Make the sequential step of a case."""
         from adjointlab.torch_distributed.pipelines import SequentialStep
 
-        module = sequential_module(self.sequential, parameters, _DECLARATIONS)
-        return SequentialStep(module, self._step(parameters))
+        return SequentialStep(self._made(parameters), self._step(parameters))
+
+    def _made(self, parameters: Parameters) -> torch.nn.Module:
+        return sequential_module(self.sequential, parameters, _DECLARATIONS, self.device_type)
 
     def build(self, comm: Communicator, /, **parameters: Any) -> Layer:
         """Make the pipeline of a case on this rank. Raises `ValueError`, alike on all ranks, for one that does not fit them. Collective."""
@@ -78,7 +86,7 @@ class PipelineRecipe:
         inputs, target = shapes_of(parameters["inputs"]), self._target(parameters)
         first = self.twin(**parameters)
         outputs = self._results(first, parameters, target)
-        module = sequential_module(self.sequential, parameters, _DECLARATIONS)
+        module = self._made(parameters)
         require_made_anew(first.made, module)
         frozen = freeze(module, parameters.get("frozen", 0), leaves_one=True)
         names = Names.of(module)
@@ -90,7 +98,9 @@ class PipelineRecipe:
         assert stages is not None
         placement = Placement.of(ranks)
         results = [dtype_name(y) for y in outputs]
-        made = PipelineStep(module, stages, self._step(parameters), placement, names, results, self.hooks)
+        made = PipelineStep(
+            module, stages, self._step(parameters), placement, names, results, self.hooks, self.device_type
+        )
         if "training" in parameters:
             made.train(bool(parameters["training"]))
         domain = _domain(placement, parameters, target)
@@ -141,9 +151,8 @@ class PipelineRecipe:
         if "target" in parameters:
             return tuple(parameters["target"])
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            result = sequential_module(self.sequential, parameters, _DECLARATIONS)(
-                *prepared(self.prepare, *zeros_for(parameters), torch.zeros(0))[:-1]
-            )
+            zeros = [*zeros_for(parameters, self.device_type), torch.zeros(0, device=self.device_type)]
+            result = self._made(parameters)(*prepared(self.prepare, *zeros)[:-1])
         return tuple(as_tuple(result)[0].shape)
 
     def _results(
@@ -153,7 +162,8 @@ class PipelineRecipe:
         import torch
 
         dtype = getattr(torch, str(parameters.get("dtype", "float64")))
-        zeros = [*zeros_for(parameters), torch.zeros(target, dtype=dtype)]
+        of_target = torch.zeros(target, dtype=dtype, device=self.device_type)
+        zeros = [*zeros_for(parameters, self.device_type), of_target]
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             results: tuple[torch.Tensor, ...] = step(*prepared(self.prepare, *zeros))
             return results

@@ -236,10 +236,13 @@ def body(subject: Subject) -> Body:
             load_process_groups()
 
     def observe(rank_context: RankContext, case: Case) -> RankObservation:
-        comm, reference = rank_context.comm, subject.reference
+        comm = rank_context.comm
+        memory = arrays.memory_on(case.setting.library, comm.Get_rank())
+        placed = subject.placed(memory)
+        reference = placed.reference
         if reference is not None:
             reference = partial(_referred, reference, _arguments(subject, case.parameters))
-        make = partial(subject.make, comm, case.parameters)
+        make = partial(placed.make, comm, case.parameters)
         # Outside there are no process groups, and one set of module-level variables.
         needs_run = subject.process_group or bool(subject.rank_local)
         alone = partial(lone_group, comm) if subject.process_group else nullcontext
@@ -249,8 +252,8 @@ def body(subject: Subject) -> Body:
         # Operators have a check of their own for this, which tells what they read.
         fill = FILLS[case.setting.seed % len(FILLS)] if subject.is_layer else None
         try:
-            memory = arrays.memory_on(case.setting.library, comm.Get_rank())
-            with arrays.rank_context(memory, comm.Get_rank()), subject.surroundings(comm), filled(fill):
+            surroundings = subject.surroundings(comm, memory)
+            with arrays.rank_context(memory, comm.Get_rank()), surroundings, filled(fill):
                 observation = check_named(case.check).observe(context)
                 # Not later: a check may need no operator on this rank, and making one is collective.
                 spaces = Spaces(context.domain, context.codomain)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial, wraps
 from numbers import Integral, Real
@@ -18,6 +18,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from adjointlab.checks.elements import ORDERS
 from adjointlab.core import arrays as array_libraries
+from adjointlab.core.arrays import DeviceType
 from adjointlab.core.declaration import SubjectError, require_accepts
 from adjointlab.core.kept_strategies import choices
 from adjointlab.core.layer import Layer, PassHooks, Prepare, elementwise, undeclared
@@ -33,7 +34,7 @@ from adjointlab.engine.adapters import (
     make_layer,
     make_twin,
 )
-from adjointlab.engine.options import ListParameters, Options, require_legal
+from adjointlab.engine.options import ListParameters, Options, require_legal, require_one_place
 from adjointlab.engine.parallel import (
     DataParallel,
     DTensorRecipe,
@@ -63,6 +64,9 @@ _EVERY_NUMBER: Final = 8
 """Up to here every number of ranks is drawn."""
 
 
+PlaceOn: TypeAlias = "Callable[[DeviceType], tuple[Callable[..., LinearOperator | Layer], UserFunction]]"
+
+
 class Kind(Enum):
     """The forms in which a subject can be given."""
 
@@ -77,7 +81,8 @@ class Subject:
     """An operator or layer to be checked, and the strategy that draws its cases.
 
     ``build(comm, **parameters)`` makes the operator on each rank; ``draws(draw, ranks)`` draws the parameters, as
-    data. `target` is the object that the user has named, for reports and scripts.
+    data. `target` is the object that the user has named, for reports and scripts. ``place_on(device_type)`` returns `build` and `reference`
+    for modules that are made on a device, where those here make them on the host.
     """
 
     name: str
@@ -95,6 +100,7 @@ class Subject:
     process_group: bool = False
     rank_local: tuple[str, ...] = ()
     declared_in: str = ""  # the module whose import declared it; empty if none did
+    place_on: PlaceOn | None = None
 
     @property
     def is_layer(self) -> bool:
@@ -191,12 +197,22 @@ class Subject:
             _require_bounds(self.name, operator)
         return operator
 
-    def surroundings(self, comm: Communicator) -> AbstractContextManager[object]:
-        """Context in which the code under test runs on this rank."""
+    def placed(self, memory: str) -> Subject:
+        """The subject as it is made where the tensors of a rank lie in `memory`: with its modules and meshes there."""
+        device_type = array_libraries.device_type_of(memory)
+        if device_type == "cpu" or self.place_on is None:
+            return self
+        build, reference = self.place_on(device_type)
+        return replace(self, build=build, reference=reference)
+
+    def surroundings(self, comm: Communicator, memory: str = "numpy") -> AbstractContextManager[object]:
+        """Context in which the code under test runs on this rank, whose tensors lie in `memory`."""
         separate: Callable[[Sequence[str]], None] | None = getattr(comm, "separate", None)
         if self.rank_local and separate is not None:  # processes have modules of their own
             separate(self.rank_local)
-        return process_group(comm) if self.process_group else nullcontext()
+        if not self.process_group:
+            return nullcontext()
+        return process_group(comm, array_libraries.device_type_of(memory))
 
     def libraries(self, device: str | None = None) -> tuple[str, ...]:
         """The array libraries to draw from: those asked for that are installed, on `device` where that is given.
@@ -418,6 +434,7 @@ class _SubjectDecorators:
             library="torch",
             twice_differentiable=twice_differentiable,
             takes_steps=bool(steps),
+            place_on=recipe.placed,
         )
         return lambda draws: declare(_with_defaults(draws, ("inputs",), is_parallel=True))
 
@@ -467,7 +484,13 @@ class _SubjectDecorators:
         )
         options["reference"], options["process_group"] = recipe.twin, True
         declare = _declare(
-            Kind.LAYER, pipeline, recipe.build, options, library="torch", takes_steps=bool(steps)
+            Kind.LAYER,
+            pipeline,
+            recipe.build,
+            options,
+            library="torch",
+            takes_steps=bool(steps),
+            place_on=recipe.placed,
         )
         return lambda draws: declare(_with_defaults(draws, ("inputs",), has_mesh=False))
 
@@ -497,9 +520,10 @@ class _SubjectDecorators:
         """
         recipe = DTensorRecipe(function, options.get("reference") or function, prepare)
         options["process_group"] = True
-        options["reference"] = recipe.apply if linear else recipe.twin
-        kind, build = (Kind.AUTOGRAD, recipe.operator) if linear else (Kind.LAYER, recipe.layer)
-        declare = _declare(kind, function, build, options, library="torch")
+        place_on = recipe.operator_placed if linear else recipe.layer_placed
+        build, options["reference"] = place_on("cpu")
+        kind = Kind.AUTOGRAD if linear else Kind.LAYER
+        declare = _declare(kind, function, build, options, library="torch", place_on=place_on)
         return lambda draws: declare(_with_defaults(draws, needs=("inputs", "placements")))
 
     def __call__(
@@ -559,8 +583,11 @@ def _declare(
     library: str = "numpy",
     twice_differentiable: bool = False,
     takes_steps: bool = False,
+    place_on: PlaceOn | None = None,
 ) -> Declare:
     require_legal(options)
+    if place_on is not None:
+        require_one_place(options)
     has_group = options.get("process_group", False)
     if has_group:
         library = "torch"
@@ -590,6 +617,7 @@ def _declare(
             process_group=has_group,
             rank_local=tuple(options.get("rank_local", ())),
             declared_in=_module_being_imported(),
+            place_on=place_on,
         )
         if (noted := _declared.get()) is not None:
             noted.append(subject)

@@ -11,6 +11,7 @@ from functools import partial
 from operator import index
 from typing import Any, SupportsIndex
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -19,6 +20,7 @@ from adjointlab.quantities import counted
 from adjointlab.torch_distributed.contiguity import (
     check_contiguous,
     check_dense,
+    check_for_nccl,
     check_in_order_of,
     check_laid_out_as,
     layout_of,
@@ -161,6 +163,7 @@ class Collectives(Operations):
                 f"all_gather_into_tensor: {self._size} ranks gather {tensor.numel()} elements of {tensor.dtype} each, and "
                 f"the output has {output.numel()} of {output.dtype}"
             )
+        check_for_nccl("all_gather_into_tensor", "output", output)
         label, into = self._label("all_gather_into_tensor", tensor, count=tensor.numel()), received(output)
         room = blocks(into.array, [tensor.numel()] * self._size)
         # A rank's input may be its own part of the output, as FSDP has it. MPI wants that said.
@@ -223,10 +226,11 @@ class Collectives(Operations):
                 f"{name}: the parts have {counts} elements, {tensor.numel()} of {tensor.dtype} in all, and the output of rank "
                 f"{self._rank} of the group has {output.numel()} of {output.dtype}"
             )
+        check_for_nccl(name, "output", output)
         reduction = self._reduction(opts.reduceOp, tensor)
         label = self._reducing(name, reduction, tensor, **given)
         sent, into = reduction.operand(tensor), reduction.result(output)
-        if sent.size and into.array.size and _overlap(output, tensor):
+        if np.may_share_memory(sent, into.array):
             sent = sent.copy()  # the output may be this rank's part of the input
         return self._started(
             label,
@@ -335,10 +339,6 @@ def is_own_part(tensor: torch.Tensor, output: torch.Tensor, rank: int) -> bool:
     size = tensor.numel()
     part = elements_of(output)[rank * size : (rank + 1) * size]
     return size > 0 and tensor.is_contiguous() and part.data_ptr() == tensor.data_ptr()
-
-
-def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _joined(works: Sequence[RequestWork]) -> Handle:

@@ -1,6 +1,7 @@
 """Memory layouts that a process group takes: what gloo refuses, or silently computes wrong numbers from, is refused here.
 
-Observed of gloo in torch 2.13, on CPUs: `docs/torch-distributed.md` has the table.
+Observed of gloo in torch 2.13, on CPUs: `docs/torch-distributed.md` has the table. For tensors of a device it is also what torch's code
+for nccl refuses.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ __all__ = [
     "NotContiguous",
     "check_contiguous",
     "check_dense",
+    "check_for_nccl",
     "check_in_order_of",
     "check_laid_out_as",
     "layout_of",
 ]
 
 _REFUSED: Final = "gloo refuses it"
+_REFUSED_BY_NCCL: Final = "nccl refuses it"
 _SILENT: Final = (
     "real backends refuse it, or go through its memory as it lies, and have wrong numbers without an error"
 )
@@ -45,7 +48,7 @@ def check_contiguous(
     for index, tensor in enumerate(tensors):
         if _is_strided(tensor) and not tensor.is_contiguous():
             name = argument if len(tensors) == 1 else f"{argument}[{index}]"
-            raise _problem(call, name, "is not contiguous", tensor, is_refused=is_refused)
+            raise _problem(call, name, "is not contiguous", tensor, _REFUSED if is_refused else _SILENT)
 
 
 def check_in_order_of(call: str, argument: str, parts: Sequence[torch.Tensor], output: torch.Tensor) -> None:
@@ -62,7 +65,7 @@ def check_in_order_of(call: str, argument: str, parts: Sequence[torch.Tensor], o
     for index, part in enumerate(parts):
         if _is_strided(part) and part.numel() and _dense(part) != wanted:
             name = argument if len(parts) == 1 else f"{argument}[{index}]"
-            raise _problem(call, name, _not_in_order(output), part, is_refused=False)
+            raise _problem(call, name, _not_in_order(output), part, _SILENT)
 
 
 def check_laid_out_as(call: str, argument: str, parts: Sequence[torch.Tensor], output: torch.Tensor) -> None:
@@ -75,7 +78,7 @@ def check_laid_out_as(call: str, argument: str, parts: Sequence[torch.Tensor], o
     for index, part in enumerate(parts):
         if _is_strided(part) and part.numel() and _strides_and_sizes(part) != _strides_and_sizes(output):
             name = argument if len(parts) == 1 else f"{argument}[{index}]"
-            raise _problem(call, name, _not_in_order(output), part, is_refused=False)
+            raise _problem(call, name, _not_in_order(output), part, _SILENT)
 
 
 def _not_in_order(output: torch.Tensor) -> str:
@@ -106,7 +109,7 @@ def _check_row_major(call: str, argument: str, tensors: Sequence[torch.Tensor]) 
         for stride, size in reversed(_strides_and_sizes(tensor)):
             if stride < least:
                 name = argument if len(tensors) == 1 else f"{argument}[{index}]"
-                raise _problem(call, name, "is not in row-major order", tensor, is_refused=False)
+                raise _problem(call, name, "is not in row-major order", tensor, _SILENT)
             least = stride * size
 
 
@@ -118,8 +121,20 @@ def check_dense(call: str, tensor: torch.Tensor, argument: str = "tensor") -> No
     for stride, size in sorted(_strides_and_sizes(tensor)):
         if stride != expected and tensor.numel():
             problem = "has gaps between its elements, or elements that share memory"
-            raise _problem(call, argument, problem, tensor, is_refused=False)
+            raise _problem(call, argument, problem, tensor, _SILENT)
         expected *= size
+
+
+def check_for_nccl(call: str, argument: str, tensor: torch.Tensor) -> None:
+    """Raise :class:`NotContiguous` for a tensor of a device that is contiguous neither in row-major order nor with channels last."""
+    import torch
+
+    if not tensor.is_cuda or not _is_strided(tensor):
+        return
+    channels_last = {4: torch.channels_last, 5: torch.channels_last_3d}
+    orders = (torch.contiguous_format, channels_last.get(tensor.dim(), torch.contiguous_format))
+    if not any(tensor.is_contiguous(memory_format=order) for order in orders):
+        raise _problem(call, argument, "is not contiguous", tensor, _REFUSED_BY_NCCL)
 
 
 def layout_of(tensor: torch.Tensor) -> tuple[tuple[str, object], ...]:
@@ -141,10 +156,8 @@ def _strides_and_sizes(tensor: torch.Tensor) -> list[tuple[int, int]]:
     return [(stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size != 1]
 
 
-def _problem(
-    call: str, argument: str, problem: str, tensor: torch.Tensor, *, is_refused: bool
-) -> NotContiguous:
+def _problem(call: str, argument: str, problem: str, tensor: torch.Tensor, consequence: str) -> NotContiguous:
     return NotContiguous(
         f"{call} at {call_site()}: its {argument} {problem} (shape {tuple(tensor.shape)}, strides {tensor.stride()}); "
-        f"{_REFUSED if is_refused else _SILENT}; hand over a contiguous tensor, as .contiguous() makes one"
+        f"{consequence}; hand over a contiguous tensor, as .contiguous() makes one"
     )

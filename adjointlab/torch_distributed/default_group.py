@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch.distributed as dist
 
@@ -13,6 +13,7 @@ import torch.distributed as dist
 import torch.distributed.nn.functional  # noqa: F401
 from torch.distributed import distributed_c10d as c10d
 
+from adjointlab.core.arrays import DeviceType
 from adjointlab.torch_distributed.process_group import DEFAULT_NAME, CommunicatorProcessGroup
 from adjointlab.torch_distributed.world_state import rank_state, register
 from adjointlab.typing import Communicator
@@ -24,27 +25,32 @@ __all__ = ["open_default_group", "open_lone_group"]
 @contextmanager
 def open_lone_group(comm: Communicator) -> Iterator[None]:
     """Context in which the default group of this rank of `comm`, inside that of all, is one that it is alone in."""
-    with open_default_group(_communicator(comm, [comm.rank], "alone"), inside=True):
+    around: Any = c10d._get_default_group()
+    alone = _communicator(comm, [comm.rank], "alone")
+    with open_default_group(alone, around.device_type, inside=True):
         yield
 
 
 @contextmanager
-def open_default_group(comm: Communicator, *, inside: bool = False) -> Iterator[dist.ProcessGroup]:
-    """Context in which `comm` is the default group of this rank, `inside` that of another one if so asked."""
+def open_default_group(
+    comm: Communicator, device_type: DeviceType = "cpu", *, inside: bool = False
+) -> Iterator[dist.ProcessGroup]:
+    """Context in which `comm` is the default group of this rank, which computes on `device_type`; `inside` that of another one if so asked."""
     made: list[CommunicatorProcessGroup] = []
 
     def new_group(global_ranks: list[int], name: str, description: str) -> dist.ProcessGroup:
         group = CommunicatorProcessGroup(
-            _communicator(comm, global_ranks, name), global_ranks, name, description
+            _communicator(comm, global_ranks, name), global_ranks, name, description, device_type
         )
         made.append(group)
         return group
 
-    with rank_state(new_group, inside=inside) as world:
-        default = CommunicatorProcessGroup(comm, range(comm.size), DEFAULT_NAME, "default_pg")
+    with rank_state(new_group, device_type, inside=inside) as world:
+        ranks = range(comm.size)
+        default = CommunicatorProcessGroup(comm, ranks, DEFAULT_NAME, "default_pg", device_type)
         made.append(default)
         register(world, default, _NoStore(), DEFAULT_NAME)
-        world.pg_group_ranks[default] = {rank: rank for rank in range(comm.size)}
+        world.pg_group_ranks[default] = {rank: rank for rank in ranks}
         world.group_count = 1
         c10d._update_default_pg(default)
         try:

@@ -1,7 +1,8 @@
 """Memory of tensors as a communicator takes it: NumPy arrays of element types that MPI has.
 
-A contiguous tensor is handed over as it is, so that the world sees what user code does to it while an operation is pending.
-Any other one is *staged*: copied into an array, and back when the operation completes.
+A contiguous tensor of the host is handed over as it is, so that the world sees what user code does to it while an operation is pending.
+Any other one is *staged*: copied into an array, and back when the operation completes. So are tensors of a device, in the order of the
+current stream.
 """
 
 from __future__ import annotations
@@ -63,17 +64,17 @@ def fill_undefined(tensor: torch.Tensor) -> None:
 
 
 def elements_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements of `tensor` in row-major order, one-dimensional, in its own memory if that is in this order."""
+    """The elements of `tensor` in row-major order, one-dimensional, on the host; in its own memory if it lies there in this order."""
     plain = tensor.detach().resolve_conj().resolve_neg()
     if plain.layout is not torch.strided or plain.is_quantized:
         raise NotImplementedError(
             f"a process group of adjointlab moves dense tensors, not {plain.layout} ones"
         )
-    if plain.device.type != "cpu":
+    if plain.is_meta:
         raise NotImplementedError(
-            f"a process group of adjointlab moves tensors of the CPU, and this one is on {plain.device}"
+            "a process group of adjointlab moves tensors that have memory, not those of meta"
         )
-    return plain.reshape(-1).contiguous()
+    return plain.reshape(-1).contiguous().cpu()
 
 
 def moved(tensor: torch.Tensor) -> NumpyArray:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
+from adjointlab.core.arrays import DeviceType
 from adjointlab.typing import Communicator
 from adjointlab.worlds.torch.requirements import check_torch
 
@@ -20,10 +21,11 @@ __all__ = ["device_mesh", "load_process_groups", "lone_group", "process_group"]
 
 
 @contextmanager
-def process_group(comm: Communicator) -> Iterator[dist.ProcessGroup]:
+def process_group(comm: Communicator, device_type: DeviceType = "cpu") -> Iterator[dist.ProcessGroup]:
     """Context in which the ranks of `comm` are the default process group of torch.distributed.
 
     Code that calls ``dist.all_reduce``, makes groups with ``dist.new_group`` or builds a mesh runs unchanged in it, in every world.
+    Its groups move tensors of the host and of CUDA devices; `device_type` is where code that asks is told that it computes.
     Collective; on leaving it, all groups made in it are gone.
     """
     if type(comm).__module__.partition(".")[0] == "mpi4py":
@@ -37,7 +39,7 @@ def process_group(comm: Communicator) -> Iterator[dist.ProcessGroup]:
         with open_real_group(case_group) as group:
             yield group
         return
-    with load_process_groups()(comm) as group:
+    with load_process_groups()(comm, device_type) as group:
         yield group
 
 
@@ -59,7 +61,7 @@ def lone_group(comm: Communicator) -> Iterator[None]:
         yield
 
 
-def load_process_groups() -> Callable[[Communicator], AbstractContextManager[dist.ProcessGroup]]:
+def load_process_groups() -> Callable[[Communicator, DeviceType], AbstractContextManager[dist.ProcessGroup]]:
     """Import torch.distributed, which takes a second, and return what opens a default group.
 
     Raises :class:`~adjointlab.worlds.torch.requirements.MissingTorch` where there is none.
@@ -72,9 +74,12 @@ def load_process_groups() -> Callable[[Communicator], AbstractContextManager[dis
 
 @contextmanager
 def device_mesh(
-    comm: Communicator, shape: Sequence[int], names: Sequence[str] | None = None
+    comm: Communicator,
+    shape: Sequence[int],
+    names: Sequence[str] | None = None,
+    device_type: DeviceType = "cpu",
 ) -> Iterator[DeviceMesh]:
-    """Context with a mesh of the ranks of `comm`, in a default process group that is open as long.
+    """Context with a mesh of the ranks of `comm` on `device_type`, in a default process group that is open as long.
 
     Raises `ValueError` for a shape that has not as many entries as there are ranks.
     """
@@ -82,7 +87,8 @@ def device_mesh(
         raise ValueError(
             f"a mesh of shape {tuple(shape)} has {math.prod(shape)} entries, and the communicator {comm.size} ranks"
         )
-    with process_group(comm):
+    with process_group(comm, device_type):
         from torch.distributed.device_mesh import init_device_mesh
 
-        yield init_device_mesh("cpu", tuple(shape), mesh_dim_names=None if names is None else tuple(names))
+        dims = None if names is None else tuple(names)
+        yield init_device_mesh(device_type, tuple(shape), mesh_dim_names=dims)

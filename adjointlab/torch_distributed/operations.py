@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from adjointlab.torch_distributed.contiguity import check_for_nccl
 from adjointlab.torch_distributed.memory import Staged
 from adjointlab.torch_distributed.work import JoinedWork, RequestWork
 from adjointlab.typing import Communicator, Request, Status
@@ -37,6 +38,8 @@ class Operations:
         self._unwaited.clear()
 
     def _label(self, name: str, tensor: torch.Tensor, **given: object) -> CallLabel:
+        """The label of a collective of `tensor`. Raises :class:`NotContiguous` for one that its backend refuses whatever is done with it."""
+        check_for_nccl(name, "tensor", tensor)
         dtype = str(tensor.dtype).removeprefix("torch.")
         return CallLabel(name, (*given.items(), ("dtype", dtype), *self._named))
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, Pipeli
 from torch.distributed.pipelining.stage import _PipelineStageBase
 from torch.distributed.tensor import DTensor
 
+from adjointlab.core.arrays import DeviceType
 from adjointlab.core.layer import NO_HOOKS, PassHooks
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import as_tuple
@@ -204,7 +206,10 @@ class Placement:
 
 
 class PipelineStep(NamedModule):
-    """The step of a schedule whose stages lie as `placement` says. `results` are the element types of loss and outputs."""
+    """The step of a schedule whose stages lie as `placement` says. `results` are the element types of loss and outputs.
+
+    A rank has empty tensors on `device_type` in place of those that others hold.
+    """
 
     def __init__(
         self,
@@ -215,17 +220,19 @@ class PipelineStep(NamedModule):
         names: Names,
         results: Sequence[str],
         hooks: PassHooks,
+        device_type: DeviceType,
     ) -> None:
         dtype = getattr(torch, results[0])
         parameters = {
             name: stages.parameters[name]
             if name in stages.parameters
-            else nn.Parameter(torch.zeros(0, dtype=dtype))
+            else nn.Parameter(torch.zeros(0, dtype=dtype, device=device_type))
             for name in names.parameters
         }
         super().__init__(module, parameters, names.buffers, hooks)
         self._stages, self._step, self._placement = stages, step, placement
         self._results = tuple(getattr(torch, name) for name in results)
+        self._device_type = device_type
 
     def train(self, mode: bool = True) -> PipelineStep:
         for stage in self._stages.stages:
@@ -233,10 +240,12 @@ class PipelineStep(NamedModule):
         return super().train(mode)
 
     def get_buffer(self, target: str) -> torch.Tensor:
-        return self._stages.buffers.get(target, torch.zeros(0))
+        return self._stages.buffers.get(target, torch.zeros(0, device=self._device_type))
 
     def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        *inputs, target = given
+        *drawn, target = given
+        # torch before 2.13 refuses inputs whose strides are not those of the first step.
+        inputs = [x.contiguous() for x in drawn]
         if not torch.is_grad_enabled() and self._placement.evaluates:
             return self._stepped(self._stages.schedule.eval, inputs, target)
         by_inputs = self._step.by_inputs
@@ -258,13 +267,14 @@ class PipelineStep(NamedModule):
             *(inputs if rank == self._placement.first else ()),
             **(dict(target=target.detach(), losses=losses) if is_last else {}),
         )
-        loss = torch.zeros(1, dtype=self._results[0])
+        zeros = partial(torch.zeros, device=self._device_type)
+        loss = zeros(1, dtype=self._results[0])
         if is_last:
             of_each = torch.stack([each.detach().reshape(()) for each in losses])
             loss += of_each.mean() if self._step.reduction == "mean" else of_each.sum()
         dist.broadcast(loss, self._placement.last)
         if not is_last:
-            return (loss, *(torch.zeros(0, dtype=dtype) for dtype in self._results[1:]))
+            return (loss, *(zeros(0, dtype=dtype) for dtype in self._results[1:]))
         return (loss, *(y.detach() for y in as_tuple(result)))
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from adjointlab.core.arrays import DeviceType
 from adjointlab.torch_distributed.collectives import Collectives
 from adjointlab.torch_distributed.messages import Messages
 from adjointlab.typing import Communicator
@@ -24,7 +25,6 @@ DEFAULT_NAME: Final = "0"
 
 _BACKEND: Final = "adjointlab"
 """Name of the backend in torch's C++ code, which would look for a backend of its own under the name of one."""
-
 # Torch's stubs give each method the overloads of one version.
 _ProcessGroup: Any = dist.ProcessGroup
 
@@ -42,13 +42,21 @@ class _Backend:
 
 
 class CommunicatorProcessGroup(Collectives, Messages, _ProcessGroup):  # type: ignore[misc]
-    """The process group of `comm`, whose ranks are `global_ranks` of the default group."""
+    """The process group of `comm`, whose ranks are `global_ranks` of the default group, in a job that computes on `device_type`."""
 
-    def __init__(self, comm: Communicator, global_ranks: Sequence[int], name: str, description: str) -> None:
+    def __init__(
+        self,
+        comm: Communicator,
+        global_ranks: Sequence[int],
+        name: str,
+        description: str,
+        device_type: DeviceType = "cpu",
+    ) -> None:
         _ProcessGroup.__init__(self, comm.rank, comm.size)
         Collectives.__init__(self, comm, global_ranks, is_default=name == DEFAULT_NAME)
         self.rank_of_run = global_ranks[comm.rank]  # by which the worlds know their own groups
         self._group_name, self._description = name, description
+        self.device_type = device_type
 
     def rank(self) -> int:
         return self._rank
@@ -72,7 +80,8 @@ class CommunicatorProcessGroup(Collectives, Messages, _ProcessGroup):  # type: i
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
+        types = ["cpu"] if self.device_type == "cpu" else ["cpu", self.device_type]
+        return [torch.device(each) for each in types]
 
     def _get_backend(self, device: object) -> _Backend:
         return _Backend()

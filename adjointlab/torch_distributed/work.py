@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -44,8 +45,11 @@ class Handle(dist.Work):
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the tensors. It is complete: torch's reducer waits for it in C++, where no wait of the lab is."""
-        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-        future.set_result(self.result())
+        result = self.result()
+        # A future takes tensors of the devices alone that it is made for.
+        devices: Any = sorted({tensor.device for tensor in result if tensor.is_cuda}, key=str)
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(devices=devices)
+        future.set_result(result)
         return future
 
     def source_rank(self) -> int:

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from adjointlab.core.arrays import DeviceType
 from adjointlab.torch_distributed.meshes import MeshesOfRanks, forget_meshes
 
 __all__ = ["NewGroup", "RankWorld", "rank_state", "register", "register_again"]
@@ -28,14 +29,14 @@ NewGroup = Callable[[list[int], str, str], dist.ProcessGroup]
 
 
 @contextmanager
-def rank_state(new_group: NewGroup, *, inside: bool = False) -> Iterator[RankWorld]:
-    """Context in which this thread has a state of torch.distributed of its own, whose groups are made by `new_group`.
+def rank_state(new_group: NewGroup, device_type: DeviceType, *, inside: bool = False) -> Iterator[RankWorld]:
+    """Context in which this thread has a state of torch.distributed of its own, whose groups are made by `new_group`, to compute on `device_type`.
 
     Raises `RuntimeError` where it has one already, unless this one is to be used `inside` that.
     """
     standing: Any = c10d._world
     installation = standing.installation if isinstance(standing, _WorldOfThread) else _Installation()
-    with installation.opened(RankWorld(new_group), inside=inside) as world:
+    with installation.opened(RankWorld(new_group, device_type), inside=inside) as world:
         yield world
 
 
@@ -50,9 +51,9 @@ class RankWorld(c10d._World):
     tags_to_pg: Any = None
     pg_to_tag: Any = None
 
-    def __init__(self, new_group: NewGroup) -> None:
+    def __init__(self, new_group: NewGroup, device_type: DeviceType = "cpu") -> None:
         super().__init__()
-        self.new_group = new_group
+        self.new_group, self.device_type = new_group, device_type
         self.identity = uuid4().int  # no two cases have the same, as no two processes have
         self.pg_map, self.pg_names, self.pg_group_ranks = {}, {}, {}
         self.pg_backend_config, self.tags_to_pg, self.pg_to_tag = {}, {}, {}
@@ -172,10 +173,11 @@ def register(
     world: RankWorld, group: dist.ProcessGroup, store: object, name: str, tag: str | None = None
 ) -> None:
     """Add a group to the state of a rank."""
-    # Code that asks is told the backend that it would find on tensors of the CPU: `monitored_barrier`, say, has no other.
-    world.pg_map[group] = ("gloo", store)
+    # Code that asks is told the backend that it would find: `monitored_barrier`, say, has gloo alone.
+    is_on_host = world.device_type == "cpu"
+    world.pg_map[group] = ("gloo" if is_on_host else "nccl", store)
     world.pg_names[group] = name
-    world.pg_backend_config[group] = "cpu:gloo"
+    world.pg_backend_config[group] = "cpu:gloo" if is_on_host else "cpu:gloo,cuda:nccl"
     if tag:
         tag = f"user:{tag}"
     else:

@@ -12,7 +12,7 @@ import math
 import sys
 from collections.abc import Hashable
 from functools import cache
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from adjointlab.core.arrays.libraries import is_torch, known_library, library_of
 from adjointlab.typing import Array
 
 __all__ = [
-    "MEMORIES", "MIXTURES", "address_of", "current_device", "device_of", "foreign_device", "installed", "is_on_device", "itemsize_of", "memory_and_place", "memory_kind", "memory_of", "memory_on",
+    "MEMORIES", "MIXTURES", "DeviceType", "address_of", "current_device", "device_of", "device_type_of", "foreign_device", "installed", "is_on_device", "itemsize_of", "memory_and_place", "memory_kind", "memory_of", "memory_on",
     "nbytes_of", "place_name",
 ]  # fmt: skip
 
@@ -28,6 +28,9 @@ MEMORIES = ("numpy", "torch", "cupy", "torch-cuda")
 
 MIXTURES = ("numpy+cupy", "torch+torch-cuda")
 """Memories that the ranks of a program have in turn: rank 0 the first, rank 1 the second, rank 2 the first."""
+
+DeviceType: TypeAlias = Literal["cpu", "cuda"]
+"""torch's name for the kind of place where a program computes."""
 
 
 def is_on_device(array: object) -> bool:
@@ -45,6 +48,11 @@ def device_of(array: object) -> int | None:
         return None
     native: Any = array
     return int(native.get_device() if is_torch(native) else native.device.id)
+
+
+def device_type_of(memory: str) -> DeviceType:
+    """Return torch's name for the kind of place where `memory` is; "cpu" for mixtures, whose ranks have no place in common."""
+    return "cuda" if memory == "torch-cuda" else "cpu"
 
 
 def memory_of(array: Array) -> str:
