@@ -321,18 +321,19 @@ def _load_file(path: Path, reference: str) -> ModuleType:
     while (root / "__init__.py").is_file():
         root, name = root.parent, f"{root.name}.{name}"
     _make_importable(root)
-    known = sys.modules.get(name)
-    if known is not None and _is_from(known, file):
-        return known
-    if known is not None or not name.replace(".", "_").isidentifier():
-        name = _name_of_its_own(file)
+    own = _name_of_its_own(file)
+    for known in filter(None, map(sys.modules.get, (name, own))):
+        if _is_from(known, file):
+            return known
+    if name in sys.modules or not name.replace(".", "_").isidentifier():
+        name = own
     with _importing(f"{path} cannot be imported"):
         if "." in name:
             # Part of a package, whose other parts it may import.
             module = importlib.import_module(name)
             if _is_from(module, file):
                 return module
-            name = _name_of_its_own(file)
+            name = own
         spec = importlib.util.spec_from_file_location(name, file)
         assert spec is not None
         assert spec.loader is not None

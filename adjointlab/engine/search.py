@@ -235,7 +235,9 @@ class Search:
         self._figures: Figures = {}
         self._exact = 0
         self._counts = CaseCounts(budget.cases)
+        # Of the cases drawn so far, as a repeated search has them too, which plans its draws by them.
         self._drawn_on: Counter[int] = Counter()  # numbers of ranks
+        self._drawn_judged = 0
         self._drawn_until = time.monotonic() + budget.seconds
         self._needs_several_ranks = max(subject.ranks_up_to(self._ranks)) > 1
         self._last_run = Run(())
@@ -303,11 +305,11 @@ class Search:
         fair = max(1, cases // (3 * len(numbers)))
         failure = self._searched_in_batches(cases - cases // 4)
         for ranks in sorted(numbers, key=lambda ranks: (self._drawn_on[ranks], -ranks)):
-            missing = min(fair - self._drawn_on[ranks], cases - self._counts.judged)
+            missing = min(fair - self._drawn_on[ranks], cases - self._drawn_judged)
             if failure is None and missing > 0 and not self._counts.is_cut_short:
                 failure = self._searched(missing, ranks, ranks, stream=f" on {ranks}")
         if failure is None and not self._counts.is_cut_short:
-            failure = self._searched_in_batches(cases - self._counts.judged, " more")
+            failure = self._searched_in_batches(cases - self._drawn_judged, " more")
         return failure
 
     def _searched_in_batches(self, number: int, stream: str = "") -> _Failing | Verdict | None:
@@ -368,15 +370,18 @@ class Search:
         counts = self._subject.ranks_up_to(case.ranks)
         for number, smaller in enumerate(one_step_smaller(case), 1):
             judgement = self._judge(smaller) if smaller.ranks in counts else None
+            if judgement is not None and self._is_the_failure(judgement.verdict):
+                return True
             if not self._has_time() or number == MOST_STEPS:
                 return None
-            if (
-                judgement is not None
-                and not judgement.verdict.is_coherent
-                and (self._first is None or judgement.verdict.fails_like(self._first))
-            ):
-                return True
         return False
+
+    def _is_the_failure(self, verdict: Verdict) -> bool:
+        """Return True for the first failure, and while it shrinks for one of its kind.
+
+        A smaller case that fails for another reason does not explain the first failure: it counts as passing.
+        """
+        return not verdict.is_coherent and (self._first is None or verdict.fails_like(self._first))
 
     def _searched(
         self,
@@ -403,10 +408,7 @@ class Search:
             judgement = self._judge(case)
             if judgement is None:
                 hypothesis.reject()
-            # While one kind of failure shrinks, another kind counts as passing: a smaller case that fails for another reason
-            # does not explain the first failure.
-            first = self._first
-            if not judgement.verdict.is_coherent and (first is None or judgement.verdict.fails_like(first)):
+            if self._is_the_failure(judgement.verdict):
                 if self.stage is Stage.DRAWING:
                     judgement = self._begin_shrinking(case, judgement)
                 self._found(self._unconfirmed(case, judgement))
@@ -451,7 +453,9 @@ class Search:
         self.tried += 1
         self._drawn_on[case.ranks] += 1
         if self.tried <= self._known_to_pass:
-            return None if self.tried in self._inapplicable else Judgement(coherent(), None)
+            is_judged = self.tried not in self._inapplicable
+            self._drawn_judged += is_judged
+            return Judgement(coherent(), None) if is_judged else None
         self._tick(self.tried)
         if time.monotonic() > self._drawn_until and self._has_judged_enough():
             self._counts.end()
@@ -466,6 +470,7 @@ class Search:
             self._counts.reject(reason or "what was observed tells nothing")
         elif judgement.verdict.is_coherent:
             self._counts.judge(case, self._last_run, judgement.spaces)
+            self._drawn_judged += 1
             # Not of cases that were not judged: without elements, nothing could be wrong.
             self._exact += judgement.verdict.is_exact
             self._add_figures(judgement.verdict.figures)
@@ -493,6 +498,7 @@ class Search:
         self._simulator, self._is_simulated = None, False
         self._known_to_pass, self.tried = self.tried - 1, 0
         self._drawn_on.clear()
+        self._drawn_judged = 0
         self._first, self._judgements = None, {}
 
     def _run_and_judge(self, case: Case) -> Judgement | None:

@@ -349,8 +349,7 @@ class _SubjectDecorators:
         - ``training``, of the dictionary alone: the mode that both modules are put into. Draw it for a layer that does
           something else in training than in evaluation; the lab cannot know.
         """
-        if options.get("reference") is not None:
-            raise SubjectError("@subject.layer takes no `reference`: that of a layer is its sequential twin")
+        _require_no_reference(options, "layer", "that of a layer is its sequential twin")
         options["reference"] = partial(make_twin, sequential)
         return _declare(
             Kind.LAYER,
@@ -410,6 +409,8 @@ class _SubjectDecorators:
         if steps < 0 or bool(steps) != (optimizer is not None):
             raise SubjectError("@subject.parallel takes `steps` of at least 1 together with an `optimizer`")
         require_reductions(data_parallel)
+        _require_own_group(options, "parallel")
+        _require_no_reference(options, "parallel", "the sequential module is what it is held against")
         if isinstance(context, AbstractContextManager):
             raise SubjectError(
                 f"context: {context!r} is no function that makes a context: give one, such as a lambda that returns it"
@@ -472,6 +473,8 @@ class _SubjectDecorators:
             raise SubjectError("@subject.pipeline takes `steps` of at least 1 together with an `optimizer`")
         if reduction not in ("mean", "sum"):
             raise SubjectError(f'@subject.pipeline: the reduction is "mean" or "sum", not {reduction!r}')
+        _require_own_group(options, "pipeline")
+        _require_no_reference(options, "pipeline", "the sequential module is what it is held against")
         recipe = PipelineRecipe(
             sequential,
             pipeline,
@@ -509,7 +512,7 @@ class _SubjectDecorators:
         for each; and, if these are not the defaults, `mesh` (all ranks in one dimension) and `dtype` ("float64").
 
         What results claim, shapes and placements, is held against what the ranks have. A `linear` function is checked as an
-        operator too: dot test, matrix and the rest. ``prepare(*inputs)`` makes legal inputs of drawn ones, as for a layer::
+        operator: dot test, matrix and the rest. For any other, ``prepare(*inputs)`` makes legal inputs of drawn ones, as for a layer::
 
             @adjointlab.subject.dtensor(lambda x, to: x.redistribute(placements=to), reference=lambda x, to: x, linear=True)
             def redistributions(draw, ranks):
@@ -518,6 +521,11 @@ class _SubjectDecorators:
                 placements = draw(adjointlab.strategies.placements(mesh, 2, partial=True))
                 return dict(mesh=mesh, inputs=shape, placements=placements, to=to)
         """
+        _require_own_group(options, "dtensor")
+        if linear and prepare is not elementwise:
+            raise SubjectError(
+                "@subject.dtensor takes no `prepare` of a linear function: it is applied to any numbers"
+            )
         recipe = DTensorRecipe(function, options.get("reference") or function, prepare)
         options["process_group"] = True
         place_on = recipe.operator_placed if linear else recipe.layer_placed
@@ -575,6 +583,24 @@ _WHAT_TO_CHECK = (
 )
 
 
+def _require_own_group(options: Options, method: str) -> None:
+    if not options.get("process_group", True):
+        raise SubjectError(
+            f"process_group: False, and @subject.{method} is for code of torch.distributed: leave it out"
+        )
+
+
+def _require_no_reference(options: Options, method: str, instead: str) -> None:
+    if options.get("reference") is not None:
+        raise SubjectError(f"@subject.{method} takes no `reference`: {instead}")
+
+
+def _require_strategy(draws: object) -> None:
+    # What is no function, such as a functools.partial, has no name for reports and scripts.
+    if not callable(draws) or not hasattr(draws, "__name__"):
+        raise SubjectError(f"@subject decorates a function, not {draws!r}; {_EXAMPLE}")
+
+
 def _declare(
     kind: Kind,
     target: UserFunction,
@@ -593,8 +619,7 @@ def _declare(
         library = "torch"
 
     def declare(draws: DrawParameters) -> Subject:
-        if not callable(draws):
-            raise SubjectError(f"@subject decorates a function, not {draws!r}; {_EXAMPLE}")
+        _require_strategy(draws)
         if len(inspect.signature(draws).parameters) != 2:
             raise SubjectError(f"{draws.__name__}{inspect.signature(draws)} takes (draw, ranks); {_EXAMPLE}")
         name = options.get("name") or str(getattr(target, "__name__", "<lambda>"))
@@ -657,6 +682,7 @@ def _with_defaults(
     draws: DrawParameters, needs: Sequence[str], *, has_mesh: bool = True, is_parallel: bool = False
 ) -> DrawParameters:
     """The strategy with a mesh of all ranks where it draws none and has one; of a parallel module also with frozen parameters and a mode."""
+    _require_strategy(draws)
 
     @wraps(draws)
     def drawn(draw: DrawFn, ranks: int) -> Parameters:

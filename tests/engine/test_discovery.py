@@ -104,6 +104,13 @@ def test_a_file_in_a_package_may_import_its_siblings(tmp_path: Path) -> None:
     assert find_subject(f"{package / 'subjects.py'}:copies").name == "Copy"
 
 
+def test_a_file_whose_name_is_no_modules_is_executed_once(tmp_path: Path) -> None:
+    file = tmp_path / "my-cases.py"
+    file.write_text(PACKAGE)
+    found = find([str(file), f"{file}:copies"])
+    assert [entry.subject.name for entry in found] == ["Copy"]
+
+
 def test_two_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     names = []
     for folder in ("first", "second"):

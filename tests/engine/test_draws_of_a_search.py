@@ -45,6 +45,7 @@ def planned(
         calls.append((number, least, most, stream))
         search._drawn_on.update(drawn.get(stream.split()[0] if stream else "first", {}))
         search._counts.judged += number
+        search._drawn_judged += number
         return waiting.pop(0) if waiting else None
 
     monkeypatch.setattr(search, "_searched", searched)

@@ -282,6 +282,27 @@ def test_a_repeated_search_passes_over_the_cases_before_the_failure(
     assert search._counts.judged == 2
 
 
+@pytest.mark.parametrize("number", [10, 80, 90, 97])
+def test_a_repeated_search_comes_to_the_failure_again_however_late_it_was(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hang that simulation has made smaller, to a case that does not hang under MPI: the search goes back to the first one."""
+    search = search_of(Budget(100, seed=1), can_revoke=True, can_schedule=False)
+    search._runner = SimpleNamespace(known=lambda case: None)  # type: ignore[assignment]
+    search._simulator = SimpleNamespace(judged=lambda case, kind="": HANGS)  # type: ignore[assignment]
+    judged: list[Case] = []
+
+    def run_case(run: Any, case: Case) -> Judgement:
+        judged.append(case)
+        is_hanging = len(judged) >= number and case.key() == judged[number - 1].key()
+        return HANGS if is_hanging else RIGHT
+
+    monkeypatch.setattr(module, "run_case", run_case)
+    result = search.conduct()
+    assert result.verdict == HANGS.verdict
+    assert result.case == judged[number - 1]
+
+
 def test_spaces_are_empty_if_they_have_tensors_and_none_of_them_an_element() -> None:
     full, empty = (al.Tensor(al.Layout((side, 2), (1, 1)), name=f"t{side}") for side in (1, 0))
     nothing = al.Space()

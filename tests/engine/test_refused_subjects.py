@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -89,6 +90,8 @@ WHAT = (
 LACKS = "@subject(forward=..., adjoint=...) lacks `{}`; the lab checks one against the other"
 BOTH = "@subject(layer=..., sequential=...) takes both, and no other kind of subject"
 ONE = "@subject takes one kind of subject, not {} together"
+NO_GROUP = "process_group: False, and @subject.{} is for code of torch.distributed: leave it out"
+NAMELESS = partial(cases)
 STEPS = "@subject.{} takes `steps` of at least 1 together with an `optimizer`"
 OF_A_CASE = ". What belongs to a case, such as placements, is returned by the decorated function"
 OPTIONS = "reference, arrays, orders, ranks, name, every, rank_local, process_group"
@@ -146,6 +149,14 @@ class BothOfThem(OnlyForward, OnlyAdjoint):
         (lambda: al.subject.pipeline(module, parallel_module, loss=copied, optimizer=copied), STEPS.format("pipeline")),
         (lambda: al.subject.pipeline(module, parallel_module, loss=copied, optimizer=copied, steps=-1), STEPS.format("pipeline")),
         (lambda: al.subject.pipeline(module, parallel_module, loss=copied, reduction="none"), "@subject.pipeline: the reduction is \"mean\" or \"sum\", not 'none'"),
+        (lambda: al.subject.parallel(module, parallel_module, reference=copied), "@subject.parallel takes no `reference`: the sequential module is what it is held against"),
+        (lambda: al.subject.pipeline(module, parallel_module, loss=copied, reference=copied), "@subject.pipeline takes no `reference`: the sequential module is what it is held against"),
+        (lambda: al.subject.parallel(module, parallel_module, process_group=False), NO_GROUP.format("parallel")),
+        (lambda: al.subject.pipeline(module, parallel_module, loss=copied, process_group=False), NO_GROUP.format("pipeline")),
+        (lambda: al.subject.dtensor(copied, process_group=False), NO_GROUP.format("dtensor")),
+        (lambda: al.subject.dtensor(copied, linear=True, prepare=copied), "@subject.dtensor takes no `prepare` of a linear function: it is applied to any numbers"),
+        (lambda: al.subject.operator(RingShift)(NAMELESS), f"@subject decorates a function, not {NAMELESS!r}; {EXAMPLE}"),
+        (lambda: al.subject.parallel(module, parallel_module)(NAMELESS), f"@subject decorates a function, not {NAMELESS!r}; {EXAMPLE}"),
         # The older spelling
         (lambda: al.subject(layer=module), BOTH),
         (lambda: al.subject(sequential=module), BOTH),
