@@ -144,7 +144,7 @@ class ParallelRecipe:
     device_type: DeviceType = "cpu"
 
     def placed(self, device_type: DeviceType) -> tuple[Callable[..., Layer], UserFunction]:
-        """What makes the parallel module and its twin on a device."""
+        """The makers of the parallel module and of its twin on a device."""
         there = replace(self, device_type=device_type)
         return there.build, there.twin
 
@@ -385,12 +385,12 @@ class DTensorRecipe:
     device_type: DeviceType = "cpu"
 
     def layer_placed(self, device_type: DeviceType) -> tuple[Callable[..., Layer], UserFunction]:
-        """What makes the layer and its twin on a device."""
+        """The makers of the layer and of its twin on a device."""
         there = replace(self, device_type=device_type)
         return there.layer, there.twin
 
     def operator_placed(self, device_type: DeviceType) -> tuple[Callable[..., Differentiable], UserFunction]:
-        """What makes the linear operator on a device, and the plain function."""
+        """The maker of the linear operator on a device, and the plain function."""
         there = replace(self, device_type=device_type)
         return there.operator, there.apply
 

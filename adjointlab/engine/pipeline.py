@@ -65,7 +65,7 @@ class PipelineRecipe:
     device_type: DeviceType = "cpu"
 
     def placed(self, device_type: DeviceType) -> tuple[Callable[..., Layer], UserFunction]:
-        """What makes the pipeline and the sequential step on a device."""
+        """The makers of the pipeline and of the sequential step on a device."""
         there = replace(self, device_type=device_type)
         return there.build, there.twin
 
