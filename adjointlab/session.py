@@ -18,10 +18,10 @@ from adjointlab.devices.memories import on
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import Found
 from adjointlab.engine.drawing_errors import formatted, refusal
+from adjointlab.engine.failed_runs import NO_RETURN
 from adjointlab.engine.folded_warnings import FoldedWarnings
 from adjointlab.engine.retries import with_hints_of_retries
 from adjointlab.engine.run_case import (
-    NO_RETURN,
     CaseRunner,
     KnownRuns,
     RecordCase,

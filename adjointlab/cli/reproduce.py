@@ -71,7 +71,7 @@ def _code_of_child(run: Callable[[], int], file: Path) -> int:
 
 def _ended_its_process(file: Path) -> bool:
     """Return True if the stored failure is that of a case which ends its process, or which the watchdog ended."""
-    from adjointlab.engine.run_case import NO_RETURN
+    from adjointlab.engine.failed_runs import NO_RETURN
     from adjointlab.session import PROCESS_ENDED
     from adjointlab.store.reproducer import BadReproducer, read
 
@@ -96,7 +96,7 @@ def _ranks(file: Path) -> int | None:
 
 def _outcome(stored: Reproducer, result: SearchResult) -> Reproduced:
     from adjointlab.checks.verdict import Status
-    from adjointlab.engine.run_case import HANGS
+    from adjointlab.engine.failed_runs import HANGS
     from adjointlab.engine.search import NONDETERMINISTIC
 
     kind = result.verdict.kind

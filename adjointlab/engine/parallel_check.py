@@ -96,7 +96,7 @@ def check_parallel(
         drawn = inputs(draw, ranks) if callable(inputs) else _shapes(_listed(inputs))
         return {"mesh": make_mesh(draw, ranks), **drawn}
 
-    return verdicts_of(parallel, Budget(cases, ranks=fixed or _RANKS, seed=seed), world, _RANKS)
+    return verdicts_of(parallel, Budget(cases, ranks=fixed or _RANKS, seed=seed), world)
 
 
 def check_pipeline(
@@ -151,7 +151,7 @@ def check_pipeline(
             return inputs(draw, ranks)
         return _shapes(_listed(inputs)) | ({} if target is None else {"target": tuple(target.shape)})
 
-    return verdicts_of(steps_of_pipeline, Budget(cases, ranks=ranks or _RANKS, seed=seed), world, _RANKS)
+    return verdicts_of(steps_of_pipeline, Budget(cases, ranks=ranks or _RANKS, seed=seed), world)
 
 
 def _name(function: object, otherwise: str) -> str:

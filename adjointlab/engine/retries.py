@@ -29,15 +29,9 @@ from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.core.space import Space
 from adjointlab.engine.case import SEED_PERIOD, Case
 from adjointlab.engine.even_cuts import Cuts, has_uneven_cuts, with_cuts
+from adjointlab.engine.failed_runs import NO_RETURN
 from adjointlab.engine.interleavings import DEPENDS
-from adjointlab.engine.run_case import (
-    NO_RETURN,
-    NONDETERMINISTIC,
-    Judgement,
-    RankObservation,
-    judgement_of,
-    run_case,
-)
+from adjointlab.engine.run_case import NONDETERMINISTIC, Judgement, RankObservation, judgement_of, run_case
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import FindingKind, Run, Runner
 

@@ -14,40 +14,27 @@ from msgspec import structs
 
 from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.evidence import Evidence, Wait
+from adjointlab.checks.evidence import Evidence
 from adjointlab.checks.fresh_memory import FILLS, filled
 from adjointlab.checks.hints import Hint, hint_beside_right_entries
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent, unjudged
 from adjointlab.core import arrays
-from adjointlab.core.declaration import SubjectError, has_parameter, require_accepts
-from adjointlab.core.operator import (
-    NotInSpace,
-    OtherOutputs,
-    ParameterMisplaced,
-    ParameterNotInSpace,
-    WrongClaim,
-)
+from adjointlab.core.declaration import has_parameter, require_accepts
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import BOUNDS, Parameters, UserFunction
 from adjointlab.engine.case import Case
+from adjointlab.engine.failed_runs import verdict_on_failure
 from adjointlab.engine.interleavings import DEPENDS, judge_all
 from adjointlab.engine.subject import Subject
-from adjointlab.torch_distributed.contiguity import NotContiguous
 from adjointlab.torch_distributed.opening import load_process_groups, lone_group
 from adjointlab.typing import Array
-from adjointlab.worlds.backward import backward_lines
 from adjointlab.worlds.call_sites import is_lab
 from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.shared_functions import FunctionsReplaced
 from adjointlab.worlds.torch.requirements import MissingTorch
-from adjointlab.worlds.watchdog import Overdue
 from adjointlab.worlds.world import (
-    Blocked,
     Body,
-    Dead,
     FindingKind,
-    Outcome,
     Raised,
     RankContext,
     Returned,
@@ -56,10 +43,7 @@ from adjointlab.worlds.world import (
 )
 
 __all__ = [
-    "HANGS",
     "NONDETERMINISTIC",
-    "NO_RETURN",
-    "REPLACED",
     "CaseRunner",
     "Judgement",
     "KnownRuns",
@@ -188,9 +172,6 @@ def _hint_beside_right_entries(case: Case, answer: Judgement) -> Hint | None:
     return hint_beside_right_entries((case.setting.primal_order, case.setting.dual_order), is_complex)
 
 
-NO_RETURN = "no return"
-"""Kind of failure of a rank that the watchdog had to end."""
-
 NONDETERMINISTIC: Final = "nondeterministic"
 """Kind of the failure of a case whose result changes from run to run."""
 
@@ -198,23 +179,6 @@ _ADVICE_ON_LEAKS: Final = (
     "advice",
     "make the communicator once, where the operator is made, or free it after use: an MPI library has some 2000",
 )
-
-REPLACED = "functions replaced"
-"""Kind of failure of a run in which user code has replaced functions of Python or NumPy."""
-
-_OUTSIDE: Final = (
-    (WrongClaim, "a tensor is not what it claims to be"),
-    (ParameterMisplaced, "a rank has other elements of a parameter than are its part"),
-    (OtherOutputs, "the layer does not return its outputs as the sequential one does"),
-    (ParameterNotInSpace, "a parameter is not in its declared space"),
-    (NotInSpace, "an output is not in its declared space"),
-)
-
-_MISMATCHES: Final = frozenset({FindingKind.MISMATCHED_COLLECTIVE, FindingKind.MISMATCHED_MESSAGE})
-HANGS: Final = frozenset(
-    {FindingKind.DEADLOCK, FindingKind.LIVELOCK, FindingKind.BLOCKED, FindingKind.MISMATCHED_COLLECTIVE}
-)
-"""Kinds of failure in which ranks wait in vain."""
 
 
 @dataclass(frozen=True)
@@ -272,7 +236,7 @@ def body(subject: Subject) -> Body:
 def judge(case: Case, run: Run) -> Verdict:
     """Return the verdict on a run of `case`."""
     if not run.completed:
-        return _from_failure(run)
+        return verdict_on_failure(run)
     seen: list[RankObservation] = list(run.values)
     spaces = seen[0].spaces
     for tensor in spaces.tensors:
@@ -323,79 +287,6 @@ def inapplicable_because(run: Run) -> str | None:
         if isinstance(outcome, Raised) and outcome.is_a(Inapplicable)
     )
     return next(reasons, None)
-
-
-def _from_failure(run: Run) -> Verdict:
-    raised = [(rank, outcome) for rank, outcome in enumerate(run.outcomes) if isinstance(outcome, Raised)]
-    overdue = [entry for entry in raised if entry[1].is_a(Overdue)]
-    for rank, outcome in raised:
-        # What ranks do after the watchdog has ended one of them is not their own.
-        if outcome.is_a(NotInSpace) and not overdue:
-            return incoherent(
-                next(headline for kind, headline in _OUTSIDE if outcome.is_a(kind)),
-                ("rank", str(rank)),
-                ("error", outcome.message),
-            )
-        if outcome.is_a(NotContiguous) and not overdue:
-            return incoherent(
-                "a process group gets a tensor that is not contiguous",
-                ("rank", str(rank)),
-                ("error", outcome.message),
-            )
-    for _, outcome in raised:
-        if outcome.is_a(FunctionsReplaced):
-            return unjudged(outcome.message, kind=REPLACED)
-    # Findings of the world say more about ranks that sit in calls than their outcomes do.
-    lines = [
-        (f"rank {rank}", str(outcome))
-        for rank, outcome in enumerate(run.outcomes)
-        if not (run.findings and isinstance(outcome, Blocked | Returned))
-    ]
-    lines += dict.fromkeys((finding.kind, finding.text) for finding in run.findings if finding.text)
-    in_backward = [isinstance(outcome, Blocked) and outcome.in_backward for outcome in run.outcomes]
-    if of_backward := list(backward_lines(in_backward, run.backward)):
-        lines.append(("backward", "\n".join(of_backward)))
-    if raised:
-        rank, outcome = raised[0]
-        if overdue:
-            rank, outcome = overdue[0]
-            lines.append(("traceback", outcome.traceback.rstrip()))
-            return unjudged(f"rank {rank} {outcome.message}", *lines, kind=NO_RETURN)
-        if outcome.is_a(SubjectError):
-            return unjudged(outcome.message, kind=SubjectError.__name__)
-        lines.append(("traceback", outcome.traceback.rstrip()))
-    if raised and not run.findings:
-        told = str(outcome)  # by the headline
-        lines = [
-            (label, "raised the same exception" if text == told else text)
-            for label, text in lines
-            if (label, text) != (f"rank {rank}", told)
-        ]
-        return unjudged(f"rank {rank} {told}", *lines, kind=f"raised {outcome.kind}")
-    if not run.findings:
-        return unjudged("not every rank came back", *lines)
-    # A mismatch is named first: it explains the deadlock that follows from it.
-    kind = min((finding.kind for finding in run.findings), key=lambda kind: kind not in _MISMATCHES)
-    # A rank that was merely busy would be as busy in simulation.
-    is_hang = kind in HANGS and not any(finding.is_busy for finding in run.findings)
-    is_death = any(isinstance(outcome, Dead) for outcome in run.outcomes)
-    return unjudged(kind, *lines, is_hang=is_hang, is_death=is_death, evidence=_waits(run))
-
-
-def _waits(run: Run) -> Evidence | None:
-    """The calls in which ranks sat in vain, and how the other ranks ended; `None` where none was blocked."""
-    if not any(isinstance(outcome, Blocked) for outcome in run.outcomes):
-        return None
-    return Evidence(waits=tuple(_wait(rank, outcome) for rank, outcome in enumerate(run.outcomes)))
-
-
-def _wait(rank: int, outcome: Outcome) -> Wait:
-    if not isinstance(outcome, Blocked):
-        # A value's text may be long, and a message of several lines.
-        return Wait(rank, str(outcome).partition("\n")[0], is_blocked=False)
-    if outcome.is_lab:
-        return Wait(rank, f"had {outcome.came_back}", waits_for=outcome.waits_for)
-    return Wait(rank, outcome.call, outcome.where, outcome.waits_for)
 
 
 def _referred(reference: UserFunction, arguments: Mapping[str, object], *inputs: Array) -> Any:

@@ -28,12 +28,12 @@ from adjointlab.checks.verdict import Figures, Status, Verdict, coherent, unjudg
 from adjointlab.engine.case import Case, cases
 from adjointlab.engine.constants_of_modules import without_constants_of_modules
 from adjointlab.engine.counts import CaseCounts
+from adjointlab.engine.failed_runs import NO_RETURN
 from adjointlab.engine.folded_warnings import FoldedWarning
 from adjointlab.engine.independent_draws import INDEPENDENT
 from adjointlab.engine.interleavings import narrowed
 from adjointlab.engine.retries import with_hints_of_retries
 from adjointlab.engine.run_case import (
-    NO_RETURN,
     NONDETERMINISTIC,
     CaseRunner,
     Judgement,

@@ -41,18 +41,16 @@ def check_subject(
         raise TypeError(
             f"subject: {described_type(subject)} is no subject; decorate a strategy with adjointlab.subject"
         )
-    return verdicts_of(subject, Budget(cases, ranks=ranks, seed=seed), world, options.RANKS.default)
+    return verdicts_of(subject, Budget(cases, ranks=ranks, seed=seed), world)
 
 
-def verdicts_of(
-    subject: Subject, budget: Budget, world: World | None, default_ranks: int
-) -> Mapping[str, Verdict]:
+def verdicts_of(subject: Subject, budget: Budget, world: World | None) -> Mapping[str, Verdict]:
     """The verdicts of :func:`check_subject`, whose caller called it: a warning names that line."""
     verdicts: dict[str, Verdict] = {}
     counts: list[CaseCounts] = []
     with ExitStack() as stack:
         if world is None:
-            world = SimulatedWorld(budget.ranks or default_ranks)
+            world = SimulatedWorld(budget.ranks or options.RANKS.default)
             stack.callback(world.close)
         for check in checks_of(subject):
             result = investigate(world, subject, check, budget)

@@ -18,9 +18,10 @@ from adjointlab.checks.evidence import Evidence, Place
 from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.verdict import Verdict, coherent, incoherent, unjudged
 from adjointlab.engine.case import Case
+from adjointlab.engine.failed_runs import NO_RETURN
 from adjointlab.engine.interleavings import DEPENDS
 from adjointlab.engine.retries import _Retries, with_hints_of_retries
-from adjointlab.engine.run_case import NO_RETURN, NONDETERMINISTIC, Judgement, RankObservation
+from adjointlab.engine.run_case import NONDETERMINISTIC, Judgement, RankObservation
 from adjointlab.pictures.model import Grid
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import Finding, FindingKind, Returned, Run

@@ -15,8 +15,8 @@ from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoheren
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.operator import NotInSpace, ParameterNotInSpace, WrongClaim
 from adjointlab.engine.case import Case
+from adjointlab.engine.failed_runs import HANGS
 from adjointlab.engine.run_case import (
-    HANGS,
     RankObservation,
     inapplicable_because,
     is_inapplicable,

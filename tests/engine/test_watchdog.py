@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from adjointlab.checks.verdict import Status
-from adjointlab.engine.run_case import NO_RETURN
+from adjointlab.engine.failed_runs import NO_RETURN
 from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.store import running_case as running

@@ -17,7 +17,7 @@ import pytest
 import adjointlab as al
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.discovery import found_as
-from adjointlab.engine.run_case import REPLACED
+from adjointlab.engine.failed_runs import REPLACED
 from adjointlab.engine.search import Budget
 from adjointlab.session import run_check
 from adjointlab.worlds.launch import is_launched, open_world

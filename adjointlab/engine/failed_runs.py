@@ -1,0 +1,136 @@
+"""Verdicts on runs that have failed: a rank raised, waited in vain, died or did not return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from adjointlab.checks.evidence import Evidence, Wait
+from adjointlab.checks.verdict import Verdict, incoherent, unjudged
+from adjointlab.core.declaration import SubjectError
+from adjointlab.core.operator import (
+    NotInSpace,
+    OtherOutputs,
+    ParameterMisplaced,
+    ParameterNotInSpace,
+    WrongClaim,
+)
+from adjointlab.torch_distributed.contiguity import NotContiguous
+from adjointlab.worlds.backward import backward_lines
+from adjointlab.worlds.shared_functions import FunctionsReplaced
+from adjointlab.worlds.watchdog import Overdue
+from adjointlab.worlds.world import Blocked, Dead, FindingKind, Outcome, Raised, Returned, Run
+
+__all__ = ["HANGS", "NO_RETURN", "REPLACED", "verdict_on_failure"]
+
+NO_RETURN = "no return"
+"""Kind of failure of a rank that the watchdog had to end."""
+
+REPLACED = "functions replaced"
+"""Kind of failure of a run in which user code has replaced functions of Python or NumPy."""
+
+HANGS: Final = frozenset(
+    {FindingKind.DEADLOCK, FindingKind.LIVELOCK, FindingKind.BLOCKED, FindingKind.MISMATCHED_COLLECTIVE}
+)
+"""Kinds of failure in which ranks wait in vain."""
+
+_MISMATCHES: Final = frozenset({FindingKind.MISMATCHED_COLLECTIVE, FindingKind.MISMATCHED_MESSAGE})
+
+_WRONG_TENSORS: Final = (
+    (WrongClaim, "a tensor is not what it claims to be"),
+    (ParameterMisplaced, "a rank has other elements of a parameter than are its part"),
+    (OtherOutputs, "the layer does not return its outputs as the sequential one does"),
+    (ParameterNotInSpace, "a parameter is not in its declared space"),
+    (NotInSpace, "an output is not in its declared space"),
+    (NotContiguous, "a process group gets a tensor that is not contiguous"),
+)
+"""Exceptions by which the lab refuses a tensor of the code under test, each before those that it is one of, with the headline."""
+
+Line: TypeAlias = tuple[str, str]
+
+
+def verdict_on_failure(run: Run) -> Verdict:
+    """The verdict on a run in which some rank did not return, or in which the world found something wrong."""
+    raised = [(rank, outcome) for rank, outcome in enumerate(run.outcomes) if isinstance(outcome, Raised)]
+    overdue = next((entry for entry in raised if entry[1].is_a(Overdue)), None)
+    # What ranks do after the watchdog has ended one of them is not their own.
+    if overdue is None and (wrong := _of_wrong_tensor(raised)) is not None:
+        return wrong
+    for _, outcome in raised:
+        if outcome.is_a(FunctionsReplaced):
+            return unjudged(outcome.message, kind=REPLACED)
+    lines = _lines(run)
+    if overdue is not None:
+        rank, outcome = overdue
+        return unjudged(f"rank {rank} {outcome.message}", *lines, _traceback(outcome), kind=NO_RETURN)
+    if raised and raised[0][1].is_a(SubjectError):
+        return unjudged(raised[0][1].message, kind=SubjectError.__name__)
+    if run.findings:
+        return _of_findings(run, [*lines, *(_traceback(outcome) for _, outcome in raised[:1])])
+    if raised:
+        return _of_exception(*raised[0], lines)
+    return unjudged("not every rank came back", *lines)
+
+
+def _of_wrong_tensor(raised: Sequence[tuple[int, Raised]]) -> Verdict | None:
+    """The verdict where a rank's tensor was refused: the code under test is wrong, and not merely unjudged."""
+    for rank, outcome in raised:
+        for kind, headline in _WRONG_TENSORS:
+            if outcome.is_a(kind):
+                return incoherent(headline, ("rank", str(rank)), ("error", outcome.message))
+    return None
+
+
+def _of_findings(run: Run, lines: Sequence[Line]) -> Verdict:
+    # A mismatch is named first: it explains the deadlock that follows from it.
+    kind = min((finding.kind for finding in run.findings), key=lambda kind: kind not in _MISMATCHES)
+    # A rank that was merely busy would be as busy in simulation.
+    is_hang = kind in HANGS and not any(finding.is_busy for finding in run.findings)
+    is_death = any(isinstance(outcome, Dead) for outcome in run.outcomes)
+    return unjudged(kind, *lines, is_hang=is_hang, is_death=is_death, evidence=_waits(run))
+
+
+def _of_exception(rank: int, outcome: Raised, lines: Sequence[Line]) -> Verdict:
+    """The verdict where `rank` was the first to raise; `lines` say what became of each rank."""
+    headline = str(outcome)
+    others = [
+        (label, "raised the same exception" if text == headline else text)
+        for label, text in lines
+        if (label, text) != (f"rank {rank}", headline)
+    ]
+    return unjudged(f"rank {rank} {headline}", *others, _traceback(outcome), kind=f"raised {outcome.kind}")
+
+
+def _lines(run: Run) -> list[Line]:
+    """What became of each rank, what the world found, and which ranks were in a backward pass."""
+    # Findings of the world say more about ranks that sit in calls than their outcomes do.
+    lines = [
+        (f"rank {rank}", str(outcome))
+        for rank, outcome in enumerate(run.outcomes)
+        if not (run.findings and isinstance(outcome, Blocked | Returned))
+    ]
+    lines += dict.fromkeys((finding.kind, finding.text) for finding in run.findings if finding.text)
+    in_backward = [isinstance(outcome, Blocked) and outcome.in_backward for outcome in run.outcomes]
+    if of_backward := list(backward_lines(in_backward, run.backward)):
+        lines.append(("backward", "\n".join(of_backward)))
+    return lines
+
+
+def _traceback(outcome: Raised) -> Line:
+    return "traceback", outcome.traceback.rstrip()
+
+
+def _waits(run: Run) -> Evidence | None:
+    """The calls in which ranks sat in vain, and how the other ranks ended; `None` where none was blocked."""
+    if not any(isinstance(outcome, Blocked) for outcome in run.outcomes):
+        return None
+    return Evidence(waits=tuple(_wait(rank, outcome) for rank, outcome in enumerate(run.outcomes)))
+
+
+def _wait(rank: int, outcome: Outcome) -> Wait:
+    if not isinstance(outcome, Blocked):
+        # A value's text may be long, and a message of several lines.
+        return Wait(rank, str(outcome).partition("\n")[0], is_blocked=False)
+    if outcome.is_lab:
+        return Wait(rank, f"had {outcome.came_back}", waits_for=outcome.waits_for)
+    return Wait(rank, outcome.call, outcome.where, outcome.waits_for)
