@@ -67,7 +67,7 @@ def test_where_no_rank_communicates_a_warning_says_so_at_the_line_of_the_call(
     assert caught[0].filename == __file__
 
 
-@pytest.mark.parametrize(("ranks", "of_its_own"), [(3, 3), (None, 4)])
+@pytest.mark.parametrize(("ranks", "of_its_own"), [(3, 3), (None, 8)])
 def test_all_checks_run_in_the_world_or_in_one_of_their_own_that_is_closed(
     monkeypatch: pytest.MonkeyPatch, world: al.SimulatedWorld, ranks: int | None, of_its_own: int
 ) -> None:
@@ -89,11 +89,11 @@ def test_all_checks_run_in_the_world_or_in_one_of_their_own_that_is_closed(
     monkeypatch.setattr(subject_check, "investigate", judged)
     monkeypatch.setattr(subject_check, "checks_of", lambda subject: ["one", "two"])
     budget = Budget(5, ranks=ranks)
-    assert verdicts_of(checked, budget, world, 4) == {"one": coherent(), "two": coherent()}
+    assert verdicts_of(checked, budget, world) == {"one": coherent(), "two": coherent()}
     assert ran == [(world, checked, name, budget) for name in ("one", "two")]
     assert closed == []
     ran.clear()
-    verdicts_of(checked, budget, None, 4)
+    verdicts_of(checked, budget, None)
     assert closed == [of_its_own]
     assert [type(given[0]) for given in ran] == [World] * 2
 
@@ -120,5 +120,5 @@ def test_the_first_check_that_fails_ends_the_call(
     monkeypatch.setattr(subject_check, "investigate", judged)
     monkeypatch.setattr(subject_check, "checks_of", lambda subject: ["one", "two", "three"])
     with pytest.raises(AssertionError, match=r"^s two: wrong$"):
-        verdicts_of(checked, Budget(5), world, 4)
+        verdicts_of(checked, Budget(5), world)
     assert ran == ["one", "two"]

@@ -40,8 +40,7 @@ class Declared:
             self.sequential, self.given, self.options = sequential, given, options
             return lambda draws: setattr(self, "draws", draws)
 
-        def verdicts(checked: Any, budget: Budget, world: Any, ranks: int) -> Mapping[str, Any]:
-            assert ranks == 4
+        def verdicts(checked: Any, budget: Budget, world: Any) -> Mapping[str, Any]:
             self.budget, self.world = budget, world
             return {}
 
