@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import KW_ONLY, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from adjointlab.core.arrays import is_array
@@ -147,6 +147,7 @@ class Layer:
     codomain: Space
     parameters: Space
     buffers: Space
+    _: KW_ONLY
     rounding: float | None = None
     prepare: Prepare = elementwise
     reach: float = 0.0

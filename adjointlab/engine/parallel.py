@@ -28,7 +28,7 @@ from adjointlab.core.subsets import subset
 from adjointlab.engine.adapters import Differentiable, Parameters, Ranks, UserFunction, declared_tolerance
 from adjointlab.engine.initial_values import give_initial_values, has_its_parts
 from adjointlab.quantities import counted
-from adjointlab.typing import Communicator
+from adjointlab.typing import Communicator, NumpyArray
 from adjointlab.worlds.randomness import own_streams
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import Placement
 
-    from adjointlab.torch_distributed.parallel import DTensorFunction, Placing
+    from adjointlab.torch_distributed.parallel import DTensorFunction, Names, ParallelModule, Placing
 
 __all__ = [
     "DTensorRecipe",
@@ -128,6 +128,35 @@ def as_mesh(given: Mapping[str, int] | Sequence[int]) -> MeshShape:
 
 
 @dataclass(frozen=True)
+class _Example:
+    """A sequential module of a case, and its results for zeros, which say the shapes of the outputs.
+
+    Some modules need a graph for them: a model of forces takes gradients in its forward pass, and others return a penalty or an
+    auxiliary loss in training alone.
+    """
+
+    module: torch.nn.Module
+    is_evaluated: bool
+    outputs: Mapping[OutputPath, torch.Tensor]
+    needs_graph: bool
+
+
+@dataclass(frozen=True)
+class _Sequential:
+    """A sequential module that is about to be made parallel.
+
+    `frozen` are the names of its frozen parameters, `frozen_by_lab` those that the user had not frozen; `values` are the initial
+    ones of its parameters, where it could be given any.
+    """
+
+    module: torch.nn.Module
+    names: Names
+    frozen: frozenset[str]
+    frozen_by_lab: frozenset[str]
+    values: Mapping[str, NumpyArray] | None
+
+
+@dataclass(frozen=True)
 class ParallelRecipe:
     """Makes the module of a case on each rank, and its sequential twin."""
 
@@ -191,81 +220,97 @@ class ParallelRecipe:
         )
 
     def build(self, comm: Communicator, /, **parameters: Any) -> Layer:
-        """Make the parallel module of a case on this rank. Collective."""
-        from adjointlab.torch_distributed.parallel import Names, ParallelModule, space_on
+        """Make the parallel module of a case on this rank. Collective.
 
-        shape, dtype = as_mesh(parameters["mesh"]), str(parameters.get("dtype", "float64"))
+        The sequential module is frozen, named and given its values before it is made parallel: a wrapper may refuse what is frozen
+        later, has longer names, and cuts the values into parts.
+        """
+        shape = as_mesh(parameters["mesh"])
         sharing = self._sharing(shape)
-        shapes = shapes_of(parameters["inputs"])
-        is_evaluated = self._is_evaluated(parameters)
-        first = self._sequential(parameters, is_evaluated=is_evaluated)
-        outputs, needs_graph = self._outputs(first, parameters)
-        placing = _placing(parameters, shape, sharing, len(shapes), len(outputs))
-        module = self._sequential(parameters, is_evaluated=is_evaluated)
-        require_made_anew(first, module)
-        # DistributedDataParallel refuses a module of which nothing is trained, and so do optimisers.
-        owned = trained(module)
-        frozen = freeze(
-            module, parameters.get("frozen", 0), leaves_one=bool(sharing) or self.optimizer is not None
+        example = self._example(parameters)
+        placing = _placing(
+            parameters, shape, sharing, len(shapes_of(parameters["inputs"])), len(example.outputs)
         )
-        names = Names.of(module)
-        given = give_initial_values(module)
+        sequential = self._to_parallelize(example, parameters, leaves_one=bool(sharing))
         mesh = shape.make_on(comm, self.device_type)
-        module = self._parallelized(module, mesh, dtype)
-        # A wrapper has no attributes of the module that it wraps.
-        declares = any(hasattr(module, name) for name in ("rounding", "reach"))
-        rounding, reach = declared_tolerance(module if declares else first, parameters)
-        made = ParallelModule(
-            module,
-            mesh,
-            placing,
-            shapes,
-            {path: y.dtype for path, y in outputs.items()},
-            names,
-            self.hooks,
-            in_another_type=bool(rounding),
-        )
-        # What the lab freezes, a parallel style of torch may thaw: that counts where the user has frozen it.
-        drawn = owned & frozen if isinstance(parameters.get("frozen", 0), int) else frozenset[str]()
-        requiring_gradients = trained(made) - drawn
-        if "training" in parameters:
+        made, rounding, reach = self._made_parallel(sequential, example, mesh, placing, parameters)
+        requiring_gradients = trained(made) - sequential.frozen_by_lab
+        if "training" in parameters:  # also the parts that `parallelize` has made anew
             made.train(bool(parameters["training"]))
-        elif is_evaluated:
+        elif example.is_evaluated:
             made.eval()
-        codomain = space_on(
-            mesh,
-            "y",
-            [placing.of_output(number) for number in range(len(outputs))],
-            [tuple(y.shape) for y in outputs.values()],
-            [_name(y.dtype) for y in outputs.values()],
+        space = made.parameter_space(
+            _placements_by_name(parameters, list(sequential.names.parameters), shape)
         )
-        space = made.parameter_space(_placements_by_name(parameters, list(names.parameters), shape))
-        are_parts = given is not None and has_its_parts(made, space, comm.Get_rank(), given)
         return Layer(
             comm,
             made,
             _inputs_on(mesh, placing, parameters),
-            codomain,
+            _outputs_on(mesh, placing, example.outputs),
             space,
             made.buffer_space(),
-            rounding,
-            self.prepare,
-            reach,
+            rounding=rounding,
+            prepare=self.prepare,
+            reach=reach,
             uniform_requires_grad=True,
-            frozen=frozen,
+            frozen=sequential.frozen,
             averaged=math.prod(shape.extents[dim] for dim, how in sharing.items() if how == "mean"),
             alternates=made.is_data_parallel,
             needs_all_outputs=made.is_data_parallel,
-            accumulates=not (self.hooks.change_gradients or "sum" in sharing.values())
-            if self.accumulates is None
-            else self.accumulates,
+            accumulates=self._accumulates(sharing),
             optimizer=self.optimizer,
             steps=self.steps,
             trained=requiring_gradients,
-            needs_graph=needs_graph,
-            initial=given if all(comm.allgather(are_parts)) else None,
-            other_batch=cache(partial(self._other_batch, first, outputs, mesh, placing, parameters)),
+            needs_graph=example.needs_graph,
+            initial=_initial(comm, made, space, sequential.values),
+            other_batch=cache(partial(self._other_batch, example, mesh, placing, parameters)),
         )
+
+    def _to_parallelize(self, example: _Example, parameters: Parameters, *, leaves_one: bool) -> _Sequential:
+        """A sequential module made anew, with frozen parameters and initial values."""
+        from adjointlab.torch_distributed.parallel import Names
+
+        module = self._sequential(parameters, is_evaluated=example.is_evaluated)
+        require_made_anew(example.module, module)
+        owned, pattern = trained(module), parameters.get("frozen", 0)
+        # DistributedDataParallel refuses a module of which nothing is trained, and so do optimisers.
+        frozen = freeze(module, pattern, leaves_one=leaves_one or self.optimizer is not None)
+        # What the lab freezes, a parallel style of torch may thaw: that counts where the user has frozen it.
+        by_lab = owned & frozen if isinstance(pattern, int) else frozenset[str]()
+        return _Sequential(module, Names.of(module), frozen, by_lab, give_initial_values(module))
+
+    def _made_parallel(
+        self,
+        sequential: _Sequential,
+        example: _Example,
+        mesh: DeviceMesh,
+        placing: Placing,
+        parameters: Parameters,
+    ) -> tuple[ParallelModule, float | None, float]:
+        """The parallel module, and the `rounding` and `reach` that it declares. Collective."""
+        from adjointlab.torch_distributed.parallel import ParallelModule
+
+        module = self._parallelized(sequential.module, mesh, str(parameters.get("dtype", "float64")))
+        # A wrapper has no attributes of the module that it wraps.
+        declares = any(hasattr(module, name) for name in ("rounding", "reach"))
+        rounding, reach = declared_tolerance(module if declares else example.module, parameters)
+        made = ParallelModule(
+            module,
+            mesh,
+            placing,
+            shapes_of(parameters["inputs"]),
+            {path: y.dtype for path, y in example.outputs.items()},
+            sequential.names,
+            self.hooks,
+            in_another_type=bool(rounding),
+        )
+        return made, rounding, reach
+
+    def _accumulates(self, sharing: Mapping[int, Reduction]) -> bool:
+        """Return True if gradients may be added to earlier ones: not where something sums up ``.grad`` by itself."""
+        if self.accumulates is not None:
+            return self.accumulates
+        return not (self.hooks.change_gradients or "sum" in sharing.values())
 
     def _parallelized(self, module: torch.nn.Module, mesh: DeviceMesh, dtype: str) -> torch.nn.Module:
         """Apply the user's function to the sequential module, and convert the result to the element type of the case. Collective."""
@@ -286,34 +331,24 @@ class ParallelRecipe:
         by_dim = {0: given} if isinstance(given, str) else dict(given or {})
         return {mesh.dim(key): how for key, how in by_dim.items()}
 
-    def _outputs(
-        self, module: torch.nn.Module, parameters: Parameters
-    ) -> tuple[dict[OutputPath, torch.Tensor], bool]:
-        """Results of the sequential module for zeros, which say the shapes of the outputs, and if it needs a graph for them.
-
-        A model of forces takes gradients in its forward pass, and others return a penalty or an auxiliary loss in training alone.
-        """
+    def _example(self, parameters: Parameters) -> _Example:
+        """The sequential module, and its results for zeros."""
         import torch
 
-        zeros = self._zeros(parameters)
+        is_evaluated = self._is_evaluated(parameters)
+        module, zeros = self._sequential(parameters, is_evaluated=is_evaluated), self._zeros(parameters)
         with torch.random.fork_rng(devices=[]):
             with torch.enable_grad():
                 outputs = outputs_by_path(module(*zeros))
             try:
                 with torch.no_grad():
-                    without = outputs_by_path(module(*zeros))
+                    needs_graph = outputs_by_path(module(*zeros)).keys() != outputs.keys()
             except Exception:  # whatever a module raises that finds no graph
-                return outputs, True
-        return outputs, without.keys() != outputs.keys()
+                needs_graph = True
+        return _Example(module, is_evaluated, outputs, needs_graph)
 
     def _other_batch(
-        self,
-        module: torch.nn.Module,
-        outputs: Mapping[OutputPath, torch.Tensor],
-        mesh: DeviceMesh,
-        placing: Placing,
-        parameters: Parameters,
-        is_larger: bool,
+        self, example: _Example, mesh: DeviceMesh, placing: Placing, parameters: Parameters, is_larger: bool
     ) -> Space | None:
         """The space of inputs of twice or half the batch, if the sequential module makes outputs of them that are as much larger or smaller.
 
@@ -333,12 +368,12 @@ class ParallelRecipe:
         changed = {**parameters, "inputs": [(other, *sides) for _, *sides in shapes]}
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             try:
-                made = outputs_by_path(module(*self._zeros(changed)))
+                made = outputs_by_path(example.module(*self._zeros(changed)))
             except Exception:  # whatever a module raises that takes one size alone
                 return None
         wanted = {
             path: (other, *y.shape[1:]) if y.shape[:1] == (batch,) else tuple(y.shape)
-            for path, y in outputs.items()
+            for path, y in example.outputs.items()
         }
         if {path: tuple(y.shape) for path, y in made.items()} != wanted:
             return None
@@ -356,6 +391,27 @@ def _inputs_on(mesh: DeviceMesh, placing: Placing, parameters: Parameters) -> Sp
     shapes = shapes_of(parameters["inputs"])
     placements = [placing.of_input(number) for number in range(len(shapes))]
     return space_on(mesh, "x", placements, shapes, types_of(parameters))
+
+
+def _outputs_on(mesh: DeviceMesh, placing: Placing, outputs: Mapping[OutputPath, torch.Tensor]) -> Space:
+    """The space of the outputs of a case, of which these are the sequential module's."""
+    from adjointlab.torch_distributed.parallel import space_on
+
+    return space_on(
+        mesh,
+        "y",
+        [placing.of_output(number) for number in range(len(outputs))],
+        [tuple(y.shape) for y in outputs.values()],
+        [_name(y.dtype) for y in outputs.values()],
+    )
+
+
+def _initial(
+    comm: Communicator, made: ParallelModule, space: Space, values: Mapping[str, NumpyArray] | None
+) -> Mapping[str, NumpyArray] | None:
+    """The initial `values` of the sequential module, if the parallel one has its part of them on every rank. Collective."""
+    are_parts = values is not None and has_its_parts(made, space, comm.Get_rank(), values)
+    return values if all(comm.allgather(are_parts)) else None
 
 
 def _placing(
@@ -421,9 +477,9 @@ class DTensorRecipe:
             made.codomain,
             Space(),
             Space(),
-            rounding,
-            self.prepare,
-            reach,
+            rounding=rounding,
+            prepare=self.prepare,
+            reach=reach,
             uniform_requires_grad=True,
         )
 

@@ -114,9 +114,9 @@ class PipelineRecipe:
             _codomain(placement, outputs, len(ranks)),
             _space_of_stages(names.parameters, known, [each.parameters for each in ranks]),
             _space_of_stages(names.buffers, known, [each.buffers for each in ranks]),
-            rounding,
-            self.prepare,
-            reach,
+            rounding=rounding,
+            prepare=self.prepare,
+            reach=reach,
             uniform_requires_grad=True,
             frozen=frozen.union(without_gradient),
             # What sums up .grad by itself would sum up what stood there before.
