@@ -45,6 +45,7 @@ from adjointlab.core.operator import (
     apply_forward,
     basis_vector,
     has_program,
+    programs_of,
 )
 from adjointlab.core.program import Program
 from adjointlab.core.space import Space, Tensor
@@ -393,8 +394,7 @@ class CheckContext:
     @_computed_once
     def programs(self) -> tuple[Program, Program] | None:
         """Programs of forward and adjoint that specify the operator, if it has a specification."""
-        given = self.operator.specification()
-        return given if isinstance(given, tuple) or given is None else (given, given.adjoint())
+        return programs_of(self.operator)
 
     @_computed_once
     def gain(self) -> Gain:

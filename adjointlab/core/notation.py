@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from string import ascii_lowercase
 
-from adjointlab.core.operator import CompositeOperator, LinearOperator, ProductOperator
+from adjointlab.core.operator import CompositeOperator, LinearOperator, ProductOperator, programs_of
 from adjointlab.core.program import Add, Allocate, Buffer, Clear, Deallocate, Generator, Program, Region
 from adjointlab.core.space import Space
 
@@ -32,10 +32,10 @@ def explain(operator: LinearOperator) -> str:
     lines += [f"  {line}" for line in getattr(operator, "notation", tuple)()]
     if isinstance(operator, ProductOperator):
         lines += ["", "Factors, in the order in which they apply", *_factors_of(operator)]
-    given = operator.specification()
-    if given is None:
+    programs = programs_of(operator)
+    if programs is None:
         return "\n".join([*lines, "", "It has no specification: no program says what it does."])
-    forward, adjoint = given if isinstance(given, tuple) else (given, given.adjoint())
+    forward, adjoint = programs
     labels = _Labels.of(forward, adjoint)
     lines += ["", "Buffers", *(f"  {line}" for line in labels.legend())]
     lines += ["", "Forward", *_described(str(operator), forward, labels)]

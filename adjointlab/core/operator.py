@@ -44,6 +44,7 @@ __all__ = [
     "has_program",
     "implementation",
     "precedence_of",
+    "programs_of",
     "written",
 ]  # fmt: skip
 
@@ -541,6 +542,12 @@ def precedence_of(operator: LinearOperator) -> int:
 def both_directions(programs: Program | tuple[Program, Program]) -> tuple[Program, Program]:
     """Return the programs of forward and adjoint, from what a specification is."""
     return programs if isinstance(programs, tuple) else (programs, programs.adjoint())
+
+
+def programs_of(operator: LinearOperator) -> tuple[Program, Program] | None:
+    """Return the programs of forward and adjoint of an operator, `None` for one without a specification."""
+    given = operator.specification()
+    return None if given is None else both_directions(given)
 
 
 def as_tuple(value: Any) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase
 from hypothesis.errors import NoSuchExample, Unsatisfiable
 
 from adjointlab.core.notation import explain
-from adjointlab.core.operator import LinearOperator
+from adjointlab.core.operator import LinearOperator, programs_of
 from adjointlab.engine.adapters import Parameters
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.pictures.model import Drawing
@@ -73,9 +73,8 @@ def _make(world: SimulatedWorld, subject: Subject, parameters: Parameters, ranks
 
 
 def _has_messages(operator: LinearOperator) -> bool:
-    given = operator.specification()
-    forward = given[0] if isinstance(given, tuple) else given
-    return forward is not None and any(sender is not None for sender, _, _ in forward.movements)
+    programs = programs_of(operator)
+    return programs is not None and any(sender is not None for sender, _, _ in programs[0].movements)
 
 
 def _smallest(world: SimulatedWorld, subject: Subject, ranks: int) -> Parameters:
