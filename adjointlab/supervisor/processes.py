@@ -78,10 +78,7 @@ def _reap(spared: frozenset[int]) -> None:
 def _parents() -> list[tuple[int, int]]:
     """Every process of the machine with its parent."""
     if sys.platform != "linux":
-        listed = subprocess.run(
-            ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
-        ).stdout.split()
-        return list(zip(map(int, listed[::2]), map(int, listed[1::2]), strict=True))
+        return _listed_by_ps()
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -90,3 +87,14 @@ def _parents() -> list[tuple[int, int]]:
                 fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
                 found.append((int(entry.name), int(fields[1])))
     return found
+
+
+def _listed_by_ps() -> list[tuple[int, int]]:
+    command = ["ps", "-A", "-o", "pid=,ppid="]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as ps:
+        numbers = [int(number) for number in ps.communicate()[0].split()]
+    if ps.returncode:
+        raise subprocess.CalledProcessError(ps.returncode, command)
+    listed = zip(numbers[::2], numbers[1::2], strict=True)
+    # It lists itself as a child of this process, and has ended by now.
+    return [(process, parent) for process, parent in listed if process != ps.pid]

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from adjointlab.store import running_case
-from adjointlab.supervisor.processes import descendants
+from adjointlab.supervisor import processes
+from adjointlab.supervisor.processes import descendants, kill_descendants
 from tests import running
 from tests.running import SAMPLES, needs_mpi
 from tests.supervisor.jobs import ADJOINT, begun, left_in
@@ -138,3 +141,17 @@ def test_even_the_supervisors_own_death_leaves_no_process(tmp_path: Path) -> Non
     process.communicate(timeout=60)
 
     _until(lambda: not left_in(tmp_path))
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin"])
+def test_descendants_are_killed_however_the_processes_are_listed(
+    platform: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not (shutil.which("ps") if platform == "darwin" else Path("/proc/self/stat").exists()):
+        pytest.skip(f"processes are not listed here as they are on {platform}")
+    monkeypatch.setattr(processes, "sys", SimpleNamespace(platform=platform))
+    spared = frozenset(descendants())
+    with subprocess.Popen(["sleep", "10"]) as child:
+        assert child.pid in descendants()
+        assert kill_descendants(spared, within=5.0)
+    assert child.pid not in descendants()
