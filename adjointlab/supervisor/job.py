@@ -178,7 +178,7 @@ class Job:
             # Should the supervisor be killed, the launcher is told to end, and ends its ranks.
             preexec_fn=die_with_parent,
         )
-        stuck_reason, is_clear = "", True
+        stuck_reason = ""
         try:
             with selectors.DefaultSelector() as pipes:
                 for pipe, is_error in ((process.stdout, False), (process.stderr, True)):
@@ -189,16 +189,16 @@ class Job:
                 exit_code = process.poll()
                 if exit_code is None:
                     # First the launcher, for it alone can end ranks on other machines; then all that is left here.
-                    with suppress(ProcessLookupError):
+                    with suppress(PermissionError):  # by sudo it may be of another user
                         process.terminate()
                     self._pump_until(lambda: process.poll() is not None, pipes, _LAUNCHER_GRACE)
                     exit_code = process.poll()
-                is_clear = kill_descendants(self._unrelated)
+                kill_descendants(self._unrelated)
                 # Only now: as long as any of them lived, it held the pipes open. With a time limit nevertheless, since
                 # a process on this machine that is not a descendant may have been given them.
                 self._pump_until(lambda: not pipes.get_map(), pipes, 1.0)
         finally:
-            kill_descendants(self._unrelated)
+            unkillable = kill_descendants(self._unrelated)
             process.poll()
             self._memory.clear()
         ends = [rank.last_end for rank in self._ranks]
@@ -207,7 +207,6 @@ class Job:
             # The launcher's own code says nothing: it saw the wrappers' codes, which are 0 for orderly ends (rank.py).
             exit_code = max(end.status for end in ends if end is not None)
             self._output.release()
-        unkillable = 0 if is_clear else len(descendants())
         return JobEnd(exit_code, in_order, self._output.tail, stuck_reason, unkillable)
 
     def _watch(

@@ -48,23 +48,23 @@ def descendants(root: int | None = None) -> list[int]:
     return found
 
 
-def kill_descendants(spared: frozenset[int] = frozenset(), within: float = 10.0) -> bool:
-    """Kill every descendant of this process but those of `spared`; return True if none is left.
+def kill_descendants(spared: frozenset[int] = frozenset(), within: float = 10.0) -> int:
+    """Kill every descendant of this process but those of `spared`; return the number of those that are left.
 
     Again and again, because a process may start another between the listing and its end. One in an uninterruptible
-    system call (a network file system that does not answer) outlives even SIGKILL, so this gives up after `within`
-    seconds.
+    system call (a network file system that does not answer) outlives even SIGKILL, and one of another user (by sudo)
+    may not be sent it, so this gives up after `within` seconds.
     """
     started = time.monotonic()
     while left := [process for process in descendants() if process not in spared]:
         for process in left:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)
         _reap(spared)
         if time.monotonic() - started > within:
-            return False
+            break
         time.sleep(0.01)
-    return True
+    return len(left)
 
 
 def _reap(spared: frozenset[int]) -> None:

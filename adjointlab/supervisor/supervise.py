@@ -105,7 +105,7 @@ class _Supervisor:
             )
             end = job.run(command.patience, signals)
             if end.unkillable:
-                self._log(f"{end.unkillable} processes of the job could not be ended")
+                self._log(f"{counted(end.unkillable, 'process', 'processes')} of the job could not be ended")
             if signals.count:
                 output.release()
                 if signals.first != signal.SIGINT:  # which the command line reports itself

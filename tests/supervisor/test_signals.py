@@ -153,5 +153,22 @@ def test_descendants_are_killed_however_the_processes_are_listed(
     spared = frozenset(descendants())
     with subprocess.Popen(["sleep", "10"]) as child:
         assert child.pid in descendants()
-        assert kill_descendants(spared, within=5.0)
+        assert kill_descendants(spared, within=5.0) == 0
     assert child.pid not in descendants()
+
+
+def test_descendants_that_may_not_be_killed_are_counted_and_the_others_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def kill(process: int, number: int) -> None:
+        if process == refused.pid:
+            raise PermissionError
+        os.kill(process, number)
+
+    monkeypatch.setattr(processes, "os", SimpleNamespace(**vars(os) | {"kill": kill}))
+    spared = frozenset(descendants())
+    with subprocess.Popen(["sleep", "10"]) as refused, subprocess.Popen(["sleep", "10"]) as other:
+        assert kill_descendants(spared, within=0.1) == 1
+        assert refused.pid in descendants()
+        assert other.pid not in descendants()
+        refused.kill()
