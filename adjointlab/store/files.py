@@ -89,8 +89,10 @@ def working_directory(path: Path) -> Iterator[None]:
                 os.chdir(before)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, mode: int | None = None) -> None:
     """Write `data` to `path`, a file of the lab's own, in place of the file that is there.
+
+    Its permissions are `mode`, or else those that the umask leaves.
 
     The data go into a temporary file beside `path`, because a rename is atomic within one file system only, and that file is
     renamed. So whenever the process is killed, `path` holds either the old content or the new. The file is not synchronised to
@@ -103,7 +105,11 @@ def write_atomically(path: Path, data: bytes) -> None:
     # Not tempfile: its files can be read by their owner only, whatever the umask says.
     temporary = path.with_name(f".{os.getpid()}-{secrets.token_hex(8)}")
     try:
-        with temporary.open("xb") as file:
+        # Never more than `mode`, not even for a moment: a private file is one before there is anything in it.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(os.open(temporary, flags, 0o666 if mode is None else mode), "wb") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)  # the umask has taken some of it away
             file.write(data)
         os.replace(temporary, path)
     except BaseException:
@@ -124,14 +130,9 @@ def overwrite(path: Path, data: bytes) -> None:
             return
     target = Path(os.path.realpath(path))
     if _is_file_or_nothing(path, follow=True):
-        try:
+        with suppress(PermissionError):  # a file that may be written in a folder that may not
             mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
-            write_atomically(target, data)
-        except PermissionError:  # a file that may be written in a folder that may not
-            pass
-        else:
-            if mode is not None:
-                target.chmod(mode)
+            write_atomically(target, data, mode)
             return
     # Not `target`: behind /dev/stdout and /dev/fd there may be a pipe, which has no path.
     with path.open("wb") as file:

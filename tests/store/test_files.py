@@ -146,10 +146,27 @@ def test_results_go_through_a_link_and_keep_the_permissions(tmp_path: Path) -> N
     assert (tmp_path / "new").read_bytes() == b"text"
 
 
+def test_results_in_a_private_file_are_private_at_every_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, replace, modes = tmp_path / "file", os.replace, list[int]()
+    path.touch(0o600)
+
+    def seen(source: Path, target: Path) -> None:
+        modes.append(mode_of(source))
+        replace(source, target)
+        modes.append(mode_of(target))
+
+    monkeypatch.setattr(os, "replace", seen)
+    files.overwrite(path, b"text")
+    assert modes == [0o600, 0o600]
+    assert path.read_bytes() == b"text"
+
+
 def test_a_file_in_a_folder_that_may_not_be_written_is_written_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(path: Path, data: bytes) -> None:
+    def refused(path: Path, data: bytes, mode: int) -> None:
         raise PermissionError
 
     path = tmp_path / "file"
