@@ -29,7 +29,7 @@ from adjointlab.checks.verdict import Status
 from adjointlab.exit_codes import ExitCode
 from adjointlab.quantities import counted
 from adjointlab.store import running_case
-from adjointlab.store.files import in_folder
+from adjointlab.store.files import in_folder, read_file, write_atomically
 from adjointlab.store.job_log import Death, JobLog, check_id_of
 from adjointlab.store.reproducer import BadReproducer, keep_interrupted, read, write_case
 from adjointlab.supervisor.exit_report import ExitReport, exit_report
@@ -73,8 +73,8 @@ def supervise(command: SupervisedCommand, log: Log) -> int:
         with StopSignals() as signals:
             return supervisor.run(signals)
     finally:
-        supervisor.store_unshrunk_cases()
-        _remove(folder)
+        if supervisor.store_unshrunk_cases():
+            _remove(folder)
 
 
 class _Supervisor:
@@ -286,15 +286,29 @@ class _Supervisor:
             return None
         return lambda: job_log.outcome(check_id) is not None
 
-    def store_unshrunk_cases(self) -> None:
-        """Move the cases of crashes that no later job has shrunk and stored to the folder of failures."""
-        for death in self._job_log.deaths:
-            if death.reproducer and death.folder and self._job_log.outcome(death.check_id) is None:
-                source = Path(death.reproducer)
-                target = Path(death.folder) / source.name
-                if not target.exists():
-                    in_folder(target, partial(source.replace, target))
-                    self._log(f"  {death.check_id}: not made smaller; {target}")
+    def store_unshrunk_cases(self) -> bool:
+        """Copy the cases of crashes that no later job has shrunk and stored to the folder of failures; return True if all could be."""
+        stored = [
+            self._store_case(death)
+            for death in self._job_log.deaths
+            if death.reproducer and death.folder and self._job_log.outcome(death.check_id) is None
+        ]
+        return all(stored)
+
+    def _store_case(self, death: Death) -> bool:
+        """Copy the case of a crash to the folder of failures, if it is not there yet; return False if it cannot be copied."""
+        source = Path(death.reproducer)
+        target = Path(death.folder) / source.name
+        try:
+            if not target.exists():
+                # Not renamed: the folders may lie in different file systems.
+                in_folder(target, partial(write_atomically, target, read_file(source)))
+                self._log(f"  {death.check_id}: not made smaller; {target}")
+        except OSError as error:
+            problem = f"{source} cannot be copied to {target}: {error.strerror or error}"
+            self._log(f"  {death.check_id}: not made smaller; {problem}")
+            return False
+        return True
 
 
 def _name(death: Death) -> str:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
+import pytest
+
+from adjointlab.store.job_log import Death, JobLog
+from adjointlab.supervisor.supervise import SupervisedCommand, _Supervisor
 from tests.supervisor.jobs import ADJOINT, FAULTS, kinds, left_in, stored, supervised
 
 
@@ -50,3 +56,44 @@ def test_a_job_that_is_stuck_is_ended_and_its_stacks_are_shown(tmp_path: Path) -
     assert kinds(tmp_path) == {"Sleeps": "the job got stuck"}
     assert "operators.py" in ended.stderr.partition("stack")[2]
     assert left_in(tmp_path) == []
+
+
+def died_at(path: Path, failures: Path) -> tuple[_Supervisor, list[str]]:
+    """A supervisor, with its log, of a job that has died at the case in `path`, which belongs in the folder `failures`."""
+    command = SupervisedCommand(("true",), 1, None, 60.0, 60.0, 1, path.parent)
+    lines = list[str]()
+    job_log = JobLog(path.parent)
+    supervisor = _Supervisor(command, job_log, lines.append)
+    job_log.record_death(Death("died", check_id="subject", reproducer=str(path), folder=str(failures)))
+    return supervisor, lines
+
+
+def test_a_case_is_stored_in_a_folder_of_another_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = os.replace
+
+    def within_one_folder(source: Path, target: Path) -> None:
+        if source.parent != target.parent:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", within_one_folder)
+    case, failures = tmp_path / "case.json", tmp_path / "failures"
+    case.write_bytes(b"{}")
+    supervisor, lines = died_at(case, failures)
+    assert supervisor.store_unshrunk_cases()
+    assert (failures / "case.json").read_bytes() == b"{}"
+    assert lines == [f"  subject: not made smaller; {failures / 'case.json'}"]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_case_that_cannot_be_stored_is_left_where_it_is_and_named(tmp_path: Path, is_there: bool) -> None:
+    case, failures = tmp_path / "case.json", tmp_path / "failures"
+    if is_there:
+        case.write_bytes(b"{}")
+        failures.touch()
+    supervisor, lines = died_at(case, failures)
+    assert not supervisor.store_unshrunk_cases()
+    assert case.exists() == is_there
+    assert str(case) in lines[0]
