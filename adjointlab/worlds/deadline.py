@@ -6,9 +6,10 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Final
 
+from adjointlab.worlds.forks import forks_cut_off
 from adjointlab.worlds.process import ENDING
 
 __all__ = ["Deadline"]
@@ -31,6 +32,7 @@ class Deadline:
         self._before_end, self._seconds = before_end, seconds
         self._number = 0
         self._is_over = threading.Event()
+        self._until_exit = ExitStack()
         self._outer = self._read = self._write = -1
 
     def __enter__(self) -> Deadline:
@@ -38,11 +40,12 @@ class Deadline:
             self._read, self._write = os.pipe()
             os.set_blocking(self._write, False)
             self._outer = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-            os.register_at_fork(after_in_child=self._forget)
+            self._until_exit.enter_context(forks_cut_off(self._forget))
             threading.Thread(target=self._watch, name="adjointlab deadline", daemon=True).start()
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._until_exit.close()
         if self._write < 0:
             return
         self._is_over.set()

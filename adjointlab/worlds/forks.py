@@ -30,7 +30,7 @@ class _AtFork:
 
 @contextmanager
 def forks_cut_off(cut_off: Callable[[], None]) -> Iterator[None]:
-    """Context in which a child that is forked calls `cut_off`, which makes its communicators and open requests refuse every call.
+    """Context in which a child that is forked calls `cut_off`, to refuse or forget what it shares with its parent.
 
     A child has the connections of its parent but none of its threads. What it sent would come in its parent's place, and what
     it received the parent would wait for.

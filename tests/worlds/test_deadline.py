@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import time
+import weakref
 
 import pytest
 
@@ -82,6 +84,17 @@ for context in (Interrupts, RepeatedInterrupt):
 
 def test_a_signal_to_a_fork_ends_the_fork_alone() -> None:
     assert subprocess.run([sys.executable, "-c", FORKS], cwd=ROOT, timeout=60, check=False).returncode == 0
+
+
+def test_a_context_that_is_left_is_forgotten() -> None:
+    with Deadline() as deadline:
+        known = weakref.ref(deadline)
+    del deadline
+    until = time.monotonic() + 5.0
+    while known() is not None and time.monotonic() < until:  # its thread may still be ending
+        gc.collect()
+        time.sleep(0.01)
+    assert known() is None
 
 
 def test_user_code_that_closes_its_files_does_no_harm() -> None:
