@@ -360,7 +360,8 @@ def _locked(path: Path) -> bool:
     except OSError:
         return False
     try:
-        # Not flock: a fork would hold that lock too. The file is never closed.
+        # Not flock, as running_case has it: a fork would hold that lock too, and user code may fork at any time. This lock goes
+        # when the process closes any descriptor of the file. So it is never closed, nor opened again: _command asks for its size.
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EAGAIN):

@@ -278,6 +278,7 @@ def _locked(path: Path) -> int | None:
 def _lock(file: int) -> int | None:
     """Lock an open file, or close it and return `None`."""
     try:
+        # Not lockf, as job_log has it: this process would lose the lock whenever it has read a record, and closes it.
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(file).st_nlink:
             return file
