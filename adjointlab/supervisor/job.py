@@ -175,7 +175,8 @@ class Job:
             # A terminal sends Ctrl-C to its whole foreground group. The supervisor is to be the one that gets it: a
             # launcher would kill ranks that are just storing a failure.
             start_new_session=True,
-            # Should the supervisor be killed, the launcher is told to end, and ends its ranks.
+            # Should the supervisor be killed, the launcher is told to end, and ends its ranks. (Python in a child of a process
+            # with threads may wait for a lock for ever. The one other thread here, a Deadline's, waits in a read and has none.)
             preexec_fn=die_with_parent,
         )
         stuck_reason = ""

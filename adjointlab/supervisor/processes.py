@@ -22,17 +22,21 @@ __all__ = ["adopt_orphans", "descendants", "die_with_parent", "kill_descendants"
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
+if sys.platform == "linux":
+    # Not loaded by die_with_parent, in a child: another thread may have held a lock of the loader when it was forked.
+    _prctl = ctypes.CDLL(None).prctl
+
 
 def adopt_orphans() -> None:
     """From now on, make a descendant whose parent dies a child of this process (on Linux)."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent() -> None:
     """To be called in a child: have it sent SIGTERM when this process dies, even by SIGKILL (on Linux)."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def descendants(root: int | None = None) -> list[int]:
