@@ -67,6 +67,8 @@ def _communicator(comm: Communicator, ranks: list[int], name: str) -> Communicat
     ranks that make groups in different order wait for each other as they would there.
     """
     group = comm.Get_group().Incl(ranks)
+    # The hash of a name may be the tag of another group too: not every MPI takes one above 0x7FFF. Creations are matched by ranks
+    # and tag, so that can confuse groups of the same ranks alone, and only where these make them in different order.
     tag = int(name) if name.isdigit() else zlib.crc32(name.encode()) & 0x7FFF
     with called_as(CallLabel("new_group", (("ranks", list(ranks)), ("name", repr(name))))):
         made = comm.Create_group(group, tag)
