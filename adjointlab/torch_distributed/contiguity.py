@@ -6,7 +6,7 @@ for nccl refuses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from adjointlab.worlds.call_sites import call_site
@@ -45,9 +45,8 @@ def check_contiguous(
 
     `argument` is what they are for `call`. With `is_refused` gloo raises an error too; otherwise it may be wrong in silence.
     """
-    for index, tensor in enumerate(tensors):
-        if _is_strided(tensor) and not tensor.is_contiguous():
-            name = argument if len(tensors) == 1 else f"{argument}[{index}]"
+    for name, tensor in _named(argument, tensors):
+        if not tensor.is_contiguous():
             raise _problem(call, name, "is not contiguous", tensor, _REFUSED if is_refused else _SILENT)
 
 
@@ -56,28 +55,38 @@ def check_in_order_of(call: str, argument: str, parts: Sequence[torch.Tensor], o
 
     gloo copies parts to dense memory in their own order, and the result as it lies. So parts may have gaps, and `output` may not.
     """
-    if any(part.shape != output.shape for part in parts):  # refused by gloo
+    if _have_shape_of(output, parts):
+        _check_layouts(call, argument, parts, output, _dense)
+    else:
         _check_row_major(call, argument, parts)
         check_contiguous(call, "output", [output])
-        return
-    check_dense(call, output, "output")
-    wanted = _strides_and_sizes(output)
-    for index, part in enumerate(parts):
-        if _is_strided(part) and part.numel() and _dense(part) != wanted:
-            name = argument if len(parts) == 1 else f"{argument}[{index}]"
-            raise _problem(call, name, _not_in_order(output), part, _SILENT)
 
 
 def check_laid_out_as(call: str, argument: str, parts: Sequence[torch.Tensor], output: torch.Tensor) -> None:
     """Raise :class:`NotContiguous` unless each part and `output` have equal strides, without gaps: gloo copies memory as it lies."""
-    if any(part.shape != output.shape for part in parts):  # refused by gloo
+    if _have_shape_of(output, parts):
+        _check_layouts(call, argument, parts, output, _strides_and_sizes)
+    else:
         check_contiguous(call, argument, parts)
         check_contiguous(call, "output", [output])
-        return
+
+
+def _have_shape_of(output: torch.Tensor, parts: Sequence[torch.Tensor]) -> bool:
+    """Return False for parts that gloo refuses because of their shapes."""
+    return all(part.shape == output.shape for part in parts)
+
+
+def _check_layouts(
+    call: str,
+    argument: str,
+    parts: Sequence[torch.Tensor],
+    output: torch.Tensor,
+    layout: Callable[[torch.Tensor], object],
+) -> None:
+    """Raise :class:`NotContiguous` unless `output` is dense and the `layout` of each part is that of `output`."""
     check_dense(call, output, "output")
-    for index, part in enumerate(parts):
-        if _is_strided(part) and part.numel() and _strides_and_sizes(part) != _strides_and_sizes(output):
-            name = argument if len(parts) == 1 else f"{argument}[{index}]"
+    for name, part in _named(argument, parts):
+        if layout(part) != _strides_and_sizes(output):
             raise _problem(call, name, _not_in_order(output), part, _SILENT)
 
 
@@ -102,13 +111,10 @@ def _dense(tensor: torch.Tensor) -> list[tuple[int, int]] | None:
 
 def _check_row_major(call: str, argument: str, tensors: Sequence[torch.Tensor]) -> None:
     """Raise :class:`NotContiguous` unless the elements of every one of `tensors` lie in row-major order, with gaps or without."""
-    for index, tensor in enumerate(tensors):
-        if not _is_strided(tensor) or not tensor.numel():
-            continue
+    for name, tensor in _named(argument, tensors):
         least = 1
         for stride, size in reversed(_strides_and_sizes(tensor)):
             if stride < least:
-                name = argument if len(tensors) == 1 else f"{argument}[{index}]"
                 raise _problem(call, name, "is not in row-major order", tensor, _SILENT)
             least = stride * size
 
@@ -142,6 +148,13 @@ def layout_of(tensor: torch.Tensor) -> tuple[tuple[str, object], ...]:
     if not _is_strided(tensor) or tensor.is_contiguous():
         return ()
     return (("strides", tuple(stride for stride, _ in _strides_and_sizes(tensor))),)
+
+
+def _named(argument: str, tensors: Sequence[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Each of `tensors` that lies in memory in some order, with its name in a message; empty ones lie in none."""
+    for index, tensor in enumerate(tensors):
+        if _is_strided(tensor) and tensor.numel():
+            yield argument if len(tensors) == 1 else f"{argument}[{index}]", tensor
 
 
 def _is_strided(tensor: torch.Tensor) -> bool:
