@@ -172,7 +172,7 @@ def rings(adjoint: Any, forward: Any = shifted) -> Subject:
 
 
 def found(world: al.SimulatedWorld, subject: Subject, memory: str) -> dict[str, str]:
-    budget = Budget(cases=10, seed=1, shrinking=1)
+    budget = Budget(cases=6, seed=1, shrinking=0.5)
     placed = replace(subject, arrays=(memory,))
     verdicts = {check: investigate(world, placed, check, budget).verdict for check in checks_of(placed)}
     return {check: str(verdict) for check, verdict in verdicts.items() if not verdict.is_coherent}

@@ -89,10 +89,12 @@ class ScaledTogetherInTraining(ScaledTogether):
 
 
 def test_modules_are_put_into_evaluation_mode_in_some_cases() -> None:
-    options: Any = dict(data_parallel="sum", cases=20)
-    al.check_parallel(Scaled, lambda module, mesh: ScaledTogether(), EXAMPLE, **options)
+    options: Any = dict(data_parallel="sum", mesh=(2,))
+    al.check_parallel(Scaled, lambda module, mesh: ScaledTogether(), EXAMPLE, cases=6, **options)
     with pytest.raises(AssertionError, match="'evaluated': True"):
-        al.check_parallel(Scaled, lambda module, mesh: ScaledTogetherInTraining(), EXAMPLE, **options)
+        al.check_parallel(
+            Scaled, lambda module, mesh: ScaledTogetherInTraining(), EXAMPLE, cases=20, **options
+        )
 
 
 class ForTraining(nn.Module):
@@ -126,12 +128,16 @@ class ForTraining(nn.Module):
 def test_a_module_that_has_other_outputs_in_evaluation_mode_keeps_the_mode_in_which_it_is_made(
     otherwise: str,
 ) -> None:
+    def evaluated(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(4, 3), evaluated=True)
+
     al.check_parallel(
         lambda: ForTraining(otherwise),
         lambda module, mesh: fully_shard(module, mesh=mesh),
-        EXAMPLE,
+        evaluated,
         data_parallel="mean",
-        cases=12,
+        mesh=(2,),
+        cases=3,
     )
 
 
@@ -161,7 +167,7 @@ def test_passes_run_in_the_context_that_is_given() -> None:
         module.factor = 2
         with_a_sharded_head(module, mesh)
 
-    inputs, options = (EXAMPLE, torch.tensor([0, 7, 3, 2])), dict[str, Any](mesh=(2,), cases=6)
+    inputs, options = (EXAMPLE, torch.tensor([0, 7, 3, 2])), dict[str, Any](mesh=(2,), cases=3)
     al.check_parallel(Loss, with_a_sharded_head, inputs, context=loss_parallel, **options)
     with pytest.raises(AssertionError, match="outputs are not the sequential ones"):
         al.check_parallel(Loss, doubled, inputs, context=loss_parallel, **options)
@@ -190,9 +196,9 @@ def test_modules_that_differentiate_in_their_forward_pass_always_have_a_graph() 
     def wrong(module: Any, mesh: Any) -> None:
         module.factor = 2
 
-    al.check_parallel(Forces, lambda module, mesh: None, EXAMPLE, cases=12)
+    al.check_parallel(Forces, lambda module, mesh: None, EXAMPLE, mesh=(2,), cases=8)
     with pytest.raises(AssertionError, match="outputs are not the sequential ones"):
-        al.check_parallel(Forces, wrong, EXAMPLE, cases=12)
+        al.check_parallel(Forces, wrong, EXAMPLE, mesh=(2,), cases=3)
 
 
 class WithPenalty(nn.Module):
@@ -215,9 +221,9 @@ def test_outputs_that_are_there_with_a_graph_alone_are_compared() -> None:
     def wrong(module: Any, mesh: Any) -> None:
         module.factor = 2
 
-    al.check_parallel(WithPenalty, lambda module, mesh: None, EXAMPLE, cases=12)
+    al.check_parallel(WithPenalty, lambda module, mesh: None, EXAMPLE, mesh=(2,), cases=8)
     with pytest.raises(AssertionError, match="outputs are not the sequential ones"):
-        al.check_parallel(WithPenalty, wrong, EXAMPLE, cases=12)
+        al.check_parallel(WithPenalty, wrong, EXAMPLE, mesh=(2,), cases=12)
 
 
 def test_a_difference_in_gradients_says_what_required_none() -> None:
