@@ -78,8 +78,7 @@ class HaloPhases:
                     unpacked.append((y[index], cells))
                 # Later phases count the sources as the plan does. A box that was received into y is a view of y.
                 sources += message.boxes
-            if unpacked:
-                arrays.copy_all(unpacked)
+            arrays.copy_all(unpacked)
 
     def adjoint(
         self, y: Array, x: Array, batch: tuple[int, ...], meanwhile: Callable[[], None] | None = None
@@ -98,8 +97,7 @@ class HaloPhases:
             returned.append(messages)
             for message in messages:
                 sources += message.boxes
-        if to_pack:
-            arrays.copy_all(to_pack)
+        arrays.copy_all(to_pack)
         if not phases and meanwhile is not None:
             meanwhile()
         for number, (links, messages) in enumerate(zip(reversed(phases), reversed(returned), strict=True)):
@@ -217,8 +215,7 @@ def _packed(links: Sequence[_LinkBuffers], sources: Sequence[Array]) -> list[_Me
             message = link.sent
             to_pack += [(cells, sources[source][index]) for cells, source, index in message.pieces]
         messages.append(message)
-    if to_pack:
-        arrays.copy_all(to_pack)
+    arrays.copy_all(to_pack)
     return messages
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from adjointlab import MPI
 from adjointlab.core import arrays, transport
@@ -50,6 +50,9 @@ __all__ = ["Repartition", "repartition_programs"]
 
 _TAG = 0
 """Of every message. Callers may send messages of their own on the same communicator with any other tag."""
+
+_Pair: TypeAlias = tuple[Array, Array]
+"""A target and the source that is copied or added into it."""
 
 
 class Repartition(LinearOperator):
@@ -241,38 +244,43 @@ class _Exchange:
         # Before any receive is posted, as memory that MPI receives into must not be touched.
         for index in self._cleared:
             arrays.clear(total[index])
-        # All receives are posted before the first send, so no message waits in a buffer of the MPI library for long.
         comm = transport.over(self.comm, array)
+        # All receives are posted before the first send, so no message waits in a buffer of the MPI library for long.
+        requests, to_copy, to_add = self._receive(comm, total, array, batch)
+        for together in transport.packed_together(self._sent, array):
+            requests += self._send(comm, together, array, batch)
+        # While the messages are on their way.
+        arrays.copy_all([(total[at], array[held]) for _, at, held in self._copied if held is not None])
+        if requests:
+            MPI.Request.Waitall(requests)
+        arrays.copy_all(to_copy)
+        arrays.add_all(to_add)  # after all copies: a box is added to what they left
+        if self._widens:
+            arrays.copy_into(result, total)
+
+    def _receive(
+        self, comm: Communicator, total: Array, array: Array, batch: tuple[int, ...]
+    ) -> tuple[list[Request], list[_Pair], list[_Pair]]:
+        """Post the receives; return them, and what is to be copied and added into `total` once they are complete."""
         requests: list[Request] = []
-        to_copy: list[tuple[ViewIndex, Array]] = []
+        to_copy: list[_Pair] = []
+        to_add: list[_Pair] = []
         for source, in_result, in_argument in self._copied:
             if in_argument is None:
-                view = total[in_result]
-                if self._widens or not arrays.is_row_major(view):
-                    view = self._buffer(True, source, view, array, batch)
-                    to_copy.append((in_result, view))
+                view = box = total[in_result]
+                if self._widens or not arrays.is_row_major(box):
+                    view = self._buffer(True, source, box, array, batch)
+                    to_copy.append((box, view))
                 requests.append(comm.Irecv(arrays.message(view), source=source, tag=_TAG))
-        to_add: list[tuple[ViewIndex, Array]] = []
         for source, in_result, in_argument in self._added:
+            box = total[in_result]
             if in_argument is None:
-                view = self._buffer(True, source, total[in_result], array, batch)
+                view = self._buffer(True, source, box, array, batch)
                 requests.append(comm.Irecv(arrays.message(view), source=source, tag=_TAG))
             else:
                 view = array[in_argument]
-            to_add.append((in_result, view))
-        for together in transport.packed_together(self._sent, array):
-            requests += self._send(comm, together, array, batch)
-        own = [(total[at], array[held]) for _, at, held in self._copied if held is not None]
-        if own:
-            arrays.copy_all(own)  # while the messages are on their way
-        if requests:
-            MPI.Request.Waitall(requests)
-        if to_copy:
-            arrays.copy_all([(total[index], view) for index, view in to_copy])
-        if to_add:  # after all copies: a box is added to what they left
-            arrays.add_all([(total[index], view) for index, view in to_add])
-        if self._widens:
-            arrays.copy_into(result, total)
+            to_add.append((box, view))
+        return requests, to_copy, to_add
 
     def _send(
         self,
@@ -290,8 +298,7 @@ class _Exchange:
                 to_pack.append((packed, view))
                 view = packed
             messages.append((target, view))
-        if to_pack:
-            arrays.copy_all(to_pack)
+        arrays.copy_all(to_pack)
         return [comm.Isend(arrays.message(view), dest=target, tag=_TAG) for target, view in messages]
 
     def _buffer(
