@@ -49,7 +49,7 @@ from adjointlab.core.operator import (
 )
 from adjointlab.core.program import Program
 from adjointlab.core.space import Space, Tensor
-from adjointlab.core.vectors import THIRDS, Draw, local_values
+from adjointlab.core.vectors import SMALL_INTEGERS, THIRDS, Draw, local_values
 from adjointlab.typing import Array, Communicator, NumpyArray
 from adjointlab.worlds.backward import BackwardPass
 
@@ -73,7 +73,7 @@ __all__ = [
 T = TypeVar("T")
 
 SUBNORMAL, INFINITE = "subnormal", "infinite"
-INPUT_VALUES = ("integers", THIRDS, "negative", "equal", "large", "tiny", SUBNORMAL, INFINITE)
+INPUT_VALUES = (SMALL_INTEGERS, THIRDS, "negative", "equal", "large", "tiny", SUBNORMAL, INFINITE)
 """Kinds of values of a layer's inputs: small integers; those divided by three, which need all digits of their type, with parameters and
 cotangents that do; integers below zero alone, or one for all elements of a tensor; or small integers times a large or a tiny power of two,
 or times the smallest subnormal number; or small integers of which the largest are infinite."""
@@ -230,7 +230,7 @@ class CheckContext:
         setting: InputSetting,
         comm: Communicator,
         reference: Callable[..., Any] | None = None,
-        values: str = INPUT_VALUES[0],
+        values: str = SMALL_INTEGERS,
         needs_run: bool = False,
         same_on: int | None = None,
         alone: Callable[[], AbstractContextManager[object]] = nullcontext,

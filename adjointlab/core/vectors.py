@@ -31,6 +31,7 @@ from adjointlab.core.splitmix import mixed, with_key, without_key
 from adjointlab.typing import Array, NumpyArray
 
 __all__ = [
+    "SMALL_INTEGERS",
     "THIRDS",
     "VALUES",
     "ZERO",
@@ -47,9 +48,10 @@ __all__ = [
 Role = Literal["primal", "dual"]
 """Values are an argument of an operator, or a cotangent."""
 
+SMALL_INTEGERS = "integers"
 THIRDS = "thirds"
 
-VALUES = ("integers", "fractions", "negative", "equal", THIRDS)
+VALUES = (SMALL_INTEGERS, "fractions", "negative", "equal", THIRDS)
 """Kinds of values that are not drawn from the whole significand: any integers up to the bound, those with 12 bits more, integers below
 zero alone, one integer for all elements of a tensor, and integers divided by three. Tensors of an integer type have any integers in all
 of them."""
@@ -79,7 +81,7 @@ class Draw:
     role: Role
     bound: int = 0
     exponent: int = 0
-    values: str = VALUES[0]
+    values: str = SMALL_INTEGERS
     beyond: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:

@@ -27,6 +27,7 @@ from adjointlab.core.kept_strategies import choices, integers
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space, Tensor
+from adjointlab.core.vectors import SMALL_INTEGERS
 from adjointlab.engine.adapters import Parameters
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.options import RANKS
@@ -36,8 +37,11 @@ from adjointlab.worlds.schedule import Schedule, schedules_from
 __all__ = ["SEED_PERIOD", "Case", "Data", "cases", "from_data", "to_data"]
 
 
-SEED_PERIOD: Final = 240
-"""A multiple of all by which a case derives something else from its seed, the key of its values (memory fills, plans of passes)."""
+SEED_PERIOD: Final = 3840
+"""Added to a seed, it changes the values and nothing else that a case derives from its seed: fills of memory, powers of two, plans of passes."""
+
+_PERIOD_OF_OPERATORS: Final = 240
+"""The same of cases of operators, which have no plans of passes."""
 
 _LEGAL_VALUES: Final = (*INPUT_VALUES, FRACTIONS)
 
@@ -61,7 +65,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     setting: InputSetting
     schedule: int
     schedules: tuple[Schedule, ...] = ()
-    values: str = INPUT_VALUES[0]
+    values: str = SMALL_INTEGERS
     same_on: int | None = None
 
     def __post_init__(self) -> None:
@@ -129,12 +133,12 @@ def cases(
     memory = draw(choices(_memory_orders(subject.orders)))
     seed, schedule = draw(integers(0, 2**31 - 1)), draw(integers(0, 2**16 - 1))
     several = schedules_from(schedule, schedules) if schedules > 1 else ()
-    values = INPUT_VALUES[0]
+    values = SMALL_INTEGERS
     if subject.is_layer and check_named(check).varies_values:
         values = draw(choices(_VALUES))
     # Whether all ranks have these orders is told by a bit of the seed that nothing else of an operator's case is made of, and that
     # shrinks to 0. Not of torch, whose `clone` keeps an order that its collectives then take as it is: that is right as long as all ranks do alike, and common.
-    if count > 1 and library == "numpy" and seed // SEED_PERIOD % 2:
+    if count > 1 and library == "numpy" and seed // _PERIOD_OF_OPERATORS % 2:
         memory = (mixed(memory[0]), mixed(memory[1]))
     setting = InputSetting(seed, library, *memory)
     return Case(subject.name, check, count, parameters, setting, schedule, several, values)
@@ -161,8 +165,8 @@ _DATA: Final = frozenset({int, float, str, bool, type(None), Layout, Partition, 
 _OFTEN = range(2, 5)
 """The numbers of ranks that are drawn more often than others."""
 
-_VALUES = (INPUT_VALUES[0],) * (len(INPUT_VALUES) - 2) + INPUT_VALUES
-"""Small integers come half of the time, and first."""
+_VALUES = (SMALL_INTEGERS,) * (len(INPUT_VALUES) - 2) + INPUT_VALUES
+"""Small integers come half of the time, and first: n - 2 times beside the n kinds, of which they are one."""
 
 
 @cache

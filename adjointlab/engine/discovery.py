@@ -75,7 +75,7 @@ def find(references: Sequence[str]) -> list[Found]:
 
 
 def find_and_note(references: Sequence[str]) -> tuple[list[Found], list[str]]:
-    """:func:`find`, and lines on what is not among those found, of the modules asked for: subjects without a name, and :data:`UNAVAILABLE`."""
+    """As :func:`find`; also a note on each subject of the modules asked for that no variable names, and what :data:`UNAVAILABLE` says there."""
     modules: list[ModuleType] = []
     with declarations() as declared, few_collections():
         found = _find_all(references, modules)

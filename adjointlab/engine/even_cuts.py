@@ -86,7 +86,7 @@ def _is_uneven(layout: Layout, dim: int) -> bool:
 
 
 def _even_side(side: int, parts: Collection[int], *, longer: bool) -> int:
-    """The least side, and none below `side`, that each of these numbers of parts divides, with two elements a part; or the next."""
+    """The smallest side from `side` on that every number of `parts` divides, with two elements a part at least; if `longer`, the next such."""
     multiple = math.lcm(*parts)
     least = max(side, 2 * max(parts))
     return multiple * (math.ceil(least / multiple) + longer)

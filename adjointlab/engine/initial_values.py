@@ -37,7 +37,7 @@ def give_initial_values(module: torch.nn.Module) -> dict[str, NumpyArray] | None
     import torch
 
     owned = dict(module.named_parameters())
-    if not all(_can_be_given(held) for held in owned.values()):
+    if not all(map(_can_be_given, owned.values())):
         return None
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

@@ -123,7 +123,7 @@ class _Retries:
         made = [other for cuts in Cuts if (other := with_cuts(self.case, spaces, cuts)) is not None]
         if not made:
             return
-        even, longer, moved, with_empty = made
+        even, longer, moved, with_empty = made  # a case has all kinds of cuts or none
         of_even = self._spaces(even)
         if not of_even or has_uneven_cuts(of_even):
             return

@@ -65,7 +65,7 @@ def without_logs_of_shapes() -> Iterator[None]:
 
 
 def size(case: Case) -> tuple[int, ...]:
-    """Return numbers none of which is greater in a case that counts as smaller: ranks, uneven cuts, workers, sides and integers."""
+    """Return the sizes of a case: ranks, uneven cuts, workers, sides and integers. A case is smaller than another if none of its is larger."""
     values = list(_leaves(dict(case.parameters)))
     layouts = [value for value in values if isinstance(value, Layout)]
     partitions = [value for value in values if isinstance(value, Partition)]

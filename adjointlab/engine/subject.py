@@ -155,7 +155,7 @@ class Subject:
         return _parameters(self, ranks)
 
     def ranks_up_to(self, most: int) -> tuple[int, ...]:
-        """The numbers of ranks to draw where there are at most so many, in order; that many if it wants more."""
+        """The numbers of ranks to draw where there are at most `most`, in order; if all that it asks for are larger, `most` itself."""
         if self.ranks:
             return tuple(sorted(count for count in self.ranks if count <= most)) or (most,)
         powers = (2**power for power in range(most.bit_length()))

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from adjointlab.checks.check import Spaces
-from adjointlab.checks.context import INPUT_VALUES, InputSetting
+from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
+from adjointlab.core.vectors import SMALL_INTEGERS
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult
 from adjointlab.quantities import counted
@@ -105,7 +106,7 @@ def _case_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
         yield from _arguments_beside(result.case, result.spaces)
     if memory := _memory(result.case.setting):
         yield "memory", memory
-    if result.case.values != INPUT_VALUES[0]:
+    if result.case.values != SMALL_INTEGERS:
         yield "values", result.case.values
     if result.case.schedules:
         yield "schedule", "; ".join(map(str, result.case.schedules))

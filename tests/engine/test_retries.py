@@ -12,12 +12,15 @@ import pytest
 from msgspec import structs
 
 import adjointlab as al
+from adjointlab.checks.adjoint import _NEAR, _SIZES
 from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.context import FRACTIONS, InputSetting
 from adjointlab.checks.evidence import Evidence, Place
+from adjointlab.checks.fresh_memory import FILLS
 from adjointlab.checks.hints import FaultKind, Hint
+from adjointlab.checks.layers.passes import PassPlan
 from adjointlab.checks.verdict import Verdict, coherent, incoherent, unjudged
-from adjointlab.engine.case import Case
+from adjointlab.engine.case import SEED_PERIOD, Case
 from adjointlab.engine.failed_runs import NO_RETURN
 from adjointlab.engine.interleavings import DEPENDS
 from adjointlab.engine.retries import _Retries, with_hints_of_retries
@@ -52,8 +55,8 @@ class Scripted(_Retries):
 
 def key(case: Case) -> int:
     """The number of the key, from 0."""
-    assert (case.setting.seed - SEED) % 240 == 0
-    return (case.setting.seed - SEED) // 240 - 1
+    assert (case.setting.seed - SEED) % SEED_PERIOD == 0
+    return (case.setting.seed - SEED) // SEED_PERIOD - 1
 
 
 def scripted(verdicts: Sequence[Verdict | None], case: Case = CASE, *, is_layer: bool = False) -> Scripted:
@@ -471,3 +474,12 @@ def test_retries_begin_until_so_many_seconds_of_processor_time_have_passed(
                 begin()
         else:
             assert not begin() or begin() == WRONG
+
+
+@pytest.mark.parametrize("seed", [0, 7, 239, 767, 3839, 2**31 - 1])
+def test_other_values_leave_all_else_that_a_seed_decides(seed: int) -> None:
+    other = seed + SEED_PERIOD
+    assert PassPlan.of(other, backward=True) == PassPlan.of(seed, backward=True)
+    # Fills of memory, the field of scalars, directions of derivatives; the exponents of the two vectors, near and far.
+    for divisor, number in ((1, len(FILLS)), (1, len(_NEAR)), (len(_NEAR), len(_NEAR)), (16, len(_SIZES))):
+        assert (other // divisor - seed // divisor) % number == 0

@@ -28,7 +28,7 @@ from adjointlab.core.layer import Layer, elementwise, outputs_of, prepared, unde
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import NotInSpace, ParameterNotInSpace
 from adjointlab.core.space import LocalType, Space, Tensor
-from adjointlab.core.vectors import THIRDS, VALUES, Draw, local_values
+from adjointlab.core.vectors import SMALL_INTEGERS, THIRDS, VALUES, Draw, local_values
 from adjointlab.typing import NumpyArray
 from adjointlab.worlds.backward import BackwardPass
 
@@ -67,9 +67,9 @@ _EXPONENTS: Mapping[str, Mapping[str, int]] = {
 def pass_keys(context: CheckContext, number: int) -> dict[str, Draw]:
     """Keys of the values of pass `number`."""
     seed = context.setting.seed
-    of_others = context.values if context.values in (FRACTIONS, THIRDS) else VALUES[0]
+    of_others = context.values if context.values in (FRACTIONS, THIRDS) else SMALL_INTEGERS
     # Thirds are made of the integers that the subject has prepared (`ModuleUnderTest.inputs`).
-    values = context.values if context.values in VALUES and context.values != THIRDS else VALUES[0]
+    values = context.values if context.values in VALUES and context.values != THIRDS else SMALL_INTEGERS
     return {
         "inputs": Draw(seed, 3 * number, "primal", LARGEST, values=values, beyond=context.beyond),
         "parameters": Draw(seed, 3 * number + 1, "primal", LARGEST, values=of_others),

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
-from adjointlab.checks.context import INFINITE, INPUT_VALUES, SUBNORMAL, CheckContext
+from adjointlab.checks.context import INFINITE, SUBNORMAL, CheckContext
 from adjointlab.checks.elements import (
     Difference,
     Local,
@@ -40,6 +40,7 @@ from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer, trained
 from adjointlab.core.space import LocalType, Space
+from adjointlab.core.vectors import SMALL_INTEGERS
 from adjointlab.devices.memories import is_on_device
 
 __all__ = [
@@ -207,7 +208,7 @@ def _frozen_and_trained(layer: Layer, rank: int) -> tuple[frozenset[str], ...]:
 
 def is_measured(context: CheckContext) -> bool:
     """Return True if the twin is to show what rounding does: the layer does not say, or not for such values."""
-    return context.layer.rounding is None or context.values != INPUT_VALUES[0]
+    return context.layer.rounding is None or context.values != SMALL_INTEGERS
 
 
 def results_of_twin(
@@ -220,7 +221,7 @@ def results_of_twin(
     run = partial(_run_alone, context, run)
     unfit = Inapplicable("the sequential layer gives NaN or infinity")
     allowances = None
-    if context.values == INPUT_VALUES[0]:
+    if context.values == SMALL_INTEGERS:
         with _named(context):
             results, allowances = measured(run) if is_measured(context) else (run(), None)
     else:
