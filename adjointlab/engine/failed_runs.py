@@ -102,7 +102,7 @@ def _of_exception(rank: int, outcome: Raised, lines: Sequence[Line]) -> Verdict:
 
 
 def _lines(run: Run) -> list[Line]:
-    """What became of each rank, what the world found, and which ranks were in a backward pass."""
+    """Lines on the end of each rank, on what the world found, and on the ranks that were in a backward pass."""
     # Findings of the world say more about ranks that sit in calls than their outcomes do.
     lines = [
         (f"rank {rank}", str(outcome))
