@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from adjointlab.core.space import LocalType, Space, Tensor
     from adjointlab.engine.dot_test import check_adjoint
     from adjointlab.engine.parallel_check import check_parallel, check_pipeline
-    from adjointlab.engine.subject import subject
     from adjointlab.engine.subject_check import check_subject
+    from adjointlab.engine.subject_decorators import subject
     from adjointlab.pytest.coherence_tests import coherence_tests
     from adjointlab.torch_distributed.opening import device_mesh, process_group
     from adjointlab.worlds.mpi.world import MPIWorld
@@ -53,7 +53,7 @@ _MODULES = {
     "coherence_tests": "adjointlab.pytest.coherence_tests",
     "device_mesh": "adjointlab.torch_distributed.opening",
     "process_group": "adjointlab.torch_distributed.opening",
-    "subject": "adjointlab.engine.subject",
+    "subject": "adjointlab.engine.subject_decorators",
 }
 
 _SUBMODULES = {

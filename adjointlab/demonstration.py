@@ -11,7 +11,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
-from adjointlab.engine.subject import subject
+from adjointlab.engine.subject_decorators import subject
 from adjointlab.typing import Communicator, NumpyArray
 
 __all__ = ["RightShift", "WrongShift", "right", "wrong"]

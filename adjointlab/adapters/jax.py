@@ -24,7 +24,9 @@ from adjointlab.adapters.jax_programs import Program, Whole, as_module
 from adjointlab.adapters.jax_shards import ShardedFunction, is_shape
 from adjointlab.core.layer import Prepare, elementwise
 from adjointlab.engine.adapters import UserFunction
-from adjointlab.engine.subject import Declare, DrawParameters, Options, SubjectError, subject
+from adjointlab.engine.options import Options
+from adjointlab.engine.subject import Declare, DrawParameters, SubjectError
+from adjointlab.engine.subject_decorators import subject
 from adjointlab.typing import Communicator
 
 __all__ = ["jax_function"]

@@ -18,11 +18,12 @@ from adjointlab.core import arrays
 from adjointlab.core.layer import Prepare, elementwise
 from adjointlab.core.strategies import grids
 from adjointlab.engine.adapters import Parameters, UserFunction
+from adjointlab.engine.options import Options
 from adjointlab.engine.parallel import DataParallel, MakeOptimizer, Parallelize, Reduction, as_mesh
 from adjointlab.engine.pipeline import MakePipeline
 from adjointlab.engine.search import Budget
-from adjointlab.engine.subject import Options, subject
 from adjointlab.engine.subject_check import verdicts_of
+from adjointlab.engine.subject_decorators import subject
 from adjointlab.spelling import described_type
 from adjointlab.worlds.world import World
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import partial, wraps
+from functools import partial
 from numbers import Integral, Real
-from typing import Any, Final, TypeAlias, TypeVar, Unpack
+from typing import Final, TypeAlias
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
@@ -20,36 +19,27 @@ from adjointlab.checks.elements import ORDERS
 from adjointlab.core import arrays as array_libraries
 from adjointlab.core.arrays import DeviceType
 from adjointlab.core.declaration import SubjectError, require_accepts
-from adjointlab.core.kept_strategies import choices
-from adjointlab.core.layer import Layer, PassHooks, Prepare, elementwise, undeclared
+from adjointlab.core.layer import Layer, undeclared
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.space import Space
 from adjointlab.devices.memories import on
-from adjointlab.engine.adapters import (
-    Differentiable,
-    FunctionPair,
-    Parameters,
-    Ranks,
-    UserFunction,
-    make_layer,
-    make_twin,
-)
-from adjointlab.engine.options import ListParameters, Options, require_legal, require_one_place
-from adjointlab.engine.parallel import (
-    DataParallel,
-    DTensorRecipe,
-    MakeOptimizer,
-    Parallelize,
-    ParallelRecipe,
-    Reduction,
-    require_reductions,
-)
-from adjointlab.engine.pipeline import MakePipeline, PipelineRecipe
+from adjointlab.engine.adapters import Parameters, UserFunction
+from adjointlab.engine.options import ListParameters
 from adjointlab.torch_distributed.opening import process_group
 from adjointlab.typing import Communicator
 from adjointlab.worlds.forks import forks_ended
 
-__all__ = ["Kind", "Options", "Subject", "SubjectError", "declarations", "subject"]
+__all__ = [
+    "EXAMPLE",
+    "Declare",
+    "DrawParameters",
+    "Kind",
+    "PlaceOn",
+    "Subject",
+    "SubjectError",
+    "declarations",
+    "note",
+]
 
 DrawParameters: TypeAlias = Callable[[DrawFn, int], Parameters]
 """A strategy: called with Hypothesis's `draw` and a number of ranks, it draws the arguments of one case."""
@@ -57,14 +47,14 @@ DrawParameters: TypeAlias = Callable[[DrawFn, int], Parameters]
 Declare: TypeAlias = "Callable[[DrawParameters], Subject]"
 """A decorator of a strategy, which it makes a subject."""
 
-T = TypeVar("T")
+PlaceOn: TypeAlias = "Callable[[DeviceType], tuple[Callable[..., LinearOperator | Layer], UserFunction]]"
+"""Called with a device, returns what makes the operator or layer there, and its reference."""
 
-_EXAMPLE = "write it as `def cases(draw, ranks): return dict(...)`, the arguments of one case"
+EXAMPLE: Final = "write it as `def cases(draw, ranks): return dict(...)`, the arguments of one case"
+"""Advice in the refusal of what is no strategy."""
+
 _EVERY_NUMBER: Final = 8
 """Up to here every number of ranks is drawn."""
-
-
-PlaceOn: TypeAlias = "Callable[[DeviceType], tuple[Callable[..., LinearOperator | Layer], UserFunction]]"
 
 
 class Kind(Enum):
@@ -168,7 +158,7 @@ class Subject:
             result: object = self.draws(draw, ranks)
         if not isinstance(result, Mapping):
             raise SubjectError(
-                f"{self.name}: the strategy returned {result!r}, not a dictionary of arguments; {_EXAMPLE}"
+                f"{self.name}: the strategy returned {result!r}, not a dictionary of arguments; {EXAMPLE}"
             )
         return dict(result)
 
@@ -271,397 +261,9 @@ def _check_declared(name: str, layer: Layer) -> None:
             )
 
 
-class _SubjectDecorators:
-    """Declares subjects: each method decorates ``def cases(draw, ranks)``, which draws one case's arguments as a dictionary.
-
-    The forms are :meth:`operator`, :meth:`pair`, :meth:`autograd`, :meth:`layer`, :meth:`parallel`, :meth:`pipeline` and :meth:`dtensor`; all take the :class:`Options`. Calling
-    the object itself, as in ``@adjointlab.subject(MyOperator)``, is an older spelling of the same.
-
-    All raise :class:`SubjectError` that says what is missing.
-    """
-
-    def operator(self, operator: Callable[..., LinearOperator], **options: Unpack[Options]) -> Declare:
-        """Check a class with `forward`, `adjoint`, `domain`, `codomain` and `comm`, made as ``operator(comm, **arguments)``.
-
-        It is a :class:`~adjointlab.core.operator.LinearOperator`, or a function that returns one::
-
-            @adjointlab.subject.operator(RingShift)
-            def ring_shifts(draw, ranks):
-                return dict(layout=draw(adjointlab.strategies.layouts(ranks)))
-        """
-        _check_operator(operator)
-        return _declare(Kind.OPERATOR, operator, operator, options)
-
-    def pair(self, forward: UserFunction, adjoint: UserFunction, **options: Unpack[Options]) -> Declare:
-        """Check two functions, called as ``forward(comm, *x, **arguments)`` and ``adjoint(comm, *y, **arguments)``.
-
-        The dictionary of a case also has the spaces `domain` and `codomain`, which are not passed on, and may have `gain`: a bound on the
-        largest absolute row sum of any intermediate, 1 for pure data movement, with which results must be exact; and `rounding`, the
-        error of results relative to the largest, as of an iterative solver. Neither is passed on, unless a function has a parameter of
-        that name.
-        """
-        return _declare(Kind.PAIR, forward, partial(_make_pair, forward, adjoint, _ranks(options)), options)
-
-    def autograd(self, function: UserFunction, **options: Unpack[Options]) -> Declare:
-        """Check the derivative of a linear function of torch tensors.
-
-        A subclass of `torch.autograd.Function` is applied to ``(*x, comm, *arguments.values())``; any other function is
-        called as ``function(comm, *x, **arguments)``. The dictionary of a case also has the spaces `domain` and `codomain`,
-        which are not passed on, and may have `gain`, as in :meth:`pair`. Code of torch.distributed gets no `comm`, but a default group::
-
-            @al.subject.autograd(GatherRows, process_group=True)
-            def gathers(draw, ranks):
-                return dict(domain=..., codomain=...)
-        """
-        ranks = _ranks(options)
-
-        def build(comm: Communicator, /, **parameters: object) -> Differentiable:
-            return Differentiable(comm, function, *_spaces(parameters), ranks)
-
-        return _declare(Kind.AUTOGRAD, function, build, options, library="torch")
-
-    def layer(
-        self,
-        layer: UserFunction,
-        sequential: UserFunction,
-        *,
-        prepare: Prepare = elementwise,
-        twice_differentiable: bool = False,
-        **options: Unpack[Options],
-    ) -> Declare:
-        """Check a distributed layer against its sequential twin.
-
-        ``layer(comm, **arguments)`` makes a `torch.nn.Module` on each rank, ``sequential(**arguments)`` its twin.
-        ``prepare(*inputs)`` makes legal inputs of drawn ones, element by element. With `twice_differentiable`, second
-        derivatives are checked too. It takes no `reference`, which is the twin.
-
-        The lab has to know more of a layer, as attributes of the module or entries of the dictionary, which are not passed on:
-
-        - `domain` and `codomain`, the spaces of its inputs and outputs; `parameter_space` and `buffer_space`, those of its
-          parameters and buffers, named as both modules name them: of all of them, but for buffers that are not persistent;
-        - `rounding`, how far results may differ from the twin's, relative to the largest value of each tensor (default: measured
-          on the twin; 0: exact on small integers), and `reach`, the least that this value counts for, where terms cancel
-          (default 0);
-        - `overwrites_inputs`, that it may write into its inputs (default `False`);
-        - `forward_mode`, that it can be differentiated in forward mode (default `True`);
-        - `uniform_requires_grad`, that what requires a gradient is the same on all ranks (default `False`: other tensors on
-          each rank, though replicated or invariant copies of a parameter alike);
-        - ``training``, of the dictionary alone: the mode that both modules are put into. Draw it for a layer that does
-          something else in training than in evaluation; the lab cannot know.
-        """
-        _require_no_reference(options, "layer", "that of a layer is its sequential twin")
-        options["reference"] = partial(make_twin, sequential)
-        return _declare(
-            Kind.LAYER,
-            layer,
-            partial(make_layer, layer, prepare, _ranks(options)),
-            options,
-            library="torch",
-            twice_differentiable=twice_differentiable,
-        )
-
-    def parallel(
-        self,
-        sequential: UserFunction,
-        parallelize: Parallelize,
-        *,
-        data_parallel: DataParallel = None,
-        before_backward: UserFunction | None = None,
-        after_backward: UserFunction | None = None,
-        context: Callable[[], AbstractContextManager[object]] = nullcontext,
-        prepare: Prepare = elementwise,
-        optimizer: MakeOptimizer | None = None,
-        steps: int = 0,
-        accumulates: bool | None = None,
-        one_batch_size: bool = False,
-        twice_differentiable: bool = False,
-        **options: Unpack[Options],
-    ) -> Declare:
-        """Check a module that torch.distributed code makes parallel against the module that it is made from.
-
-        ``sequential(**arguments)`` makes the module, ``parallelize(module, mesh)`` applies tensor parallelism, ``fully_shard``,
-        `DistributedDataParallel` or layers of one's own to it, in place or returning another one. The dictionary of a case has
-
-        - ``inputs``, the global shape of the input, or a list of several;
-        - ``mesh``, its extents, or extents by name (default: all ranks in one dimension);
-        - ``dtype`` (default: "float64", into which the module is converted) and ``training``; ``input_dtypes``, one for each input that is
-          of another element type, such as "complex128";
-        - ``dtensors``, if inputs are handed over as DTensors (default `False`);
-        - ``input_placements`` and ``output_placements``, a list of placements on the mesh for each, where plain tensors are no copies; and
-          ``parameter_placements``, one by name, for plain parameters that are no copies;
-        - ``rounding`` and ``reach``, as in :meth:`layer`, where the parallel module computes by another formula or in another type.
-
-        With `data_parallel`, ranks share the batch, the first dimension of inputs and outputs, along the first mesh dimension, or
-        along those of a mapping such as ``{"dp": "mean"}``; their gradients of parameters are added up ("sum") or averaged ("mean").
-        Code that reduces gradients when the backward pass is over comes as ``after_backward(module)``, and code that clears others than
-        ``.grad``, such as Megatron's `main_grad`, as ``before_backward(module)``. Passes run in ``context()``, such as torch's
-        `loss_parallel`.
-        Unless gradients are added up by "sum", or code before or after the backward pass may clear or add up what stood in ``.grad``, they
-        are added to earlier ones in some cases; `accumulates` says whether they may be.
-        In some cases the module has been evaluated before on twice or half the first dimension of all inputs, where the sequential module
-        takes that; not with `one_batch_size`. With `twice_differentiable`, derivatives of the gradients by inputs are compared too, as a penalty on
-        gradients needs them.
-        In some cases parameters are frozen before the module is made parallel; ``frozen=0`` in the dictionary forbids that. In some both
-        modules are put into evaluation mode, where outputs have the same places, shapes and types in it: not with ``evaluated=False``, nor
-        where ``training`` is given.
-        ``optimizer(parameters)`` makes an optimiser, of which so many `steps` are compared too.
-        """
-        if steps < 0 or bool(steps) != (optimizer is not None):
-            raise SubjectError("@subject.parallel takes `steps` of at least 1 together with an `optimizer`")
-        require_reductions(data_parallel)
-        _require_own_group(options, "parallel")
-        _require_no_reference(options, "parallel", "the sequential module is what it is held against")
-        if isinstance(context, AbstractContextManager):
-            raise SubjectError(
-                f"context: {context!r} is no function that makes a context: give one, such as a lambda that returns it"
-            )
-        recipe = ParallelRecipe(
-            sequential,
-            parallelize,
-            data_parallel,
-            prepare,
-            optimizer,
-            steps,
-            PassHooks(before_backward, after_backward, context),
-            accumulates,
-            one_batch_size,
-        )
-        options["reference"], options["process_group"] = recipe.twin, True
-        declare = _declare(
-            Kind.LAYER,
-            parallelize,
-            recipe.build,
-            options,
-            library="torch",
-            twice_differentiable=twice_differentiable,
-            takes_steps=bool(steps),
-            place_on=recipe.placed,
-        )
-        return lambda draws: declare(_with_defaults(draws, ("inputs",), is_parallel=True))
-
-    def pipeline(
-        self,
-        sequential: UserFunction,
-        pipeline: MakePipeline,
-        *,
-        loss: UserFunction,
-        reduction: Reduction = "mean",
-        after_backward: UserFunction | None = None,
-        prepare: Prepare = elementwise,
-        optimizer: MakeOptimizer | None = None,
-        steps: int = 0,
-        **options: Unpack[Options],
-    ) -> Declare:
-        """Check a schedule of torch.distributed.pipelining against the module whose parts are its stages.
-
-        ``sequential(**arguments)`` makes the module, and ``pipeline(module, **of_pipeline)`` on each rank the schedule, with stages made
-        of parts of that module. One step of it has to have the loss ``loss(module(*inputs), target)``, the outputs and the gradients of
-        the whole batch, with losses of microbatches that the schedule averages (`reduction` "mean", as torch does by default) or adds up
-        ("sum", with ``scale_grads=False``). The dictionary of a case has
-
-        - ``inputs``, the shape of the input of a batch, or a list of several, and ``input_dtypes``, as in :meth:`parallel`;
-        - ``target``, that of the target (default: the shape of the output);
-        - ``pipeline``, the arguments of `pipeline` beside the module: ``adjointlab.strategies.pipelines(ranks)`` draws a schedule,
-          where the module is cut, and a number of microbatches;
-        - ``input_gradient``, if the gradients by the inputs are compared too (default `False`). torch averages those of parameters alone;
-        - ``dtype`` (default: "float64", into which the module is converted), ``training``, ``frozen``, ``rounding`` and ``reach``.
-
-        ``prepare(*inputs, target)`` makes legal tensors of drawn ones. ``after_backward(module)`` gets the module whose parts the stages
-        are, once their gradients are there. ``optimizer(parameters)`` makes an optimiser, of which so many `steps` are compared too.
-        """
-        if steps < 0 or bool(steps) != (optimizer is not None):
-            raise SubjectError("@subject.pipeline takes `steps` of at least 1 together with an `optimizer`")
-        if reduction not in ("mean", "sum"):
-            raise SubjectError(f'@subject.pipeline: the reduction is "mean" or "sum", not {reduction!r}')
-        _require_own_group(options, "pipeline")
-        _require_no_reference(options, "pipeline", "the sequential module is what it is held against")
-        recipe = PipelineRecipe(
-            sequential,
-            pipeline,
-            loss,
-            reduction,
-            prepare,
-            optimizer,
-            steps,
-            PassHooks(after_backward=after_backward),
-        )
-        options["reference"], options["process_group"] = recipe.twin, True
-        declare = _declare(
-            Kind.LAYER,
-            pipeline,
-            recipe.build,
-            options,
-            library="torch",
-            takes_steps=bool(steps),
-            place_on=recipe.placed,
-        )
-        return lambda draws: declare(_with_defaults(draws, ("inputs",), has_mesh=False))
-
-    def dtensor(
-        self,
-        function: UserFunction,
-        *,
-        linear: bool = False,
-        prepare: Prepare = elementwise,
-        **options: Unpack[Options],
-    ) -> Declare:
-        """Check ``function(*x, **arguments)`` of DTensors, which returns DTensors, against the same function of plain tensors.
-
-        That is ``reference(*x, **arguments)``, with plain global tensors for `x`, and by default the function itself. The dictionary
-        of a case has `inputs`, the global shape of the argument or a list of several; `placements`, those of the argument or a list
-        for each; and, if these are not the defaults, `mesh` (all ranks in one dimension) and `dtype` ("float64").
-
-        What results claim, shapes and placements, is held against what the ranks have. A `linear` function is checked as an
-        operator: dot test, matrix and the rest. For any other, ``prepare(*inputs)`` makes legal inputs of drawn ones, as for a layer::
-
-            @adjointlab.subject.dtensor(lambda x, to: x.redistribute(placements=to), reference=lambda x, to: x, linear=True)
-            def redistributions(draw, ranks):
-                mesh, shape = draw(adjointlab.strategies.meshes(ranks)), draw(adjointlab.strategies.shapes(2))
-                to = draw(adjointlab.strategies.placements(mesh, 2))
-                placements = draw(adjointlab.strategies.placements(mesh, 2, partial=True))
-                return dict(mesh=mesh, inputs=shape, placements=placements, to=to)
-        """
-        _require_own_group(options, "dtensor")
-        if linear and prepare is not elementwise:
-            raise SubjectError(
-                "@subject.dtensor takes no `prepare` of a linear function: it is applied to any numbers"
-            )
-        recipe = DTensorRecipe(function, options.get("reference") or function, prepare)
-        options["process_group"] = True
-        place_on = recipe.operator_placed if linear else recipe.layer_placed
-        build, options["reference"] = place_on("cpu")
-        kind = Kind.AUTOGRAD if linear else Kind.LAYER
-        declare = _declare(kind, function, build, options, library="torch", place_on=place_on)
-        return lambda draws: declare(_with_defaults(draws, needs=("inputs", "placements")))
-
-    def __call__(
-        self,
-        operator: Callable[..., LinearOperator] | None = None,
-        *,
-        forward: UserFunction | None = None,
-        adjoint: UserFunction | None = None,
-        autograd: UserFunction | None = None,
-        layer: UserFunction | None = None,
-        sequential: UserFunction | None = None,
-        prepare: Prepare = elementwise,
-        twice_differentiable: bool = False,
-        **options: Unpack[Options],
-    ) -> Declare:
-        """Declare a subject of any kind: the older spelling of the methods of this object, with their arguments."""
-        if layer is not None or sequential is not None:
-            others = (operator, forward, adjoint, autograd, options.get("reference"))
-            if layer is None or sequential is None or any(others):
-                raise SubjectError(
-                    "@subject(layer=..., sequential=...) takes both, and no other kind of subject"
-                )
-            return self.layer(
-                layer, sequential, prepare=prepare, twice_differentiable=twice_differentiable, **options
-            )
-        forms = {"operator": operator, "forward": forward or adjoint, "autograd": autograd}
-        given = [name for name, value in forms.items() if value is not None]
-        if len(given) > 1:
-            raise SubjectError(f"@subject takes one kind of subject, not {' and '.join(given)} together")
-        if autograd is not None:
-            return self.autograd(autograd, **options)
-        if forward is not None and adjoint is not None:
-            return self.pair(forward, adjoint, **options)
-        if forward is not None or adjoint is not None:
-            missing = "forward" if forward is None else "adjoint"
-            raise SubjectError(
-                f"@subject(forward=..., adjoint=...) lacks `{missing}`; the lab checks one against the other"
-            )
-        if operator is None:
-            raise SubjectError(_WHAT_TO_CHECK)
-        return self.operator(operator, **options)
-
-
-subject = _SubjectDecorators()
-
-_WHAT_TO_CHECK = (
-    "@subject needs to know what to check: @subject.operator(MyOperator), @subject.pair(forward=..., adjoint=...), "
-    "@subject.autograd(function) or @subject.layer(layer, sequential=...)"
-)
-
-
-def _require_own_group(options: Options, method: str) -> None:
-    if not options.get("process_group", True):
-        raise SubjectError(
-            f"process_group: False, and @subject.{method} is for code of torch.distributed: leave it out"
-        )
-
-
-def _require_no_reference(options: Options, method: str, instead: str) -> None:
-    if options.get("reference") is not None:
-        raise SubjectError(f"@subject.{method} takes no `reference`: {instead}")
-
-
-def _require_strategy(draws: object) -> None:
-    # What is no function, such as a functools.partial, has no name for reports and scripts.
-    if not callable(draws) or not hasattr(draws, "__name__"):
-        raise SubjectError(f"@subject decorates a function, not {draws!r}; {_EXAMPLE}")
-
-
-def _declare(
-    kind: Kind,
-    target: UserFunction,
-    build: Callable[..., LinearOperator | Layer],
-    options: Options,
-    library: str = "numpy",
-    twice_differentiable: bool = False,
-    takes_steps: bool = False,
-    place_on: PlaceOn | None = None,
-) -> Declare:
-    require_legal(options)
-    if place_on is not None:
-        require_one_place(options)
-    has_group = options.get("process_group", False)
-    if has_group:
-        library = "torch"
-
-    def declare(draws: DrawParameters) -> Subject:
-        _require_strategy(draws)
-        if len(inspect.signature(draws).parameters) != 2:
-            raise SubjectError(f"{draws.__name__}{inspect.signature(draws)} takes (draw, ranks); {_EXAMPLE}")
-        name = options.get("name") or str(getattr(target, "__name__", "<lambda>"))
-        if name == "<lambda>":
-            name = draws.__name__
-        subject = Subject(
-            # Names stand in files, on terminals and for classes: UTF-8 has no lone surrogates, and no class has a NUL in its name.
-            name=name.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode(),
-            kind=kind,
-            build=build,
-            draws=draws,
-            target=target,
-            reference=options.get("reference"),
-            arrays=tuple(options.get("arrays") or (library,)),
-            orders=tuple(options.get("orders", ORDERS)),
-            ranks=tuple(options.get("ranks", ())),
-            every=options.get("every"),
-            twice_differentiable=twice_differentiable,
-            takes_steps=takes_steps,
-            process_group=has_group,
-            rank_local=tuple(options.get("rank_local", ())),
-            declared_in=_module_being_imported(),
-            place_on=place_on,
-        )
-        if (noted := _declared.get()) is not None:
-            noted.append(subject)
-        return subject
-
-    return declare
-
-
 def _variables(module: str) -> list[tuple[str, object]]:
     """The variables of the module of that name; none of one that is not imported."""
     return list(vars(sys.modules[module]).items()) if module in sys.modules else []
-
-
-def _module_being_imported() -> str:
-    """The name of the module whose top level calls the caller, through however many functions; empty outside of imports."""
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_name != "<module>":
-        frame = frame.f_back
-    return "" if frame is None else str(frame.f_globals.get("__name__", ""))
 
 
 _declared: ContextVar[list[Subject] | None] = ContextVar("declared", default=None)
@@ -678,80 +280,7 @@ def declarations() -> Iterator[list[Subject]]:
         _declared.reset(token)
 
 
-def _with_defaults(
-    draws: DrawParameters, needs: Sequence[str], *, has_mesh: bool = True, is_parallel: bool = False
-) -> DrawParameters:
-    """The strategy with a mesh of all ranks where it draws none and has one; of a parallel module also with frozen parameters and a mode."""
-    _require_strategy(draws)
-
-    @wraps(draws)
-    def drawn(draw: DrawFn, ranks: int) -> Parameters:
-        given: Any = draws(draw, ranks)
-        if not isinstance(given, Mapping):
-            return given  # type: ignore[no-any-return]  # which is refused with a sentence
-        if missing := [name for name in needs if name not in given]:
-            raise SubjectError(
-                f"{draws.__name__}: the strategy's dictionary needs `{missing[0]}`, of each input"
-            )
-        result = {"mesh": (ranks,), **given} if has_mesh else {**given}
-        if is_parallel and "frozen" not in given:
-            result["frozen"] = draw(choices(_FROZEN))
-        if is_parallel and not {"training", "evaluated"} & given.keys() and draw(choices(_EVALUATED)) is True:
-            result["evaluated"] = True
-        return result
-
-    return drawn
-
-
-_EVALUATED: Final = (*(False,) * 5, True)
-"""A module is put into evaluation mode in a sixth of the cases; else it has the mode in which it is made."""
-
-_FROZEN: Final = (*(0,) * 200, *range(1, 201))
-"""Patterns of frozen parameters: none in half of the cases, and any in the others."""
-
-
-def _ranks(options: Options) -> Ranks:
-    return Ranks.PROCESS_GROUP if options.get("process_group", False) else Ranks.COMMUNICATOR
-
-
-def _check_operator(operator: Any) -> None:
-    if not callable(operator):
-        raise SubjectError(_WHAT_TO_CHECK)
-    if not inspect.isclass(operator):
-        # Decorating a strategy without parentheses hands over the strategy for the operator.
-        if list(inspect.signature(operator).parameters)[:1] == ["draw"]:
-            raise SubjectError(_WHAT_TO_CHECK)
-        return
-    for method in ("forward", "adjoint"):
-        if not callable(getattr(operator, method, None)):
-            raise SubjectError(
-                f"{operator.__name__} has no method `{method}`; the lab checks forward against adjoint"
-            )
-    if not issubclass(operator, LinearOperator):
-        raise SubjectError(
-            f"{operator.__name__} is no adjointlab.LinearOperator; derive it from that class, or give its methods as "
-            "@subject.pair(forward=..., adjoint=...)"
-        )
-    if abstract := getattr(operator, "__abstractmethods__", None):
-        raise SubjectError(f"{operator.__name__} does not define {', '.join(sorted(abstract))}")
-
-
-def _make_pair(
-    forward: UserFunction, adjoint: UserFunction, ranks: Ranks, comm: Communicator, /, **parameters: object
-) -> FunctionPair:
-    return FunctionPair(comm, forward, adjoint, *_spaces(parameters), ranks)
-
-
-def _spaces(parameters: Parameters) -> tuple[Space, Space, Parameters]:
-    """Split the parameters of functions into domain, codomain and arguments."""
-    arguments = dict(parameters)
-    domain, codomain = arguments.pop("domain", None), arguments.pop("codomain", None)
-    if isinstance(domain, Space) and isinstance(codomain, Space):
-        return domain, codomain, arguments
-    missing = [
-        name for name, space in (("domain", domain), ("codomain", codomain)) if not isinstance(space, Space)
-    ]
-    raise SubjectError(
-        f"the strategy's dictionary needs `domain` and `codomain` to be adjointlab.Space(layout), but "
-        f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing or something else"
-    )
+def note(subject: Subject) -> None:
+    """Add a subject to the list of :func:`declarations`, in a context of that."""
+    if (noted := _declared.get()) is not None:
+        noted.append(subject)

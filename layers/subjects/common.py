@@ -13,7 +13,7 @@ from torch import nn
 
 from adjointlab.core import strategies
 from adjointlab.core.partition import Partition
-from adjointlab.engine.subject import subject
+from adjointlab.engine.subject_decorators import subject
 from adjointlab.layers.distributed import DistributedModule
 from adjointlab.layers.torch_modules import parameters_of
 from adjointlab.typing import Communicator

@@ -15,7 +15,7 @@ from adjointlab.core import strategies
 from adjointlab.core.kept_strategies import BOOLEANS, choices, integers, made_once
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import Partition
-from adjointlab.engine.subject import subject
+from adjointlab.engine.subject_decorators import subject
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.halo_exchange_in_place import HaloExchangeInPlace
 from adjointlab.primitives.halo_geometry import HaloGeometry

@@ -15,7 +15,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import Partition
 from adjointlab.core.program import Program
-from adjointlab.engine.subject import subject
+from adjointlab.engine.subject_decorators import subject
 from adjointlab.primitives.memory import Add, Allocate, Clear, Copy, Deallocate, Move
 from adjointlab.primitives.send_receive import SendReceive
 from adjointlab.primitives.subjects import building_blocks as blocks

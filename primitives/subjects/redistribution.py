@@ -12,7 +12,7 @@ from hypothesis.strategies import DrawFn
 from adjointlab.core import strategies
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.engine.subject import subject
+from adjointlab.engine.subject_decorators import subject
 from adjointlab.primitives.all_gather import AllGather
 from adjointlab.primitives.discard import Discard
 from adjointlab.primitives.redistribute import Redistribute

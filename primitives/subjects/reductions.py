@@ -12,7 +12,7 @@ from hypothesis.strategies import DrawFn
 from adjointlab.core import strategies
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.engine.subject import subject
+from adjointlab.engine.subject_decorators import subject
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.broadcast_rules import broadcast_pattern

@@ -12,7 +12,7 @@ from hypothesis.strategies import DrawFn
 from adjointlab.core import strategies
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import Partition
-from adjointlab.engine.subject import subject
+from adjointlab.engine.subject_decorators import subject
 from adjointlab.primitives.gather import Gather
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.primitives.scatter import Scatter

@@ -23,7 +23,8 @@ from adjointlab.core.partition import Partition
 from adjointlab.core.program import Add, Allocate, Clear, Deallocate, Generator, Program, Region, buffers
 from adjointlab.core.space import Space
 from adjointlab.engine.search import Budget, SearchResult, investigate
-from adjointlab.engine.subject import Subject, subject
+from adjointlab.engine.subject import Subject
+from adjointlab.engine.subject_decorators import subject
 from adjointlab.worlds.world import World
 
 KINDS = ("dropped", "doubled", "redirected to a rank", "redirected to a slice", "moved")
