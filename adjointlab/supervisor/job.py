@@ -15,6 +15,7 @@ MPICH's launcher adds a proxy between itself and the wrappers. Ranks and supervi
 
 from __future__ import annotations
 
+import math
 import os
 import selectors
 import shutil
@@ -137,6 +138,37 @@ class Output:
             _pass_on(data, is_error)
 
 
+class _Ending:
+    """The end of a job: since when it is on its way, and how long it may take."""
+
+    def __init__(self) -> None:
+        self._since, self._grace = math.inf, 0.0
+
+    @property
+    def has_begun(self) -> bool:
+        return self._since < math.inf
+
+    def begin(self, now: float, grace: float) -> None:
+        self._since, self._grace = now, grace
+
+    def is_overdue(self, now: float) -> bool:
+        return now - self._since > self._grace
+
+
+class _Progress:
+    """The last time that a job made progress: that its files changed, or that something was printed where that counts."""
+
+    def __init__(self, now: float, files: dict[str, tuple[int, int]]) -> None:
+        self._last, self._files = now, files
+
+    def note(self, now: float, files: dict[str, tuple[int, int]], *, has_printed: bool) -> None:
+        if has_printed or files != self._files:
+            self._last, self._files = now, files
+
+    def seconds_since(self, now: float) -> float:
+        return now - self._last
+
+
 class Job:
     """A command on `ranks` ranks of a launcher, or in one process without; its files stand in `folder`."""
 
@@ -218,52 +250,63 @@ class Job:
         signals: StopSignals,
     ) -> str:
         """Return when the job has ended or is to be ended; in the latter case with the reason if it is stuck."""
-        forwarded = 0
-        ending_since: float | None = None
-        grace, looked = _GRACE, 0.0
-        last_progress, state = time.monotonic(), self._state_of_files()
+        forwarded, looked = 0, 0.0
+        ending, progress = _Ending(), _Progress(time.monotonic(), self._state_of_files())
         while process.poll() is None:
-            # Output counts as progress only until a rank is hooked. From then on ranks write to files whenever they
-            # go on to another case or test, while one that loops may print all the time.
-            if self._pump(pipes, _TICK) and not any(rank.is_hooked for rank in self._ranks):
-                last_progress = time.monotonic()
+            has_printed = self._pump(pipes, _TICK)
             self._output.release_when_due()
             now = time.monotonic()
+            # Output counts as progress only until a rank is hooked. From then on ranks write to files whenever they
+            # go on to another case or test, while one that loops may print all the time.
+            has_begun = any(rank.is_hooked for rank in self._ranks)
+            progress.note(now, self._state_of_files(), has_printed=has_printed and not has_begun)
             if now - looked > _LOOK:
                 looked = now
                 self._memory.look(self._processes())
-            if (new_state := self._state_of_files()) != state:
-                last_progress, state = now, new_state
             if signals.count > forwarded:
                 forwarded = signals.count
                 if forwarded > 1:
                     return ""
-                # To the ranks and not to the launcher: they store what they know and end together. A rank so young
-                # that its process number is not known misses the signal, and is ended after the grace period. Whatever the
-                # supervisor has received, SIGINT: of another signal a rank dies, since only somebody else can have sent that.
-                self._before_stop(signals.first)
-                self._signal_ranks(self._ranks, signal.SIGINT)
-                ending_since, grace = now, _STOP_GRACE
-            if ending_since is None and self._is_ending():
-                ending_since = now
-                self._memory.look(self._processes(), again=True)
-            elif ending_since is None and self._has_nothing_left():
-                # They may never come back from MPI's end of the process, as those whose connections user code has closed.
-                ending_since, grace = now, patience
-            if ending_since is not None:
+                self._forward_stop(signals.first)
+                ending.begin(now, _STOP_GRACE)
+            elif not ending.has_begun:
+                self._begin_if_due(ending, now, patience)
+            if ending.has_begun:
                 # Also for launchers that do not notice that their ranks are gone.
-                if now - ending_since > grace:
+                if ending.is_overdue(now):
                     return ""
-                continue
-            in_case = (self._folder / NAME).exists()
-            limit = patience if in_case else patience * _OUTSIDE_CASES
-            if now - last_progress > limit:
+            elif reason := self._stuck_reason(progress.seconds_since(now), patience):
                 # Only to hooked ranks: the signal would kill any other process.
                 self._signal_ranks([rank for rank in self._ranks if rank.is_hooked], STACKS_SIGNAL)
                 self._pump_until(lambda: False, pipes, 0.5)
-                stage = "in one case" if in_case else "between cases"
-                return f"nothing has happened for {limit:.0f} s {stage}"
+                return reason
         return ""
+
+    def _forward_stop(self, number: int) -> None:
+        """Have the ranks stop, for the supervisor was sent the signal `number`.
+
+        To the ranks and not to the launcher: they store what they know and end together. A rank so young that its process number is
+        not known misses the signal, and is ended after the grace period. Whatever the supervisor has received, SIGINT: of another signal
+        a rank dies, since only somebody else can have sent that.
+        """
+        self._before_stop(number)
+        self._signal_ranks(self._ranks, signal.SIGINT)
+
+    def _begin_if_due(self, ending: _Ending, now: float, patience: float) -> None:
+        """Note that the job is ending, if it is."""
+        if self._is_ending():
+            ending.begin(now, _GRACE)
+            self._memory.look(self._processes(), again=True)
+        elif self._has_nothing_left():
+            # They may never come back from MPI's end of the process, as those whose connections user code has closed.
+            ending.begin(now, patience)
+
+    def _stuck_reason(self, idle: float, patience: float) -> str:
+        """Describe a job that has made no progress for too many seconds; empty for any other."""
+        in_case = (self._folder / NAME).exists()
+        limit = patience if in_case else patience * _OUTSIDE_CASES
+        stage = "in one case" if in_case else "between cases"
+        return f"nothing has happened for {limit:.0f} s {stage}" if idle > limit else ""
 
     def _is_ending(self) -> bool:
         """Return True if some rank has died, or all have ended."""
