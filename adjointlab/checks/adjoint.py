@@ -221,11 +221,12 @@ def _exponents(context: CheckContext, number: int, bound: int) -> tuple[int, int
     seed = context.setting.seed + number
     near = _NEAR[seed % 4], _NEAR[seed // 4 % 4]
     of_x, of_y = _SIZES[seed // 16 % len(_SIZES)]
-    # One whose coefficients are no integers may be off by a power of ten, and one that declares its rounding may compute in a narrower type.
-    if of_x == of_y == "near" or not bound or context.operator.rounding is not None:
-        return near
     dtypes = {tensor.dtype for tensor in context.tensors}
-    if "float16" in dtypes:
+    if of_x == of_y == "near" or "float16" in dtypes:
+        return near
+    # One that declares its rounding may compute in a narrower type. One whose coefficients are no integers may be off by a power of ten,
+    # for which the range of single precision is too small.
+    if context.operator.rounding is not None or not (bound or dtypes <= _DOUBLE):
         return near
     far = _FAR["double" if dtypes <= _DOUBLE else "single"]
     return far.get(of_x, near[0]), far.get(of_y, near[1])

@@ -69,6 +69,30 @@ def test_small_values_that_are_dropped_and_large_ones_that_are_cut_off_show(
     assert "is multiplied by 2**" in told
 
 
+class ThirdsOf(Tolerant):
+    """A third of what is large enough: its coefficients are no integers."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x) / 3
+
+    def adjoint(self, y: Any) -> Any:
+        return y / 3
+
+
+@pytest.mark.parametrize(("least", "is_coherent"), [(1e-10, False), (0.0, True)])
+def test_in_double_precision_they_show_whatever_the_coefficients_are(least: float, is_coherent: bool) -> None:
+    @al.subject.operator(ThirdsOf, name="thirds")
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(dtype="float64", least=least)
+
+    world = al.SimulatedWorld(2)
+    try:
+        report = investigate(world, cases, ADJOINT.name, Budget(60, ranks=2, seed=1))
+    finally:
+        world.close()
+    assert report.verdict.is_coherent is is_coherent
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_an_operator_without_a_tolerance_is_coherent_in_all_element_types(seed: int) -> None:
     assert result(DTYPES, seed).verdict.is_coherent
