@@ -16,6 +16,7 @@ from adjointlab.core.operator import (
     WrongClaim,
 )
 from adjointlab.torch_distributed.contiguity import NotContiguous
+from adjointlab.torch_distributed.opening import GroupsInOtherOrder
 from adjointlab.worlds.backward import backward_lines
 from adjointlab.worlds.shared_functions import FunctionsReplaced
 from adjointlab.worlds.watchdog import Overdue
@@ -36,15 +37,16 @@ HANGS: Final = frozenset(
 
 _MISMATCHES: Final = frozenset({FindingKind.MISMATCHED_COLLECTIVE, FindingKind.MISMATCHED_MESSAGE})
 
-_WRONG_TENSORS: Final = (
+_REFUSED: Final = (
     (WrongClaim, "a tensor is not what it claims to be"),
     (ParameterMisplaced, "a rank has other elements of a parameter than are its part"),
     (OtherOutputs, "the layer does not return its outputs as the sequential one does"),
     (ParameterNotInSpace, "a parameter is not in its declared space"),
     (NotInSpace, "an output is not in its declared space"),
     (NotContiguous, "a process group gets a tensor that is not contiguous"),
+    (GroupsInOtherOrder, "ranks make process groups in different order"),
 )
-"""Exceptions by which the lab refuses a tensor of the code under test, each before those that it is one of, with the headline."""
+"""Exceptions by which the lab refuses what the code under test does, each before those that it is one of, with the headline."""
 
 Line: TypeAlias = tuple[str, str]
 
@@ -54,8 +56,8 @@ def verdict_on_failure(run: Run) -> Verdict:
     raised = [(rank, outcome) for rank, outcome in enumerate(run.outcomes) if isinstance(outcome, Raised)]
     overdue = next((entry for entry in raised if entry[1].is_a(Overdue)), None)
     # What ranks do after the watchdog has ended one of them is not their own.
-    if overdue is None and (wrong := _of_wrong_tensor(raised)) is not None:
-        return wrong
+    if overdue is None and (refusal := _of_refusal(raised)) is not None:
+        return refusal
     for _, outcome in raised:
         if outcome.is_a(FunctionsReplaced):
             return unjudged(outcome.message, kind=REPLACED)
@@ -72,10 +74,10 @@ def verdict_on_failure(run: Run) -> Verdict:
     return unjudged("not every rank came back", *lines)
 
 
-def _of_wrong_tensor(raised: Sequence[tuple[int, Raised]]) -> Verdict | None:
-    """The verdict where a rank's tensor was refused: the code under test is wrong, and not merely unjudged."""
+def _of_refusal(raised: Sequence[tuple[int, Raised]]) -> Verdict | None:
+    """The verdict where something that a rank did was refused: the code under test is wrong, and not merely unjudged."""
     for rank, outcome in raised:
-        for kind, headline in _WRONG_TENSORS:
+        for kind, headline in _REFUSED:
             if outcome.is_a(kind):
                 return incoherent(headline, ("rank", str(rank)), ("error", outcome.message))
     return None

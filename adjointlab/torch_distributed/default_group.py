@@ -14,10 +14,12 @@ import torch.distributed.nn.functional  # noqa: F401
 from torch.distributed import distributed_c10d as c10d
 
 from adjointlab.core.arrays import DeviceType
+from adjointlab.torch_distributed.opening import GroupsInOtherOrder
 from adjointlab.torch_distributed.process_group import DEFAULT_NAME, CommunicatorProcessGroup
 from adjointlab.torch_distributed.world_state import rank_state, register
 from adjointlab.typing import Communicator
 from adjointlab.worlds.call_labels import CallLabel, called_as
+from adjointlab.worlds.call_sites import call_site
 
 __all__ = ["open_default_group", "open_lone_group"]
 
@@ -45,7 +47,10 @@ def open_default_group(
         made.append(group)
         return group
 
-    with rank_state(new_group, device_type, inside=inside) as world:
+    def note_group(name: str, global_ranks: list[int]) -> None:
+        _require_one_order(comm, name, global_ranks)
+
+    with rank_state(new_group, note_group, device_type, inside=inside) as world:
         ranks = range(comm.size)
         default = CommunicatorProcessGroup(comm, ranks, DEFAULT_NAME, "default_pg", device_type)
         made.append(default)
@@ -75,6 +80,21 @@ def _communicator(comm: Communicator, ranks: list[int], name: str) -> Communicat
     # It is torch's to forget it, with the default group at the latest.
     getattr(made, "keep", lambda: None)()
     return made
+
+
+def _require_one_order(comm: Communicator, name: str, ranks: list[int]) -> None:
+    """Raise :class:`GroupsInOtherOrder` where an earlier rank has made the group of this name of other ranks.
+
+    If these are disjoint, each would be made here, and on a real backend members of different groups would meet. Only simulated
+    ranks can know of each other without a message.
+    """
+    first_given = getattr(comm, "first_given", None)
+    earlier = None if first_given is None else first_given(("process group", name), tuple(ranks))
+    if earlier is not None and earlier != tuple(ranks):
+        raise GroupsInOtherOrder(
+            f"new_group at {call_site()} makes group number {name} of ranks {list(ranks)}, and on another rank that is the group of ranks "
+            f"{list(earlier)}: all ranks have to make all groups, in one order, also those that they are no members of"
+        )
 
 
 class _NoStore:

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
     from adjointlab.worlds.torch.communicator import CaseGroup
 
-__all__ = ["device_mesh", "load_process_groups", "lone_group", "process_group"]
+__all__ = ["GroupsInOtherOrder", "device_mesh", "load_process_groups", "lone_group", "process_group"]
+
+
+class GroupsInOtherOrder(RuntimeError):
+    """A rank makes another group than the others under one number, by which real backends meet."""
 
 
 @contextmanager

@@ -20,23 +20,30 @@ from torch.distributed import distributed_c10d as c10d
 from adjointlab.core.arrays import DeviceType
 from adjointlab.torch_distributed.meshes import MeshesOfRanks, forget_meshes
 
-__all__ = ["NewGroup", "RankWorld", "rank_state", "register", "register_again"]
+__all__ = ["NewGroup", "NoteGroup", "RankWorld", "rank_state", "register", "register_again"]
 
 _in_c: Any = torch._C._distributed_c10d
 
 NewGroup = Callable[[list[int], str, str], dist.ProcessGroup]
 """Makes a process group of some global ranks, with a name and a description."""
 
+NoteGroup = Callable[[str, list[int]], None]
+"""Takes note of a group that a rank asks for, by its name and its global ranks."""
+
 
 @contextmanager
-def rank_state(new_group: NewGroup, device_type: DeviceType, *, inside: bool = False) -> Iterator[RankWorld]:
+def rank_state(
+    new_group: NewGroup, note_group: NoteGroup, device_type: DeviceType, *, inside: bool = False
+) -> Iterator[RankWorld]:
     """Context in which this thread has a state of torch.distributed of its own, whose groups are made by `new_group`, to compute on `device_type`.
+
+    ``note_group(name, ranks)`` is called for every group that this rank asks for, also for one that it is no member of.
 
     Raises `RuntimeError` where it has one already, unless this one is to be used `inside` that.
     """
     standing: Any = c10d._world
     installation = standing.installation if isinstance(standing, _WorldOfThread) else _Installation()
-    with installation.opened(RankWorld(new_group, device_type), inside=inside) as world:
+    with installation.opened(RankWorld(new_group, note_group, device_type), inside=inside) as world:
         yield world
 
 
@@ -51,9 +58,14 @@ class RankWorld(c10d._World):
     tags_to_pg: Any = None
     pg_to_tag: Any = None
 
-    def __init__(self, new_group: NewGroup, device_type: DeviceType = "cpu") -> None:
+    def __init__(
+        self,
+        new_group: NewGroup,
+        note_group: NoteGroup = lambda name, ranks: None,
+        device_type: DeviceType = "cpu",
+    ) -> None:
         super().__init__()
-        self.new_group, self.device_type = new_group, device_type
+        self.new_group, self.note_group, self.device_type = new_group, note_group, device_type
         self.identity = uuid4().int  # no two cases have the same, as no two processes have
         self.pg_map, self.pg_names, self.pg_group_ranks = {}, {}, {}
         self.pg_backend_config, self.tags_to_pg, self.pg_to_tag = {}, {}, {}
@@ -150,6 +162,8 @@ class _Installation:
     ) -> Any:
         """Make a group, as c10d's function of this name, whatever backend is asked for."""
         world = self.current()
+        if isinstance(world, RankWorld) and not pg_tag:
+            world.note_group(group_name, global_ranks_in_group)
         if not isinstance(world, RankWorld):
             arguments = (group_size, group_rank, global_ranks_in_group, backend, store, group_name, *options)
             return self._make_before(*arguments, pg_tag=pg_tag, group_desc=group_desc, **others)

@@ -259,7 +259,7 @@ def test_a_measurement_takes_the_same_random_numbers_and_none_of_its_callers() -
     before = random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state()
     assert allowances.most["y"]
     assert len(set(drawn)) == 1
-    assert len(drawn) == 1 + 3
+    assert len(drawn) == 1 + 4
     assert random.getstate() == before[0]
     assert np.random.get_state()[1].tobytes() == before[1]
     assert torch.equal(torch.get_rng_state(), before[2])
@@ -283,10 +283,31 @@ def test_operations_are_wrong_by_eight_units_and_by_more_where_that_makes_a_larg
     _, allowances = measured(lambda: {"y": (np.array([1.0 if is_small else float(next(results))]),)})
     allowances.measure()
 
-    samples = (0, 1, 2)
-    assert errors[:3] == [(sample, 8.0, False) for sample in samples]
-    more = [(sample, 64 * 8.0, False) for sample in samples] + [(sample, 8.0, True) for sample in samples]
-    assert errors[3:] == ([] if is_small else more)
+    def of_runs(units: float, *, spares_integers: bool) -> list[tuple[int, float, bool]]:
+        return [
+            (sample, error, spares_integers)
+            for sample, error in zip((0, 1, 2, 0), (units,) * 3 + (-units,), strict=True)
+        ]
+
+    assert errors[:4] == of_runs(8.0, spares_integers=False)
+    more = [*of_runs(64 * 8.0, spares_integers=False), *of_runs(8.0, spares_integers=True)]
+    assert errors[4:] == ([] if is_small else more)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_lies_at_a_kink_lies_on_both_sides_of_it_in_some_runs(seed: int) -> None:
+    """A gate of a sum that is zero but for rounding: with errors of one sign alone it would be open, or closed, in all runs by chance."""
+    drawn = torch.randn(3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    weights = torch.cat([drawn, -drawn.sum().reshape(1)])
+
+    def run() -> dict[str, Any]:
+        x = torch.ones(4, dtype=torch.float64, requires_grad=True)
+        (gradient,) = torch.autograd.grad(torch.relu(weights @ x), x)
+        return {"g": (gradient.numpy(),)}
+
+    _, allowances = measured(run)
+    (allowed,) = allowances.most["g"]
+    assert allowed >= float(abs(weights).max())
 
 
 ROOT_OF_EPSILON = 2.0**-26

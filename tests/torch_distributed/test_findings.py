@@ -12,6 +12,8 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 
 import adjointlab as al
+from adjointlab.checks.verdict import Status
+from adjointlab.engine.failed_runs import verdict_on_failure
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.torch import requirements
 from adjointlab.worlds.world import FindingKind, PeerFailed, Raised, RankContext, Run
@@ -179,15 +181,36 @@ def test_a_group_that_a_member_never_makes_is_explained(world: al.SimulatedWorld
     assert "rank 0 in new_group(ranks=[0, 2], name='1')" in text
 
 
-def test_groups_made_in_different_order_are_explained(world: al.SimulatedWorld) -> None:
+@pytest.mark.parametrize(
+    "groups", [[[0, 1], [1, 2], [0, 2]], [[0, 1], [2, 3]]], ids=["that meet", "disjoint"]
+)
+@pytest.mark.parametrize("by_members_alone", [False, True])
+def test_groups_made_in_different_order_are_explained(
+    world: al.SimulatedWorld, groups: list[list[int]], by_members_alone: bool
+) -> None:
     def program(context: RankContext) -> None:
-        groups = [[0, 1], [1, 2], [0, 2]]
-        for ranks in groups if context.rank else groups[::-1]:
-            dist.new_group(ranks)
+        for ranks in groups if context.rank < 2 or by_members_alone else groups[::-1]:
+            if context.rank in ranks or not by_members_alone:
+                dist.new_group(ranks)
 
-    text = finding(run(world, program, 3))
-    assert "new_group(ranks=[0, 2], name='1')" in text
-    assert "name='3'" in text or "new_group(ranks=[0, 1], name='1')" in text
+    found = run(world, program, 4)
+    raised = [outcome.message for outcome in found.outcomes if isinstance(outcome, Raised)]
+    assert raised
+    assert all("makes group number" in text for text in raised)
+    assert all("all ranks have to make all groups, in one order" in text for text in raised)
+    verdict = verdict_on_failure(found)
+    assert verdict.headline == "ranks make process groups in different order"
+    assert verdict.status is Status.INCOHERENT
+
+
+def test_groups_that_members_alone_make_and_that_synchronise_alone_are_made(world: al.SimulatedWorld) -> None:
+    def program(context: RankContext) -> int:
+        group = dist.new_group([0, 1] if context.rank < 2 else [2, 3], use_local_synchronization=True)
+        x = torch.tensor(context.rank)
+        dist.all_reduce(x, group=group)
+        return int(x)
+
+    assert list(run(world, program, 4).values) == [1, 1, 5, 5]
 
 
 def test_collectives_of_two_groups_in_different_order_are_found(world: al.SimulatedWorld) -> None:

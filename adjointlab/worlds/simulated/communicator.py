@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import wraps
 from types import NoneType
 from typing import Any, ClassVar, Final, NoReturn
@@ -132,6 +132,10 @@ class Communicator(LocalCalls):
     def keep(self) -> None:
         """Leave it to the run to free this communicator: it is no fault of user code that it does not."""
         self._run.unfreed.get(self._task.rank, {}).pop(self._shared, None)
+
+    def first_given(self, key: Hashable, value: object) -> object:
+        """Return what the first of its ranks to come here with this key has given: `value`, where this rank is the first."""
+        return self._run.given.setdefault((self._shared, key), value)
 
     def separate(self, packages: Sequence[str]) -> None:
         """Give each rank module-level variables of its own in these packages; all ranks call it before user code."""

@@ -7,7 +7,7 @@ lasts too long is ended by :class:`SimulationWatchdog`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from threading import get_ident
 from typing import Any, NoReturn, cast
 
@@ -90,6 +90,7 @@ class Simulation:
         self._group_creations: dict[tuple[SharedCommunicator, tuple[int, ...], int], SharedCommunicator] = {}
         self._is_separate = False
         self.communicators: dict[int, object] = {}  # of the run, by rank: each rank enters its own
+        self.given: dict[tuple[SharedCommunicator, Hashable], object] = {}  # what ranks have to give alike
 
     def new_shared(self, members: tuple[int, ...], topology: Topology | None = None) -> SharedCommunicator:
         """State for a new communicator of `members`, ranks of the run."""
