@@ -103,7 +103,8 @@ class MeshShape(NamedTuple):
             given = self.extents if self.names is None else dict(zip(self.names, self.extents, strict=True))
             raise SubjectError(
                 f"mesh: {given} is of {counted(math.prod(self.extents), 'rank')}, and the case has {comm.Get_size()}: make it of the number "
-                "of ranks that the strategy is given, or say with ranks=[...] in the declaration on how many the subject runs"
+                "of ranks that the strategy is given, or say with ranks=[...] in the declaration on how many the subject runs (check_parallel: "
+                "give it as `mesh`)"
             )
         return init_device_mesh(device_type, self.extents, mesh_dim_names=self.names)
 
@@ -231,6 +232,7 @@ class ParallelRecipe:
         placing = _placing(
             parameters, shape, sharing, len(shapes_of(parameters["inputs"])), len(example.outputs)
         )
+        _require_rows(placing, example.outputs)
         sequential = self._to_parallelize(example, parameters, leaves_one=bool(sharing))
         mesh = shape.make_on(comm, self.device_type)
         made, rounding, reach = self._made_parallel(sequential, example, mesh, placing, parameters)
@@ -391,6 +393,16 @@ def _inputs_on(mesh: DeviceMesh, placing: Placing, parameters: Parameters) -> Sp
     shapes = shapes_of(parameters["inputs"])
     placements = [placing.of_input(number) for number in range(len(shapes))]
     return space_on(mesh, "x", placements, shapes, types_of(parameters))
+
+
+def _require_rows(placing: Placing, outputs: Mapping[OutputPath, torch.Tensor]) -> None:
+    """Raise :class:`SubjectError` for an output without dimensions that is to be cut along the first, as the batch is."""
+    for number, y in enumerate(outputs.values()):
+        if not y.ndim and any(placement.is_shard() for placement in placing.of_output(number)):
+            raise SubjectError(
+                f"the sequential module returns a scalar (y{number or ''}), of which ranks that share the batch have no rows: return a value for "
+                "each row and not a loss of all, or say in output_placements how the ranks have it"
+            )
 
 
 def _outputs_on(mesh: DeviceMesh, placing: Placing, outputs: Mapping[OutputPath, torch.Tensor]) -> Space:

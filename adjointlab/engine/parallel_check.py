@@ -53,6 +53,8 @@ def check_parallel(
     accumulates: bool | None = None,
     one_batch_size: bool = False,
     twice_differentiable: bool = False,
+    frozen: Sequence[str] | None = None,
+    rank_local: Sequence[str] = (),
     cases: int = 20,
     seed: int = 0,
     world: World | None = None,
@@ -74,6 +76,7 @@ def check_parallel(
     """
     fixed, make_mesh = _meshes(mesh)
     options = _options(_name(parallelize, "parallelize"), sequential, inputs)
+    options["rank_local"] = rank_local
     if fixed is not None:
         options["ranks"] = (fixed,)
     declare = subject.parallel(
@@ -95,7 +98,8 @@ def check_parallel(
     @declare
     def parallel(draw: DrawFn, ranks: int) -> Parameters:
         drawn = inputs(draw, ranks) if callable(inputs) else _shapes(_listed(inputs))
-        return {"mesh": make_mesh(draw, ranks), **drawn}
+        given = {} if frozen is None else {"frozen": list(frozen)}
+        return {"mesh": make_mesh(draw, ranks), **given, **drawn}
 
     return verdicts_of(parallel, Budget(cases, ranks=fixed or _RANKS, seed=seed), world)
 
@@ -204,8 +208,11 @@ def _meshes(
     """The number of ranks where the mesh is given, and a strategy of meshes."""
     if given is None:
         return None, lambda draw, ranks: (ranks,)
-    if isinstance(given, str):
-        raise TypeError(f"mesh: {given!r} is a text; give the names of dimensions as ({given!r},)")
+    what: Any = given
+    if isinstance(what, str):
+        raise TypeError(f"mesh: {what!r} is a text; give the names of dimensions as ({what!r},)")
+    if isinstance(what, int):
+        raise TypeError(f"mesh: {what} is a number; give the extents of dimensions as ({what},)")
     if isinstance(given, Mapping) or all(isinstance(each, int) for each in given):
         shape: Any = given
         return math.prod(as_mesh(shape).extents), lambda draw, ranks: shape

@@ -181,6 +181,13 @@ _ADVICE_ON_LEAKS: Final = (
 )
 
 
+_ADVICE_ON_FROZEN: Final = (
+    "frozen",
+    "the lab has frozen parameters of this case, as it does in half of them: if the code is not to take that, forbid it by frozen=() of "
+    "check_parallel, or by frozen=0 in the dictionary of the strategy",
+)
+
+
 @dataclass(frozen=True)
 class RankObservation:
     """Observation of one rank, the spaces that it declares, and the communicators that its calls leave behind."""
@@ -236,7 +243,7 @@ def body(subject: Subject) -> Body:
 def judge(case: Case, run: Run) -> Verdict:
     """Return the verdict on a run of `case`."""
     if not run.completed:
-        return verdict_on_failure(run)
+        return _with_advice_on_frozen(case, verdict_on_failure(run))
     seen: list[RankObservation] = list(run.values)
     spaces = seen[0].spaces
     for tensor in spaces.tensors:
@@ -255,6 +262,14 @@ def judge(case: Case, run: Run) -> Verdict:
             kind = FindingKind.COMMUNICATOR_LEFT_OPEN
             return unjudged(headline, ("rank", str(rank)), *lines, _ADVICE_ON_LEAKS, kind=kind)
     return check.judge(spaces, [each.observation for each in seen])
+
+
+def _with_advice_on_frozen(case: Case, verdict: Verdict) -> Verdict:
+    """The verdict, with a word on parameters that the lab has frozen, where a rank has raised: code may not take them."""
+    frozen = case.parameters.get("frozen", 0)
+    if not frozen or not isinstance(frozen, int) or not verdict.kind.startswith("raised "):
+        return verdict
+    return replace(verdict, lines=(*verdict.lines, _ADVICE_ON_FROZEN))
 
 
 def spaces_of(run: Run) -> Spaces | None:

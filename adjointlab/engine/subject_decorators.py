@@ -37,6 +37,7 @@ from adjointlab.engine.parallel import (
 )
 from adjointlab.engine.pipeline import MakePipeline, PipelineRecipe
 from adjointlab.engine.subject import EXAMPLE, Declare, DrawParameters, Kind, PlaceOn, Subject, note
+from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator
 
 __all__ = ["subject"]
@@ -177,8 +178,7 @@ class _SubjectDecorators:
         where ``training`` is given.
         ``optimizer(parameters)`` makes an optimiser, of which so many `steps` are compared too.
         """
-        if steps < 0 or bool(steps) != (optimizer is not None):
-            raise SubjectError("@subject.parallel takes `steps` of at least 1 together with an `optimizer`")
+        _require_optimizer(optimizer, steps, "parallel")
         require_reductions(data_parallel)
         _require_own_group(options, "parallel")
         _require_no_reference(options, "parallel", "the sequential module is what it is held against")
@@ -240,8 +240,7 @@ class _SubjectDecorators:
         ``prepare(*inputs, target)`` makes legal tensors of drawn ones. ``after_backward(module)`` gets the module whose parts the stages
         are, once their gradients are there. ``optimizer(parameters)`` makes an optimiser, of which so many `steps` are compared too.
         """
-        if steps < 0 or bool(steps) != (optimizer is not None):
-            raise SubjectError("@subject.pipeline takes `steps` of at least 1 together with an `optimizer`")
+        _require_optimizer(optimizer, steps, "pipeline")
         if reduction not in ("mean", "sum"):
             raise SubjectError(f'@subject.pipeline: the reduction is "mean" or "sum", not {reduction!r}')
         _require_own_group(options, "pipeline")
@@ -352,6 +351,16 @@ _WHAT_TO_CHECK = (
     "@subject needs to know what to check: @subject.operator(MyOperator), @subject.pair(forward=..., adjoint=...), "
     "@subject.autograd(function) or @subject.layer(layer, sequential=...)"
 )
+
+
+def _require_optimizer(optimizer: MakeOptimizer | None, steps: int, method: str) -> None:
+    if steps < 0 or bool(steps) != (optimizer is not None):
+        raise SubjectError(f"@subject.{method} takes `steps` of at least 1 together with an `optimizer`")
+    if optimizer is not None and not callable(optimizer):
+        raise SubjectError(
+            f"optimizer: {described_type(optimizer)} is no function that makes one of a list of parameters: give "
+            "functools.partial(torch.optim.SGD, lr=0.1), say"
+        )
 
 
 def _require_own_group(options: Options, method: str) -> None:

@@ -212,7 +212,7 @@ class ParallelModule(NamedModule):
                 )
             raise TypeError(
                 f"the parameter {name} has shape {tuple(held.shape)}, and the sequential one {tuple(shape)}: say how the ranks "
-                f'share it, with parameter_placements={{"{name}": [Shard(0)]}}'
+                f'share it, with parameter_placements={{"{name}": [Shard(0)]}} in the dictionary of the strategy'
             )
         return tensor_on(self._mesh, placements, shape, dtype_name(held), name)
 

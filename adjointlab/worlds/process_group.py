@@ -66,7 +66,7 @@ def _checked(
         if len(owners) > 1 and len(set(owners)) > 1:
             run.refuse(
                 f"a process group of rank {owners[1]} is used: the simulated ranks are threads and share module-level state; keep "
-                "groups and meshes in the operator or module, make them in each call, or name the package in the subject's `rank_local`",
+                "groups and meshes in the operator or module, make them in each call, or name the package in the option `rank_local`",
                 FindingKind.GROUP_OF_ANOTHER_RANK,
             )
         # One of the lab is over a communicator of this run, or has this rank alone.

@@ -87,6 +87,8 @@ def test_a_parallel_module_is_declared_as_it_is_given(declared: Declared, world:
         accumulates=True,
         one_batch_size=True,
         twice_differentiable=True,
+        frozen=("0.weight",),
+        rank_local=("package",),
         cases=7,
         seed=11,
         world=world,
@@ -103,10 +105,15 @@ def test_a_parallel_module_is_declared_as_it_is_given(declared: Declared, world:
         "accumulates": True,
         "one_batch_size": True,
         "twice_differentiable": True,
+        "rank_local": ("package",),
         "name": "parallelize",
         "ranks": (6,),
     }
-    assert drawn(declared.draws, 6) == {"mesh": {"dp": 3, "tp": 2}, "inputs": [(4, 3), (4, 3)]}
+    assert drawn(declared.draws, 6) == {
+        "mesh": {"dp": 3, "tp": 2},
+        "frozen": ["0.weight"],
+        "inputs": [(4, 3), (4, 3)],
+    }
     assert (declared.budget, declared.world) == (Budget(7, ranks=6, seed=11), world)
 
 
@@ -128,6 +135,7 @@ def test_a_parallel_module_has_twenty_cases_on_one_mesh_dimension_by_default(dec
         "accumulates": None,
         "one_batch_size": False,
         "twice_differentiable": False,
+        "rank_local": (),
         "name": "parallelize",
     }
     assert drawn(declared.draws, 3) == {"mesh": (3,), "inputs": (3, 3), "depth": 2}

@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import adjointlab as al
 from adjointlab.checks.verdict import coherent
+from adjointlab.core.declaration import SubjectError
 from adjointlab.engine.search import Budget, SearchResult, investigate
 
 Parallelize = Callable[[nn.Module, DeviceMesh], object]
@@ -393,3 +394,65 @@ def test_an_example_may_have_negative_integers_alone(world: al.SimulatedWorld) -
             return x.double() * 2
 
     al.check_parallel(Counts(), as_it_is, torch.tensor([-1, -1]), world=world, cases=2)
+
+
+# What the lab freezes, and options that cannot be right
+
+
+def hooked(module: nn.Module, mesh: DeviceMesh) -> None:
+    for parameter in module.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda each: None)
+
+
+@pytest.mark.filterwarnings("ignore:.*no rank communicated with another")
+def test_code_that_cannot_do_with_frozen_parameters_is_told_how_to_forbid_them(
+    world: al.SimulatedWorld,
+) -> None:
+    with pytest.raises(AssertionError, match=r"forbid it by frozen=\(\) of check_parallel"):
+        al.check_parallel(model, hooked, EXAMPLE, mesh=(2,), cases=6, world=world)
+    al.check_parallel(model, hooked, EXAMPLE, mesh=(2,), frozen=(), cases=6, world=world)
+
+
+@pytest.mark.filterwarnings("ignore:.*no rank communicated with another")
+def test_parameters_may_be_frozen_by_name(world: al.SimulatedWorld) -> None:
+    seen: set[tuple[str, ...]] = set()
+
+    def parallelize(module: nn.Module, mesh: DeviceMesh) -> None:
+        seen.add(tuple(name for name, parameter in module.named_parameters() if not parameter.requires_grad))
+
+    al.check_parallel(model, parallelize, EXAMPLE, mesh=(2,), frozen=("0.weight",), cases=3, world=world)
+    assert seen == {("0.weight",)}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mesh": 2}, r"mesh: 2 is a number; give the extents of dimensions as \(2,\)"),
+        ({"mesh": "dp"}, r"mesh: 'dp' is a text; give the names of dimensions as \('dp',\)"),
+        (
+            {"optimizer": torch.optim.SGD([torch.zeros(1)], lr=0.1), "steps": 1},
+            r"optimizer: .* is no function that makes one of a list of parameters",
+        ),
+    ],
+)
+def test_options_of_another_kind_are_refused_with_what_is_legal(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((TypeError, SubjectError), match=message):
+        al.check_parallel(model, as_it_is, EXAMPLE, **options)
+
+
+class MeanLoss(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).square().mean()
+
+
+def test_a_loss_of_a_whole_batch_that_ranks_share_is_refused(world: al.SimulatedWorld) -> None:
+    with pytest.raises(AssertionError, match=r"returns a scalar .*return a value for each row"):
+        al.check_parallel(
+            MeanLoss, replicated, EXAMPLE, mesh=(2,), data_parallel="mean", cases=2, world=world
+        )
