@@ -14,12 +14,11 @@ import torch.distributed.nn.functional  # noqa: F401
 from torch.distributed import distributed_c10d as c10d
 
 from adjointlab.core.arrays import DeviceType
-from adjointlab.torch_distributed.opening import GroupsInOtherOrder
+from adjointlab.torch_distributed.opening import require_same_ranks
 from adjointlab.torch_distributed.process_group import DEFAULT_NAME, CommunicatorProcessGroup
 from adjointlab.torch_distributed.world_state import rank_state, register
 from adjointlab.typing import Communicator
 from adjointlab.worlds.call_labels import CallLabel, called_as
-from adjointlab.worlds.call_sites import call_site
 
 __all__ = ["open_default_group", "open_lone_group"]
 
@@ -89,12 +88,9 @@ def _require_one_order(comm: Communicator, name: str, ranks: list[int]) -> None:
     ranks can know of each other without a message.
     """
     first_given = getattr(comm, "first_given", None)
-    earlier = None if first_given is None else first_given(("process group", name), tuple(ranks))
-    if earlier is not None and earlier != tuple(ranks):
-        raise GroupsInOtherOrder(
-            f"new_group at {call_site()} makes group number {name} of ranks {list(ranks)}, and on another rank that is the group of ranks "
-            f"{list(earlier)}: all ranks have to make all groups, in one order, also those that they are no members of"
-        )
+    if first_given is not None:
+        own = str(list(ranks))
+        require_same_ranks(name, own, first_given(("process group", name), own))
 
 
 class _NoStore:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from adjointlab.core.arrays import DeviceType
 from adjointlab.typing import Communicator
+from adjointlab.worlds.call_sites import call_site
 from adjointlab.worlds.torch.requirements import check_torch
 
 if TYPE_CHECKING:
@@ -17,11 +18,27 @@ if TYPE_CHECKING:
 
     from adjointlab.worlds.torch.communicator import CaseGroup
 
-__all__ = ["GroupsInOtherOrder", "device_mesh", "load_process_groups", "lone_group", "process_group"]
+__all__ = [
+    "GroupsInOtherOrder",
+    "device_mesh",
+    "load_process_groups",
+    "lone_group",
+    "process_group",
+    "require_same_ranks",
+]
 
 
 class GroupsInOtherOrder(RuntimeError):
     """A rank makes another group than the others under one number, by which real backends meet."""
+
+
+def require_same_ranks(name: str, ranks: str, earlier: str) -> None:
+    """Raise :class:`GroupsInOtherOrder` where the group of this name has other `ranks` than on an `earlier` rank."""
+    if ranks != earlier:
+        raise GroupsInOtherOrder(
+            f"new_group at {call_site()} makes group number {name} of ranks {ranks}, and on another rank that is the group of ranks "
+            f"{earlier}: all ranks have to make all groups, in one order, also those that they are no members of"
+        )
 
 
 @contextmanager

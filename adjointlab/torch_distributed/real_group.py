@@ -19,6 +19,7 @@ import torch.distributed.nn.functional
 from torch.distributed import distributed_c10d as c10d
 
 from adjointlab.torch_distributed.meshes import MeshesOfRanks, forget_meshes
+from adjointlab.torch_distributed.opening import require_same_ranks
 from adjointlab.torch_distributed.world_state import RankWorld, register_again
 from adjointlab.worlds.torch.communicator import CaseGroup
 
@@ -118,6 +119,15 @@ def _forget(world: _CaseWorld) -> None:
     world.tags_to_pg.clear()
 
 
+def _require_one_order(case: CaseGroup, name: str, ranks: list[int]) -> None:
+    """Raise :class:`GroupsInOtherOrder` where another rank has made the group of this name of other ranks, before the two meet."""
+    if not ranks:  # the default group
+        return
+    store: Any = case.store
+    earlier = store.compare_set(f"ranks of group {name}", "", repr(list(ranks))).decode()
+    require_same_ranks(name, str(list(ranks)), earlier)
+
+
 def _hurried(make: Callable[..., Any], case: CaseGroup) -> Callable[..., Any]:
     """`make`, a maker of groups, whose timeouts are no longer than the case's: torch's default is half an hour."""
 
@@ -125,6 +135,8 @@ def _hurried(make: Callable[..., Any], case: CaseGroup) -> Callable[..., Any]:
         group_size: int, group_rank: int, ranks: list[int], *others: Any, timeout: Any = None, **keywords: Any
     ) -> Any:
         least = case.timeout if timeout is None else min(timeout, case.timeout)
+        if not keywords.get("pg_tag"):
+            _require_one_order(case, others[2] if len(others) > 2 else keywords["group_name"], ranks)
         group, store = make(group_size, group_rank, ranks, *others, timeout=least, **keywords)
         if ranks and isinstance(group, dist.ProcessGroup):
             case.waits.log.note_made(group, ranks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from torch.distributed.device_mesh import DeviceMesh
 import adjointlab as al
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.failed_runs import verdict_on_failure
+from adjointlab.torch_distributed.opening import GroupsInOtherOrder
+from adjointlab.torch_distributed.real_group import _require_one_order
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.torch import requirements
 from adjointlab.worlds.world import FindingKind, PeerFailed, Raised, RankContext, Run
@@ -201,6 +204,18 @@ def test_groups_made_in_different_order_are_explained(
     verdict = verdict_on_failure(found)
     assert verdict.headline == "ranks make process groups in different order"
     assert verdict.status is Status.INCOHERENT
+
+
+def test_real_ranks_compare_their_groups_in_the_store_before_they_meet() -> None:
+    case: Any = SimpleNamespace(store=dist.HashStore())
+    for ranks in ([0, 1], [0, 1]):
+        _require_one_order(case, "1", ranks)
+    _require_one_order(case, "2", [2, 3])
+    with pytest.raises(
+        GroupsInOtherOrder, match=r"group number 1 of ranks \[2, 3\], and on another rank that is .* \[0, 1\]"
+    ):
+        _require_one_order(case, "1", [2, 3])
+    _require_one_order(case, "1", [])  # the default group
 
 
 def test_groups_that_members_alone_make_and_that_synchronise_alone_are_made(world: al.SimulatedWorld) -> None:
