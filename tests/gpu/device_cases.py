@@ -1,4 +1,4 @@
-"""Single cases of primitives on a device, small and fixed, that move strided faces between all ranks."""
+"""Cases on a device: single ones of primitives, small and fixed, that move strided faces between all ranks, and searches of a subject."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import adjointlab as al
+from adjointlab.checks.check import checks_of
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Verdict
 from adjointlab.core import arrays
@@ -13,11 +14,12 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import body, run_case
+from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.primitives.send_receive import SendReceive
 from adjointlab.primitives.subjects import installed
 
-__all__ = ["CASES", "judged", "judged_all"]
+__all__ = ["CASES", "incoherent_in", "judged", "judged_all"]
 
 
 class SentAmongOthers(SendReceive):
@@ -93,3 +95,10 @@ def judged_all(world: al.SimulatedWorld, name: str, memory: str = "cupy") -> lis
         for order in ("row-major", "column-major")
     ]
     return [verdict for verdict in verdicts if not verdict.is_coherent]
+
+
+def incoherent_in(world: al.SimulatedWorld, subject: Subject, memory: str, budget: Budget) -> dict[str, str]:
+    """The verdicts, by check, that are not coherent of a subject whose tensors lie in `memory`."""
+    placed = replace(subject, arrays=(memory,))
+    verdicts = {check: investigate(world, placed, check, budget).verdict for check in checks_of(placed)}
+    return {check: str(verdict) for check, verdict in verdicts.items() if not verdict.is_coherent}

@@ -5,7 +5,6 @@ Where there is no device, the same subjects run in memory of the host: so that w
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,11 +18,11 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 import adjointlab as al
-from adjointlab.checks.check import checks_of
 from adjointlab.core import arrays
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.launch import is_launched
+from tests.gpu.device_cases import incoherent_in
 from tests.gpu.parallel_by_hand import by_hand
 
 pytestmark = pytest.mark.skipif(is_launched(), reason="simulated ranks need no processes of MPI")
@@ -100,10 +99,7 @@ def pipelines() -> Subject:
 
 
 def found(world: al.SimulatedWorld, subject: Subject, memory: str) -> dict[str, str]:
-    budget = Budget(cases=5, ranks=4, seed=1, shrinking=1)
-    placed = replace(subject, arrays=(memory,))
-    verdicts = {check: investigate(world, placed, check, budget).verdict for check in checks_of(placed)}
-    return {check: str(verdict) for check, verdict in verdicts.items() if not verdict.is_coherent}
+    return incoherent_in(world, subject, memory, Budget(cases=5, ranks=4, seed=1, shrinking=1))
 
 
 @pytest.fixture(params=["torch", pytest.param("torch-cuda", marks=pytest.mark.gpu)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,13 +10,13 @@ import torch
 import torch.distributed as dist
 
 import adjointlab as al
-from adjointlab.checks.check import checks_of
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import Budget
 from adjointlab.torch_distributed.contiguity import NotContiguous
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.world import RankContext
+from tests.gpu.device_cases import incoherent_in
 from tests.gpu.parallel_by_hand import by_hand
 from tests.gpu.stand_in.torch_device import copies, torch_device_stand_in
 from tests.torch_distributed.programs import PROGRAMS, values
@@ -76,10 +75,8 @@ def test_a_collective_has_its_result(world: al.SimulatedWorld, name: str) -> Non
 def test_a_module_made_parallel_by_hand_is_judged_by_its_backward_pass(
     world: al.SimulatedWorld, is_summed: bool
 ) -> None:
-    subject = replace(by_hand(is_summed=is_summed), arrays=("torch-cuda",))
     budget = Budget(cases=4, ranks=3, seed=1, shrinking=1)
-    results = {check: investigate(world, subject, check, budget) for check in checks_of(subject)}
-    wrong = {check: result.verdict for check, result in results.items() if not result.verdict.is_coherent}
+    wrong = incoherent_in(world, by_hand(is_summed=is_summed), "torch-cuda", budget)
     assert ("gradients" in wrong) is not is_summed, wrong
     assert copies["to_host"], "no message of a device was staged"
 

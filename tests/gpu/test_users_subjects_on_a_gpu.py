@@ -6,7 +6,6 @@ Where there is no device, the same subjects run in memory of the host: so that w
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,11 @@ import pytest
 import torch
 
 import adjointlab as al
-from adjointlab.checks.check import checks_of
 from adjointlab.core import arrays
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.launch import is_launched
+from tests.gpu.device_cases import incoherent_in
 
 pytestmark = pytest.mark.skipif(is_launched(), reason="simulated ranks need no processes of MPI")
 
@@ -172,10 +171,7 @@ def rings(adjoint: Any, forward: Any = shifted) -> Subject:
 
 
 def found(world: al.SimulatedWorld, subject: Subject, memory: str) -> dict[str, str]:
-    budget = Budget(cases=6, seed=1, shrinking=0.5)
-    placed = replace(subject, arrays=(memory,))
-    verdicts = {check: investigate(world, placed, check, budget).verdict for check in checks_of(placed)}
-    return {check: str(verdict) for check, verdict in verdicts.items() if not verdict.is_coherent}
+    return incoherent_in(world, subject, memory, Budget(cases=6, seed=1, shrinking=0.5))
 
 
 @pytest.fixture(params=["torch", pytest.param("torch-cuda", marks=pytest.mark.gpu)])
