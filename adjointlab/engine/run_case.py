@@ -266,10 +266,11 @@ def judge(case: Case, run: Run) -> Verdict:
 
 def _with_advice_on_frozen(case: Case, verdict: Verdict) -> Verdict:
     """The verdict, with a word on parameters that the lab has frozen, where a rank has raised: code may not take them."""
-    frozen = case.parameters.get("frozen", 0)
-    if not frozen or not isinstance(frozen, int) or not verdict.kind.startswith("raised "):
+    if not verdict.kind.startswith("raised "):
         return verdict
-    return replace(verdict, lines=(*verdict.lines, _ADVICE_ON_FROZEN))
+    frozen = case.parameters.get("frozen", 0)
+    is_drawn = isinstance(frozen, int) and bool(frozen)
+    return replace(verdict, lines=(*verdict.lines, _ADVICE_ON_FROZEN)) if is_drawn else verdict
 
 
 def spaces_of(run: Run) -> Spaces | None:

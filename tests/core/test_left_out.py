@@ -54,7 +54,7 @@ OTHERWISE: dict[str, dict[str, float]] = {
         "search.Budget.schedules": 1,
         "search.Budget.seconds": math.inf,
         "search.Budget.shrinking": 60.0,
-        "subject._with_defaults.has_mesh": True,
+        "subject_decorators._with_defaults.has_mesh": True,
         "subject_check.check_subject.cases": 50,
     },
     "store": {

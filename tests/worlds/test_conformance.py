@@ -253,6 +253,7 @@ def test_every_method_of_a_communicator_is_called_by_some_program():
         # Not for programs: the world's own, and what ends the run.
         *(
             "Abort",
+            "first_given",
             "keep",
             "new_shared",
             "note_application",

@@ -57,6 +57,7 @@ _OBJECT: Final = object()
 _INTERNAL: Final = frozenset(
     {
         "carried_topology",
+        "first_given",
         "keep",
         "new_shared",
         "note_application",
