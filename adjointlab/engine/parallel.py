@@ -173,11 +173,6 @@ class ParallelRecipe:
     one_batch_size: bool = False
     device_type: DeviceType = "cpu"
 
-    def placed(self, device_type: DeviceType) -> tuple[Callable[..., Layer], UserFunction]:
-        """The makers of the parallel module and of its twin on a device."""
-        there = replace(self, device_type=device_type)
-        return there.build, there.twin
-
     def twin(self, /, **parameters: object) -> torch.nn.Module:
         """Make the sequential module of a case."""
         return self._sequential(parameters, is_evaluated=self._is_evaluated(parameters))

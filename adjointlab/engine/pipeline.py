@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from adjointlab.core.arrays import DeviceType, dtype_name
@@ -63,11 +63,6 @@ class PipelineRecipe:
     steps: int = 0
     hooks: PassHooks = NO_HOOKS
     device_type: DeviceType = "cpu"
-
-    def placed(self, device_type: DeviceType) -> tuple[Callable[..., Layer], UserFunction]:
-        """The makers of the pipeline and of the sequential step on a device."""
-        there = replace(self, device_type=device_type)
-        return there.build, there.twin
 
     def twin(self, /, **parameters: Any) -> SequentialStep:
         """Make the sequential step of a case."""

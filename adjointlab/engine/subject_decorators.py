@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, Final, Unpack
 
 from hypothesis.strategies import DrawFn
 
 from adjointlab.checks.elements import ORDERS
+from adjointlab.core.arrays import DeviceType
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.kept_strategies import choices
 from adjointlab.core.layer import Layer, PassHooks, Prepare, elementwise
@@ -197,17 +199,7 @@ class _SubjectDecorators:
             accumulates,
             one_batch_size,
         )
-        options["reference"], options["process_group"] = recipe.twin, True
-        declare = _declare(
-            Kind.LAYER,
-            parallelize,
-            recipe.build,
-            options,
-            library="torch",
-            twice_differentiable=twice_differentiable,
-            takes_steps=bool(steps),
-            place_on=recipe.placed,
-        )
+        declare = _declare_recipe(parallelize, recipe, options, twice_differentiable=twice_differentiable)
         return lambda draws: declare(_with_defaults(draws, ("inputs",), is_parallel=True))
 
     def pipeline(
@@ -255,16 +247,7 @@ class _SubjectDecorators:
             steps,
             PassHooks(after_backward=after_backward),
         )
-        options["reference"], options["process_group"] = recipe.twin, True
-        declare = _declare(
-            Kind.LAYER,
-            pipeline,
-            recipe.build,
-            options,
-            library="torch",
-            takes_steps=bool(steps),
-            place_on=recipe.placed,
-        )
+        declare = _declare_recipe(pipeline, recipe, options)
         return lambda draws: declare(_with_defaults(draws, ("inputs",), has_mesh=False))
 
     def dtensor(
@@ -379,6 +362,32 @@ def _require_strategy(draws: object) -> None:
     # What is no function, such as a functools.partial, has no name for reports and scripts.
     if not callable(draws) or not hasattr(draws, "__name__"):
         raise SubjectError(f"@subject decorates a function, not {draws!r}; {EXAMPLE}")
+
+
+def _declare_recipe(
+    target: UserFunction,
+    recipe: ParallelRecipe | PipelineRecipe,
+    options: Options,
+    *,
+    twice_differentiable: bool = False,
+) -> Declare:
+    """Declare a layer that a recipe makes of a sequential module, on the host or on a device."""
+
+    def place_on(device_type: DeviceType) -> tuple[Callable[..., Layer], UserFunction]:
+        there = replace(recipe, device_type=device_type)
+        return there.build, there.twin
+
+    options["reference"], options["process_group"] = recipe.twin, True
+    return _declare(
+        Kind.LAYER,
+        target,
+        recipe.build,
+        options,
+        library="torch",
+        twice_differentiable=twice_differentiable,
+        takes_steps=bool(recipe.steps),
+        place_on=place_on,
+    )
 
 
 def _declare(

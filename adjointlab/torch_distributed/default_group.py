@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn
 
 import torch.distributed as dist
@@ -46,10 +47,7 @@ def open_default_group(
         made.append(group)
         return group
 
-    def note_group(name: str, global_ranks: list[int]) -> None:
-        _require_one_order(comm, name, global_ranks)
-
-    with rank_state(new_group, note_group, device_type, inside=inside) as world:
+    with rank_state(new_group, partial(_require_one_order, comm), device_type, inside=inside) as world:
         ranks = range(comm.size)
         default = CommunicatorProcessGroup(comm, ranks, DEFAULT_NAME, "default_pg", device_type)
         made.append(default)

@@ -124,8 +124,8 @@ def _require_one_order(case: CaseGroup, name: str, ranks: list[int]) -> None:
     if not ranks:  # the default group
         return
     store: Any = case.store
-    earlier = store.compare_set(f"ranks of group {name}", "", repr(list(ranks))).decode()
-    require_same_ranks(name, str(list(ranks)), earlier)
+    own = str(list(ranks))
+    require_same_ranks(name, own, store.compare_set(f"ranks of group {name}", "", own).decode())
 
 
 def _hurried(make: Callable[..., Any], case: CaseGroup) -> Callable[..., Any]:

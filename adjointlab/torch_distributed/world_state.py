@@ -162,11 +162,11 @@ class _Installation:
     ) -> Any:
         """Make a group, as c10d's function of this name, whatever backend is asked for."""
         world = self.current()
-        if isinstance(world, RankWorld) and not pg_tag:
-            world.note_group(group_name, global_ranks_in_group)
         if not isinstance(world, RankWorld):
             arguments = (group_size, group_rank, global_ranks_in_group, backend, store, group_name, *options)
             return self._make_before(*arguments, pg_tag=pg_tag, group_desc=group_desc, **others)
+        if not pg_tag:
+            world.note_group(group_name, global_ranks_in_group)
         if pg_tag and (existing := self._module._find_pg_by_ranks_and_tag(pg_tag, global_ranks_in_group)):
             return existing, world.pg_map[existing][1]
         if world.default_pg is not None and world.default_pg.rank() not in global_ranks_in_group:
