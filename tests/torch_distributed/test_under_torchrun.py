@@ -111,7 +111,10 @@ def waiting_long(rank: int) -> None:
         (staying_away, ("only some ranks take part", "all_reduce(op=SUM, count=4, dtype=float32)")),
         (waiting_long, ("only some ranks take part", "all_reduce(op=SUM, count=4, dtype=float32)")),
         (receiving_in_a_ring, ("deadlock: 3 of 3 ranks wait", "recv(dtype=float32)")),
-        (groups_in_different_order, ("GroupsInOtherOrder: new_group at", "ranks [0, 2]", "ranks [0, 1]", "in one order")),
+        (
+            groups_in_different_order,
+            ("GroupsInOtherOrder: new_group at", "ranks [0, 2]", "ranks [0, 1]", "in one order"),
+        ),
     ],
 )
 def test_a_wrong_program_ends_and_is_named(
