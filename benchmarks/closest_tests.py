@@ -360,6 +360,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         "engine/pipeline",
         ("tests/torch_distributed/test_layers_of_pipelines.py", "tests/torch_distributed/test_pipelines.py"),
     ),
+    ("engine/parameter_tree", ("tests/engine/test_single_steps.py", "tests/engine/test_even_cuts.py")),
     ("engine/single_steps", ("tests/engine/test_looks_of_a_search.py", "tests/engine/test_single_steps.py")),
     ("engine/exhaust", ("tests/engine/test_shares_of_proofs.py", "tests/engine/test_exhaust.py")),
     (

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from enum import Enum, auto
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from msgspec import structs
 
 from adjointlab.core.layout import Layout, balanced_cut
-from adjointlab.core.space import Space, Tensor
+from adjointlab.core.space import Space
 from adjointlab.engine.case import Case
+from adjointlab.engine.parameter_tree import is_cut, mapped, nodes
 
 __all__ = ["Cuts", "has_uneven_cuts", "with_cuts"]
 
@@ -86,7 +86,7 @@ def _is_uneven(layout: Layout, dim: int) -> bool:
 
 
 def _even_side(side: int, parts: Collection[int], *, longer: bool) -> int:
-    """The smallest side from `side` on that every number of `parts` divides, with two elements a part at least; if `longer`, the next such."""
+    """The smallest multiple of all `parts` that is at least `side`, and twice the largest of them; if `longer`, the next one."""
     multiple = math.lcm(*parts)
     least = max(side, 2 * max(parts))
     return multiple * (math.ceil(least / multiple) + longer)
@@ -95,46 +95,35 @@ def _even_side(side: int, parts: Collection[int], *, longer: bool) -> int:
 # Parameters
 
 
-def _changed(value: Any, uneven: _Uneven, cuts: Cuts) -> Any:
+def _changed(value: object, uneven: _Uneven, cuts: Cuts) -> Any:
     """Return parameters with tensors of that shape cut otherwise, wherever they say its sides or its cuts."""
     shape, sides = uneven
     longer = tuple(sides.get(dim, side) for dim, side in enumerate(shape))
     # Where the cut is the balanced one of every side, a side of one more is cut unevenly.
-    follows = cuts in (Cuts.MOVED, Cuts.WITH_EMPTY) and not any(_has_cut(value, shape[dim]) for dim in sides)
+    follows = cuts in (Cuts.MOVED, Cuts.WITH_EMPTY) and not any(
+        _says_a_cut(value, shape[dim]) for dim in sides
+    )
     as_shape = tuple(side + (follows and dim in sides) for dim, side in enumerate(longer))
 
-    def change(value: Any) -> Any:
-        match value:
-            case Layout():
-                return _cut(value, longer, sides, cuts) if value.shape == shape else value
-            case Tensor():
-                return replace(value, layout=change(value.layout))
-            case Space():
-                return Space(*(change(tensor) for tensor in value.tensors))
-            case Mapping():
-                return {key: change(entry) for key, entry in value.items()}
-            case list():
-                return list(_sequence(value))
-            case tuple():
-                return tuple(_sequence(value))
-            case _:
-                return value
-
-    def _sequence(values: Sequence[Any]) -> Sequence[Any]:
-        if tuple(values) == shape:
+    def change(value: object) -> object:
+        if isinstance(value, Layout):
+            return _cut(value, longer, sides, cuts) if value.shape == shape else value
+        if not isinstance(value, tuple):
+            return value
+        if value == shape:
             return as_shape
         for dim, side in sides.items():
-            if _is_cut(values, shape[dim]):
-                return _ends(values, side, cuts)
-        if len(values) == len(shape) and any(_is_cut(each, shape[dim]) for each in values for dim in sides):
-            # One cut for each dimension.
-            return [
+            if _is_cut_of(value, shape[dim]):
+                return _ends(value, side, cuts)
+        if len(value) == len(shape) and any(_is_cut_of(each, shape[dim]) for each in value for dim in sides):
+            # One cut for each dimension, which is looked at as if it were alone: another dimension may have the side of its new cut.
+            return tuple(
                 _changed(each, _Uneven(shape, {dim: sides[dim]}), cuts) if dim in sides else each
-                for dim, each in enumerate(values)
-            ]
-        return [change(each) for each in values]
+                for dim, each in enumerate(value)
+            )
+        return value
 
-    return change(value)
+    return mapped(value, change)
 
 
 def _cut(layout: Layout, shape: tuple[int, ...], dims: Collection[int], cuts: Cuts) -> Layout:
@@ -160,25 +149,10 @@ def _ends(ends: Sequence[int], side: int, cuts: Cuts) -> tuple[int, ...]:
     return tuple(even)
 
 
-def _is_cut(value: object, side: int) -> bool:
-    """Return True for a sequence like 0, 2, 5, 7: boundaries of two parts or more."""
-    return (
-        isinstance(value, tuple | list)
-        and len(value) > 2
-        and all(isinstance(end, int) for end in value)
-        and value[0] == 0
-        and value[-1] == side
-        and list(value) == sorted(value)
-    )
+def _is_cut_of(value: object, side: int) -> TypeGuard[Sequence[int]]:
+    """Return True for the boundaries of two parts or more of a side."""
+    return is_cut(value) and len(value) > 2 and value[-1] == side
 
 
-def _has_cut(value: Any, side: int) -> bool:
-    match value:
-        case Layout() | Space() | Tensor():
-            return True
-        case Mapping():
-            return any(_has_cut(entry, side) for entry in value.values())
-        case tuple() | list():
-            return _is_cut(value, side) or any(_has_cut(entry, side) for entry in value)
-        case _:
-            return False
+def _says_a_cut(value: object, side: int) -> bool:
+    return any(isinstance(node, Layout) or _is_cut_of(node, side) for node in nodes(value))

@@ -8,9 +8,8 @@ tuples of integers. A strategy need not draw them all: a step may break a rule t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import count, islice, pairwise
 from typing import Final
 
@@ -18,15 +17,13 @@ from msgspec import structs
 
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import Partition
-from adjointlab.core.space import Space, Tensor
 from adjointlab.engine.case import Case
+from adjointlab.engine.parameter_tree import Change, is_cut, leaves, mapped
 
 __all__ = ["MOST_STEPS", "one_step_smaller", "size", "without_logs_of_shapes"]
 
 MOST_STEPS: Final = 300
 """So many smaller cases are made of one case at most."""
-
-_Change = Callable[[object], object]
 
 
 def one_step_smaller(case: Case) -> Iterator[Case]:
@@ -36,7 +33,7 @@ def one_step_smaller(case: Case) -> Iterator[Case]:
     def fresh() -> Iterator[Case]:
         for ranks, change in _changes(case):
             try:
-                parameters = _changed(dict(case.parameters), change)
+                parameters = mapped(dict(case.parameters), change)
                 assert isinstance(parameters, Mapping)
                 smaller = structs.replace(case, ranks=ranks, parameters=parameters)
                 key = smaller.key()
@@ -66,7 +63,7 @@ def without_logs_of_shapes() -> Iterator[None]:
 
 def size(case: Case) -> tuple[int, ...]:
     """Return the sizes of a case: ranks, uneven cuts, workers, sides and integers. A case is smaller than another if none of its is larger."""
-    values = list(_leaves(dict(case.parameters)))
+    values = list(leaves(dict(case.parameters)))
     layouts = [value for value in values if isinstance(value, Layout)]
     partitions = [value for value in values if isinstance(value, Partition)]
     return (
@@ -78,11 +75,13 @@ def size(case: Case) -> tuple[int, ...]:
     )
 
 
-def _changes(case: Case) -> Iterator[tuple[int, _Change]]:
+def _changes(case: Case) -> Iterator[tuple[int, Change]]:
     """Yield the number of ranks after each step, and what it does to each parameter."""
-    leaves = list(_leaves(dict(case.parameters)))
-    layouts = [leaf for leaf in leaves if isinstance(leaf, Layout)]
-    grids = {leaf for leaf in leaves if isinstance(leaf, Partition)} | {each.partition for each in layouts}
+    entries = list(leaves(dict(case.parameters)))
+    layouts = [entry for entry in entries if isinstance(entry, Layout)]
+    grids = {entry for entry in entries if isinstance(entry, Partition)} | {
+        each.partition for each in layouts
+    }
     partitions = sorted(grids, key=lambda grid: (grid.shape, grid.ranks))
     for gone in reversed(range(case.ranks)):
         without = _without_rank(gone, case.ranks)
@@ -100,15 +99,15 @@ def _changes(case: Case) -> Iterator[tuple[int, _Change]]:
                 continue  # an empty tensor is smaller still, but explains less than one with an element
             for index in reversed(range(side)):
                 yield case.ranks, _without_index(shape, dim, index)
-    for number, leaf in enumerate(leaves):
-        if isinstance(leaf, int) and not isinstance(leaf, bool) and leaf:
+    for number, entry in enumerate(entries):
+        if isinstance(entry, int) and not isinstance(entry, bool) and entry:
             yield case.ranks, _nearer_to_zero(number)
 
 
 # Steps. Each is a function of one parameter, or of an entry of one; partitions and layouts are such entries.
 
 
-def _without_rank(gone: int, ranks: int) -> _Change:
+def _without_rank(gone: int, ranks: int) -> Change:
     """Number the ranks after `gone` one less; raises `ValueError` where a partition has `gone`."""
 
     def change(value: object) -> object:
@@ -118,14 +117,16 @@ def _without_rank(gone: int, ranks: int) -> _Change:
             if value.is_active(gone):
                 raise ValueError(f"gone: rank {gone} is in {value}")
             return Partition(value.shape, [rank - (rank > gone) for rank in value.ranks])
-        if _is_cut(value, ranks):  # the boundaries of one part for each rank: two parts become one
-            return _without_boundary(value, gone)  # type: ignore[arg-type]
+        if (
+            is_cut(value) and len(value) == ranks + 1
+        ):  # the boundaries of one part for each rank: two parts become one
+            return _without_boundary(value, gone)
         return value
 
     return change
 
 
-def _without_slab(grid: Partition, dim: int, index: int) -> _Change:
+def _without_slab(grid: Partition, dim: int, index: int) -> Change:
     """Leave out the workers at one index of a grid; the part of a tensor that they hold falls to their neighbours."""
     shape = tuple(side - (d == dim) for d, side in enumerate(grid.shape))
     ranks = [rank for rank in grid.ranks if grid.index(rank)[dim] != index]
@@ -142,7 +143,7 @@ def _without_slab(grid: Partition, dim: int, index: int) -> _Change:
     return change
 
 
-def _without_index(shape: tuple[int, ...], dim: int, index: int) -> _Change:
+def _without_index(shape: tuple[int, ...], dim: int, index: int) -> Change:
     """Take one index out of dimension `dim` of all layouts of that shape, and of tuples that are equal to it."""
     shorter = tuple(side - (d == dim) for d, side in enumerate(shape))
 
@@ -162,13 +163,13 @@ def _without_index(shape: tuple[int, ...], dim: int, index: int) -> _Change:
     return change
 
 
-def _nearer_to_zero(number: int) -> _Change:
-    """Move the integer that is leaf `number` of the parameters one towards zero."""
+def _nearer_to_zero(number: int) -> Change:
+    """Move the integer that is entry `number` of the parameters one towards zero."""
     counted = count()
 
     def change(value: object) -> object:
-        if isinstance(value, tuple | list):
-            return value  # its entries are leaves of their own
+        if isinstance(value, tuple):
+            return value  # its entries are counted one by one
         if next(counted) == number and isinstance(value, int):
             return value - 1 if value > 0 else value + 1
         return value
@@ -176,7 +177,7 @@ def _nearer_to_zero(number: int) -> _Change:
     return change
 
 
-def _then(first: _Change, second: _Change) -> _Change:
+def _then(first: Change, second: Change) -> Change:
     return lambda value: second(first(value))
 
 
@@ -217,58 +218,3 @@ def _over(layout: Layout, partition: object) -> Layout:
 
 def _is_balanced(layout: Layout, dim: int) -> bool:
     return layout.windows[dim] == Layout(layout.shape, layout.partition, axes=layout.axes).windows[dim]
-
-
-def _is_cut(value: object, parts: int) -> bool:
-    """Return True for a tuple like 0, 2, 5, 7: boundaries of so many parts."""
-    return (
-        isinstance(value, tuple | list)
-        and len(value) == parts + 1
-        and all(isinstance(end, int) for end in value)
-        and value[0] == 0
-        and list(value) == sorted(value)
-    )
-
-
-# Parameters
-
-
-def _leaves(value: object) -> Iterator[object]:
-    """Yield the entries of parameters that are no containers, in the order in which :func:`_changed` comes by them."""
-    match value:
-        case Mapping():
-            for entry in value.values():
-                yield from _leaves(entry)
-        case list() | tuple():
-            for entry in value:
-                yield from _leaves(entry)
-        case Space():
-            yield from (tensor.layout for tensor in value.tensors)
-        case Tensor():
-            yield value.layout
-        case _:
-            yield value
-
-
-def _changed(value: object, change: _Change) -> object:
-    """Return parameters with a step applied to every entry, and to sequences before their entries."""
-    match value:
-        case Mapping():
-            return {key: _changed(entry, change) for key, entry in value.items()}
-        case list() | tuple():
-            after = change(tuple(value))
-            assert isinstance(after, tuple)
-            entries = (_changed(entry, change) for entry in after)
-            return list(entries) if isinstance(value, list) else tuple(entries)
-        case Space():
-            return Space(*(_with_layout(tensor, change) for tensor in value.tensors))
-        case Tensor():
-            return _with_layout(value, change)
-        case _:
-            return change(value)
-
-
-def _with_layout(tensor: Tensor, change: _Change) -> Tensor:
-    layout = change(tensor.layout)
-    assert isinstance(layout, Layout)
-    return replace(tensor, layout=layout)
