@@ -456,8 +456,11 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         "worlds/simulated/schedules/",
         tuple(f"{_SIMULATED}/test_{name}.py" for name in ("strategies", "priorities", "schedules")),
     ),
-    ("worlds/simulated/thresholds", (f"{_SIMULATED}/test_thresholds.py",)),
-    ("worlds/simulated/garbage", (f"{_SIMULATED}/test_garbage.py",)),
+    (
+        "worlds/collection_thresholds",
+        ("tests/worlds/test_collection_thresholds.py", "tests/worlds/test_collections_at_imports.py"),
+    ),
+    ("worlds/simulated/frozen_objects", (f"{_SIMULATED}/test_frozen_objects.py",)),
     (
         "worlds/simulated/simulation",
         (

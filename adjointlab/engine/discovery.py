@@ -23,8 +23,8 @@ from adjointlab.engine.declaring import how_to_declare, how_to_declare_in
 from adjointlab.engine.subject import Subject, declarations
 from adjointlab.quantities import counted
 from adjointlab.spelling import described_type, did_you_mean
+from adjointlab.worlds.collection_thresholds import few_collections
 from adjointlab.worlds.interposition import follow_imports
-from adjointlab.worlds.thresholds import few_collections
 from adjointlab.worlds.watchdog import Overdue
 from adjointlab.worlds.world import message_of
 

@@ -29,7 +29,7 @@ from types import FrameType
 from typing import Any, Final
 
 from adjointlab.worlds.call_sites import call_site_of_thread, frame_of_thread, is_lab, is_worlds
-from adjointlab.worlds.garbage import HeldCollections
+from adjointlab.worlds.held_collections import HeldCollections
 
 __all__ = [
     "DRAWING",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from adjointlab.engine.discovery import NotFound, find
-from adjointlab.worlds.thresholds import few_collections
+from adjointlab.worlds.collection_thresholds import few_collections
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from typing import Any, NoReturn, Protocol
 
 from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_sites import SimulatedCall
-from adjointlab.worlds.garbage import HeldCollections
+from adjointlab.worlds.held_collections import HeldCollections
 from adjointlab.worlds.randomness import RandomStreams
 from adjointlab.worlds.simulated.moment import Moment
 from adjointlab.worlds.simulated.schedules.strategy import Strategy

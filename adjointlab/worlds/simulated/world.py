@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from adjointlab.exit_codes import ExitCode
+from adjointlab.worlds.collection_thresholds import thresholds_for, thresholds_for_small_runs
 from adjointlab.worlds.forks import forks_ended
 from adjointlab.worlds.process import RepeatedInterrupt
 from adjointlab.worlds.randomness import GlobalStreams
@@ -22,10 +23,9 @@ from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.shared_functions import BEFORE, DURING, FunctionsReplaced, refuse_replaced
 from adjointlab.worlds.simulated.communicator import Communicator
 from adjointlab.worlds.simulated.device_guards import hold_device_guards
-from adjointlab.worlds.simulated.garbage import FewerCollections
+from adjointlab.worlds.simulated.frozen_objects import FrozenObjects
 from adjointlab.worlds.simulated.scheduler import Task, WorkerPool
 from adjointlab.worlds.simulated.simulation import Simulation, SimulationWatchdog
-from adjointlab.worlds.simulated.thresholds import thresholds_for, thresholds_for_small_runs
 from adjointlab.worlds.watchdog import RaisingWatchdog, Watchdog
 from adjointlab.worlds.world import (
     Body,
@@ -133,7 +133,7 @@ class SimulatedWorld:
             collections.begin()
             return result
 
-        raising, collections = RaisingWatchdog(self.watchdog, end=_end_process), FewerCollections()
+        raising, collections = RaisingWatchdog(self.watchdog, end=_end_process), FrozenObjects()
         try:
             with RepeatedInterrupt(), collections, raising.signal_handler(), self.watchdog.drawing(raising):
                 return conduct(run)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from adjointlab.worlds.collection_thresholds import are_set_aside
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.thresholds import are_set_aside
 from adjointlab.worlds.world import RankContext, Runner
 
 

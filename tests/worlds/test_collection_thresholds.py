@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from adjointlab.worlds.simulated.thresholds import thresholds_for
+from adjointlab.worlds.collection_thresholds import thresholds_for
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import RankContext
 
@@ -85,7 +85,7 @@ def test_runs_together_begin_fewer_collections_and_leave_the_thresholds_as_they_
     assert gc.get_threshold() == before
 
 
-def test_thresholds_that_a_rank_sets_stay(world: SimulatedWorld) -> None:
+def test_collection_thresholds_that_a_rank_sets_stay(world: SimulatedWorld) -> None:
     before = gc.get_threshold()
     try:
         world.run(set_thresholds, (500, 9, 8), 32)

@@ -10,12 +10,12 @@ import gc
 from types import TracebackType
 from typing import Self
 
-from adjointlab.worlds.thresholds import are_set_aside
+from adjointlab.worlds.collection_thresholds import are_set_aside
 
-__all__ = ["FewerCollections"]
+__all__ = ["FrozenObjects"]
 
 
-class FewerCollections:
+class FrozenObjects:
     """Context in which, from :meth:`begin` on, garbage collections leave out the objects that there were.
 
     Cycles among objects that are made later are collected as ever. At the end everything is as it was.
