@@ -17,7 +17,8 @@ from adjointlab.core.arrays.device_buffer import DeviceBuffer
 from adjointlab.typing import Buffer
 from adjointlab.worlds.arguments import REFUSALS, Flat, blocks, elements
 from adjointlab.worlds.constants import is_in_place
-from adjointlab.worlds.mpi.calls import PARAMETERS, by_name
+from adjointlab.worlds.mpi.calls import by_name
+from adjointlab.worlds.mpi.collectives import collective_kind
 from adjointlab.worlds.scattered import is_scattered
 
 __all__ = ["BufferWatch", "CollectiveWatcher", "watch_receive", "watch_send"]
@@ -128,12 +129,6 @@ def _known(read: Callable[[], Sequence[Flat]]) -> Sequence[Flat] | None:
     return None if any(map(is_scattered, arrays)) else arrays
 
 
-_BLOCKS_SENT: Final = frozenset({"scatterv", "alltoallv"})
-_BLOCKS_RECEIVED: Final = frozenset({"gatherv", "allgatherv", "alltoallv"})
-_SENT_BY_ROOT: Final = frozenset({"scatter", "scatterv"})
-_RECEIVED_BY_ROOT: Final = frozenset({"gather", "gatherv", "reduce"})
-
-
 class _Ranks(Protocol):
     """The communicator, as far as the roles of its ranks go."""
 
@@ -145,22 +140,21 @@ class CollectiveWatcher:
     """Makes the watches of one collective `name` on a communicator."""
 
     def __init__(self, comm: _Ranks, name: str) -> None:
-        self._kind = name.lower().removeprefix("i")
+        self._kind = collective_kind(name)
         self._comm = comm
-        self._parameters = PARAMETERS.get(self._kind, ())
 
     def __call__(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> BufferWatch | None:
         """Watch for a call with these arguments; None where its buffers are not known."""
-        given = by_name(self._parameters, arguments, keywords)
+        given = by_name(self._kind.parameters, arguments, keywords)
         is_root = given.get("root", 0) == self._comm.rank
         kind = self._kind
-        if kind == "bcast":
+        if "buf" in kind.parameters:  # a broadcast
             return watch_send(given.get("buf")) if is_root else watch_receive(given.get("buf"))
         reads = writes = _NOTHING
-        if is_root or kind not in _SENT_BY_ROOT:
-            reads = self._of(given.get("sendbuf"), kind in _BLOCKS_SENT)
-        if is_root or kind not in _RECEIVED_BY_ROOT:
-            writes = self._of(given.get("recvbuf"), kind in _BLOCKS_RECEIVED)
+        if is_root or not kind.only_root_sends:
+            reads = self._of(given.get("sendbuf"), kind.sends_blocks)
+        if is_root or not kind.only_root_receives:
+            writes = self._of(given.get("recvbuf"), kind.receives_blocks)
         return BufferWatch(reads, writes) if reads or writes else None
 
     def _of(self, spec: Buffer, has_blocks: bool) -> Sequence[Flat]:

@@ -26,7 +26,8 @@ from adjointlab.worlds.arguments import elements as elements_of
 from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_sites import CallSite, came_back
 from adjointlab.worlds.constants import as_op, is_in_place
-from adjointlab.worlds.mpi.calls import PARAMETERS, by_name
+from adjointlab.worlds.mpi.calls import by_name
+from adjointlab.worlds.mpi.collectives import collective_kind
 from adjointlab.worlds.mpi.message_log import MessageLogSummary
 from adjointlab.worlds.parts import part_text
 
@@ -309,35 +310,6 @@ def _count_for(counts: Counts, rank: int) -> int | None:
     return counts[rank] if isinstance(counts, tuple) else counts
 
 
-class _Counted(NamedTuple):
-    """The buffer of which all ranks must have equally many elements, and where to look if it is ``IN_PLACE``."""
-
-    buffer: str
-    in_place: str | None
-    is_per_rank: bool  # the second one holds that number for each rank
-
-
-# The v forms are missing, whose counts may differ.
-_COUNTED: Final[Mapping[str, _Counted]] = {
-    "bcast": _Counted("buf", None, False),
-    **dict.fromkeys(("gather", "allgather"), _Counted("sendbuf", "recvbuf", True)),
-    **dict.fromkeys(("scatter", "reduce_scatter_block"), _Counted("recvbuf", "sendbuf", True)),
-    **dict.fromkeys(
-        ("alltoall", "reduce", "allreduce", "reduce_scatter", "scan", "exscan"),
-        _Counted("sendbuf", "recvbuf", False),
-    ),
-}
-
-
-_BLOCKS: Final = {
-    "gatherv": (False, True),
-    "scatterv": (True, False),
-    "allgatherv": (False, True),
-    "alltoallv": (True, True),
-}
-"""True for a block for each rank: of what the collective sends, and of what it receives."""
-
-
 class SignatureReader:
     """Reads what is logged of a call of `name` by `rank` of `size` ranks.
 
@@ -347,52 +319,48 @@ class SignatureReader:
     """
 
     def __init__(self, name: str, rank: int, size: int) -> None:
-        self.kind = kind = name.lower().removeprefix("i")
+        self.kind = kind = collective_kind(name)
         self.name = name
         self.rank, self.size = rank, size
-        self.parameters = PARAMETERS.get(kind, ())
-        self.default_root = 0 if "root" in self.parameters else None
-        self.default_op = ours.SUM if "op" in self.parameters else None
-        self.counted = _COUNTED.get(kind)
-        self.has_blocks = kind in _BLOCKS
+        self.default_root = 0 if "root" in kind.parameters else None
+        self.default_op = ours.SUM if "op" in kind.parameters else None
         self.arrays, self.counted_array = -1, 0
-        if self.counted is not None:
-            buffers = [parameter for parameter in self.parameters if parameter.endswith("buf")]
-            self.arrays, self.counted_array = len(buffers), buffers.index(self.counted.buffer)
+        if kind.counted is not None:
+            buffers = [parameter for parameter in kind.parameters if parameter.endswith("buf")]
+            self.arrays, self.counted_array = len(buffers), buffers.index(kind.counted.buffer)
 
     def __call__(
         self, arguments: Sequence[Any], keywords: Mapping[str, Any], code: CodeType, instruction: int
     ) -> CallEntry:
         """Entry of the log for a call with these arguments at this place in user code."""
-        given = by_name(self.parameters, arguments, keywords)
+        given = by_name(self.kind.parameters, arguments, keywords)
         root, op = given.get("root", self.default_root), given.get("op", self.default_op)
         dtype: object = None
         count: Counts = None
-        if self.counted is not None:
-            dtype, count = _type_and_count(given.get(self.counted.buffer))
-            if count is None and self.counted.in_place is not None:
-                number = self.size if self.counted.is_per_rank else 1
-                dtype, count = _type_and_count(given.get(self.counted.in_place), number)
-                if isinstance(count, int) and self.counted.is_per_rank:
+        if (rule := self.kind.counted) is not None:
+            dtype, count = _type_and_count(given.get(rule.buffer))
+            if count is None and rule.in_place is not None:
+                number = self.size if rule.is_per_rank else 1
+                dtype, count = _type_and_count(given.get(rule.in_place), number)
+                if isinstance(count, int) and rule.is_per_rank:
                     count //= self.size
         if (counts := given.get("recvcounts")) is not None:
             count = tuple(map(int, counts))
-        if self.has_blocks:
+        if self.kind.has_blocks:
             dtype, sent, received = self._blocks(given)
             return self.name, root, op, dtype, count, code, instruction, sent, received
         return self.name, root, op, dtype, count, code, instruction
 
     def _blocks(self, given: Mapping[str, Any]) -> tuple[object, Counts, Counts]:
         """Datatype and counts of a collective that has counts of their own for each rank."""
-        sends_blocks, receives_blocks = _BLOCKS[self.kind]
-        dtype, sent = self._counts(given.get("sendbuf"), sends_blocks)
-        of_received, received = self._counts(given.get("recvbuf"), receives_blocks)
-        if self.default_root is not None and given.get("root", 0) != self.rank:
-            # What only the root has counts there alone, and may be anything elsewhere.
-            if sends_blocks:
-                dtype, sent = None, None
-            else:
-                of_received, received = None, None
+        kind, is_root = self.kind, given.get("root", 0) == self.rank
+        dtype, sent = self._counts(given.get("sendbuf"), kind.sends_blocks)
+        of_received, received = self._counts(given.get("recvbuf"), kind.receives_blocks)
+        # What only the root has counts there alone, and may be anything elsewhere.
+        if kind.only_root_sends and not is_root:
+            dtype, sent = None, None
+        if kind.only_root_receives and not is_root:
+            of_received, received = None, None
         return (of_received if dtype is None else dtype), sent, received
 
     def _counts(self, spec: Buffer, has_blocks: bool) -> tuple[object, Counts]:

@@ -9,34 +9,22 @@ from mpi4py import MPI
 
 from adjointlab.worlds.call_labels import CallLabel
 from adjointlab.worlds.diagnosis import is_synchronous
+from adjointlab.worlds.mpi.collectives import collective_kind
 
-__all__ = ["PARAMETERS", "GuardedCall"]
+__all__ = ["GuardedCall", "by_name"]
 
 _SEND: Final = ("buf", "dest", "tag")
 _RECEIVE: Final = ("buf", "source", "tag")
-_ROOTED: Final = ("sendbuf", "recvbuf", "root")
-_EXCHANGE: Final = ("sendbuf", "recvbuf")
-_REDUCTION: Final = ("sendbuf", "recvbuf", "op")
 
-PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
+_OF_MESSAGES: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("send", "ssend", "isend", "issend"), _SEND),
     **dict.fromkeys(("recv", "irecv"), _RECEIVE),
     **dict.fromkeys(("probe", "iprobe"), ("source", "tag")),
     **dict.fromkeys(
         ("sendrecv", "sendrecv_replace"), ("sendbuf", "dest", "sendtag", "recvbuf", "source", "recvtag")
     ),
-    "bcast": ("buf", "root"),
-    **dict.fromkeys(("gather", "gatherv", "scatter", "scatterv"), _ROOTED),
-    **dict.fromkeys(("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw"), _EXCHANGE),
-    **{
-        f"neighbor_{name}": _EXCHANGE
-        for name in ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw")
-    },
-    "reduce": ("sendbuf", "recvbuf", "op", "root"),
-    "reduce_scatter": ("sendbuf", "recvbuf", "recvcounts", "op"),
-    **dict.fromkeys(("allreduce", "reduce_scatter_block", "scan", "exscan"), _REDUCTION),
 }
-"""mpi4py's parameters of each call, in order, by its name in lower case (of a collective, without the "I")."""
+"""mpi4py's parameters of the calls that are no collectives, in order, by their names in lower case."""
 
 
 def by_name(
@@ -87,8 +75,7 @@ class GuardedCall(NamedTuple):
 
     @property
     def _parameters(self) -> tuple[str, ...]:
-        name = self.name.lower()
-        return PARAMETERS.get(name) or PARAMETERS.get(name.removeprefix("i"), ())
+        return _OF_MESSAGES.get(self.name.lower()) or collective_kind(self.name).parameters
 
     @property
     def waits_for(self) -> tuple[int, ...]:

@@ -18,7 +18,8 @@ from adjointlab.typing import Buffer
 from adjointlab.worlds.arguments import Blocks, blocks, elements, unpack_typed
 from adjointlab.worlds.constants import to_mpi4py
 from adjointlab.worlds.interposition import own_handle
-from adjointlab.worlds.mpi.calls import PARAMETERS, by_name
+from adjointlab.worlds.mpi.calls import by_name
+from adjointlab.worlds.mpi.collectives import collective_kind
 from adjointlab.worlds.mpi.communicator_base import CommBase
 from adjointlab.worlds.scattered import is_scattered
 
@@ -42,7 +43,7 @@ def in_blocking_order(comm: CommBase, name: str, start: Start) -> Start:
     start_of_blocks = getattr(grid, "Ineighbor_alltoallw" if name.endswith("w") else "Ineighbor_alltoallv")
 
     def started(arguments: Sequence[Buffer], keywords: Mapping[str, object]) -> MPI.Request:
-        given = by_name(PARAMETERS[name.lower()], arguments, keywords)
+        given = by_name(collective_kind(name).parameters, arguments, keywords)
         send, receive = (_in_blocks(name, given[key], len(order)) for key in ("sendbuf", "recvbuf"))
         buffer, counts, displacements, kinds = receive
         swapped = [[each[place] for place in order] for each in (counts, displacements)]

@@ -1,0 +1,74 @@
+"""The kinds of collectives: which arguments they take, which buffers have a block for each rank, and which ones only the root has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+__all__ = ["COLLECTIVES", "Collective", "Counted", "collective_kind"]
+
+
+class Counted(NamedTuple):
+    """The buffer of which all ranks must have equally many elements, and the one that tells their number if it is ``IN_PLACE``."""
+
+    buffer: str
+    in_place: str | None = None
+    is_per_rank: bool = False  # the second one has that number for each rank
+
+
+class Collective(NamedTuple):
+    """What MPI says of one kind of collective."""
+
+    parameters: tuple[str, ...]  # mpi4py's, in order
+    counted: Counted | None = None
+    sends_blocks: bool = False  # with counts of their own
+    receives_blocks: bool = False
+    only_root_sends: bool = False
+    only_root_receives: bool = False
+
+    @property
+    def has_blocks(self) -> bool:
+        """True if the numbers of elements may differ from rank to rank, so that each has to fit one other rank's."""
+        return self.sends_blocks or self.receives_blocks
+
+
+_EXCHANGE: Final = ("sendbuf", "recvbuf")
+_ROOTED: Final = (*_EXCHANGE, "root")
+_REDUCTION: Final = (*_EXCHANGE, "op")
+
+_ALL: Final = Counted("sendbuf", "recvbuf")
+_ONE_BLOCK_SENT: Final = Counted("sendbuf", "recvbuf", is_per_rank=True)
+_ONE_BLOCK_RECEIVED: Final = Counted("recvbuf", "sendbuf", is_per_rank=True)
+
+COLLECTIVES: Final[Mapping[str, Collective]] = {
+    "bcast": Collective(("buf", "root"), Counted("buf")),
+    "gather": Collective(_ROOTED, _ONE_BLOCK_SENT, only_root_receives=True),
+    "gatherv": Collective(_ROOTED, receives_blocks=True, only_root_receives=True),
+    "scatter": Collective(_ROOTED, _ONE_BLOCK_RECEIVED, only_root_sends=True),
+    "scatterv": Collective(_ROOTED, sends_blocks=True, only_root_sends=True),
+    "allgather": Collective(_EXCHANGE, _ONE_BLOCK_SENT),
+    "allgatherv": Collective(_EXCHANGE, receives_blocks=True),
+    "alltoall": Collective(_EXCHANGE, _ALL),
+    "alltoallv": Collective(_EXCHANGE, sends_blocks=True, receives_blocks=True),
+    # Its blocks have datatypes of their own, so their elements are not known without MPI.
+    "alltoallw": Collective(_EXCHANGE),
+    "reduce": Collective(("sendbuf", "recvbuf", "op", "root"), _ALL, only_root_receives=True),
+    "allreduce": Collective(_REDUCTION, _ALL),
+    "reduce_scatter": Collective(("sendbuf", "recvbuf", "recvcounts", "op"), _ALL),
+    "reduce_scatter_block": Collective(_REDUCTION, _ONE_BLOCK_RECEIVED),
+    "scan": Collective(_REDUCTION, _ALL),
+    "exscan": Collective(_REDUCTION, _ALL),
+    **{
+        f"neighbor_{name}": Collective(_EXCHANGE)
+        for name in ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw")
+    },
+}
+"""By the name in lower case, without the "I" of those that do not wait."""
+
+
+def collective_kind(name: str) -> Collective:
+    """The kind of a collective of mpi4py's; one without parameters for a name that is not known."""
+    return COLLECTIVES.get(name.lower().removeprefix("i"), _UNKNOWN)
+
+
+_UNKNOWN: Final = Collective(())
