@@ -333,6 +333,10 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/torch_distributed/test_pipelines.py",
         ),
     ),
+    *(
+        (name, ("tests/engine/test_freezing.py", "tests/torch_distributed/test_recipes.py"))
+        for name in ("engine/dtensor", "engine/meshes", "engine/sequential_module")
+    ),
     (
         "engine/parallel",
         (

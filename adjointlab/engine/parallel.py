@@ -1,16 +1,16 @@
-"""Parallel modules and functions of DTensors as layers, with the spaces that follow from their placements."""
+"""Parallel modules as layers, with the spaces that follow from the placements of their inputs, outputs and parameters."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from adjointlab.core import arrays
-from adjointlab.core.arrays import DTYPES, DeviceType
-from adjointlab.core.declaration import SubjectError, require_accepts
+from adjointlab.core.arrays import DeviceType
+from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import (
     NO_HOOKS,
     Layer,
@@ -22,37 +22,34 @@ from adjointlab.core.layer import (
     prepared,
     trained,
 )
-from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
-from adjointlab.core.subsets import subset
-from adjointlab.engine.adapters import Differentiable, Parameters, Ranks, UserFunction, declared_tolerance
+from adjointlab.engine.adapters import Parameters, UserFunction, declared_tolerance
 from adjointlab.engine.initial_values import give_initial_values, has_its_parts
-from adjointlab.quantities import counted
+from adjointlab.engine.meshes import MeshShape, as_mesh, placements_by_name, placements_of
+from adjointlab.engine.sequential_module import (
+    freeze,
+    require_made_anew,
+    sequential_module,
+    shapes_of,
+    types_of,
+    zeros_for,
+)
 from adjointlab.typing import Communicator, NumpyArray
-from adjointlab.worlds.randomness import own_streams
 
 if TYPE_CHECKING:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import Placement
 
-    from adjointlab.torch_distributed.parallel import DTensorFunction, Names, ParallelModule, Placing
+    from adjointlab.torch_distributed.parallel import Names, ParallelModule, Placing
 
 __all__ = [
-    "DTensorRecipe",
     "DataParallel",
     "MakeOptimizer",
     "ParallelRecipe",
     "Parallelize",
     "Reduction",
-    "as_mesh",
-    "freeze",
-    "require_made_anew",
     "require_reductions",
-    "sequential_module",
-    "shapes_of",
-    "types_of",
-    "zeros_for",
 ]
 
 Parallelize: TypeAlias = "Callable[[Any, DeviceMesh], object]"
@@ -84,48 +81,6 @@ _DECLARATIONS: Final = frozenset(
     }
 )
 """Entries of a case that are no arguments of the sequential module."""
-
-_OF_TENSORS: Final = frozenset({"mesh", "inputs", "dtype", "placements", "rounding", "reach"})
-"""Entries of a case that are no arguments of a function of DTensors."""
-
-
-class MeshShape(NamedTuple):
-    """Extents of a mesh, and the names of its dimensions where they have any."""
-
-    extents: tuple[int, ...]
-    names: tuple[str, ...] | None
-
-    def make_on(self, comm: Communicator, device_type: DeviceType) -> DeviceMesh:
-        """The mesh of all ranks. Raises :class:`SubjectError` where these are more or less. Collective."""
-        from torch.distributed.device_mesh import init_device_mesh
-
-        if math.prod(self.extents) != comm.Get_size():
-            given = self.extents if self.names is None else dict(zip(self.names, self.extents, strict=True))
-            raise SubjectError(
-                f"mesh: {given} is of {counted(math.prod(self.extents), 'rank')}, and the case has {comm.Get_size()}: make it of the number "
-                "of ranks that the strategy is given, or say with ranks=[...] in the declaration on how many the subject runs (check_parallel: "
-                "give it as `mesh`)"
-            )
-        return init_device_mesh(device_type, self.extents, mesh_dim_names=self.names)
-
-    def dim(self, key: str | int) -> int:
-        """The number of a dimension that is given by name or number."""
-        if isinstance(key, str):
-            if self.names is None or key not in self.names:
-                raise SubjectError(f"data_parallel: the mesh has no dimension {key!r}, but {self.names}")
-            return self.names.index(key)
-        if not 0 <= key < len(self.extents):
-            raise SubjectError(
-                f"data_parallel: the mesh has no dimension {key}, but {counted(len(self.extents), 'dimension')} from 0 on"
-            )
-        return key
-
-
-def as_mesh(given: Mapping[str, int] | Sequence[int]) -> MeshShape:
-    """The shape of a mesh that is given by extents, or by extents by name."""
-    if isinstance(given, Mapping):
-        return MeshShape(tuple(given.values()), tuple(given))
-    return MeshShape(tuple(given), None)
 
 
 @dataclass(frozen=True)
@@ -236,9 +191,7 @@ class ParallelRecipe:
             made.train(bool(parameters["training"]))
         elif example.is_evaluated:
             made.eval()
-        space = made.parameter_space(
-            _placements_by_name(parameters, list(sequential.names.parameters), shape)
-        )
+        space = made.parameter_space(placements_by_name(parameters, list(sequential.names.parameters), shape))
         return Layer(
             comm,
             made,
@@ -400,6 +353,10 @@ def _require_rows(placing: Placing, outputs: Mapping[OutputPath, torch.Tensor]) 
             )
 
 
+def _name(dtype: object) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _outputs_on(mesh: DeviceMesh, placing: Placing, outputs: Mapping[OutputPath, torch.Tensor]) -> Space:
     """The space of the outputs of a case, of which these are the sequential module's."""
     from adjointlab.torch_distributed.parallel import space_on
@@ -432,106 +389,10 @@ def _placing(
     batch: list[Placement] = [Shard(0) if dim in sharing else Replicate() for dim in range(len(mesh.extents))]
     return Placing(
         batch,
-        _placements("input_placements", parameters, inputs, mesh),
-        _placements("output_placements", parameters, outputs, mesh),
+        placements_of("input_placements", parameters, inputs, mesh),
+        placements_of("output_placements", parameters, outputs, mesh),
         bool(parameters.get("dtensors", False)),
     )
-
-
-@dataclass(frozen=True)
-class DTensorRecipe:
-    """Applies a function of DTensors to the local tensors of a case, and the same function to plain tensors."""
-
-    function: UserFunction
-    reference: UserFunction
-    prepare: Prepare = elementwise
-    device_type: DeviceType = "cpu"
-
-    def layer_placed(self, device_type: DeviceType) -> tuple[Callable[..., Layer], UserFunction]:
-        """The makers of the layer and of its twin on a device."""
-        there = replace(self, device_type=device_type)
-        return there.layer, there.twin
-
-    def operator_placed(self, device_type: DeviceType) -> tuple[Callable[..., Differentiable], UserFunction]:
-        """The maker of the linear operator on a device, and the plain function."""
-        there = replace(self, device_type=device_type)
-        return there.operator, there.apply
-
-    def twin(self, /, **parameters: object) -> torch.nn.Module:
-        """Make the plain function of a case a module."""
-        import torch
-
-        reference, arguments = self.reference, _arguments(parameters)
-
-        class Twin(torch.nn.Module):
-            def forward(self, *inputs: torch.Tensor) -> Any:
-                return reference(*inputs, **arguments)
-
-        return Twin()
-
-    def apply(self, /, *tensors: Any, **parameters: object) -> Any:
-        """The plain function on global tensors."""
-        return self.reference(*tensors, **_arguments(parameters))
-
-    def layer(self, comm: Communicator, /, **parameters: Any) -> Layer:
-        """The function as a layer without parameters. Collective."""
-        made, domain = self._made(comm, parameters)
-        rounding, reach = declared_tolerance(made, parameters)
-        return Layer(
-            comm,
-            made,
-            domain,
-            made.codomain,
-            Space(),
-            Space(),
-            rounding=rounding,
-            prepare=self.prepare,
-            reach=reach,
-            uniform_requires_grad=True,
-        )
-
-    def operator(self, comm: Communicator, /, **parameters: Any) -> Differentiable:
-        """The function as a linear operator, whose adjoint is its gradient. Collective."""
-        made, domain = self._made(comm, parameters)
-        return Differentiable(comm, made, domain, made.codomain, {}, Ranks.PROCESS_GROUP, self.function)
-
-    def _made(self, comm: Communicator, parameters: Parameters) -> tuple[DTensorFunction, Space]:
-        import torch
-
-        from adjointlab.torch_distributed.parallel import DTensorFunction, space_on
-
-        shapes, dtype = shapes_of(parameters["inputs"]), str(parameters.get("dtype", "float64"))
-        names = [f"x{number or ''}" for number in range(len(shapes))]
-        for role, function in (("the function", self.function), ("the reference", self.reference)):
-            require_accepts(role, function, names, _arguments(parameters), sorted(_OF_TENSORS))
-        shape_of_mesh = as_mesh(parameters["mesh"])
-        placements = _placements("placements", parameters, len(shapes), shape_of_mesh)
-        mesh = shape_of_mesh.make_on(comm, self.device_type)
-        domain = space_on(mesh, "x", placements, shapes, [dtype] * len(shapes))
-
-        def zeros(sizes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-            return list(
-                prepared(
-                    self.prepare,
-                    *(
-                        torch.zeros(tuple(size), dtype=getattr(torch, dtype), device=self.device_type)
-                        for size in sizes
-                    ),
-                )
-            )
-
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            whole = self.apply(*zeros(shapes), **parameters)
-        local = [tensor.layout.local_shape(comm.Get_rank()) for tensor in domain.tensors]
-        made = DTensorFunction(
-            partial(self.function, **_arguments(parameters)),
-            mesh,
-            placements,
-            shapes,
-            [tuple(y.shape) for y in as_tuple(whole)],
-            zeros(local),
-        )
-        return made, domain
 
 
 def require_reductions(given: DataParallel) -> None:
@@ -542,128 +403,3 @@ def require_reductions(given: DataParallel) -> None:
                 f'data_parallel: {given!r}: gradients are reduced by "mean" or "sum", not by {how!r}; '
                 'for one dimension of the mesh say which, as in {"dp": "mean"}'
             )
-
-
-def sequential_module(
-    make: UserFunction,
-    parameters: Parameters,
-    declarations: frozenset[str],
-    device_type: DeviceType = "cpu",
-) -> torch.nn.Module:
-    """Make the sequential module of a case, and move it to a device; its entries that are `declarations` are not passed to the module."""
-    import torch
-
-    arguments = {name: value for name, value in parameters.items() if name not in declarations}
-    require_accepts("the sequential module", make, (), arguments, sorted(declarations))
-    # What is drawn there, such as a random buffer, is the same in the twin and on all ranks.
-    with own_streams():
-        module: torch.nn.Module = make(**arguments)
-    arrays.convert_module(module, getattr(torch, str(parameters.get("dtype", "float64"))))
-    if "training" in parameters:
-        module.train(bool(parameters["training"]))
-    # To the host nothing is moved, for a module may have been made without memory.
-    return module if device_type == "cpu" else module.to(device_type)
-
-
-def require_made_anew(one: torch.nn.Module, other: torch.nn.Module) -> None:
-    """Raise :class:`SubjectError` for sequential modules of two calls that share a parameter: checks write into them."""
-    held = {id(parameter) for parameter in one.parameters()}
-    shared = [name for name, parameter in other.named_parameters() if id(parameter) in held]
-    if shared:
-        raise SubjectError(
-            f"sequential: two calls return modules with one and the same parameter {shared[0]}: give the module itself, which is copied, "
-            "or a function that makes another one in each call"
-        )
-
-
-def _arguments(parameters: Parameters) -> dict[str, object]:
-    """The entries of a case that are arguments of the function."""
-    return {name: value for name, value in parameters.items() if name not in _OF_TENSORS}
-
-
-def shapes_of(given: Any) -> tuple[tuple[int, ...], ...]:
-    """Shapes of the inputs; of one input, its shape alone."""
-    if all(isinstance(side, int) for side in given):
-        return (tuple(given),)
-    return tuple(tuple(shape) for shape in given)
-
-
-def types_of(parameters: Parameters) -> tuple[str, ...]:
-    """Element types of the inputs of a case: those that it gives, and for the others that of the module."""
-    number, given = len(shapes_of(parameters["inputs"])), tuple(parameters.get("input_dtypes", ()))
-    if len(given) > number or not set(given) <= DTYPES.keys():
-        raise SubjectError(
-            f"input_dtypes: {given!r}, and not one of {', '.join(DTYPES)} for each of {counted(number, 'input')}"
-        )
-    return given + (str(parameters.get("dtype", "float64")),) * (number - len(given))
-
-
-def zeros_for(parameters: Parameters, device_type: DeviceType = "cpu") -> list[torch.Tensor]:
-    """Inputs of a case as a whole, of zeros."""
-    import torch
-
-    sizes = zip(shapes_of(parameters["inputs"]), types_of(parameters), strict=True)
-    return [torch.zeros(shape, dtype=getattr(torch, name), device=device_type) for shape, name in sizes]
-
-
-def _name(dtype: object) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def freeze(module: torch.nn.Module, pattern: int | Sequence[str], *, leaves_one: bool) -> frozenset[str]:
-    """Freeze the parameters that a pattern, 0 for none, or a list names; return the names of all that are frozen then.
-
-    A pattern is the seed of a subset of those that require a gradient. If it `leaves_one`, not of all of them.
-    """
-    if isinstance(pattern, int):
-        names = [name for name, held in module.named_parameters() if held.requires_grad]
-        pattern = subset(names, pattern, leaves_one=leaves_one) if pattern else ()
-    for name in pattern:
-        module.get_parameter(name).requires_grad_(False)
-    return frozenset(name for name, held in module.named_parameters() if not held.requires_grad)
-
-
-def _placements(
-    role: str, parameters: Parameters, number: int, mesh: MeshShape
-) -> tuple[Sequence[Placement], ...]:
-    """The placements of a case's tensors in the `role`, at most `number` of them, each a list; of one alone, the list itself will do.
-
-    Raises :class:`SubjectError` for anything else.
-    """
-    from torch.distributed.tensor import Placement
-
-    given = parameters.get(role, ())
-    if not isinstance(given, Sequence):
-        raise SubjectError(f"{role}: {given!r} is no list of placements")
-    if number == 1 and given and all(isinstance(entry, Placement) for entry in given):
-        given = (given,)
-    for entry in given:
-        _require_placements(role, entry, mesh)
-    if len(given) > number:
-        raise SubjectError(f"{role}: {len(given)} lists of placements, for {counted(number, 'tensor')}")
-    return tuple(given)
-
-
-def _placements_by_name(
-    parameters: Parameters, names: Sequence[str], mesh: MeshShape
-) -> Mapping[str, Sequence[Placement]]:
-    """The placements of a case's parameters that are no copies. Raises :class:`SubjectError` for a name that is none of `names`."""
-    given: Mapping[str, Sequence[Placement]] = parameters.get("parameter_placements", {})
-    for name, placements in given.items():
-        if name not in names:
-            raise SubjectError(f"parameter_placements: {name!r} is none of the parameters {', '.join(names)}")
-        _require_placements(f"parameter_placements[{name!r}]", placements, mesh)
-    return given
-
-
-def _require_placements(role: str, given: object, mesh: MeshShape) -> None:
-    """Raise :class:`SubjectError` for anything but a list of placements on a mesh."""
-    from torch.distributed.tensor import Placement
-
-    order = len(mesh.extents)
-    is_list = isinstance(given, Sequence) and all(isinstance(each, Placement) for each in given)
-    if not is_list or len(given) != order:  # type: ignore[arg-type]  # a sequence, by the line above
-        example = ", ".join(["Shard(0)"] * order)
-        raise SubjectError(
-            f"{role}: {given!r} is no list of placements along the {counted(order, 'dimension')} of the mesh, such as [{example}]"
-        )

@@ -18,8 +18,9 @@ from adjointlab.core import arrays
 from adjointlab.core.layer import Prepare, elementwise
 from adjointlab.core.strategies import grids
 from adjointlab.engine.adapters import Parameters, UserFunction
+from adjointlab.engine.meshes import as_mesh
 from adjointlab.engine.options import Options
-from adjointlab.engine.parallel import DataParallel, MakeOptimizer, Parallelize, Reduction, as_mesh
+from adjointlab.engine.parallel import DataParallel, MakeOptimizer, Parallelize, Reduction
 from adjointlab.engine.pipeline import MakePipeline
 from adjointlab.engine.search import Budget
 from adjointlab.engine.subject_check import verdicts_of

@@ -11,9 +11,8 @@ from adjointlab.core.layer import NO_HOOKS, Layer, PassHooks, Prepare, elementwi
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import Parameters, UserFunction, declared_tolerance
-from adjointlab.engine.parallel import (
-    MakeOptimizer,
-    Reduction,
+from adjointlab.engine.parallel import MakeOptimizer, Reduction
+from adjointlab.engine.sequential_module import (
     freeze,
     require_made_anew,
     sequential_module,

@@ -27,10 +27,10 @@ from adjointlab.engine.adapters import (
     make_layer,
     make_twin,
 )
+from adjointlab.engine.dtensor import DTensorRecipe
 from adjointlab.engine.options import Options, require_legal, require_one_place
 from adjointlab.engine.parallel import (
     DataParallel,
-    DTensorRecipe,
     MakeOptimizer,
     Parallelize,
     ParallelRecipe,

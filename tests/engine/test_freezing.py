@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from adjointlab.engine.parallel import freeze  # noqa: E402 - only where there is torch
+from adjointlab.engine.sequential_module import freeze  # noqa: E402 - only where there is torch
 
 
 def network(depth: int) -> torch.nn.Sequential:

@@ -14,15 +14,10 @@ from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer, PassHooks, elementwise
 from adjointlab.core.operator import Direction
 from adjointlab.engine.adapters import Ranks
-from adjointlab.engine.parallel import (
-    DTensorRecipe,
-    ParallelRecipe,
-    _arguments,
-    as_mesh,
-    freeze,
-    sequential_module,
-    shapes_of,
-)
+from adjointlab.engine.dtensor import DTensorRecipe, _arguments
+from adjointlab.engine.meshes import as_mesh
+from adjointlab.engine.parallel import ParallelRecipe
+from adjointlab.engine.sequential_module import freeze, sequential_module, shapes_of
 from adjointlab.torch_distributed.opening import process_group
 from adjointlab.worlds.world import RankContext
 

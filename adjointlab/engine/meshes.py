@@ -1,0 +1,104 @@
+"""Meshes and placements as a strategy gives them: extents with or without names, and lists of placements for each tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from adjointlab.core.arrays import DeviceType
+from adjointlab.core.declaration import SubjectError
+from adjointlab.engine.adapters import Parameters
+from adjointlab.quantities import counted
+from adjointlab.typing import Communicator
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Placement
+
+__all__ = ["MeshShape", "as_mesh", "placements_by_name", "placements_of"]
+
+
+class MeshShape(NamedTuple):
+    """Extents of a mesh, and the names of its dimensions where they have any."""
+
+    extents: tuple[int, ...]
+    names: tuple[str, ...] | None
+
+    def make_on(self, comm: Communicator, device_type: DeviceType) -> DeviceMesh:
+        """The mesh of all ranks. Raises :class:`SubjectError` where these are more or less. Collective."""
+        from torch.distributed.device_mesh import init_device_mesh
+
+        if math.prod(self.extents) != comm.Get_size():
+            given = self.extents if self.names is None else dict(zip(self.names, self.extents, strict=True))
+            raise SubjectError(
+                f"mesh: {given} is of {counted(math.prod(self.extents), 'rank')}, and the case has {comm.Get_size()}: make it of the number "
+                "of ranks that the strategy is given, or say with ranks=[...] in the declaration on how many the subject runs (check_parallel: "
+                "give it as `mesh`)"
+            )
+        return init_device_mesh(device_type, self.extents, mesh_dim_names=self.names)
+
+    def dim(self, key: str | int) -> int:
+        """The number of a dimension that is given by name or number."""
+        if isinstance(key, str):
+            if self.names is None or key not in self.names:
+                raise SubjectError(f"data_parallel: the mesh has no dimension {key!r}, but {self.names}")
+            return self.names.index(key)
+        if not 0 <= key < len(self.extents):
+            raise SubjectError(
+                f"data_parallel: the mesh has no dimension {key}, but {counted(len(self.extents), 'dimension')} from 0 on"
+            )
+        return key
+
+
+def as_mesh(given: Mapping[str, int] | Sequence[int]) -> MeshShape:
+    """The shape of a mesh that is given by extents, or by extents by name."""
+    if isinstance(given, Mapping):
+        return MeshShape(tuple(given.values()), tuple(given))
+    return MeshShape(tuple(given), None)
+
+
+def placements_of(
+    role: str, parameters: Parameters, number: int, mesh: MeshShape
+) -> tuple[Sequence[Placement], ...]:
+    """The placements of a case's tensors in the `role`, at most `number` of them, each a list; of one alone, the list itself will do.
+
+    Raises :class:`SubjectError` for anything else.
+    """
+    from torch.distributed.tensor import Placement
+
+    given = parameters.get(role, ())
+    if not isinstance(given, Sequence):
+        raise SubjectError(f"{role}: {given!r} is no list of placements")
+    if number == 1 and given and all(isinstance(entry, Placement) for entry in given):
+        given = (given,)
+    for entry in given:
+        _require_placements(role, entry, mesh)
+    if len(given) > number:
+        raise SubjectError(f"{role}: {len(given)} lists of placements, for {counted(number, 'tensor')}")
+    return tuple(given)
+
+
+def placements_by_name(
+    parameters: Parameters, names: Sequence[str], mesh: MeshShape
+) -> Mapping[str, Sequence[Placement]]:
+    """The placements of a case's parameters that are no copies. Raises :class:`SubjectError` for a name that is none of `names`."""
+    given: Mapping[str, Sequence[Placement]] = parameters.get("parameter_placements", {})
+    for name, placements in given.items():
+        if name not in names:
+            raise SubjectError(f"parameter_placements: {name!r} is none of the parameters {', '.join(names)}")
+        _require_placements(f"parameter_placements[{name!r}]", placements, mesh)
+    return given
+
+
+def _require_placements(role: str, given: object, mesh: MeshShape) -> None:
+    """Raise :class:`SubjectError` for anything but a list of placements on a mesh."""
+    from torch.distributed.tensor import Placement
+
+    order = len(mesh.extents)
+    is_list = isinstance(given, Sequence) and all(isinstance(each, Placement) for each in given)
+    if not is_list or len(given) != order:  # type: ignore[arg-type]  # a sequence, by the line above
+        example = ", ".join(["Shard(0)"] * order)
+        raise SubjectError(
+            f"{role}: {given!r} is no list of placements along the {counted(order, 'dimension')} of the mesh, such as [{example}]"
+        )

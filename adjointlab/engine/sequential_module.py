@@ -1,0 +1,89 @@
+"""The sequential module of a case, with its frozen parameters, and the shapes and types of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from adjointlab.core import arrays
+from adjointlab.core.arrays import DTYPES, DeviceType
+from adjointlab.core.declaration import SubjectError, require_accepts
+from adjointlab.core.subsets import subset
+from adjointlab.engine.adapters import Parameters, UserFunction
+from adjointlab.quantities import counted
+from adjointlab.worlds.randomness import own_streams
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["freeze", "require_made_anew", "sequential_module", "shapes_of", "types_of", "zeros_for"]
+
+
+def sequential_module(
+    make: UserFunction,
+    parameters: Parameters,
+    declarations: frozenset[str],
+    device_type: DeviceType = "cpu",
+) -> torch.nn.Module:
+    """Make the sequential module of a case, and move it to a device; its entries that are `declarations` are not passed to the module."""
+    import torch
+
+    arguments = {name: value for name, value in parameters.items() if name not in declarations}
+    require_accepts("the sequential module", make, (), arguments, sorted(declarations))
+    # What is drawn there, such as a random buffer, is the same in the twin and on all ranks.
+    with own_streams():
+        module: torch.nn.Module = make(**arguments)
+    arrays.convert_module(module, getattr(torch, str(parameters.get("dtype", "float64"))))
+    if "training" in parameters:
+        module.train(bool(parameters["training"]))
+    # To the host nothing is moved, for a module may have been made without memory.
+    return module if device_type == "cpu" else module.to(device_type)
+
+
+def require_made_anew(one: torch.nn.Module, other: torch.nn.Module) -> None:
+    """Raise :class:`SubjectError` for sequential modules of two calls that share a parameter: checks write into them."""
+    held = {id(parameter) for parameter in one.parameters()}
+    shared = [name for name, parameter in other.named_parameters() if id(parameter) in held]
+    if shared:
+        raise SubjectError(
+            f"sequential: two calls return modules with one and the same parameter {shared[0]}: give the module itself, which is copied, "
+            "or a function that makes another one in each call"
+        )
+
+
+def freeze(module: torch.nn.Module, pattern: int | Sequence[str], *, leaves_one: bool) -> frozenset[str]:
+    """Freeze the parameters that a pattern, 0 for none, or a list names; return the names of all that are frozen then.
+
+    A pattern is the seed of a subset of those that require a gradient. If it `leaves_one`, not of all of them.
+    """
+    if isinstance(pattern, int):
+        names = [name for name, held in module.named_parameters() if held.requires_grad]
+        pattern = subset(names, pattern, leaves_one=leaves_one) if pattern else ()
+    for name in pattern:
+        module.get_parameter(name).requires_grad_(False)
+    return frozenset(name for name, held in module.named_parameters() if not held.requires_grad)
+
+
+def shapes_of(given: Any) -> tuple[tuple[int, ...], ...]:
+    """Shapes of the inputs; of one input, its shape alone."""
+    if all(isinstance(side, int) for side in given):
+        return (tuple(given),)
+    return tuple(tuple(shape) for shape in given)
+
+
+def types_of(parameters: Parameters) -> tuple[str, ...]:
+    """Element types of the inputs of a case: those that it gives, and for the others that of the module."""
+    number, given = len(shapes_of(parameters["inputs"])), tuple(parameters.get("input_dtypes", ()))
+    if len(given) > number or not set(given) <= DTYPES.keys():
+        raise SubjectError(
+            f"input_dtypes: {given!r}, and not one of {', '.join(DTYPES)} for each of {counted(number, 'input')}"
+        )
+    return given + (str(parameters.get("dtype", "float64")),) * (number - len(given))
+
+
+def zeros_for(parameters: Parameters, device_type: DeviceType = "cpu") -> list[torch.Tensor]:
+    """Inputs of a case as a whole, of zeros."""
+    import torch
+
+    sizes = zip(shapes_of(parameters["inputs"]), types_of(parameters), strict=True)
+    return [torch.zeros(shape, dtype=getattr(torch, name), device=device_type) for shape, name in sizes]
