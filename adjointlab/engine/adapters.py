@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -31,6 +31,7 @@ __all__ = [
     "declared_tolerance",
     "make_layer",
     "make_twin",
+    "without",
 ]
 
 UserFunction: TypeAlias = Callable[..., Any]
@@ -376,7 +377,9 @@ def make_layer(
 
     Raises :class:`SubjectError` for one that does not take the arguments, or does not say where its tensors lie.
     """
-    require_accepts("the layer", build, ranks.names, _arguments(parameters), sorted(_DECLARATIONS))
+    require_accepts(
+        "the layer", build, ranks.names, without(parameters, _DECLARATIONS), sorted(_DECLARATIONS)
+    )
     module = _module(lambda **arguments: build(*ranks.arguments(comm), **arguments), parameters)
 
     def declared(name: str, default: object) -> Any:
@@ -427,17 +430,19 @@ def declared_tolerance(module: object, parameters: Parameters) -> tuple[float | 
 
 def make_twin(build: UserFunction, /, **parameters: object) -> torch.nn.Module:
     """Make the sequential twin of a case. Raises :class:`SubjectError` for one that does not take the arguments."""
-    require_accepts("the sequential twin", build, (), _arguments(parameters), sorted(_DECLARATIONS))
+    require_accepts(
+        "the sequential twin", build, (), without(parameters, _DECLARATIONS), sorted(_DECLARATIONS)
+    )
     return _module(build, parameters)
 
 
 def _module(build: UserFunction, parameters: Parameters) -> torch.nn.Module:
-    module: torch.nn.Module = build(**_arguments(parameters))
+    module: torch.nn.Module = build(**without(parameters, _DECLARATIONS))
     if "training" in parameters:
         module.train(parameters["training"])
     return module
 
 
-def _arguments(parameters: Parameters) -> dict[str, object]:
-    """The entries of a layer's case that are arguments of it."""
-    return {name: value for name, value in parameters.items() if name not in _DECLARATIONS}
+def without(parameters: Parameters, declarations: Collection[str]) -> dict[str, object]:
+    """The entries of a case that are arguments: those that are none of the `declarations`."""
+    return {name: value for name, value in parameters.items() if name not in declarations}

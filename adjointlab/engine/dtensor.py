@@ -12,7 +12,14 @@ from adjointlab.core.declaration import require_accepts
 from adjointlab.core.layer import Layer, Prepare, elementwise, prepared
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
-from adjointlab.engine.adapters import Differentiable, Parameters, Ranks, UserFunction, declared_tolerance
+from adjointlab.engine.adapters import (
+    Differentiable,
+    Parameters,
+    Ranks,
+    UserFunction,
+    declared_tolerance,
+    without,
+)
 from adjointlab.engine.meshes import as_mesh, placements_of
 from adjointlab.engine.sequential_module import shapes_of
 from adjointlab.typing import Communicator
@@ -37,12 +44,12 @@ class DTensorRecipe:
     prepare: Prepare = elementwise
     device_type: DeviceType = "cpu"
 
-    def layer_placed(self, device_type: DeviceType) -> tuple[Callable[..., Layer], UserFunction]:
+    def layer_on(self, device_type: DeviceType) -> tuple[Callable[..., Layer], UserFunction]:
         """The makers of the layer and of its twin on a device."""
         there = replace(self, device_type=device_type)
         return there.layer, there.twin
 
-    def operator_placed(self, device_type: DeviceType) -> tuple[Callable[..., Differentiable], UserFunction]:
+    def operator_on(self, device_type: DeviceType) -> tuple[Callable[..., Differentiable], UserFunction]:
         """The maker of the linear operator on a device, and the plain function."""
         there = replace(self, device_type=device_type)
         return there.operator, there.apply
@@ -51,7 +58,7 @@ class DTensorRecipe:
         """Make the plain function of a case a module."""
         import torch
 
-        reference, arguments = self.reference, _arguments(parameters)
+        reference, arguments = self.reference, without(parameters, _DECLARATIONS)
 
         class Twin(torch.nn.Module):
             def forward(self, *inputs: torch.Tensor) -> Any:
@@ -61,7 +68,7 @@ class DTensorRecipe:
 
     def apply(self, /, *tensors: Any, **parameters: object) -> Any:
         """The plain function on global tensors."""
-        return self.reference(*tensors, **_arguments(parameters))
+        return self.reference(*tensors, **without(parameters, _DECLARATIONS))
 
     def layer(self, comm: Communicator, /, **parameters: Any) -> Layer:
         """The function as a layer without parameters. Collective."""
@@ -93,7 +100,7 @@ class DTensorRecipe:
         shapes, dtype = shapes_of(parameters["inputs"]), str(parameters.get("dtype", "float64"))
         names = [f"x{number or ''}" for number in range(len(shapes))]
         for role, function in (("the function", self.function), ("the reference", self.reference)):
-            require_accepts(role, function, names, _arguments(parameters), sorted(_DECLARATIONS))
+            require_accepts(role, function, names, without(parameters, _DECLARATIONS), sorted(_DECLARATIONS))
         shape_of_mesh = as_mesh(parameters["mesh"])
         placements = placements_of("placements", parameters, len(shapes), shape_of_mesh)
         mesh = shape_of_mesh.make_on(comm, self.device_type)
@@ -114,7 +121,7 @@ class DTensorRecipe:
             whole = self.apply(*zeros(shapes), **parameters)
         local = [tensor.layout.local_shape(comm.Get_rank()) for tensor in domain.tensors]
         made = DTensorFunction(
-            partial(self.function, **_arguments(parameters)),
+            partial(self.function, **without(parameters, _DECLARATIONS)),
             mesh,
             placements,
             shapes,
@@ -122,8 +129,3 @@ class DTensorRecipe:
             zeros(local),
         )
         return made, domain
-
-
-def _arguments(parameters: Parameters) -> dict[str, object]:
-    """The entries of a case that are arguments of the function."""
-    return {name: value for name, value in parameters.items() if name not in _DECLARATIONS}

@@ -353,10 +353,6 @@ def _require_rows(placing: Placing, outputs: Mapping[OutputPath, torch.Tensor]) 
             )
 
 
-def _name(dtype: object) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _outputs_on(mesh: DeviceMesh, placing: Placing, outputs: Mapping[OutputPath, torch.Tensor]) -> Space:
     """The space of the outputs of a case, of which these are the sequential module's."""
     from adjointlab.torch_distributed.parallel import space_on
@@ -366,7 +362,7 @@ def _outputs_on(mesh: DeviceMesh, placing: Placing, outputs: Mapping[OutputPath,
         "y",
         [placing.of_output(number) for number in range(len(outputs))],
         [tuple(y.shape) for y in outputs.values()],
-        [_name(y.dtype) for y in outputs.values()],
+        [arrays.dtype_name(y) for y in outputs.values()],
     )
 
 

@@ -25,7 +25,7 @@ from adjointlab.typing import Communicator
 if TYPE_CHECKING:
     import torch
 
-    from adjointlab.torch_distributed.pipelines import Placement, RankStages, SequentialStep, Stages, Step
+    from adjointlab.torch_distributed.pipelines import EndStages, RankStages, SequentialStep, Stages, Step
 
 __all__ = ["MakePipeline", "PipelineRecipe"]
 
@@ -75,7 +75,7 @@ class PipelineRecipe:
     def build(self, comm: Communicator, /, **parameters: Any) -> Layer:
         """Make the pipeline of a case on this rank. Raises `ValueError`, alike on all ranks, for one that does not fit them. Collective."""
         from adjointlab.torch_distributed.parallel import Names
-        from adjointlab.torch_distributed.pipelines import PipelineStep, Placement, fault_of
+        from adjointlab.torch_distributed.pipelines import EndStages, PipelineStep, fault_of
 
         inputs, target = shapes_of(parameters["inputs"]), self._target(parameters)
         first = self.twin(**parameters)
@@ -90,14 +90,14 @@ class PipelineRecipe:
         if fault := fault_of(ranks, names, next(iter(inputs[0]), 1)):
             raise ValueError(fault)
         assert stages is not None
-        placement = Placement.of(ranks)
+        ends = EndStages.of(ranks)
         results = [dtype_name(y) for y in outputs]
         made = PipelineStep(
-            module, stages, self._step(parameters), placement, names, results, self.hooks, self.device_type
+            module, stages, self._step(parameters), ends, names, results, self.hooks, self.device_type
         )
         if "training" in parameters:
             made.train(bool(parameters["training"]))
-        domain = _domain(placement, parameters, target)
+        domain = _domain(ends, parameters, target)
         by_inputs = bool(parameters.get("input_gradient", False))
         without_gradient = {tensor.name for tensor in domain.tensors[-1 if by_inputs else 0 :]}
         rounding, reach = declared_tolerance(module, parameters)
@@ -105,7 +105,7 @@ class PipelineRecipe:
             comm,
             made,
             domain,
-            _codomain(placement, outputs, len(ranks)),
+            _codomain(ends, outputs, len(ranks)),
             _space_of_stages(names.parameters, known, [each.parameters for each in ranks]),
             _space_of_stages(names.buffers, known, [each.buffers for each in ranks]),
             rounding=rounding,
@@ -163,21 +163,21 @@ class PipelineRecipe:
             return results
 
 
-def _domain(placement: Placement, parameters: Parameters, target: tuple[int, ...]) -> Space:
+def _domain(ends: EndStages, parameters: Parameters, target: tuple[int, ...]) -> Space:
     """The inputs, on the first stage's rank, and the target, on the last one's."""
     from adjointlab.torch_distributed.pipelines import held_by
 
     inputs = zip(shapes_of(parameters["inputs"]), types_of(parameters), strict=True)
     return Space(
         *(
-            held_by([placement.first], shape, dtype, f"x{number or ''}")
+            held_by([ends.first], shape, dtype, f"x{number or ''}")
             for number, (shape, dtype) in enumerate(inputs)
         ),
-        held_by([placement.last], target, str(parameters.get("dtype", "float64")), "target"),
+        held_by([ends.last], target, str(parameters.get("dtype", "float64")), "target"),
     )
 
 
-def _codomain(placement: Placement, results: Sequence[torch.Tensor], ranks: int) -> Space:
+def _codomain(ends: EndStages, results: Sequence[torch.Tensor], ranks: int) -> Space:
     """The loss, which all ranks have, and the outputs of the last stage."""
     from adjointlab.torch_distributed.pipelines import held_by
 
@@ -185,7 +185,7 @@ def _codomain(placement: Placement, results: Sequence[torch.Tensor], ranks: int)
     return Space(
         held_by(range(ranks), (1,), dtype_name(loss), "loss"),
         *(
-            held_by([placement.last], tuple(y.shape), dtype_name(y), f"y{number or ''}")
+            held_by([ends.last], tuple(y.shape), dtype_name(y), f"y{number or ''}")
             for number, y in enumerate(outputs)
         ),
     )

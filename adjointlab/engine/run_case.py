@@ -209,11 +209,11 @@ def body(subject: Subject) -> Body:
     def observe(rank_context: RankContext, case: Case) -> RankObservation:
         comm = rank_context.comm
         memory = arrays.memory_on(case.setting.library, comm.Get_rank())
-        placed = subject.placed(memory)
-        reference = placed.reference
+        there = subject.on(memory)
+        reference = there.reference
         if reference is not None:
             reference = partial(_referred, reference, _arguments(subject, case.parameters))
-        make = partial(placed.make, comm, case.parameters)
+        make = partial(there.make, comm, case.parameters)
         # Outside there are no process groups, and one set of module-level variables.
         needs_run = subject.process_group or bool(subject.rank_local)
         alone = partial(lone_group, comm) if subject.process_group else nullcontext

@@ -9,7 +9,7 @@ from adjointlab.core import arrays
 from adjointlab.core.arrays import DTYPES, DeviceType
 from adjointlab.core.declaration import SubjectError, require_accepts
 from adjointlab.core.subsets import subset
-from adjointlab.engine.adapters import Parameters, UserFunction
+from adjointlab.engine.adapters import Parameters, UserFunction, without
 from adjointlab.quantities import counted
 from adjointlab.worlds.randomness import own_streams
 
@@ -28,7 +28,7 @@ def sequential_module(
     """Make the sequential module of a case, and move it to a device; its entries that are `declarations` are not passed to the module."""
     import torch
 
-    arguments = {name: value for name, value in parameters.items() if name not in declarations}
+    arguments = without(parameters, declarations)
     require_accepts("the sequential module", make, (), arguments, sorted(declarations))
     # What is drawn there, such as a random buffer, is the same in the twin and on all ranks.
     with own_streams():

@@ -31,10 +31,10 @@ from adjointlab.worlds.forks import forks_ended
 
 __all__ = [
     "EXAMPLE",
+    "BuildOn",
     "Declare",
     "DrawParameters",
     "Kind",
-    "PlaceOn",
     "Subject",
     "SubjectError",
     "declarations",
@@ -47,7 +47,7 @@ DrawParameters: TypeAlias = Callable[[DrawFn, int], Parameters]
 Declare: TypeAlias = "Callable[[DrawParameters], Subject]"
 """A decorator of a strategy, which it makes a subject."""
 
-PlaceOn: TypeAlias = "Callable[[DeviceType], tuple[Callable[..., LinearOperator | Layer], UserFunction]]"
+BuildOn: TypeAlias = "Callable[[DeviceType], tuple[Callable[..., LinearOperator | Layer], UserFunction]]"
 """Called with a device, returns what makes the operator or layer there, and its reference."""
 
 EXAMPLE: Final = "write it as `def cases(draw, ranks): return dict(...)`, the arguments of one case"
@@ -71,7 +71,7 @@ class Subject:
     """An operator or layer to be checked, and the strategy that draws its cases.
 
     ``build(comm, **parameters)`` makes the operator on each rank; ``draws(draw, ranks)`` draws the parameters, as
-    data. `target` is the object that the user has named, for reports and scripts. ``place_on(device_type)`` returns `build` and `reference`
+    data. `target` is the object that the user has named, for reports and scripts. ``build_on(device_type)`` returns `build` and `reference`
     for modules that are made on a device, where those here make them on the host.
     """
 
@@ -90,7 +90,7 @@ class Subject:
     process_group: bool = False
     rank_local: tuple[str, ...] = ()
     declared_in: str = ""  # the module whose import declared it; empty if none did
-    place_on: PlaceOn | None = None
+    build_on: BuildOn | None = None
 
     @property
     def is_layer(self) -> bool:
@@ -187,12 +187,12 @@ class Subject:
             _require_bounds(self.name, operator)
         return operator
 
-    def placed(self, memory: str) -> Subject:
+    def on(self, memory: str) -> Subject:
         """The subject as it is made where the tensors of a rank lie in `memory`: with its modules and meshes there."""
         device_type = array_libraries.device_type_of(memory)
-        if device_type == "cpu" or self.place_on is None:
+        if device_type == "cpu" or self.build_on is None:
             return self
-        build, reference = self.place_on(device_type)
+        build, reference = self.build_on(device_type)
         return replace(self, build=build, reference=reference)
 
     def surroundings(self, comm: Communicator, memory: str = "numpy") -> AbstractContextManager[object]:

@@ -38,7 +38,7 @@ from adjointlab.engine.parallel import (
     require_reductions,
 )
 from adjointlab.engine.pipeline import MakePipeline, PipelineRecipe
-from adjointlab.engine.subject import EXAMPLE, Declare, DrawParameters, Kind, PlaceOn, Subject, note
+from adjointlab.engine.subject import EXAMPLE, BuildOn, Declare, DrawParameters, Kind, Subject, note
 from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator
 
@@ -281,10 +281,10 @@ class _SubjectDecorators:
             )
         recipe = DTensorRecipe(function, options.get("reference") or function, prepare)
         options["process_group"] = True
-        place_on = recipe.operator_placed if linear else recipe.layer_placed
-        build, options["reference"] = place_on("cpu")
+        build_on = recipe.operator_on if linear else recipe.layer_on
+        build, options["reference"] = build_on("cpu")
         kind = Kind.AUTOGRAD if linear else Kind.LAYER
-        declare = _declare(kind, function, build, options, library="torch", place_on=place_on)
+        declare = _declare(kind, function, build, options, library="torch", build_on=build_on)
         return lambda draws: declare(_with_defaults(draws, needs=("inputs", "placements")))
 
     def __call__(
@@ -373,7 +373,7 @@ def _declare_recipe(
 ) -> Declare:
     """Declare a layer that a recipe makes of a sequential module, on the host or on a device."""
 
-    def place_on(device_type: DeviceType) -> tuple[Callable[..., Layer], UserFunction]:
+    def build_on(device_type: DeviceType) -> tuple[Callable[..., Layer], UserFunction]:
         there = replace(recipe, device_type=device_type)
         return there.build, there.twin
 
@@ -386,7 +386,7 @@ def _declare_recipe(
         library="torch",
         twice_differentiable=twice_differentiable,
         takes_steps=bool(recipe.steps),
-        place_on=place_on,
+        build_on=build_on,
     )
 
 
@@ -398,10 +398,10 @@ def _declare(
     library: str = "numpy",
     twice_differentiable: bool = False,
     takes_steps: bool = False,
-    place_on: PlaceOn | None = None,
+    build_on: BuildOn | None = None,
 ) -> Declare:
     require_legal(options)
-    if place_on is not None:
+    if build_on is not None:
         require_one_place(options)
     has_group = options.get("process_group", False)
     if has_group:
@@ -431,7 +431,7 @@ def _declare(
             process_group=has_group,
             rank_local=tuple(options.get("rank_local", ())),
             declared_in=_module_being_imported(),
-            place_on=place_on,
+            build_on=build_on,
         )
         note(subject)
         return subject

@@ -33,8 +33,8 @@ from adjointlab.core.space import Space, Tensor
 from adjointlab.torch_distributed.parallel import NamedModule, Names, sequential_name
 
 __all__ = [
+    "EndStages",
     "PipelineStep",
-    "Placement",
     "RankStages",
     "SequentialStep",
     "Stages",
@@ -190,7 +190,7 @@ def fault_of(ranks: Sequence[RankStages], names: Names, rows: int) -> str:
 
 
 @dataclass(frozen=True)
-class Placement:
+class EndStages:
     """The ranks of the first and of the last stage, and if the schedule can go forward alone."""
 
     first: int
@@ -198,7 +198,7 @@ class Placement:
     evaluates: bool
 
     @classmethod
-    def of(cls, ranks: Sequence[RankStages]) -> Placement:
+    def of(cls, ranks: Sequence[RankStages]) -> EndStages:
         rank_of = {stage: rank for rank, each in enumerate(ranks) for stage in each.stages}
         # `eval` of torch 2.13 wants the gradient of a stage that follows another one on the same rank, and has none.
         evaluates = all(rank_of[stage] != rank_of[stage - 1] for stage in rank_of if stage)
@@ -206,7 +206,7 @@ class Placement:
 
 
 class PipelineStep(NamedModule):
-    """The step of a schedule whose stages lie as `placement` says. `results` are the element types of loss and outputs.
+    """The step of a schedule whose stages have these `ends`. `results` are the element types of loss and outputs.
 
     A rank has empty tensors on `device_type` in place of those that others hold.
     """
@@ -216,7 +216,7 @@ class PipelineStep(NamedModule):
         module: nn.Module,
         stages: Stages,
         step: Step,
-        placement: Placement,
+        ends: EndStages,
         names: Names,
         results: Sequence[str],
         hooks: PassHooks,
@@ -230,7 +230,7 @@ class PipelineStep(NamedModule):
             for name in names.parameters
         }
         super().__init__(module, parameters, names.buffers, hooks)
-        self._stages, self._step, self._placement = stages, step, placement
+        self._stages, self._step, self._ends = stages, step, ends
         self._results = tuple(getattr(torch, name) for name in results)
         self._device_type = device_type
 
@@ -246,7 +246,7 @@ class PipelineStep(NamedModule):
         *drawn, target = given
         # torch before 2.13 refuses inputs whose strides are not those of the first step.
         inputs = [x.contiguous() for x in drawn]
-        if not torch.is_grad_enabled() and self._placement.evaluates:
+        if not torch.is_grad_enabled() and self._ends.evaluates:
             return self._stepped(self._stages.schedule.eval, inputs, target)
         by_inputs = self._step.by_inputs
         leaves = [x.detach().requires_grad_(by_inputs and x.requires_grad) for x in inputs]
@@ -262,9 +262,9 @@ class PipelineStep(NamedModule):
     ) -> tuple[torch.Tensor, ...]:
         """The loss and, on the rank of the last stage, the outputs."""
         rank, losses = dist.get_rank(), list[torch.Tensor]()
-        is_last = rank == self._placement.last
+        is_last = rank == self._ends.last
         result = call(
-            *(inputs if rank == self._placement.first else ()),
+            *(inputs if rank == self._ends.first else ()),
             **(dict(target=target.detach(), losses=losses) if is_last else {}),
         )
         zeros = partial(torch.zeros, device=self._device_type)
@@ -272,7 +272,7 @@ class PipelineStep(NamedModule):
         if is_last:
             of_each = torch.stack([each.detach().reshape(()) for each in losses])
             loss += of_each.mean() if self._step.reduction == "mean" else of_each.sum()
-        dist.broadcast(loss, self._placement.last)
+        dist.broadcast(loss, self._ends.last)
         if not is_last:
             return (loss, *(zeros(0, dtype=dtype) for dtype in self._results[1:]))
         return (loss, *(y.detach() for y in as_tuple(result)))

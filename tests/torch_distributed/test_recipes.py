@@ -14,7 +14,7 @@ from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer, PassHooks, elementwise
 from adjointlab.core.operator import Direction
 from adjointlab.engine.adapters import Ranks
-from adjointlab.engine.dtensor import DTensorRecipe, _arguments
+from adjointlab.engine.dtensor import DTensorRecipe
 from adjointlab.engine.meshes import as_mesh
 from adjointlab.engine.parallel import ParallelRecipe
 from adjointlab.engine.sequential_module import freeze, sequential_module, shapes_of
@@ -387,7 +387,6 @@ def test_the_plain_function_gets_the_arguments_of_a_case() -> None:
     recipe = DTensorRecipe(scaled, scaled)
     x = torch.ones(2)
     entries: dict[str, Any] = {**PLACED, "placements": [], "dtype": "float64"}
-    assert _arguments(entries) == {"by": 4}
     for result in (recipe.apply(x, x, **entries), recipe.twin(**entries)(x, x)):
         assert [each.tolist() for each in result] == [[4.0, 4.0], [2.0, 2.0]]
 
