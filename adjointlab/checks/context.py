@@ -14,7 +14,7 @@ multiple of 1/2, so that one bit is spent on the fraction. Where it is declared,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -221,7 +221,7 @@ class CheckContext:
     `make` makes an instance of the operator; `reference` is the sequential twin, from global tensors to global tensors. `values` is
     one of :data:`INPUT_VALUES`, or :data:`FRACTIONS`. `needs_run`: the twin too works within a run of the world alone. What the
     inputs and cotangents of a layer have on the rank `same_on` they have for `None` too, and other values elsewhere. `alone` is a context
-    for the twin, in which this rank is the only one of its job.
+    for the twin, in which this rank is the only one of its job. The operator has no forms that are called as in `forms_left_out`.
     """
 
     def __init__(
@@ -234,6 +234,7 @@ class CheckContext:
         needs_run: bool = False,
         same_on: int | None = None,
         alone: Callable[[], AbstractContextManager[object]] = nullcontext,
+        forms_left_out: Collection[str] = (),
     ) -> None:
         self._make = make
         self.beyond = None if same_on is None else (same_on, setting.seed + 1)
@@ -242,6 +243,7 @@ class CheckContext:
         self.reference = reference
         self.needs_run = needs_run
         self.alone = alone
+        self.forms_left_out = forms_left_out
         self.comm = comm
         self.rank = comm.Get_rank()
         self._known_values: dict[tuple[Side, int, int, int], tuple[Space, Local]] = {}

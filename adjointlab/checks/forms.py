@@ -8,8 +8,7 @@ where a loss depends on some of its outputs; and where its graph is used again.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
@@ -20,14 +19,18 @@ from adjointlab.core import arrays
 from adjointlab.core.operator import Direction, LinearOperator, as_tuple
 from adjointlab.typing import Array
 
-__all__ = ["Form", "other_forms", "plain_form"]
+__all__ = ["Form", "FormRefused", "other_forms", "plain_form"]
+
+
+class FormRefused(Exception):
+    """The function under test has no form of the name that is the message, on this rank at least."""
 
 
 class _OfTorch(NamedTuple):
     """A form of a function of torch tensors; the one that it is compared with; and the method, which returns None if there is none.
 
-    Nor is there one where the function raises such an exception: it asks torch for what needs a gradient, such as a hook, frees
-    what it kept for the backward pass, or expects a gradient of each output.
+    Nor is there one where the function raises such an exception on some rank: it asks torch for what needs a gradient, such as a hook,
+    frees what it kept for the backward pass, or expects a gradient of each output.
     """
 
     name: str
@@ -75,9 +78,16 @@ class Form:
 
 
 def other_forms(
-    operator: LinearOperator, direction: Direction, arguments: Sequence[Array], plain: Sequence[Array]
+    operator: LinearOperator,
+    direction: Direction,
+    arguments: Sequence[Array],
+    plain: Sequence[Array],
+    left_out: Collection[str] = (),
 ) -> list[Form]:
     """Apply each other form of a direction to `arguments`, of which the plain form has the results `plain`. Collective.
+
+    Those of torch functions that are `left_out` count as not applied. Raises :class:`FormRefused` for one that this rank refuses:
+    others may be waiting for it in a collective, so the run is over, and another one is made without the form.
 
     Memory for results starts with NaN, or the largest integer, everywhere, so that an element that is not written shows.
     """
@@ -102,9 +112,11 @@ def other_forms(
         apply = getattr(operator, form.method, None)
         result = None
         if apply is not None:
-            # On some ranks alone, perhaps; the others are compared.
-            with suppress(form.refused):
-                result = apply(*arguments)
+            if form.name not in left_out:
+                try:
+                    result = apply(*arguments)
+                except form.refused as error:
+                    raise FormRefused(form.name) from error
             is_applied = result is not None
             forms.append(
                 Form(

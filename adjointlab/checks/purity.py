@@ -223,7 +223,9 @@ def _observe(
             outputs[Circumstance(order, f"{fill:g}")] = context.numpy(result)
             changed |= not all(entry.unchanged for entry in placed)
     changed_by = ""
-    forms = other_forms(context.operator, direction, [entry.view for entry in placed], result)
+    forms = other_forms(
+        context.operator, direction, [entry.view for entry in placed], result, context.forms_left_out
+    )
     if not changed and not all(entry.unchanged for entry in placed):
         changed, changed_by = True, " or ".join(form.name for form in forms if form.is_applied)
     argument = [entry.view for entry in context.placed(space, side, 0, bound, order=ORDERS[0])]

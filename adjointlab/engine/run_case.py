@@ -15,6 +15,7 @@ from msgspec import structs
 from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.evidence import Evidence
+from adjointlab.checks.forms import FormRefused
 from adjointlab.checks.fresh_memory import FILLS, filled
 from adjointlab.checks.hints import Hint, hint_beside_right_entries
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
@@ -99,7 +100,8 @@ class CaseRunner:
     """A :class:`~adjointlab.worlds.world.Runner` that knows of earlier jobs and keeps the record of the running case.
 
     A case that kills its process leaves no result. So the order matters: first the known runs are asked, so that a case
-    that has ended a job is taken for its run instead of ending this one too; then the case is recorded; then it runs.
+    that has ended a job is taken for its run instead of ending this one too; then the case is recorded; then it runs. Where a rank refuses
+    a form of the operator, the run of the same case without that form is the case's.
     """
 
     run: Runner
@@ -121,7 +123,18 @@ class CaseRunner:
             return known
         if self.record is not None:
             self.record(payload, done, stage)
-        return self.run(payload, ranks, seed=seed, schedule=schedule)
+        while True:
+            run = self.run(payload, ranks, seed=seed, schedule=schedule)
+            refused = _refused_form(run)
+            if not refused or refused in payload.forms_left_out:
+                return run
+            payload = structs.replace(payload, forms_left_out=(*payload.forms_left_out, refused))
+
+
+def _refused_form(run: Run) -> str:
+    """The form of the operator that some rank has refused; empty if none has."""
+    outcomes = (outcome for outcome in run.outcomes if isinstance(outcome, Raised))
+    return next((outcome.message for outcome in outcomes if outcome.is_a(FormRefused)), "")
 
 
 def run_case(run: Runner, case: Case) -> Judgement | None:
@@ -218,7 +231,15 @@ def body(subject: Subject) -> Body:
         needs_run = subject.process_group or bool(subject.rank_local)
         alone = partial(lone_group, comm) if subject.process_group else nullcontext
         context = CheckContext(
-            make, case.setting, comm, reference, case.values, needs_run, case.same_on, alone
+            make,
+            case.setting,
+            comm,
+            reference,
+            case.values,
+            needs_run,
+            case.same_on,
+            alone,
+            case.forms_left_out,
         )
         # Operators have a check of their own for this, which tells what they read.
         fill = FILLS[case.setting.seed % len(FILLS)] if subject.is_layer else None

@@ -62,6 +62,42 @@ def test_a_function_that_needs_a_gradient_has_no_form_without_one() -> None:
     assert of_function(hooked).is_coherent
 
 
+class SumOverRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, comm: Any) -> torch.Tensor:
+        ctx.comm = comm
+        return torch.as_tensor(comm.allreduce(x.numpy()))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return torch.as_tensor(ctx.comm.allreduce(gradients[0].numpy())), None
+
+
+def hooked_on_one_rank(comm: Any, x: torch.Tensor) -> torch.Tensor:
+    """Rank 0 looks at its gradient; without one it raises, while the others wait for it in the sum."""
+    if comm.rank == 0:
+        x = x.clone()
+        x.register_hook(lambda gradient: gradient)
+    return SumOverRanks.apply(x, comm)  # type: ignore[no-any-return]
+
+
+class FreedOnOneRank(SumOverRanks):
+    """Rank 0 does not go through its graph again."""
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        total = SumOverRanks.backward(ctx, *gradients)
+        if ctx.comm.rank == 0:
+            del ctx.comm
+        return total
+
+
+def test_a_form_that_one_rank_refuses_while_others_wait_for_it_is_left_out() -> None:
+    for function in (hooked_on_one_rank, FreedOnOneRank):
+        verdict = of_copies(function)
+        assert verdict.is_coherent, verdict
+
+
 class Summed(torch.autograd.Function):
     is_wrong = False
 
