@@ -1,14 +1,16 @@
 """Reproducers: a failing case as a JSON file that replays, and as a script that stands alone.
 
 The JSON file is data: it is checked against a schema (:class:`Reproducer`), nothing in it is evaluated or unpickled, and
-what it says of its subject is a name only. A file of other content is never overwritten.
+what it says of its subject is a name only. A JSON file of other content is never overwritten, nor is a script that was changed.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import msgspec
 from msgspec import structs
@@ -75,12 +77,32 @@ def write(result: SearchResult, subject: Subject, folder: Path) -> Written:
     if case is None:
         raise ValueError(f"result: {result.subject} {result.check} has no failing case to store")
     path = _path_of(folder, case, subject.location)
-    text = script(case, result, subject, path.name)
     data = _encoded(case, subject.location, result.world, result.verdict)
     in_folder(path, lambda: write_atomically(path, data))
-    if text is not None:
-        write_atomically(path.with_suffix(".py"), text.encode())
+    try:
+        text = script(case, result, subject, path.name)
+    except Exception:  # it looks at the user's modules and folders; the case replays without it
+        text = None
+    if text is not None and not _is_changed(path.with_suffix(".py")):
+        write_atomically(path.with_suffix(".py"), _marked(text.encode()))
     return Written(path, None if text is None else path.with_suffix(".py"))
+
+
+_MARK: Final = b"# adjointlab writes this file anew, unless it was changed: "
+
+
+def _marked(text: bytes) -> bytes:
+    """The text with a last line that tells whether what stands above it was changed."""
+    return b"%b%b%08x\n" % (text, _MARK, zlib.crc32(text))
+
+
+def _is_changed(script: Path) -> bool:
+    """Return True for a script that is not as it was written."""
+    try:
+        text = script.read_bytes()
+    except FileNotFoundError:
+        return False
+    return _marked(text.rpartition(_MARK)[0]) != text
 
 
 def write_case(case: Case, location: str, world: str, verdict: Verdict, folder: Path) -> Path:
@@ -207,6 +229,11 @@ def _stem(subject: str, check: str) -> str:
     return f"{_safe(subject)}-{_safe(check)}"
 
 
+_MOST_BYTES: Final = 60
+"""Of a name in a file name: the commonest limit of file systems is 255 for all of it."""
+
+
 def _safe(name: str) -> str:
     """`name` as a part of a file name: no folders, no patterns of `glob`, and short enough for any file system."""
-    return "".join(char if char.isalnum() or char in "_." else "_" for char in name)[:60]
+    safe = "".join(char if char.isalnum() or char in "_." else "_" for char in name)
+    return safe.encode()[:_MOST_BYTES].decode(errors="ignore")

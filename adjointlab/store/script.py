@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 import sys
 import sysconfig
 from collections.abc import Mapping
@@ -455,6 +456,7 @@ _INSTALLED: Final = tuple(
 
 def _folders(names: list[_Name]) -> str:
     """The folders that a script puts on the path, the first one last: those that are on it here and no part of Python."""
-    known = [str(Path(entry).resolve()) for entry in sys.path if entry and Path(entry).is_dir()]
+    # The functions of `os.path` raise for no entry: not for one that may not be looked into, nor for one that is too long a name.
+    known = [os.path.realpath(entry) for entry in sys.path if entry and os.path.isdir(entry)]
     wanted = dict.fromkeys([*(name.folder for name in names), *known])
     return str(literal([entry for entry in reversed(wanted) if not entry.startswith(_INSTALLED)]))

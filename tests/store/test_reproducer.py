@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -338,3 +339,47 @@ def test_locations_mean_one_subject_if_one_is_the_end_of_the_other(one: str, oth
 )
 def test_a_part_of_a_file_name_has_no_folders_and_no_patterns(name: str, safe: str) -> None:
     assert _safe(name) == safe
+
+
+def test_a_name_of_long_characters_fits_into_a_file_name(report: SearchResult, tmp_path: Path) -> None:
+    assert report.case is not None
+    case = msgspec.structs.replace(report.case, subject="\U00020000" * 80)
+    assert write_case(case, "m:n", "simulated", report.verdict, tmp_path).exists()
+
+
+def test_a_script_that_its_user_has_changed_is_kept_and_any_other_is_written_anew(
+    report: SearchResult, tmp_path: Path
+) -> None:
+    script = write(report, doubles, tmp_path).script
+    assert script is not None
+    first = script.read_bytes()
+    changed = first.replace(b"import sys", b"import sys  # looked at here", 1)
+    script.write_bytes(changed)
+    assert write(report, doubles, tmp_path).script == script
+    assert script.read_bytes() == changed
+
+    script.unlink()
+    write(report, doubles, tmp_path)
+    assert script.read_bytes() == first
+    write(replace(report, verdict=replace(report.verdict, headline="another headline")), doubles, tmp_path)
+    assert script.read_bytes() != first
+
+
+@pytest.mark.parametrize("entry", ["/" + "x" * 300, "\0"])
+def test_a_folder_that_cannot_be_looked_at_loses_no_failure(
+    report: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, entry])
+    assert write(report, doubles, tmp_path).script is not None
+
+
+def test_a_failure_whose_script_cannot_be_made_is_stored_without_it(
+    report: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> str:
+        raise PermissionError("no")
+
+    monkeypatch.setattr("adjointlab.store.reproducer.script", failing)
+    written = write(report, doubles, tmp_path)
+    assert written.script is None
+    assert read(written.json).case == report.case
