@@ -240,14 +240,19 @@ def _reset_in_forks() -> None:
 
 
 def restore(before: Mapping[int, _Handler]) -> None:
-    """Put the handlers back that :func:`install_handlers` has replaced."""
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    """Put the handlers back that :func:`install_handlers` has replaced: all of them, even if one that is back already raises."""
+    try:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    except BaseException:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        raise
 
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Context for what must be done as a whole: a signal that asks the process to end is handled at its end."""
+    """Context for what must be done as a whole: the first signal that asks the process to end is handled at its end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -259,9 +264,11 @@ def signals_held() -> Iterator[None]:
                 before[number] = signal.signal(number, lambda number, _: received.append(number))
         yield
     finally:
-        restore(before)
-        if received and callable(handler := before[received[0]]):
-            handler(received[0], None)
+        try:
+            restore(before)
+        finally:
+            if received and callable(handler := before[received[0]]):
+                handler(received[0], None)
 
 
 class Interrupts:
@@ -385,9 +392,9 @@ class RepeatedInterrupt:
     def __exit__(self, kind: type[BaseException] | None, exception: object, traceback: object) -> None:
         if not self._before:
             return
-        restore(self._before)
         if sys.unraisablehook == self._show:  # user code may have replaced it
             sys.unraisablehook = self._shown_by
+        restore(self._before)
         self.number, RepeatedInterrupt._pending = self._pending, 0
         if self.number and (kind is None or not issubclass(kind, KeyboardInterrupt)):
             raise interrupt_by(self.number)

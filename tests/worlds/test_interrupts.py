@@ -99,6 +99,29 @@ def test_what_must_be_done_as_a_whole_is_done_before_a_signal_is_handled() -> No
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_all_handlers_come_back_though_the_first_one_raises_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_its_end(number: int, frame: object) -> None:
+        raise SystemExit(3)
+
+    before = signal.signal(signal.SIGTERM, at_its_end)
+    exchange = signal.signal
+
+    def interrupted(number: int, handler: Any) -> Any:
+        result = exchange(number, handler)
+        if handler is signal.default_int_handler:
+            monkeypatch.undo()
+            signal.raise_signal(signal.SIGINT)
+        return result
+
+    monkeypatch.setattr(signal, "signal", interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt), signals_held():
+            pass
+        assert signal.getsignal(signal.SIGTERM) is at_its_end
+    finally:
+        exchange(signal.SIGTERM, before)
+
+
 def test_an_interrupt_as_hypothesis_begins_is_no_failure_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     make = hypothesis.core.ConjectureRunner
 
