@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from adjointlab.core.agreement import check_alike
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.space import Space
 from adjointlab.core.splitmix import hashed, mixed
@@ -37,6 +38,7 @@ class Dropout(TorchLayer, torch_classes=(nn.Dropout,)):
 
     def lay_out(self, module: nn.Dropout, seed: int | None = None) -> None:
         self.check_order(self.input_shape)
+        check_alike(self.comm, {"seed": seed})
         if seed is not None and not isinstance(seed, int):
             raise ValueError(f"seed: {seed!r} is no integer")
         self.p, self.inplace, self.seed = module.p, module.inplace, seed

@@ -15,6 +15,7 @@ from adjointlab.cli.output import Output
 from adjointlab.cli.replay import replayed, status_of
 from adjointlab.cli.startup import collective_interrupts
 from adjointlab.exit_codes import ExitCode
+from adjointlab.supervisor.processes import die_with_parent
 from adjointlab.worlds.launch import is_launched
 
 if TYPE_CHECKING:
@@ -54,17 +55,34 @@ def _code_of_child(run: Callable[[], int], file: Path) -> int:
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
+        die_with_parent()
         os.close(read_end)
         code = run()
         os.write(write_end, bytes([code]))
         return code
     os.close(write_end)
-    # Ctrl-C reaches the child too, which says what there is to say.
+    # Ctrl-C reaches the child too, which says what there is to say; what is sent to this process alone is passed on.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    told = os.read(read_end, 1)
+    stopped: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        stopped.append(number)
+        os.kill(child, number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    # Not to wait for: a process that the case has left may have the other end of the pipe open.
+    os.set_blocking(read_end, False)
+    try:
+        told = os.read(read_end, 1)
+    except BlockingIOError:
+        told = b""
+    os.close(read_end)
     if told:
         return told[0]
+    if stopped:
+        return 128 + stopped[0]  # as shells report it
     Output().line(f"the case has ended its process, with {status}")
     return Reproduced.YES if _ended_its_process(file) else Reproduced.BROKEN
 

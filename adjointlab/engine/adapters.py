@@ -350,11 +350,6 @@ def _split_bounds(
         if name in arguments and not any(has_parameter(function, name) for function in functions)
     }
     gain = arguments["gain"] if "gain" in declared else None
-    if "gain" in declared and (type(gain) is not int or gain < 1):
-        raise SubjectError(
-            f"gain: {gain!r} is no integer from 1 on; it bounds the largest absolute row sum of any intermediate, and is 1 for pure "
-            "data movement"
-        )
     rounding = arguments["rounding"] if "rounding" in declared else None
     return (gain, rounding), {name: value for name, value in arguments.items() if name not in declared}
 

@@ -343,7 +343,7 @@ def _load_file(path: Path, reference: str) -> ModuleType:
         try:
             spec.loader.exec_module(module)
         except BaseException:
-            del sys.modules[name]
+            sys.modules.pop(name, None)  # it may have taken itself out
             raise
     return module
 

@@ -232,11 +232,11 @@ def _require_bounds(name: str, operator: LinearOperator) -> None:
             f"{name}: the spaces of the operator have no tensors, so there is nothing to check"
         )
     for attribute, bounded in (
-        ("gain", "the largest absolute row sum of any intermediate"),
+        ("gain", "the largest absolute row sum of any intermediate, and is 1 for pure data movement"),
         ("fan_in", "the number of terms that are added up for an output"),
     ):
         value: object = getattr(operator, attribute, None)
-        if value is not None and not (isinstance(value, Integral) and int(value) >= 1):
+        if value is not None and (value is True or not (isinstance(value, Integral) and int(value) >= 1)):
             raise SubjectError(
                 f"{name}: {attribute} = {value!r} is no integer from 1 on; it bounds {bounded}"
             )

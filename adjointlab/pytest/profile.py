@@ -111,6 +111,11 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
         except ValueError as problem:
             raise pytest.UsageError(f"--adjointlab-{problem}") from None
 
+    def named_from(option: Option[T]) -> Path:
+        """The folder from which the path of an option is taken: the current one for those of the command line, as pytest does."""
+        is_of_command = bool(config.getoption(f"adjointlab_{option.name}"))
+        return config.invocation_params.dir if is_of_command else config.rootpath
+
     world = None if (name := value(WORLD)) == "auto" else WorldName(name)
     if world is WorldName.TORCH and launched_world() != "torch":
         raise pytest.UsageError(
@@ -123,7 +128,7 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
     if (seed := value(SEED)) is None:
         # A worker of pytest-xdist is given its controller's seed, see `pytest_configure_node`.
         seed = getattr(config, "workerinput", {}).get("adjointlab_seed", session_seed)
-    xfails, html, folder = value(XFAILS), value(HTML), config.rootpath / value(FOLDER)
+    xfails, html, folder = value(XFAILS), value(HTML), named_from(FOLDER) / value(FOLDER)
     xml = getattr(config.option, "xmlpath", None)
     if html and xml:
         page = str(config.invocation_params.dir / html)
@@ -141,7 +146,7 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
         folder=folder,
         strict=value(STRICT),
         watchdog=value(WATCHDOG),
-        xfails=None if xfails is None else config.rootpath / xfails,
+        xfails=None if xfails is None else named_from(XFAILS) / xfails,
         xfails_from="--adjointlab-xfails" if given(XFAILS) else XFAILS_KEY,
         html=None if html is None else config.invocation_params.dir / html,
     )

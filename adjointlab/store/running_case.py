@@ -7,6 +7,7 @@ synchronised to the disk: the kernel keeps what a killed process has written.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -136,7 +137,7 @@ class RunningCaseFile:
     The file is locked as long as it is open. Where another live process keeps its record there, this one's has a name that no
     other has, ``running-<random>.json``. The records of processes that have died are read first (:attr:`previous`), and then
     written over or removed, but for those of the same command, which asks for them (:func:`left_behind`). In a
-    folder that cannot be written to, the work goes on without a record.
+    folder that cannot be written to, or on a file system without locks, the work goes on without a record.
     """
 
     def __init__(self, folder: Path, progress: Progress) -> None:
@@ -262,7 +263,7 @@ def read_file(path: Path) -> Running | None:
 
 
 def _locked(path: Path) -> int | None:
-    """Open and lock a file; `None` where another process has it, or it cannot be made.
+    """Open and lock a file; `None` where another process has it, or it cannot be made or locked.
 
     The kernel gives the lock back when the process ends, however it ends. So an unlocked file with a record in it was left by
     a process that has died. A child would hold the lock after that: programs that are started do not inherit the descriptor, and
@@ -272,19 +273,28 @@ def _locked(path: Path) -> int | None:
         file = in_folder(path, lambda: open_file(path, os.O_RDWR | os.O_CREAT))
     except OSError:
         return None
-    return _lock(file)
+    try:
+        return _lock(file)
+    except OSError:
+        # Without locks nobody could tell a record of a process that has died from one that is kept.
+        with suppress(OSError):
+            if not path.stat().st_size:
+                path.unlink()
+        return None
 
 
 def _lock(file: int) -> int | None:
-    """Lock an open file, or close it and return `None`."""
+    """Lock an open file; close it and return `None` where another process has it. Raises `OSError`, the file closed, where there are no locks."""
     try:
         # Not lockf, as job_log has it: this process would lose the lock whenever it has read a record, and closes it.
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(file).st_nlink:
             return file
         # Its owner has removed it between the two calls: a record in it could not be found.
-    except OSError:  # locked, or on a file system without locks
-        pass
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            os.close(file)
+            raise
     os.close(file)
     return None
 

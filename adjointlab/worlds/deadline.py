@@ -60,8 +60,12 @@ class Deadline:
     def _forget(self) -> None:
         """In a fork, which has the pipe but not the thread: a signal to it is none to this process."""
         if self._write >= 0 and not self._is_over.is_set():
-            self._write = -1
             signal.set_wakeup_fd(-1)
+            # Open here, it would keep the thread of the parent waiting for ever.
+            for end in (self._read, self._write):
+                with suppress(OSError):
+                    os.close(end)
+            self._write = -1
 
     def _watch(self) -> None:
         with suppress(OSError):

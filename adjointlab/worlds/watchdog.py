@@ -345,7 +345,7 @@ class RaisingWatchdog:
         is_main = threading.current_thread() is threading.main_thread()
         before = signal.getsignal(_SIGNAL)
         # Such as that of the command, which watches nothing while the world does.
-        is_ours = getattr(before, "__module__", "").startswith("adjointlab.")
+        is_ours = (getattr(before, "__module__", None) or "").startswith("adjointlab.")
         has_set = is_main and (before is signal.SIG_DFL or is_ours)
         outer, self._has_signal = self._has_signal, has_set
         if has_set:

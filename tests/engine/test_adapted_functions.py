@@ -150,12 +150,6 @@ def test_a_rounding_is_declared_where_no_function_takes_it() -> None:
     assert _split_bounds({"rounding": 1e-8}, takes_none, takes_rounding) == ((None, None), {"rounding": 1e-8})
 
 
-@pytest.mark.parametrize("gain", [0, -1, 1.0, True, "1", None])
-def test_a_gain_that_is_no_integer_from_1_on_is_refused(gain: Any) -> None:
-    with pytest.raises(SubjectError, match=f"^gain: {gain!r} is no integer from 1 on; it bounds"):
-        _split_bounds({"gain": gain}, takes_none)
-
-
 def test_what_a_function_returns_is_taken_as_it_is_but_for_dtensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adjointlab.engine.adapters.is_dtensor", lambda value: value == "dtensor")
     monkeypatch.setattr(

@@ -168,6 +168,13 @@ def test_a_module_that_fails_to_import_says_why_and_in_which_innermost_line(
     assert "breaks_on_import" not in sys.modules
 
 
+def test_a_module_that_takes_itself_out_and_fails_says_why(tmp_path: Path) -> None:
+    file = tmp_path / "takes_itself_out.py"
+    file.write_text("import sys\ndel sys.modules[__name__]\nraise OSError('the reason')\n")
+    with pytest.raises(NotFound, match="OSError: the reason"):
+        find([str(file)])
+
+
 @pytest.mark.parametrize("missing", ["a_missing_module", "zz_missing_module"])
 def test_a_module_that_imports_a_missing_one_is_not_missing_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str

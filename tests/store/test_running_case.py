@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -410,6 +411,19 @@ def test_what_cannot_be_opened_and_what_is_locked_hides_no_record_behind_it(
     for recorder in (live, second, third):
         recorder.clear()
     assert [path.name for path in tmp_path.iterdir()] == ["running-b.json"]
+
+
+def test_without_locks_no_record_is_kept_and_no_file_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(running_case.fcntl, "flock", refused)
+    for _ in range(2):
+        with recording(tmp_path, PROGRESS, is_leader=True) as recorder:
+            assert recorder is not None
+            recorder.record(case(), 0)
+            assert at_work(tmp_path) == []
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_without_records_has_left_nothing_behind(tmp_path: Path):

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 
@@ -95,6 +96,24 @@ def test_a_context_that_is_left_is_forgotten() -> None:
         gc.collect()
         time.sleep(0.01)
     assert known() is None
+
+
+def test_a_fork_that_outlives_it_does_not_keep_its_thread() -> None:
+    ending, end = os.pipe()
+    with Deadline():
+        if not os.fork():
+            os.close(end)
+            os.read(ending, 1)  # until the test has ended
+            os._exit(0)
+    until = time.monotonic() + 5.0
+    while (
+        any(thread.name == "adjointlab deadline" for thread in threading.enumerate())
+        and time.monotonic() < until
+    ):
+        time.sleep(0.01)
+    os.close(end)
+    os.wait()
+    assert not any(thread.name == "adjointlab deadline" for thread in threading.enumerate())
 
 
 def test_user_code_that_closes_its_files_does_no_harm() -> None:

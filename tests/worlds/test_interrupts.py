@@ -99,7 +99,9 @@ def test_what_must_be_done_as_a_whole_is_done_before_a_signal_is_handled() -> No
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_all_handlers_come_back_though_the_first_one_raises_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_handlers_come_back_though_the_first_one_raises_in_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def at_its_end(number: int, frame: object) -> None:
         raise SystemExit(3)
 

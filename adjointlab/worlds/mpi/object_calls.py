@@ -164,7 +164,7 @@ def bcast(comm: CommBase, obj: Any, root: int = 0) -> Any:
     if not is_root:
         pickled = bytearray(int(size[0]))
     _wait(comm, "bcast", comm.inner.Ibcast([pickled, MPI.BYTE], root), root)
-    return obj if is_root else _loads(pickled)
+    return _loads(pickled)  # on the root too, as mpi4py does: what it returns may be changed
 
 
 def gather(comm: CommBase, sendobj: object, root: int = 0) -> list[Any] | None:

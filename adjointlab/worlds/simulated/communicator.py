@@ -208,6 +208,8 @@ class Communicator(LocalCalls):
         status: Status | None = None,
     ) -> None:
         content = elements(buf, writable=True)
+        # Refused before anything is sent.
+        self._peer(source), _tag(recvtag, is_receive=True)
         copied = [content.array.copy(), content.datatype]
         send = self._send("Sendrecv_replace", copied, dest, sendtag)
         self._complete(self._receive("Sendrecv_replace", buf, source, recvtag), status, send)

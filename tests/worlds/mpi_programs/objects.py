@@ -84,3 +84,12 @@ def objects_by_tests_of_several(comm, mpi):
     indices, third = mpi.Request.waitsome(receives[2:])
     mpi.Request.waitall(sends)
     return index, first, second, indices, third, mpi.Request.testsome(receives)
+
+
+@program
+def what_a_broadcast_returns_is_the_ranks_own(comm, mpi):
+    given = [comm.Get_rank()]
+    comm.bcast(given, root=0).append("more")
+    comm.scatter([given] * comm.Get_size(), root=0).append("more")
+    comm.allgather(given)[comm.Get_rank()].append("more")
+    return given
