@@ -243,7 +243,7 @@ def _is_scaled(got: NumpyArray, want: NumpyArray, factor: float) -> bool:
     wrong = got != want
     if not wrong.any() or not (want[wrong] != 0).all():
         return False
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         return bool((np.abs(got[wrong] / want[wrong] - factor) <= _IRRATIONAL * factor).all())
 
 

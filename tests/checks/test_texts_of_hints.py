@@ -249,3 +249,12 @@ def test_hints_of_memory_and_of_rounding_are_told_in_full() -> None:
     assert narrowing_hint(1e-6, 1.0) == Hint(
         FaultKind.NARROWED, "right but for rounding: a narrower element type on the way"
     )
+
+
+def test_values_of_any_size_are_looked_at_without_a_warning() -> None:
+    sizes = (0.0, 1.0, -12.0, 5e-324, -1.4e-322, 1e-310, 1e308, 3.5)
+    values = [complex(one, other) for one in sizes for other in (0.0, *sizes)]
+    for due in values:
+        got = np.array(values)
+        value_hint(got, np.full(got.shape, due), np.arange(len(got)) % 2, 2)
+        value_hint(np.array([got[0], due]), np.array([due, 12.0]), np.array([0, 1]), 2, 1e-320)

@@ -6,6 +6,7 @@ The code never gets a communicator: it calls ``dist.*`` in the default process g
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -26,8 +27,11 @@ from tests.planted.bug import PlantedBug
 Function = Callable[..., torch.Tensor]
 BUDGET = Budget(60, ranks=4, seed=3)
 FEW = Budget(25, ranks=4, seed=3)
-OF_MODULES = Budget(12, ranks=4, seed=3, shrinking=0.5)
+OF_MODULES = Budget(12, ranks=4, seed=3)
 """With this seed they fail on two ranks first, but for those that hang."""
+
+SHRINKING = (0.5, 20.0)
+"""Seconds to make a case smaller: half a second is enough for most, but on a busy machine."""
 
 
 # Rows that ranks hold in uneven shares, and what all hold
@@ -346,11 +350,15 @@ WRONG_MODULES = [
 def test_a_bug_planted_in_a_parallel_module_is_found(
     world: al.SimulatedWorld, planted: PlantedBug, budget: Budget
 ) -> None:
-    result = investigate(world, planted.subject, planted.check, budget)
-    assert result.verdict.status is not Status.COHERENT
-    assert result.case is not None
-    # The time to shrink is short, and on a loaded machine it ends before the last rank is gone.
-    assert result.case.ranks <= max(3, planted.least_ranks), str(result.verdict)
+    ranks = []
+    for shrinking in SHRINKING:
+        result = investigate(world, planted.subject, planted.check, replace(budget, shrinking=shrinking))
+        assert result.verdict.status is not Status.COHERENT
+        assert result.case is not None
+        ranks.append(result.case.ranks)
+        if ranks[-1] <= max(3, planted.least_ranks):
+            return
+    pytest.fail(f"shrunk to {ranks} ranks in {SHRINKING} seconds: {result.verdict}")
 
 
 def test_an_output_without_a_graph_is_said_to_be_so(world: al.SimulatedWorld) -> None:
