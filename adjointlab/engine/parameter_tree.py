@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space, Tensor
 
-__all__ = ["Change", "is_cut", "leaves", "mapped", "nodes"]
+__all__ = ["Change", "is_cut", "leaves", "mapped", "nodes", "own_copy"]
 
 Change = Callable[[object], object]
 """A function of an entry, or of a sequence, which it is given as a tuple; it returns the object it was given to leave it as it is."""
@@ -42,6 +42,19 @@ def _with_layout(tensor: Tensor, change: Change) -> Tensor:
     layout = change(tensor.layout)
     assert isinstance(layout, Layout)
     return replace(tensor, layout=layout)
+
+
+def own_copy(value: Any) -> Any:
+    """Return `value` with dictionaries and lists of its own; all else is not changed by whoever is given it."""
+    match value:
+        case Mapping():
+            return {key: own_copy(entry) for key, entry in value.items()}
+        case list():
+            return [own_copy(entry) for entry in value]
+        case tuple() if type(value) is tuple:
+            return tuple(own_copy(entry) for entry in value)
+        case _:
+            return value
 
 
 def nodes(value: object) -> Iterator[object]:

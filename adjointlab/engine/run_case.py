@@ -27,6 +27,7 @@ from adjointlab.engine.adapters import BOUNDS, Parameters, UserFunction
 from adjointlab.engine.case import Case
 from adjointlab.engine.failed_runs import verdict_on_failure
 from adjointlab.engine.interleavings import DEPENDS, judge_all
+from adjointlab.engine.parameter_tree import own_copy
 from adjointlab.engine.subject import Subject
 from adjointlab.torch_distributed.opening import load_process_groups, lone_group
 from adjointlab.typing import Array
@@ -333,7 +334,7 @@ def _referred(reference: UserFunction, arguments: Mapping[str, object], *inputs:
     bounds = [name for name in BOUNDS if not has_parameter(reference, name)]
     arguments = {name: value for name, value in arguments.items() if name not in bounds}
     require_accepts("the reference", reference, names, arguments)
-    return reference(*inputs, **arguments)
+    return reference(*inputs, **own_copy(arguments))
 
 
 def _arguments(subject: Subject, parameters: Parameters) -> dict[str, object]:

@@ -46,8 +46,8 @@ from adjointlab.engine.run_case import (
     run_case,
     with_follow_up,
 )
-from adjointlab.engine.shared_caches import with_shared_caches
 from adjointlab.engine.simulate_first import HangSimulator
+from adjointlab.engine.simulation_artefacts import with_artefacts
 from adjointlab.engine.single_steps import MOST_STEPS, one_step_smaller, size, without_logs_of_shapes
 from adjointlab.engine.subject import Subject
 from adjointlab.pictures.drawable import Drawable
@@ -580,12 +580,19 @@ class Search:
             verdict = again.verdict
         explained = with_follow_up(self._run, case, verdict)
         if case.ranks > 1 and self._world.can_schedule:
-            explained = with_shared_caches(explained, self._subject)
+            explained = with_artefacts(explained, self._subject, partial(self._passes, case))
         if not self._budget.shrinking or self._world.is_exhausted:
             return explained
         return with_hints_of_retries(
             self._run, case, explained, self._subject, may_change_parameters=self._world.can_schedule
         )
+
+    def _passes(self, case: Case, subject: Subject) -> bool:
+        """Return True if the case passes where its subject is declared as `subject`. In a world of one process alone."""
+        if not self._budget.shrinking:
+            return False
+        judgement = run_case(CaseRunner(partial(self._world.run, body(subject))), case)
+        return judgement is not None and judgement.verdict.is_coherent
 
 
 def _is_empty(spaces: Spaces | None) -> bool:

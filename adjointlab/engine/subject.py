@@ -25,6 +25,7 @@ from adjointlab.core.space import Space
 from adjointlab.devices.memories import on
 from adjointlab.engine.adapters import Parameters, UserFunction
 from adjointlab.engine.options import ListParameters
+from adjointlab.engine.parameter_tree import own_copy
 from adjointlab.torch_distributed.opening import process_group
 from adjointlab.typing import Communicator
 from adjointlab.worlds.forks import forks_ended
@@ -160,7 +161,7 @@ class Subject:
             raise SubjectError(
                 f"{self.name}: the strategy returned {result!r}, not a dictionary of arguments; {EXAMPLE}"
             )
-        return dict(result)
+        return dict(own_copy(result))
 
     def make(self, comm: Communicator, parameters: Parameters) -> LinearOperator | Layer:
         """Make the operator or layer of a case on this rank.
@@ -170,7 +171,8 @@ class Subject:
         """
         if self.kind is Kind.OPERATOR:
             require_accepts("the operator", self.target, ("comm",), parameters)
-        operator = self.build(comm, **parameters)
+        # Ranks are threads perhaps, and instances follow each other: one that changes its arguments must not change those of others.
+        operator = self.build(comm, **own_copy(parameters))
         for attribute in ("domain", "codomain"):
             if not isinstance(getattr(operator, attribute, None), Space):
                 raise SubjectError(

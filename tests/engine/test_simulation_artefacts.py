@@ -1,0 +1,114 @@
+"""What simulation alone makes wrong is said beside a failure, and nothing is said of what does not matter to it."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import adjointlab as al
+from adjointlab.engine.discovery import find_subject
+from adjointlab.engine.search import Budget, investigate
+from tests.running import needs_mpi
+
+pytestmark = pytest.mark.mpi_skip
+
+OPERATOR = """
+from functools import lru_cache
+import numpy as np
+from hypothesis import strategies as st
+import adjointlab as al
+
+@lru_cache
+def buffer(n):
+    return np.zeros(n)
+
+@lru_cache
+def sizes(n):
+    return tuple(range(1, n))
+
+class Sum(al.LinearOperator):
+    def __init__(self, comm, n):
+        self.comm = comm
+        self.domain = self.codomain = al.Space(al.Layout((n,), al.Partition((comm.Get_size(),)), axes=(None,)))
+
+    def total(self, x):
+        total = np.zeros_like(x)
+        self.comm.Allreduce(np.ascontiguousarray(x), total)
+        return total
+
+    def forward(self, x):
+        return self.total(BUFFER)
+
+    def adjoint(self, y):
+        return ADJOINT
+
+@al.subject.operator(Sum)
+def sums(draw, ranks):
+    return {"n": draw(st.sampled_from(sizes(4)))}
+"""
+KEPT = "(buffer(len(x)).__setitem__(..., x), self.comm.Barrier(), buffer(len(x)))[2]"
+
+
+def lines_of(folder: Path, operator: str) -> list[str]:
+    file = folder / f"{folder.name}.py"
+    file.write_text(operator)
+    al.SimulatedWorld(1).run(
+        lambda context, _: None
+    )  # from the first run on the lab sees who asks MPI.COMM_WORLD
+    verdict = investigate(
+        al.SimulatedWorld(3), find_subject(f"{file}:sums"), "adjoint", Budget(20, seed=1)
+    ).verdict
+    assert not verdict.is_coherent
+    return [text for label, text in verdict.lines if label == "perhaps"]
+
+
+def test_a_cache_that_ranks_share_is_named_where_the_case_passes_without_it(tmp_path: Path) -> None:
+    (line,) = lines_of(tmp_path, OPERATOR.replace("BUFFER", KEPT).replace("ADJOINT", "self.total(y)"))
+    assert line.startswith("simulated ranks share what buffer, sizes has kept (functools.lru_cache)")
+    assert f"passes with rank_local=['{tmp_path.name}']" in line
+
+
+def test_a_cache_is_not_named_beside_a_fault_that_stays_without_it(tmp_path: Path) -> None:
+    assert lines_of(tmp_path, OPERATOR.replace("BUFFER", "x").replace("ADJOINT", "2 * self.total(y)")) == []
+
+
+@needs_mpi
+def test_a_rank_that_is_asked_for_at_import_is_named(tmp_path: Path) -> None:
+    at_import = "from mpi4py import MPI\nRANK = MPI.COMM_WORLD.Get_rank()\n"
+    operator = OPERATOR.replace("BUFFER", "(RANK + 1) * x").replace("ADJOINT", "(self.comm.rank + 1) * self.total(y)")
+    (line,) = lines_of(tmp_path, at_import + operator)
+    assert line.startswith("MPI.COMM_WORLD was asked for its size or rank outside of all cases, at ")
+    assert f"{tmp_path.name}.py:2" in line
+
+
+CHANGES_ITS_ARGUMENTS = """
+    import adjointlab as al
+
+    class Scaled(al.LinearOperator):
+        def __init__(self, comm, layout, options, factors):
+            self.comm = comm
+            self.domain = self.codomain = al.Space(layout)
+            self.factor = options.pop("factor") * factors.pop()[0].pop("factor")
+            assert not options
+
+        def forward(self, x):
+            return self.factor * x
+
+        adjoint = forward
+
+    @al.subject.operator(Scaled, reference=lambda x, layout, options, factors: options.pop("factor") * 3 * x)
+    def scaled(draw, ranks):
+        return {"layout": draw(al.strategies.layouts(ranks)), "options": {"factor": 2}, "factors": [({"factor": 3},)]}
+"""
+
+
+@pytest.mark.parametrize("check", ["adjoint", "sequential", "purity", "reentrancy"])
+def test_an_operator_may_change_the_arguments_it_is_made_of(tmp_path: Path, check: str) -> None:
+    file = tmp_path / f"{tmp_path.name}.py"
+    file.write_text(textwrap.dedent(CHANGES_ITS_ARGUMENTS))
+    found: Any = find_subject(f"{file}:scaled")
+    verdict = investigate(al.SimulatedWorld(3), found, check, Budget(20, seed=1)).verdict
+    assert verdict.is_coherent, verdict
