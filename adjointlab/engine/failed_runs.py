@@ -68,7 +68,8 @@ def verdict_on_failure(run: Run) -> Verdict:
     if raised and raised[0][1].is_a(SubjectError):
         return unjudged(raised[0][1].message, kind=SubjectError.__name__)
     if run.findings:
-        return _of_findings(run, [*lines, *(_traceback(outcome) for _, outcome in raised[:1])])
+        tracebacks = [_traceback(outcome) for _, outcome in raised[:1] if not _met_another_call(outcome, run)]
+        return _of_findings(run, [*lines, *tracebacks])
     if raised:
         return _of_exception(*raised[0], lines)
     return unjudged("not every rank came back", *lines)
@@ -109,13 +110,19 @@ def _lines(run: Run) -> list[Line]:
     lines = [
         (f"rank {rank}", str(outcome))
         for rank, outcome in enumerate(run.outcomes)
-        if not (run.findings and isinstance(outcome, Blocked | Returned))
+        if not (run.findings and (isinstance(outcome, Blocked | Returned) or _met_another_call(outcome, run)))
     ]
     lines += dict.fromkeys((finding.kind, finding.text) for finding in run.findings if finding.text)
     in_backward = [isinstance(outcome, Blocked) and outcome.in_backward for outcome in run.outcomes]
     if of_backward := list(backward_lines(in_backward, run.backward)):
         lines.append(("backward", "\n".join(of_backward)))
     return lines
+
+
+def _met_another_call(outcome: Outcome, run: Run) -> bool:
+    """Return True if a call of the lab's own has raised where calls do not match: it has met one of the code under test."""
+    is_mismatch = any(finding.kind in _MISMATCHES for finding in run.findings)
+    return is_mismatch and isinstance(outcome, Raised) and outcome.in_lab
 
 
 def _traceback(outcome: Raised) -> Line:

@@ -34,6 +34,7 @@ __all__ = [
     "call_here",
     "call_site",
     "call_site_of_thread",
+    "caller",
     "came_back",
     "frame_of_thread",
     "is_lab",
@@ -82,6 +83,15 @@ def call_site() -> CallSite:
     """Site of the call into the worlds that is being made: in user code, or else in the lab."""
     frame = user_frame(sys._getframe(1))
     return CallSite(frame.f_code, frame.f_lasti)
+
+
+_REDIRECTION: Final = str(Path(__file__).with_name("interposition.py"))
+
+
+def caller(frame: FrameType) -> FrameType:
+    """The frame that calls a communicator: `frame`, or the one below it where that passes on what is called on MPI.COMM_WORLD."""
+    below = frame.f_back
+    return below if below is not None and frame.f_code.co_filename == _REDIRECTION else frame
 
 
 _LISTING: Final = threading.Lock()

@@ -89,7 +89,8 @@ class Returned:
 class Raised:
     """The rank raised an exception: its class name, message and formatted traceback.
 
-    `exception` is None where it could not be pickled, so ask :meth:`is_a` for its type.
+    `exception` is None where it could not be pickled, so ask :meth:`is_a` for its type. `in_lab` is True where no user code was
+    running.
     """
 
     kind: str
@@ -97,6 +98,7 @@ class Raised:
     traceback: str
     exception: BaseException | None = None
     types: tuple[type[BaseException], ...] = ()
+    in_lab: bool = False
 
     @classmethod
     def of(cls, exception: BaseException) -> Raised:
@@ -111,7 +113,8 @@ class Raised:
                 formatted.stack.pop()
         types = tuple(filter(_is_known_everywhere, type(exception).__mro__))
         text = "".join(formatted.format())
-        return cls(type(exception).__name__, message_of(exception), text, exception, types)
+        in_lab = all(is_lab(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(whole))
+        return cls(type(exception).__name__, message_of(exception), text, exception, types, in_lab)
 
     @classmethod
     def of_no_signal(cls, exception: KeyboardInterrupt) -> Raised:

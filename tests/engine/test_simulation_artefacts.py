@@ -78,7 +78,9 @@ def test_a_cache_is_not_named_beside_a_fault_that_stays_without_it(tmp_path: Pat
 @needs_mpi
 def test_a_rank_that_is_asked_for_at_import_is_named(tmp_path: Path) -> None:
     at_import = "from mpi4py import MPI\nRANK = MPI.COMM_WORLD.Get_rank()\n"
-    operator = OPERATOR.replace("BUFFER", "(RANK + 1) * x").replace("ADJOINT", "(self.comm.rank + 1) * self.total(y)")
+    operator = OPERATOR.replace("BUFFER", "(RANK + 1) * x").replace(
+        "ADJOINT", "(self.comm.rank + 1) * self.total(y)"
+    )
     (line,) = lines_of(tmp_path, at_import + operator)
     assert line.startswith("MPI.COMM_WORLD was asked for its size or rank outside of all cases, at ")
     assert f"{tmp_path.name}.py:2" in line

@@ -47,6 +47,7 @@ def raised(*types: type[BaseException], message: str = "no") -> Raised:
 
 
 MINE, VALUE = raised(), raised(ValueError)
+OF_LAB = replace(VALUE, in_lab=True)
 OUTSIDE = raised(NotInSpace, ValueError, message="shape (3,)")
 LATE = raised(Overdue, message="has been at work for 10 s")
 
@@ -96,6 +97,9 @@ BLOCKED = "blocked in Recv(source=1) at ring.py:7, waiting for rank 1"
         ((WAITS, WAITS), found(FindingKind.LIVELOCK) + found(FindingKind.BLOCKED, is_busy=True), unjudged("livelock", ("livelock", "a livelock"), ("blocked", "a blocked"))),
         ((WAITS, WAITS), found(FindingKind.DEADLOCK) * 2, unjudged("deadlock", ("deadlock", "a deadlock"), is_hang=True)),
         ((WAITS, WAITS), found(FindingKind.DEADLOCK, FindingKind.MISMATCHED_COLLECTIVE, FindingKind.MISMATCHED_MESSAGE), unjudged("mismatched collective", ("deadlock", "a deadlock"), ("mismatched collective", "a mismatched collective"), ("mismatched message", "a mismatched message"), is_hang=True)),
+        ((MINE, OF_LAB), found(FindingKind.MISMATCHED_COLLECTIVE), unjudged("mismatched collective", ("rank 0", "raised MyError: no"), ("mismatched collective", "a mismatched collective"), traceback("MyError"), is_hang=True)),
+        ((OF_LAB, WAITS), found(FindingKind.MISMATCHED_MESSAGE), unjudged("mismatched message", ("mismatched message", "a mismatched message"))),
+        ((OF_LAB, DONE), found(FindingKind.MESSAGE_LEFT_OVER), unjudged("message left over", ("rank 0", "raised ValueError: no"), ("message left over", "a message left over"), traceback("ValueError"))),
         ((WAITS, WAITS), found(FindingKind.DEADLOCK, FindingKind.MISMATCHED_MESSAGE), unjudged("mismatched message", ("deadlock", "a deadlock"), ("mismatched message", "a mismatched message"))),
     ],
 )  # fmt: skip

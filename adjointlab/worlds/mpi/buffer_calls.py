@@ -19,7 +19,7 @@ from adjointlab.devices.cuda_aware_mpi import OVERRIDE, loaded_library
 from adjointlab.typing import Buffer, Status
 from adjointlab.worlds.arguments import REFUSALS, elements
 from adjointlab.worlds.call_labels import CallLabel, label_of_call
-from adjointlab.worlds.call_sites import call_site
+from adjointlab.worlds.call_sites import call_site, caller
 from adjointlab.worlds.constants import to_mpi4py
 from adjointlab.worlds.mpi.buffer_watch import BufferWatch, CollectiveWatcher, watch_receive, watch_send
 from adjointlab.worlds.mpi.call_log import CallSignature, SignatureReader
@@ -112,7 +112,7 @@ def _collective(comm: CommBase, name: str) -> Callable[..., None]:
 
     # Only blocking collectives are compared beforehand: to wait in a non-blocking one could make a right program hang.
     def call_strictly(*arguments: Buffer, **keywords: object) -> None:
-        frame = getframe(1)
+        frame = caller(getframe(1))
         entry = signature(arguments, keywords, frame.f_code, frame.f_lasti)
         comm.log.append(entry)
         call = GuardedCall(comm, name, arguments, keywords)
@@ -122,7 +122,7 @@ def _collective(comm: CommBase, name: str) -> Callable[..., None]:
         guard.wait(start(arguments, keywords), call)
 
     def call(*arguments: Buffer, **keywords: object) -> None:
-        frame = getframe(1)
+        frame = caller(getframe(1))
         try:
             # Nearly all calls have arrays and nothing else: then there is nothing to translate, and microseconds count. Of
             # two buffers, ~index is the other one; of one, the same.
@@ -202,7 +202,7 @@ def _send(comm: CommBase, name: str) -> Callable[[Buffer, int, int], None]:
         dest = native(dest)
         request = start(native(buf), dest, tag)
         comm.count(dest, is_send=True)
-        frame = getframe(1)
+        frame = caller(getframe(1))
         comm.messages.send(dest, tag, name, content_of(buf), frame.f_code, frame.f_lasti)
         guard.failed_polls = 0
         if guard.open_requests and dest != MPI.PROC_NULL:
@@ -252,7 +252,7 @@ def _receive(comm: CommBase, name: str) -> Callable[..., None]:
         source, tag = native(source), native(tag)
         request = start(_as_bytes(buf), source, tag)
         comm.count(source, is_send=False)
-        frame = getframe(1)
+        frame = caller(getframe(1))
         entry = comm.messages.receive(source, tag, name, content_of(buf), frame.f_code, frame.f_lasti)
         if status is None and (source < 0 or tag < 0):
             status = MPI.Status()  # to know what was received
@@ -314,7 +314,7 @@ def _sendrecv(comm: CommBase, name: str, depth: int = 1) -> Callable[..., None]:
         # The receive first, so that a message that is here already goes into the buffer at once.
         receiving = start_receive(_as_bytes(recvbuf), source, recvtag)
         comm.count(source, is_send=False)
-        frame = getframe(depth)
+        frame = caller(getframe(depth))
         entry = comm.messages.receive(source, recvtag, name, content_of(recvbuf), frame.f_code, frame.f_lasti)
         if status is None and (source < 0 or recvtag < 0):
             status = MPI.Status()  # to know what was received

@@ -35,6 +35,17 @@ def reduced(comm, op=MPI.SUM, dtype="float64", count=3):
     comm.Allreduce(np.ones(count, dtype), np.empty(count, dtype), op)
 
 
+def on_everyone(call):
+    """The call on mpi4py's COMM_WORLD, which means the communicator of the run in a run."""
+
+    def on_comm_world(comm):
+        from mpi4py import MPI as mpi4py
+
+        call(mpi4py.COMM_WORLD)
+
+    return on_comm_world
+
+
 def gathered_by_all(comm, own):
     comm.Allgatherv(own, [np.empty(2 * comm.size + 1), [2] * comm.size])
 
@@ -65,6 +76,10 @@ MISMATCHES = {
         lambda comm: comm.bcast("word", root=0),
     ),
     "the operations differ: SUM and MAX": (reduced, lambda comm: reduced(comm, MPI.MAX)),
+    "the operations differ: SUM and MIN": (
+        on_everyone(reduced),
+        on_everyone(lambda comm: reduced(comm, MPI.MIN)),
+    ),
     "different collectives, of makers": (
         lambda comm: comm.Create(comm.group),
         lambda comm: comm.Create(comm.group.Incl([1])),
