@@ -45,7 +45,7 @@ class Message:
     """A message that has been sent and not yet received."""
 
     __slots__ = (
-        "_borrowed", "application", "call", "data", "datatype", "pickled", "sender", "sent", "source", "tag",
+        "_borrowed", "application", "call", "data", "datatype", "pickled", "sender", "sent", "source", "tag", "was_overlooked",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +60,7 @@ class Message:
         self.call = call
         self.sent: Send | None = None  # the send that is done only when this message has been received
         self.data = content.array
+        self.was_overlooked = False  # by a probe that did not wait
         self._borrowed = True  # `data` is the user's buffer, and not a copy of it
 
     @property

@@ -180,6 +180,21 @@ def test_gaps_between_received_blocks_are_not_touched_while_the_result_is_awaite
     assert results(body) == {((0.0, 7.0, -1.0, 8.0, 4.0),) * 2}
 
 
+def test_a_probe_may_overlook_a_message_of_another_rank_once():
+    def probing(comm):
+        send = comm.Isend(np.ones(1), (comm.rank + 1) % comm.size, 3)
+        comm.Barrier()
+        vain = 0
+        while not comm.Iprobe(MPI.ANY_SOURCE, 3):
+            vain += 1
+        comm.Recv(np.empty(1), MPI.ANY_SOURCE, 3)
+        send.Wait()
+        return vain
+
+    assert results(probing) == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert results(probing, 1) == {(0,)}
+
+
 def test_a_test_may_fail_once_though_the_message_is_there():
     def body(comm):
         if comm.rank == 0:

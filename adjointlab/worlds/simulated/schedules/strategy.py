@@ -1,9 +1,9 @@
 """Questions that a scheduling strategy decides: which rank runs next, and how a run uses the freedom that MPI leaves.
 
 The standard leaves open whether a send waits for its receive, when its buffer is read, when a receive buffer is filled, when
-a test finds that a request is complete, how late a message arrives, and which sender a wildcard receive matches. Most MPI
-libraries do most of this in the same way most of the time, so code that relies on it fails elsewhere, or rarely. A strategy
-deviates from that usual way on purpose.
+a test finds that a request is complete, or a probe that a message is there, how late a message arrives, and which sender a
+wildcard receive matches. Most MPI libraries do most of this in the same way most of the time, so code that relies on it fails
+elsewhere, or rarely. A strategy deviates from that usual way on purpose.
 """
 
 from __future__ import annotations
