@@ -104,6 +104,8 @@ class LinearOperator(Drawable, ABC):
       it out.
     - `symbol` is what the paper calls the operator; compositions print themselves with it.
 
+    A rank that is inactive in the partition of a result returns a tensor without elements, or `None`.
+
     Two more forms are conventions that the lab checks where an operator follows them. Where `forward` and `adjoint` both have a
     keyword `out` with the default `None`, that is row-major memory for the result (a tuple where there are several), which
     is overwritten and returned; a rank that is inactive in the result's partition passes none. Where there are `forward_`
@@ -421,12 +423,29 @@ def _apply(
         raise NotInSpace(
             f"{direction} returned {len(outputs)} tensors, but the space has {len(target.tensors)}: {target}"
         )
+    lacks_some = False
     for tensor, output in zip(target.tensors, outputs, strict=True):
         if arrays.matches(output, tensor.layout.local_shapes[rank] + batch, tensor.dtype):
             continue  # nearly always
-        if found := mismatch(tensor, output, rank, batch):
+        if output is None and not tensor.layout.partition.is_active(rank):
+            lacks_some = True
+        elif found := mismatch(tensor, output, rank, batch):
             raise NotInSpace(f"{direction} returned {found}")
-    return outputs
+    return _completed(outputs, target, rank, batch, arguments) if lacks_some else outputs
+
+
+def _completed(
+    outputs: Sequence[A | None], target: Space, rank: int, batch: tuple[int, ...], arguments: Sequence[A]
+) -> tuple[A, ...]:
+    """The outputs, with tensors without elements in the place of `None`, in the memory of the arguments."""
+    given = [array for array in (*arguments, *outputs) if array is not None]
+    like = given[0] if given else cast(A, np.empty(0))
+    return tuple(
+        cast(A, arrays.empty(tensor.layout.local_shapes[rank] + batch, tensor.dtype, like))
+        if output is None
+        else output
+        for tensor, output in zip(target.tensors, outputs, strict=True)
+    )
 
 
 def basis_vector(space: Space, index: int, rank: int, library: str = "numpy") -> tuple[Array, ...]:

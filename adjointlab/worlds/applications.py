@@ -30,7 +30,12 @@ def crossed_message(sent: int | None, received: int | None) -> str:
     """Say that a message is received in another application than it was sent in; empty if it is not, or one is not known."""
     if sent is None or received is None or sent == received:
         return ""
-    return f"what was sent in application {sent + 1} of the operator is received in application {received + 1}, which alone would wait for ever"
+    said = (
+        f"what was sent in application {sent + 1} of the operator is received in application {received + 1}"
+    )
+    if sent > received:
+        return f"{said}: it overtakes another message, as it may after a probe of any source, or that application alone would wait for ever"
+    return f"{said}, which alone would wait for ever"
 
 
 class ApplicationMarks:

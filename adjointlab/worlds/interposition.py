@@ -111,7 +111,7 @@ class Interposition:
         redirection.run = self._run
         redirection.install()
         mpi.Request = _for_both(mpi.Request, MPI.Request, _REQUEST_METHODS)
-        mpi.Prequest = _for_both(mpi.Prequest, MPI.Prequest, ("Startall",))
+        mpi.Prequest = _for_both(mpi.Prequest, MPI.Prequest, ("Startall", *_REQUEST_METHODS))
 
 
 def follow_imports() -> None:

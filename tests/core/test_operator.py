@@ -227,6 +227,16 @@ class Returns(LinearOperator):
     adjoint = forward
 
 
+def test_a_rank_that_holds_nothing_of_a_result_may_return_none() -> None:
+    elsewhere = Partition((1,), [1])
+    for result, number in ((None, 1), ((None,), 1), ([None], 1)):
+        for apply in (apply_forward, apply_adjoint):
+            outputs = apply(Returns(result, elsewhere), (torch.zeros(0, dtype=torch.float64),) * number)
+            assert [(type(each), tuple(each.shape), each.dtype) for each in outputs] == [
+                (torch.Tensor, (0,), torch.float64)
+            ]
+
+
 @pytest.mark.parametrize(
     ("result", "message"),
     [
