@@ -375,6 +375,11 @@ def _flat_tensor(torch: ModuleType, tensor: Any) -> tuple[Flat, MPI.Datatype]:
 
 
 def _as_numpy(buffer: Any) -> Flat:
+    if (type(buffer).__module__, type(buffer).__name__) == ("mpi4py.MPI", "BottomType"):
+        raise NotImplementedError(
+            "MPI.BOTTOM: simulated ranks know no absolute addresses; give the array that they are in, and a datatype with displacements "
+            "from where it begins, or run this under mpiexec"
+        )
     try:
         return np.asarray(memoryview(buffer))
     except TypeError:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import adjointlab as al
 from adjointlab.engine.search import Budget, investigate
-from adjointlab.worlds.applications import ApplicationMarks
+from adjointlab.worlds.applications import ApplicationMarks, crossed_message
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.world import FindingKind, Run, World
 
@@ -106,3 +106,9 @@ def test_a_collective_that_hangs_on_the_values_of_a_rank_is_found(world: World) 
     assert found.verdict.kind == FindingKind.MISMATCHED_COLLECTIVE
     assert found.case is not None
     assert found.case.ranks == 2
+
+
+def test_a_message_of_a_later_application_may_have_overtaken_another() -> None:
+    assert crossed_message(1, 1) == crossed_message(None, 1) == ""
+    assert crossed_message(0, 1).endswith("is received in application 2, which alone would wait for ever")
+    assert "is received in application 1: it overtakes another message" in crossed_message(1, 0)

@@ -9,6 +9,7 @@ from adjointlab import MPI
 from adjointlab.worlds.schedule import Schedule, schedules_from
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import FindingKind
+from tests.running import needs_mpi
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -153,3 +154,32 @@ def test_a_datatype_that_is_made_of_a_structure_is_aligned_as_it_is():
         assert MPI.Datatype.Create_struct([1, 1], [0, 32], [kind, MPI.INT]).Get_extent() == (0, 40)
     loose = MPI.Datatype.Create_struct([1, 1], [0, 12], [MPI.INT.Create_vector(2, 1, 3), MPI.INT8_T])
     assert loose.Get_extent() == (0, 16)
+
+
+@needs_mpi
+def test_absolute_addresses_are_refused_with_what_to_do():
+    def program(comm):
+        from mpi4py import MPI as mpi4py
+
+        comm.Bcast([mpi4py.BOTTOM, 1, COLUMN])
+
+    assert message_of(program).startswith(
+        "MPI.BOTTOM: simulated ranks know no absolute addresses; give the array"
+    )
+
+
+@needs_mpi
+def test_persistent_requests_are_completed_by_the_functions_of_their_own_class():
+    def program(comm):
+        from mpi4py import MPI as mpi4py
+
+        received, other = np.zeros(1), 1 - comm.Get_rank()
+        requests = [
+            comm.Recv_init(received, other),
+            comm.Send_init(np.full(1, 7.0 + comm.Get_rank()), other),
+        ]
+        mpi4py.Prequest.Startall(requests)
+        mpi4py.Prequest.Waitall(requests)
+        return float(received[0])
+
+    assert run(program).values == (8.0, 7.0)
