@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import secrets
-import signal
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from adjointlab.check_result import NO_COMMUNICATOR, NO_MEMORY, CheckResult, SearchInterrupted
 from adjointlab.checks.check import check_named
 from adjointlab.checks.verdict import Status, Verdict, unjudged
 from adjointlab.core.arrays import installed
@@ -23,41 +21,27 @@ from adjointlab.engine.folded_warnings import FoldedWarnings
 from adjointlab.engine.retries import with_hints_of_retries
 from adjointlab.engine.run_case import (
     CaseRunner,
-    KnownRuns,
-    RecordCase,
     Stage,
     body,
-    nothing_known,
     run_case,
     with_follow_up,
 )
 from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject, SubjectError
-from adjointlab.exit_codes import ExitCode
-from adjointlab.pictures.drawable import Drawable
-from adjointlab.pictures.model import Drawing
+from adjointlab.recording import at_work
 from adjointlab.store.files import printable
-from adjointlab.store.interrupted import keep_running, note_replay, note_seed
+from adjointlab.store.interrupted import note_seed
 from adjointlab.store.job_log import Done, JobLog, check_id_of, supervised
-from adjointlab.store.reproducer import BadReproducer, Written, damaged, keep_interrupted, read, stored, write
+from adjointlab.store.reproducer import BadReproducer, Written, damaged, read, stored, write
 from adjointlab.store.running_case import (
-    NAME,
-    EndedBy,
-    Progress,
-    Running,
     left_behind,
-    read_file,
-    recording,
-    write_end,
 )
-from adjointlab.worlds.process import Terminated, signal_of, signals_held
+from adjointlab.worlds.process import signal_of, signals_held
 from adjointlab.worlds.shared_functions import put_back
-from adjointlab.worlds.watchdog import DRAWING, Overdue, OverdueReport
+from adjointlab.worlds.watchdog import DRAWING, Overdue
 from adjointlab.worlds.world import Exhausted, Runner, World, in_brief, message_of
 
 __all__ = [
-    "CheckResult",
-    "SearchInterrupted",
     "check_with_corpus",
     "kept",
     "lost",
@@ -69,96 +53,10 @@ __all__ = [
 ]
 
 
-_NO_COMMUNICATOR = "without communicator"
-"""Kind of the verdict on a subject that needs what the world does not have."""
-
-_NO_MEMORY = "without memory on the device"
-"""Kind of the verdict on a subject that draws no tensors in memory of the device that is asked for."""
-
 PROCESS_ENDED = "process ended"
 """Kind of the verdict on a check whose process has died."""
 
 _NOTHING_TO_SAY = "the check has nothing to say about this case"
-
-
-@dataclass(frozen=True)
-class CheckResult(Drawable):
-    """The result of one check of one subject, and where its failure is stored."""
-
-    found: Found
-    result: SearchResult
-    written: Written | None = None
-    unwritten: str = ""  # why a failure could not be stored
-    replayed: Path | None = None  # the stored case, where no fresh ones were drawn
-    known: str = ""  # where a list says that this fails, and why
-    has_unseen_failures: bool = False
-    """There are stored ones that cannot be replayed here: on more ranks, or in memory of a device."""
-
-    @cached_property
-    def subject(self) -> str:
-        """The subject's name in reports; it tells subjects of one module apart that have the same name."""
-        return f"{self.result.subject}{self.found.subject.distinction}"
-
-    @property
-    def status(self) -> Status:
-        return self.result.status
-
-    def drawing(self) -> Drawing:
-        """Return the failure as a drawing."""
-        return self.result.drawing()
-
-    def _heading(self) -> str:
-        return self.result._heading()
-
-    @property
-    def seed(self) -> int | None:
-        """The seed of the draws; None where no case was drawn, because a stored one fails still, or the subject cannot run here."""
-        is_refused = self.result.verdict.kind in (_NO_COMMUNICATOR, _NO_MEMORY)
-        return None if self.replayed is not None or is_refused else self.result.seed
-
-    @property
-    def is_reported(self) -> bool:
-        """Return True if there is a text to print: it fails, also as expected, or passes unexpectedly."""
-        return bool(self.known) or self.status is not Status.COHERENT
-
-    @property
-    def is_expected(self) -> bool:
-        """Return True if it fails as a list of known failures says."""
-        return bool(self.known) and self.status is not Status.COHERENT
-
-    def says_the_same(self, other: CheckResult) -> bool:
-        """Return True for two failures of one and the same subject that read alike: several checks often see one fault."""
-        own, others = self.result, other.result
-        return (
-            self.found.subject is other.found.subject
-            and own.status is others.status is not Status.COHERENT
-            and own.verdict.headline == others.verdict.headline
-        )
-
-    @property
-    def is_misdeclared(self) -> bool:
-        """Return True if the declaration of the subject is wrong, as every check of it would say."""
-        return self.result.verdict.kind == SubjectError.__name__
-
-    @property
-    def unexpectedly_passes(self) -> bool:
-        """Return True if it is coherent although a list of known failures has it."""
-        return bool(self.known) and self.status is Status.COHERENT
-
-    def listed(self, known: str) -> CheckResult:
-        """The result of a check that a list of known failures has, which says `known` of it."""
-        # A pass shows nothing of a failure that cannot be replayed.
-        is_unseen = self.status is Status.COHERENT and self.has_unseen_failures
-        return self if is_unseen else replace(self, known=known)
-
-
-class SearchInterrupted(Terminated):
-    """A signal has ended a search that had found a failure, or that was done; the result is its second argument."""
-
-    @property
-    def known(self) -> CheckResult:
-        result: CheckResult = self.args[1]
-        return result
 
 
 def unsupported(world: World, subject: Subject, device: str | None = None) -> Verdict | None:
@@ -167,13 +65,13 @@ def unsupported(world: World, subject: Subject, device: str | None = None) -> Ve
         try:
             subject.libraries(device)
         except SubjectError as problem:
-            return unjudged(message_of(problem), kind=_NO_MEMORY)
+            return unjudged(message_of(problem), kind=NO_MEMORY)
     if world.has_communicator or subject.process_group:
         return None
     return unjudged(
         "it takes a communicator, which ranks of torchrun do not have: check it under mpiexec, or on simulated ranks, without a "
         "launcher; code of torch.distributed says process_group=True",
-        kind=_NO_COMMUNICATOR,
+        kind=NO_COMMUNICATOR,
     )
 
 
@@ -244,7 +142,7 @@ def _searched(
     failures: list[SearchResult] = []  # the smallest last
     try:
         with (
-            _at_work(world, found, check, seed, folder) as (record, known),
+            at_work(world, found, check, seed, folder) as (record, known),
             FoldedWarnings(is_leader=world.is_leader) as folded,
         ):
 
@@ -321,10 +219,13 @@ def replay_corpus(
     ):
         return None
 
+    replayed: list[Path] = []  # the last one may not have come to its end
+
     def conduct(run: Runner) -> tuple[Path, SearchResult] | None:
         for path, case in stored(folder, found.subject, check):
             if _obstacle(world, case, device) or (job_log is not None and job_log.is_newer(path)):
                 continue
+            replayed.append(path)
             result = _replayed(world, CaseRunner(run, record, known), found.subject, case)
             if result.verdict.kind == SubjectError.__name__:  # a case of such a verdict is not stored
                 _note_of_other_declaration(world, path, result)
@@ -334,13 +235,27 @@ def replay_corpus(
             _note_of_other_world(world, path)
         return None
 
-    with _at_work(world, found, check, 0, folder) as (record, known), check_named(check).surroundings():
-        failing = world.lead(body(found.subject), conduct, found.subject.location)
+    try:
+        with (
+            at_work(world, found, check, 0, folder) as (record, known),
+            FoldedWarnings(is_leader=world.is_leader) as folded,
+            check_named(check).surroundings(),
+        ):
+            failing = world.lead(body(found.subject), conduct, found.subject.location)
+    except (KeyboardInterrupt, Exhausted):
+        raise
+    except (
+        BaseException
+    ) as error:  # as of a search: the next check has its turn, with a stored case that cannot be judged too
+        last = printable(str(replayed[-1])) if replayed else "what is stored"
+        result = _failed_search(world, found.subject, check, 0, error, f"while {last} was replayed")
+        return CheckResult(found, result)
     if failing is None:
         return None
     path, result = failing
     note = "as this stored case fails, none was drawn; if the strategy draws no such case any more, remove it"
-    result = replace(result, verdict=replace(result.verdict, lines=(*result.verdict.lines, ("stored", note))))
+    lines = (*result.verdict.lines, ("stored", note))
+    result = replace(result, verdict=replace(result.verdict, lines=lines), warnings=folded.found)
     return CheckResult(found, result, Written.beside(path), replayed=path)
 
 
@@ -462,7 +377,7 @@ def _replayed(world: World, run: Runner, subject: Subject, case: Case) -> Search
 
 
 def _failed_search(
-    world: World, subject: Subject, check: str, seed: int, error: BaseException
+    world: World, subject: Subject, check: str, seed: int, error: BaseException, when: str = ""
 ) -> SearchResult:
     if isinstance(error, Overdue):
         text = "".join(traceback.format_exception(error)).rstrip()
@@ -473,120 +388,7 @@ def _failed_search(
         verdict = unjudged(told.removeprefix(f"{subject.name}: "), kind=SubjectError.__name__)
         return SearchResult(subject.name, check, world.name, verdict, seed=seed)
     kind, text = f"raised {type(error).__name__}", formatted(error)
-    headline = f"drawing its cases {kind}: {in_brief(message_of(error))}"
+    sentence = f"{kind}: {in_brief(message_of(error))}"
+    headline = f"{sentence}, {when}" if when else f"drawing its cases {sentence}"
     verdict = unjudged(headline, ("traceback", text), kind=kind)
     return SearchResult(subject.name, check, world.name, verdict, seed=seed)
-
-
-# The record of what is running
-
-
-@contextmanager
-def _at_work(
-    world: World, found: Found, check: str, seed: int, folder: Path
-) -> Iterator[tuple[RecordCase | None, KnownRuns]]:
-    """While a subject is at work: on the leader, what records each case; and the cases that must not be run again."""
-    job_log, check_id = supervised(), check_id_of(found.subject.location, check)
-    progress = Progress(found.reference, found.subject.location, check, world.name, world.ranks, seed)
-    # The supervisor has a case that ended its job made smaller first, and then puts it where it belongs.
-    record_folder, late_folder = (
-        (folder, folder) if job_log is None else (job_log.folder, job_log.folder / "late")
-    )
-    try:
-        if world.share(world.is_exhausted):
-            raise Exhausted(
-                "too many communicators were left behind in cases that failed: start the job again"
-            )
-        with ExitStack() as stack:
-            if job_log is not None:
-                stack.enter_context(job_log.at(check_id, folder, is_leader=world.is_leader))
-            file = stack.enter_context(recording(record_folder, progress, is_leader=world.is_leader))
-            path = record_folder / NAME if file is None or job_log is not None else file.path
-            stack.enter_context(_overdue_reported(world, found, progress, late_folder, path))
-            if job_log is None and file is not None:
-                for previous in file.previous:
-                    _keep_previous(previous, folder, world)
-            known = nothing_known if job_log is None else job_log.deadly_cases(check_id)
-            try:
-                yield None if file is None else file.record, known
-            except Terminated as interrupt:
-                # Not after Ctrl-C, by which somebody says that nothing more is wanted. A batch system ends what runs too long.
-                if job_log is None and file is not None and file.last is not None:
-                    running = Running.of(progress, file.last)
-                    name = signal.Signals(signal_of(interrupt)).name
-                    if command := keep_running(running, folder, name):
-                        note_replay(interrupt, command)
-                        world.watchdog.say(
-                            f"adjointlab: {name}: the case that was running is kept; {command}\n"
-                        )
-                raise
-    except Exhausted:
-        # On all ranks alike. This is for the next job or its supervisor; the record of the running case is removed by now.
-        if world.is_leader:
-            write_end(record_folder / NAME, Running.of(progress, None, ended=EndedBy.EXHAUSTION))
-        raise
-
-
-def _keep_previous(previous: Running, folder: Path, world: World) -> None:
-    """Store the case at which an earlier job died, before its record is written over."""
-    if previous.case is None or previous.ended is not EndedBy.NOTHING:
-        return
-    try:
-        path = keep_interrupted(previous.case, previous.location, previous.world, "something", folder)
-    except (OSError, TypeError):
-        return
-    world.watchdog.say(
-        f"adjointlab: note: an earlier job was ended while it ran a case of {printable(previous.case.subject)}; if it was "
-        f"not you who ended it, {previous.replay_command(path)}\n"
-    )
-
-
-@contextmanager
-def _overdue_reported(
-    world: World, found: Found, progress: Progress, folder: Path, record: Path
-) -> Iterator[None]:
-    """Tell the watchdog what to do before it ends the job."""
-    world.watchdog.overdue_report = _overdue_report(found, progress, folder, record)
-    world.watchdog.has_fired = False
-    try:
-        yield
-    finally:
-        world.watchdog.overdue_report = None
-
-
-_ENDS_HERE = f"the job ends here, with exit code {ExitCode.UNJUDGED}"
-
-
-def _overdue_report(found: Found, progress: Progress, folder: Path, record: Path) -> OverdueReport:
-    """Store the case in `folder`, and put into the `record` of the running case why the job ends.
-
-    Every rank can do so, since the leader may be the one that hangs; a rank other than the leader keeps no record itself.
-    """
-
-    def store(payload: object, late: str, stack: str) -> str:
-        if not isinstance(payload, Case):
-            # Not in a case: the one on record has been judged.
-            end = Running.of(progress, None, ended=EndedBy.WATCHDOG, kind=NO_RETURN, because=late)
-            write_end(record, end)
-            return f"adjointlab: {found.subject.label} could not be judged: {late}\n  {_ENDS_HERE}"
-        verdict = unjudged(late, ("because", late), *([("stack", stack)] if stack else ()), kind=NO_RETURN)
-        before = read_file(record)
-        done, stage = (0, Stage.DRAWING) if before is None else (before.done, before.stage)
-        result = SearchResult(
-            found.subject.name,
-            payload.check,
-            progress.world,
-            verdict,
-            done,
-            progress.seed,
-            case=payload,
-            drawn_ranks=payload.ranks,
-        )
-        path = str(write(result, found.subject, folder).json)
-        write_end(record, Running.of(progress, payload, done, stage, EndedBy.WATCHDOG, NO_RETURN, path))
-        return printable(
-            f"adjointlab: {found.subject.label} could not be judged: {late}\n  stored   {path}\n  {_ENDS_HERE}",
-            keep="\n",
-        )
-
-    return store

@@ -24,6 +24,12 @@ _SEARCH = (
     "tests/engine/test_judging_in_a_search.py",
     "tests/engine/test_confirming_in_a_search.py",
 )
+_COMMANDS = (
+    "tests/report",
+    "tests/store/test_reproducer.py",
+    "tests/cli/test_outputs.py",
+    "tests/cli/test_cli.py",
+)
 _SIMULATED = "tests/worlds/simulated"
 _CALLS = tuple(
     f"{_SIMULATED}/test_{name}.py"
@@ -483,15 +489,9 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("worlds/simulated/", (*_CALLS, f"{_SIMULATED}/test_isolation.py", "tests/worlds/test_conformance.py")),
     ("report/", ("tests/report", "tests/engine/test_counts.py")),
-    (
-        "session",
-        (
-            "tests/report",
-            "tests/store/test_reproducer.py",
-            "tests/cli/test_outputs.py",
-            "tests/cli/test_cli.py",
-        ),
-    ),
+    ("check_result", _COMMANDS),
+    ("recording", ("tests/store/test_running_case.py", "tests/store/test_interrupted.py", *_COMMANDS)),
+    ("session", _COMMANDS),
 )
 """The tests that are run for a mutant of a file, the closest first: of the first line with which the file's name begins."""
 

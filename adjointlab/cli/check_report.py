@@ -14,8 +14,8 @@ from adjointlab.quantities import counted
 from adjointlab.store.files import printable, working_directory
 
 if TYPE_CHECKING:
+    from adjointlab.check_result import CheckResult
     from adjointlab.report.tables import VerdictRows
-    from adjointlab.session import CheckResult
     from adjointlab.worlds.world import World
 
 __all__ = ["CheckReport"]

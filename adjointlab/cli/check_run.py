@@ -19,10 +19,10 @@ from adjointlab.worlds.launch import launched_rank
 from adjointlab.worlds.process import earn, ended_by, ended_by_user_code, signal_of
 
 if TYPE_CHECKING:
+    from adjointlab.check_result import CheckResult
     from adjointlab.cli.parallel import CheckProcesses, Ended, Printed, Setup
     from adjointlab.engine.discovery import Found
     from adjointlab.report.junit import NotJudged
-    from adjointlab.session import CheckResult
     from adjointlab.store.known_failures import KnownFailures
     from adjointlab.worlds.world import World
 
@@ -77,8 +77,8 @@ class CheckRun:
 
         Where a signal ends the run, that is done with what is known, and `KeyboardInterrupt` goes on.
         """
+        from adjointlab.check_result import SearchInterrupted
         from adjointlab.report.summary import outcome
-        from adjointlab.session import SearchInterrupted
         from adjointlab.store.job_log import stopped_by, supervised
         from adjointlab.supervisor.exit_hooks import record_exit_code
         from adjointlab.worlds.world import Exhausted
@@ -207,7 +207,8 @@ class CheckRun:
 
     def _result_of(self, ended: Ended) -> CheckResult:
         """The result of a check in another process; of one that could not be had, by running the check here."""
-        from adjointlab.session import CheckResult, check_with_corpus, lost
+        from adjointlab.check_result import CheckResult
+        from adjointlab.session import check_with_corpus, lost
 
         found, name = self.plan[ended.number]
         budget, folder = self.setup.budget, self.setup.folder

@@ -17,8 +17,8 @@ from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.launch import is_launched
 
 if TYPE_CHECKING:
+    from adjointlab.check_result import CheckResult
     from adjointlab.engine.discovery import Found
-    from adjointlab.session import CheckResult
     from adjointlab.worlds.world import World
 
 __all__ = ["demo"]

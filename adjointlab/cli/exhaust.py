@@ -15,8 +15,8 @@ from adjointlab.options import DEVICE, FOLDER
 from adjointlab.worlds.launch import is_launched
 
 if TYPE_CHECKING:
+    from adjointlab.check_result import CheckResult
     from adjointlab.engine.discovery import Found
-    from adjointlab.session import CheckResult
 
 __all__ = ["exhaust"]
 

@@ -11,12 +11,13 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from adjointlab.check_result import CheckResult, SearchInterrupted
 from adjointlab.cli.parallel import Kind, Outcome, PlannedCheck, Setup
 from adjointlab.cli.selection import selected
 from adjointlab.cli.startup import opened_world
 from adjointlab.engine import search
 from adjointlab.exit_codes import ExitCode
-from adjointlab.session import CheckResult, SearchInterrupted, check_with_corpus
+from adjointlab.session import check_with_corpus
 from adjointlab.supervisor.processes import die_with_parent
 from adjointlab.worlds.process import RepeatedInterrupt, before_forced_end, earn, install_exit_guard
 from adjointlab.worlds.process_end import end_despite_leftovers

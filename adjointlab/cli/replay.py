@@ -76,6 +76,7 @@ def replayed(
     from msgspec import structs
 
     from adjointlab import session
+    from adjointlab.check_result import CheckResult
     from adjointlab.checks.check import check_named
     from adjointlab.checks.verdict import Status
     from adjointlab.report.failure_text import failure_text, replay_command
@@ -112,7 +113,7 @@ def replayed(
         here = describe_ranks(world, needed)
         if status_of(stored, result) is not result.status:
             there = with_changes(result, world=stored.world)
-            again = replay_command(session.CheckResult(found, there, Written.beside(file)))
+            again = replay_command(CheckResult(found, there, Written.beside(file)))
             out.line(
                 f"{found.subject.label}: {result.check}: a failure found under {stored.world.ranks_run_under} is not seen on {here}"
             )
@@ -125,7 +126,7 @@ def replayed(
                 "  If nothing was changed since, the failure needs the cases that ran before it: look for what a module or class keeps."
             )
         else:
-            out.line(failure_text(session.CheckResult(found, result, Written.beside(file), replayed=file)))
+            out.line(failure_text(CheckResult(found, result, Written.beside(file), replayed=file)))
             if result.verdict.kind != stored.kind:
                 out.line(f"  was another failure when it was stored: {stored.headline}")
         return stored, result

@@ -26,8 +26,8 @@ from adjointlab.worlds.launch import launched_rank, launched_world
 from adjointlab.worlds.process import ended_by, signal_of
 
 if TYPE_CHECKING:
+    from adjointlab.check_result import CheckResult
     from adjointlab.report.junit import NotJudged
-    from adjointlab.session import CheckResult
 
 __all__ = ["ResultFiles", "RunResults", "folder_of_failures", "target", "tell_of_run"]
 

@@ -18,9 +18,9 @@ from adjointlab.worlds.process import ended_by, signal_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    from adjointlab.check_result import CheckResult
     from adjointlab.report.github import Failure
     from adjointlab.report.summary import Tally
-    from adjointlab.session import CheckResult
 
 __all__ = ["GithubJob", "tell_wrong_call"]
 

@@ -12,8 +12,8 @@ import pytest
 from adjointlab.exit_codes import ExitCode
 
 if TYPE_CHECKING:
+    from adjointlab.check_result import CheckResult
     from adjointlab.report.html_report import Entry
-    from adjointlab.session import CheckResult
 
 __all__ = ["HtmlPage"]
 

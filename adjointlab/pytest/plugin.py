@@ -40,10 +40,10 @@ from adjointlab.worlds.process_end import end_despite_leftovers
 from adjointlab.worlds.world import WorldName
 
 if TYPE_CHECKING:
+    from adjointlab.check_result import CheckResult
     from adjointlab.engine.search import SearchResult
     from adjointlab.engine.subject import Subject
     from adjointlab.pytest.ranks import CollectiveSession
-    from adjointlab.session import CheckResult
     from adjointlab.store.job_log import JobLog
     from adjointlab.worlds.world import World
 
@@ -350,11 +350,12 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
     _guard_ends(request.config)
 
     def run_test(subject: Subject, check: str) -> None:
+        from adjointlab.check_result import SearchInterrupted
         from adjointlab.engine.discovery import found_as
         from adjointlab.engine.search import Budget
         from adjointlab.report.failure_picture import failure_picture
         from adjointlab.report.failure_text import failure_text
-        from adjointlab.session import SearchInterrupted, check_with_corpus
+        from adjointlab.session import check_with_corpus
         from adjointlab.store.files import working_directory
         from adjointlab.worlds.interposition import follow_imports
         from adjointlab.worlds.world import Exhausted

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from adjointlab.check_result import CheckResult
 from adjointlab.checks.drawing import verdict_drawing
 from adjointlab.checks.verdict import Status
 from adjointlab.pictures.model import Drawing, Matrices
 from adjointlab.pictures.text import as_text, block_of
-from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
 
 __all__ = ["failure_picture", "terminal_drawing"]

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from adjointlab.check_result import CheckResult
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status
@@ -18,7 +19,6 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.search import SearchResult
 from adjointlab.quantities import counted
 from adjointlab.report.traceback_text import without_own_frames
-from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
 from adjointlab.worlds.world import WorldName
 

@@ -8,11 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from adjointlab.check_result import CheckResult
 from adjointlab.report.failure_text import failure_text, replay_command
 from adjointlab.report.github_job import error_command
 from adjointlab.report.places import in_repository, place_in
 from adjointlab.report.recap import headline, hint_texts
-from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
 
 __all__ = ["Failure", "error_commands", "failure_rows", "failures"]

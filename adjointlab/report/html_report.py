@@ -17,13 +17,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
+from adjointlab.check_result import CheckResult
 from adjointlab.checks.verdict import Status
 from adjointlab.pictures.html import fragment
 from adjointlab.quantities import counted
 from adjointlab.report.failure_text import failure_text
 from adjointlab.report.html_page import page
 from adjointlab.report.summary import notes
-from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
 
 __all__ = ["Entry", "entry_of", "environment", "html_of_entries", "html_report"]

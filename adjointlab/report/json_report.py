@@ -32,10 +32,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from adjointlab.check_result import CheckResult
 from adjointlab.checks.told import hints_told
 from adjointlab.report.failure_text import relative, replay_command
 from adjointlab.report.summary import notes
-from adjointlab.session import CheckResult
 from adjointlab.store.json_lines import json_figures
 
 __all__ = ["as_data"]

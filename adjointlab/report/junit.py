@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
+from adjointlab.check_result import CheckResult
 from adjointlab.checks.verdict import Status
 from adjointlab.report.failure_text import failure_text
 from adjointlab.report.recap import diagnosis
-from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
 
 __all__ = ["NotJudged", "as_junit"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from adjointlab.check_result import CheckResult
 from adjointlab.checks.told import hints_told
 from adjointlab.report.failure_text import failure_text, replay_command
-from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
 
 __all__ = ["diagnosis", "grouped", "headline", "hint_texts", "recap"]

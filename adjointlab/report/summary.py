@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from adjointlab.check_result import CheckResult
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.counts import CaseCounts, is_silent
 from adjointlab.engine.folded_warnings import FoldedWarning
 from adjointlab.exit_codes import ExitCode
 from adjointlab.quantities import counted
-from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
 from adjointlab.worlds.interposition import asked_outside_runs
 from adjointlab.worlds.world import FindingKind

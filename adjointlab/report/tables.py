@@ -10,12 +10,12 @@ from typing import Final
 from rich import markup
 from rich.table import Table
 
+from adjointlab.check_result import CheckResult
 from adjointlab.checks.verdict import Figure, Status
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.search import SearchResult
 from adjointlab.quantities import counted
 from adjointlab.report.failure_text import relative
-from adjointlab.session import CheckResult
 from adjointlab.store.files import printable
 
 __all__ = ["VerdictRows", "proof_table"]

@@ -88,7 +88,7 @@ def write(result: SearchResult, subject: Subject, folder: Path) -> Written:
     return Written(path, None if text is None else path.with_suffix(".py"))
 
 
-_MARK: Final = b"# adjointlab writes this file anew, unless it was changed: "
+_MARK: Final = b"# Written anew whenever the failure is found again, unless something above was changed: "
 
 
 def _marked(text: bytes) -> bytes:

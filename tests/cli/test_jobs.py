@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from adjointlab.check_result import CheckResult
 from adjointlab.cli.check_run import processes_for
 from adjointlab.cli.main import main
 from adjointlab.cli.parallel import Outcome
-from adjointlab.session import CheckResult
 from tests.running import ROOT, begun, run, run_python
 
 # One process starts the others.

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import adjointlab as al
+from adjointlab.check_result import CheckResult
 from adjointlab.checks.layers.modules import has_copies_of_their_own
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.discovery import found_as
@@ -19,7 +20,6 @@ from adjointlab.engine.subject import Subject
 from adjointlab.pytest.plugin import counts_property, pytest_terminal_summary
 from adjointlab.report.json_report import as_data
 from adjointlab.report.summary import notes
-from adjointlab.session import CheckResult
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.samples import right as example
 from tests.samples import wrong

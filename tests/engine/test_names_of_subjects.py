@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from adjointlab.check_result import CheckResult
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import coherent, incoherent
 from adjointlab.engine.case import Case
@@ -18,7 +19,7 @@ from adjointlab.report.json_report import as_data
 from adjointlab.report.junit import as_junit
 from adjointlab.report.recap import recap
 from adjointlab.report.summary import blind_spots, notes
-from adjointlab.session import CheckResult, kept
+from adjointlab.session import kept
 from adjointlab.store.known_failures import read
 from adjointlab.store.reproducer import stored
 

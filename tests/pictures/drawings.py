@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 import adjointlab as al
+from adjointlab.check_result import CheckResult
 from adjointlab.core.program import Add, Allocate, Deallocate, buffers_by_rank
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search import Budget
 from adjointlab.engine.subject import Subject
-from adjointlab.session import CheckResult, run_check
+from adjointlab.session import run_check
 from tests.samples import RingShift, equal_blocks
 
 HOSTILE = "<script>alert('&\"x\"')</script>\x1b[31m:rocket: [bold]"

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import adjointlab as al
+from adjointlab.check_result import CheckResult
 from adjointlab.checks.drawing import verdict_drawing
 from adjointlab.checks.evidence import Evidence, Wait
 from adjointlab.checks.verdict import unjudged
 from adjointlab.pictures.model import Lanes, Matrices, Movement, Role, Waits
 from adjointlab.pictures.text import as_rich, as_text
 from adjointlab.report.failure_picture import failure_picture
-from adjointlab.session import CheckResult
 from adjointlab.store.job_log import Done, JobLog
 from tests import samples
 from tests.pictures.drawings import HOSTILE, FirstCome, SpecifiedShift, failure, specified

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import adjointlab as al
+from adjointlab.check_result import CheckResult
 from adjointlab.checks.evidence import Evidence, Wait
 from adjointlab.checks.verdict import unjudged
 from adjointlab.cli.result_files import target
@@ -20,7 +21,6 @@ from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search import SearchResult
 from adjointlab.report.html_explanation import html_explanation
 from adjointlab.report.html_report import environment, html_report
-from adjointlab.session import CheckResult
 from tests import samples
 from tests.pictures.drawings import HOSTILE, LAYOUTS, failure
 from tests.running import SAMPLES, run

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
+from adjointlab.check_result import CheckResult
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Figure, Status, Verdict, coherent, incoherent, unjudged
 from adjointlab.engine.case import Case
@@ -27,7 +28,6 @@ from adjointlab.report.failure_text import failure_text, replay_command
 from adjointlab.report.json_report import as_data
 from adjointlab.report.junit import as_junit
 from adjointlab.report.recap import recap
-from adjointlab.session import CheckResult
 from adjointlab.store.json_lines import json_figures
 from adjointlab.store.reproducer import Written
 from adjointlab.worlds.simulated.world import SimulatedWorld

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import adjointlab as al
+from adjointlab.check_result import CheckResult
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status, Verdict
@@ -29,7 +30,6 @@ from adjointlab.report.failure_text import failure_text
 from adjointlab.report.json_report import as_data
 from adjointlab.report.summary import summary
 from adjointlab.report.tables import VerdictRows
-from adjointlab.session import CheckResult
 from adjointlab.store.files import encodable
 from adjointlab.store.job_log import Death, Done, JobLog
 from adjointlab.store.reproducer import Written, read, write, write_case

@@ -383,3 +383,19 @@ def test_a_failure_whose_script_cannot_be_made_is_stored_without_it(
     written = write(report, doubles, tmp_path)
     assert written.script is None
     assert read(written.json).case == report.case
+
+
+def test_a_stored_failure_that_cannot_be_judged_is_named_and_ends_no_command(
+    report: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raising(*_: object) -> None:
+        raise ValueError("a fault of the lab")
+
+    path = write(report, doubles, tmp_path).json
+    monkeypatch.setattr("adjointlab.session._replayed", raising)
+    result = replay_corpus(SimulatedWorld(3), found_as(doubles), "adjoint", tmp_path)
+    assert result is not None
+    assert result.status is Status.UNJUDGED
+    assert (
+        result.result.verdict.headline == f"raised ValueError: a fault of the lab, while {path} was replayed"
+    )

@@ -16,13 +16,14 @@ import pytest
 from msgspec import structs
 
 from adjointlab import session
+from adjointlab.check_result import SearchInterrupted
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import unjudged
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.run_case import Stage
 from adjointlab.engine.search import Budget
-from adjointlab.session import SearchInterrupted, run_check
+from adjointlab.session import run_check
 from adjointlab.store import running_case
 from adjointlab.store.reproducer import keep_interrupted, write_case
 from adjointlab.store.reproducer import read as read_reproducer
@@ -487,7 +488,8 @@ DYING = """
 import os
 import numpy as np
 import adjointlab as al
-from adjointlab.session import SearchInterrupted, run_check
+from adjointlab.check_result import SearchInterrupted
+from adjointlab.session import run_check
 from adjointlab.store import running_case
 from adjointlab.engine.search import Budget
 from adjointlab.engine.discovery import found_as

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from adjointlab.engine.discovery import found_as
-from adjointlab.session import _overdue_report
+from adjointlab.recording import _overdue_report
 from adjointlab.store.job_log import JobLog
 from adjointlab.store.running_case import NAME, Progress
 from adjointlab.supervisor.exit_report import ExitReport

@@ -1,0 +1,104 @@
+"""The result of one check of one subject as reports see it: what the search found, and where its failure is stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from adjointlab.checks.verdict import Status
+from adjointlab.engine.discovery import Found
+from adjointlab.engine.search import SearchResult
+from adjointlab.engine.subject import SubjectError
+from adjointlab.pictures.drawable import Drawable
+from adjointlab.pictures.model import Drawing
+from adjointlab.store.reproducer import Written
+from adjointlab.worlds.process import Terminated
+
+__all__ = ["NO_COMMUNICATOR", "NO_MEMORY", "CheckResult", "SearchInterrupted"]
+
+NO_COMMUNICATOR = "without communicator"
+"""Kind of the verdict on a subject that needs what the world does not have."""
+
+NO_MEMORY = "without memory on the device"
+"""Kind of the verdict on a subject that draws no tensors in memory of the device that is asked for."""
+
+
+@dataclass(frozen=True)
+class CheckResult(Drawable):
+    """The result of one check of one subject, and where its failure is stored."""
+
+    found: Found
+    result: SearchResult
+    written: Written | None = None
+    unwritten: str = ""  # why a failure could not be stored
+    replayed: Path | None = None  # the stored case, where no fresh ones were drawn
+    known: str = ""  # where a list says that this fails, and why
+    has_unseen_failures: bool = False
+    """There are stored ones that cannot be replayed here: on more ranks, or in memory of a device."""
+
+    @cached_property
+    def subject(self) -> str:
+        """The subject's name in reports; it tells subjects of one module apart that have the same name."""
+        return f"{self.result.subject}{self.found.subject.distinction}"
+
+    @property
+    def status(self) -> Status:
+        return self.result.status
+
+    def drawing(self) -> Drawing:
+        """Return the failure as a drawing."""
+        return self.result.drawing()
+
+    def _heading(self) -> str:
+        return self.result._heading()
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the draws; None where no case was drawn, because a stored one fails still, or the subject cannot run here."""
+        is_refused = self.result.verdict.kind in (NO_COMMUNICATOR, NO_MEMORY)
+        return None if self.replayed is not None or is_refused else self.result.seed
+
+    @property
+    def is_reported(self) -> bool:
+        """Return True if there is a text to print: it fails, also as expected, or passes unexpectedly."""
+        return bool(self.known) or self.status is not Status.COHERENT
+
+    @property
+    def is_expected(self) -> bool:
+        """Return True if it fails as a list of known failures says."""
+        return bool(self.known) and self.status is not Status.COHERENT
+
+    def says_the_same(self, other: CheckResult) -> bool:
+        """Return True for two failures of one and the same subject that read alike: several checks often see one fault."""
+        own, others = self.result, other.result
+        return (
+            self.found.subject is other.found.subject
+            and own.status is others.status is not Status.COHERENT
+            and own.verdict.headline == others.verdict.headline
+        )
+
+    @property
+    def is_misdeclared(self) -> bool:
+        """Return True if the declaration of the subject is wrong, as every check of it would say."""
+        return self.result.verdict.kind == SubjectError.__name__
+
+    @property
+    def unexpectedly_passes(self) -> bool:
+        """Return True if it is coherent although a list of known failures has it."""
+        return bool(self.known) and self.status is Status.COHERENT
+
+    def listed(self, known: str) -> CheckResult:
+        """The result of a check that a list of known failures has, which says `known` of it."""
+        # A pass shows nothing of a failure that cannot be replayed.
+        is_unseen = self.status is Status.COHERENT and self.has_unseen_failures
+        return self if is_unseen else replace(self, known=known)
+
+
+class SearchInterrupted(Terminated):
+    """A signal has ended a search that had found a failure, or that was done; the result is its second argument."""
+
+    @property
+    def known(self) -> CheckResult:
+        result: CheckResult = self.args[1]
+        return result
