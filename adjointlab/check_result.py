@@ -8,8 +8,8 @@ from pathlib import Path
 
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.discovery import Found
+from adjointlab.engine.failed_runs import MISDECLARED
 from adjointlab.engine.search import SearchResult
-from adjointlab.engine.subject import SubjectError
 from adjointlab.pictures.drawable import Drawable
 from adjointlab.pictures.model import Drawing
 from adjointlab.store.reproducer import Written
@@ -81,7 +81,7 @@ class CheckResult(Drawable):
     @property
     def is_misdeclared(self) -> bool:
         """Return True if the declaration of the subject is wrong, as every check of it would say."""
-        return self.result.verdict.kind == SubjectError.__name__
+        return self.result.verdict.kind == MISDECLARED
 
     @property
     def unexpectedly_passes(self) -> bool:

@@ -1,4 +1,4 @@
-"""What is put on record while a subject is at work, and what becomes of it where the work does not come to its end."""
+"""The record of a subject at work, and the ends of work that does not come to its own."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from adjointlab.devices.memories import on
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import Found
 from adjointlab.engine.drawing_errors import formatted, refusal
-from adjointlab.engine.failed_runs import NO_RETURN
+from adjointlab.engine.failed_runs import MISDECLARED, NO_RETURN
 from adjointlab.engine.folded_warnings import FoldedWarnings
 from adjointlab.engine.retries import with_hints_of_retries
 from adjointlab.engine.run_case import (
@@ -56,7 +56,8 @@ __all__ = [
 PROCESS_ENDED = "process ended"
 """Kind of the verdict on a check whose process has died."""
 
-_NOTHING_TO_SAY = "the check has nothing to say about this case"
+_NOTHING_TO_SAY = "nothing to say"
+"""Kind of the verdict on a case of which its check can tell nothing."""
 
 
 def unsupported(world: World, subject: Subject, device: str | None = None) -> Verdict | None:
@@ -227,7 +228,7 @@ def replay_corpus(
                 continue
             replayed.append(path)
             result = _replayed(world, CaseRunner(run, record, known), found.subject, case)
-            if result.verdict.kind == SubjectError.__name__:  # a case of such a verdict is not stored
+            if result.verdict.kind == MISDECLARED:  # a case of such a verdict is not stored
                 _note_of_other_declaration(world, path, result)
                 continue
             if result.status is not Status.COHERENT and result.verdict.kind != _NOTHING_TO_SAY:
@@ -356,7 +357,8 @@ def say_damaged(world: World, folder: Path) -> None:
 def _replayed(world: World, run: Runner, subject: Subject, case: Case) -> SearchResult:
     judgement = run_case(run, case)
     if judgement is None:
-        verdict, spaces = unjudged(_NOTHING_TO_SAY), None
+        verdict = unjudged("the check has nothing to say about this case", kind=_NOTHING_TO_SAY)
+        spaces = None
     else:
         explained, spaces = with_follow_up(run, case, judgement.verdict), judgement.spaces
         changes = world.can_schedule
@@ -385,7 +387,7 @@ def _failed_search(
         return SearchResult(subject.name, check, world.name, verdict, seed=seed)
     # Its message says it all; whoever prints it names the subject.
     if (told := message_of(error) if isinstance(error, SubjectError) else refusal(error)) is not None:
-        verdict = unjudged(told.removeprefix(f"{subject.name}: "), kind=SubjectError.__name__)
+        verdict = unjudged(told.removeprefix(f"{subject.name}: "), kind=MISDECLARED)
         return SearchResult(subject.name, check, world.name, verdict, seed=seed)
     kind, text = f"raised {type(error).__name__}", formatted(error)
     sentence = f"{kind}: {in_brief(message_of(error))}"

@@ -16,6 +16,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from adjointlab.layers.torch_arguments import entries
+
 __all__ = ["LocalGradient", "LocalParameter", "takes_the_whole"]
 
 _SEQUENTIAL: Final = "apply it to the sequential module and load its values (load_sequential)"
@@ -63,7 +65,7 @@ class _Local:
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if caller := _caller_of_the_whole(sys._getframe(1)):
-            name = next((a.local_name for a in _flat(args) if isinstance(a, _Local)), cls.local_name)
+            name = next((a.local_name for a in entries(args) if isinstance(a, _Local)), cls.local_name)
             raise ValueError(takes_the_whole(name, *caller))
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **(kwargs or {}))
@@ -90,11 +92,6 @@ class LocalGradient(_Local, torch.Tensor):
 
 
 _GET_GRADIENT: Final[object] = vars(torch._C.TensorBase)["grad"].__get__
-
-
-def _flat(args: tuple[Any, ...]) -> list[Any]:
-    """The arguments, and the entries of those that are sequences."""
-    return [entry for arg in args for entry in (arg if isinstance(arg, list | tuple) else (arg,))]
 
 
 def _caller_of_the_whole(frame: FrameType | None) -> tuple[str, str] | None:

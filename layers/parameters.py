@@ -112,7 +112,7 @@ class DistributedParameters(nn.Module):
             own.copy_(local_window(whole, tensor.layout, self.rank))
 
     def reset_parameters(self) -> None:
-        """Draw new parameters, and reset buffers, as the sequential module does; with equal seeds on all ranks, to its values."""
+        """Collective: draw new parameters, and reset buffers, as the sequential module does; with equal seeds on all ranks, to its values."""
         self.load_sequential_state_dict(self.sequential().state_dict())
 
     def load_sequential(self, module: nn.Module) -> None:

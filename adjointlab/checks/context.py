@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import numpy as np
 
@@ -49,7 +49,7 @@ from adjointlab.core.operator import (
 )
 from adjointlab.core.program import Program
 from adjointlab.core.space import Space, Tensor
-from adjointlab.core.vectors import SMALL_INTEGERS, THIRDS, Draw, local_values
+from adjointlab.core.vectors import SMALL_INTEGERS, THIRDS, Draw, Side, local_values
 from adjointlab.typing import Array, Communicator, NumpyArray
 from adjointlab.worlds.backward import BackwardPass
 
@@ -65,7 +65,6 @@ __all__ = [
     "Gain",
     "GainSource",
     "InputSetting",
-    "Side",
     "largest_rounding",
     "times",
 ]
@@ -80,9 +79,6 @@ or times the smallest subnormal number; or small integers of which the largest a
 
 FRACTIONS = "fractions"
 """The kind of values that no case is drawn with: numbers of so many digits that equal ones belong together, for hints on a fault."""
-
-Side: TypeAlias = Literal["primal", "dual"]
-"""Inputs of forward, or of adjoint: the two never share values."""
 
 Apply: TypeAlias = Callable[[Sequence[Array]], tuple[Array, ...]]
 """One direction of an operator, on this rank's local tensors."""

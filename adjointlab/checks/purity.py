@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from adjointlab.checks.check import BothDirections, Check, Spaces
-from adjointlab.checks.context import CheckContext, Side
+from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import (
     ORDERS,
     Difference,
@@ -25,6 +25,7 @@ from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core.operator import Direction
 from adjointlab.core.space import Space
+from adjointlab.core.vectors import Side
 from adjointlab.typing import Array
 
 __all__ = ["PURITY", "PurityCheck"]

@@ -97,9 +97,7 @@ def _ended_its_process(file: Path) -> bool:
         stored = read(file)
     except BadReproducer:
         return False
-    return stored.kind in (NO_RETURN, PROCESS_ENDED) or any(
-        text.startswith("dead: ") for _, text in stored.lines
-    )
+    return stored.is_death or stored.kind in (NO_RETURN, PROCESS_ENDED)
 
 
 def _ranks(file: Path) -> int | None:

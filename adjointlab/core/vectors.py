@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from operator import mul
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -38,15 +38,15 @@ __all__ = [
     "Draw",
     "Exact",
     "NotFinite",
-    "Role",
+    "Side",
     "dot",
     "exact_sum",
     "local_values",
     "pair_local",
 ]
 
-Role = Literal["primal", "dual"]
-"""Values are an argument of an operator, or a cotangent."""
+Side: TypeAlias = Literal["primal", "dual"]
+"""Values are an argument of forward, or of the adjoint: a cotangent."""
 
 SMALL_INTEGERS = "integers"
 THIRDS = "thirds"
@@ -61,14 +61,14 @@ _FRACTION_BITS = 12
 
 @dataclass(frozen=True)
 class Draw:
-    """The key of the generator (`seed`, `index` of the draw, `role`) and the set the values come from.
+    """The key of the generator (`seed`, `index` of the draw, `side`) and the set the values come from.
 
     With `bound` K > 0 the values are integers in {-K, ..., K} times ``2**exponent`` (Gaussian integers in a complex tensor);
     with `bound` 0 they fill the whole significand, uniform in [-1, 1) times ``2**exponent``. Tensors of an integer type have
     no exponent and need a bound. `values` is one of :data:`VALUES`, which need a bound too. With `beyond`, a rank and another seed,
     elements that this rank does not hold have values of that seed.
 
-    Raises `ValueError` for a role that is neither "primal" nor "dual", a negative bound, and one that no 64-bit integer type
+    Raises `ValueError` for a side that is neither "primal" nor "dual", a negative bound, and one that no 64-bit integer type
     holds.
     """
 
@@ -78,7 +78,7 @@ class Draw:
     # most [Schwartz80]. The power of two changes no significand; it is there so that a cast to integers on the way shows.
     seed: int
     index: int
-    role: Role
+    side: Side
     bound: int = 0
     exponent: int = 0
     values: str = SMALL_INTEGERS
@@ -87,8 +87,8 @@ class Draw:
     def __post_init__(self) -> None:
         if self.values not in VALUES:
             raise ValueError(f"values: {self.values!r} is not one of {', '.join(VALUES)}")
-        if self.role not in ("primal", "dual"):
-            raise ValueError(f"role: {self.role!r} is neither 'primal' nor 'dual'")
+        if self.side not in ("primal", "dual"):
+            raise ValueError(f"side: {self.side!r} is neither 'primal' nor 'dual'")
         if not 0 <= self.bound < 1 << 63:
             raise ValueError(f"bound: {self.bound} is not in 0 ... 2**63 - 1")
 
@@ -105,7 +105,7 @@ def local_values(space: Space, position: int, rank: int, draw: Draw) -> NumpyArr
         seed = draw.seed if _is_held_by(holder, tensor, rank) else seed
         return local_values(space, position, rank, replace(draw, beyond=None, seed=seed))
     element, shape = tensor.element, layout.local_shape(rank)
-    key = mixed(_key(draw.seed, draw.index, position, draw.role) ^ tensor.copy_key(rank))
+    key = mixed(_key(draw.seed, draw.index, position, draw.side) ^ tensor.copy_key(rank))
     are_equal = draw.values == "equal" and not element.is_integer
     bits_of = _kept_bits if math.prod(shape) <= _KEPT_ELEMENTS else _bits
     if element.is_complex:
@@ -120,10 +120,10 @@ def local_values(space: Space, position: int, rank: int, draw: Draw) -> NumpyArr
 
 
 @lru_cache(maxsize=256)  # of all ranks
-def _key(seed: int, index: int, position: int, role: Role) -> int:
+def _key(seed: int, index: int, position: int, side: Side) -> int:
     """The part of a draw's key that all ranks have in common, in 64 bits."""
     key = 0
-    for part in (seed, index, position, int(role == "dual")):
+    for part in (seed, index, position, int(side == "dual")):
         key = mixed(key ^ part)
     return key
 

@@ -8,7 +8,7 @@ from adjointlab.checks.adjoint import AdjointCheck
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.matrix import MatrixCheck
-from adjointlab.checks.verdict import Figure, Verdict
+from adjointlab.checks.verdict import Figure, Inapplicable, Verdict
 from adjointlab.core.operator import LinearOperator
 from adjointlab.spelling import described_type
 
@@ -25,7 +25,7 @@ def check_adjoint(operator: LinearOperator, *, seed: int = 0, library: str = "nu
     exact, and a gain that is declared or specified; elsewhere differences within rounding pass, and an operator of at most
     256 dimensions is compared entry by entry too. `str(verdict)` says which it was. Raises `AssertionError` with the
     verdict's text, naming the wrong entry where the operator is small, if the adjoint is wrong; `TypeError` for what has no
-    `comm`, `domain` and `codomain`. What the operator raises is not caught: a rank that raises alone leaves the others waiting, as in
+    `comm`, `domain` and `codomain`; `ValueError` for integers of which no bound keeps sums exact. What the operator raises is not caught: a rank that raises alone leaves the others waiting, as in
     any program of MPI, unless the program runs under ``python -m mpi4py``, which ends them.
     """
     if isinstance(operator, type):
@@ -39,7 +39,10 @@ def check_adjoint(operator: LinearOperator, *, seed: int = 0, library: str = "nu
     where = ", on one rank alone" if operator.comm.Get_size() == 1 else ""
     context = CheckContext(lambda: operator, setting, operator.comm)
     spaces = Spaces(operator.domain, operator.codomain)
-    verdict = AdjointCheck().judge(spaces, operator.comm.allgather(AdjointCheck().observe(context)))
+    try:
+        verdict = AdjointCheck().judge(spaces, operator.comm.allgather(AdjointCheck().observe(context)))
+    except Inapplicable as error:
+        raise ValueError(f"operator: {error}") from error
     if verdict.is_coherent and verdict.is_exact:
         return _named(
             verdict,

@@ -22,7 +22,10 @@ from adjointlab.worlds.shared_functions import FunctionsReplaced
 from adjointlab.worlds.watchdog import Overdue
 from adjointlab.worlds.world import Blocked, Dead, FindingKind, Outcome, Raised, Returned, Run
 
-__all__ = ["HANGS", "NO_RETURN", "REPLACED", "verdict_on_failure"]
+__all__ = ["HANGS", "MISDECLARED", "NO_RETURN", "REPLACED", "verdict_on_failure"]
+
+MISDECLARED: Final = SubjectError.__name__
+"""Kind of failure of a subject whose declaration is wrong: every check of it says so."""
 
 NO_RETURN = "no return"
 """Kind of failure of a rank that the watchdog had to end."""
@@ -66,7 +69,7 @@ def verdict_on_failure(run: Run) -> Verdict:
         rank, outcome = overdue
         return unjudged(f"rank {rank} {outcome.message}", *lines, _traceback(outcome), kind=NO_RETURN)
     if raised and raised[0][1].is_a(SubjectError):
-        return unjudged(raised[0][1].message, kind=SubjectError.__name__)
+        return unjudged(raised[0][1].message, kind=MISDECLARED)
     if run.findings:
         tracebacks = [_traceback(outcome) for _, outcome in raised[:1] if not _met_another_call(outcome, run)]
         return _of_findings(run, [*lines, *tracebacks])

@@ -1,4 +1,4 @@
-"""What is otherwise where ranks are simulated, as threads of one process: a right program may fail by it."""
+"""Ways in which ranks that are simulated, as threads of one process, differ from processes: a right program may fail by them."""
 
 from __future__ import annotations
 

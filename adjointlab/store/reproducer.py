@@ -32,7 +32,9 @@ class BadReproducer(ValueError):
     """A file is no reproducer that this version reads; the message says why."""
 
 
-class Reproducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=1):
+class Reproducer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="schema", tag=1
+):
     """A reproducer as its file holds it: the fields of the JSON object, beside ``"schema": 1``.
 
     A new field needs a default, so that older files can still be read. A field that changes its meaning needs a new number.
@@ -44,6 +46,7 @@ class Reproducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
     headline: str
     lines: tuple[tuple[str, str], ...]
     case: Case
+    is_death: bool = False  # a process has ended in it
 
     @property
     def subject(self) -> str:
@@ -195,6 +198,7 @@ def _encoded(case: Case, location: str, world: str, verdict: Verdict) -> bytes:
         encodable(verdict.headline),
         tuple((encodable(label), encodable(text)) for label, text in verdict.lines),
         case.plain(),
+        verdict.is_death,
     )
     return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
 

@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import torch
 
+from adjointlab.layers.torch_arguments import entries
+
 __all__ = ["AbsentLoss", "absent"]
 
 _SUMS: Final = {"add", "sub", "subtract", "rsub", "__add__", "__radd__", "__sub__", "__rsub__"}
@@ -70,7 +72,7 @@ class AbsentLoss(torch.Tensor):
     ) -> Any:
         named = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
-            given = _flat((*args, *named.values()))
+            given = entries((*args, *named.values()))
             if func is torch.autograd.grad:  # which takes tensors that require a gradient, to ask for it
                 given = [each for each in given if isinstance(each, AbsentLoss)]
             has_own = torch.is_grad_enabled() and any(map(_adds_a_gradient, given))
@@ -84,7 +86,7 @@ class AbsentLoss(torch.Tensor):
                 # Not by the tensor's own method, which leaves it to the class of the parameters that are given, too.
                 return func(tensors, *others, **{**named, name: cotangents})
         result = super().__torch_function__(func, types, args, named)  # type: ignore[no-untyped-call]
-        if has_own and any(map(_requires_grad, _flat((result,)))):
+        if has_own and any(map(_requires_grad, entries((result,)))):
             raise _no_function(func)
         return result
 
@@ -195,8 +197,3 @@ def _adds_a_gradient(x: object) -> bool:
 
 def _requires_grad(x: object) -> bool:
     return isinstance(x, torch.Tensor) and x.requires_grad
-
-
-def _flat(values: tuple[Any, ...]) -> list[Any]:
-    """The values, and the entries of those that are sequences."""
-    return [entry for value in values for entry in (value if isinstance(value, list | tuple) else (value,))]

@@ -366,7 +366,7 @@ def test_a_layer_that_takes_fresh_memory_for_zeros_is_found(check: str, wrong: A
 def test_no_two_passes_and_no_two_roles_have_the_same_values(values: str) -> None:
     context: Any = SimpleNamespace(setting=InputSetting(5), values=values, beyond=None)
     passes = [pass_keys(context, number) for number in range(4)]
-    keys = [(draw.index, draw.role) for keys in passes for draw in keys.values()]
+    keys = [(draw.index, draw.side) for keys in passes for draw in keys.values()]
     assert len(set(keys)) == len(keys) == 16
     assert {draw.seed for keys in passes for draw in keys.values()} == {5}
     assert {draw.index for draw in passes[0].values()} == {

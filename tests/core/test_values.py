@@ -21,7 +21,7 @@ from adjointlab.core.vectors import VALUES, Draw, local_values
 
 small = settings(max_examples=50, deadline=None)
 FLOATING = sorted(name for name, entry in DTYPES.items() if not entry.is_integer)
-WHOLE = Draw(seed=1, index=0, role="primal", bound=100)
+WHOLE = Draw(seed=1, index=0, side="primal", bound=100)
 
 
 def draws(floating: bool = True) -> st.SearchStrategy[Draw]:
@@ -29,7 +29,7 @@ def draws(floating: bool = True) -> st.SearchStrategy[Draw]:
         Draw,
         seed=st.integers(0, 2**64 - 1),
         index=st.integers(0, 300),
-        role=st.sampled_from(["primal", "dual"]),
+        side=st.sampled_from(["primal", "dual"]),
         bound=st.sampled_from([0, 1, 7, 2**20] if floating else [1, 7, 2**20]),
         exponent=st.integers(-3, 3),
     )
@@ -172,7 +172,7 @@ def test_another_seed_draw_role_or_tensor_has_other_values(draw: Draw, data: st.
         global_values(space, 0, replace(draw, seed=draw.seed ^ (1 << data.draw(st.integers(0, 63))))),
         global_values(space, 0, replace(draw, seed=(draw.seed + 1) % 2**64, index=max(0, draw.index - 64))),
         global_values(space, 0, replace(draw, index=draw.index + data.draw(st.integers(1, 200)))),
-        global_values(space, 0, replace(draw, role={"primal": "dual", "dual": "primal"}[draw.role])),
+        global_values(space, 0, replace(draw, side={"primal": "dual", "dual": "primal"}[draw.side])),
         global_values(space, 1, draw),
     ]
     for other in others:
@@ -202,7 +202,7 @@ def test_one_element_of_order_zero_wraps_around_without_a_warning() -> None:
 
 
 def test_bad_draws_are_refused_with_their_values() -> None:
-    with pytest.raises(ValueError, match="role: 'duel' is neither"):
+    with pytest.raises(ValueError, match="side: 'duel' is neither"):
         Draw(1, 0, "duel")
     with pytest.raises(ValueError, match="bound: -1 is not in"):
         Draw(1, 0, "dual", bound=-1)
@@ -269,7 +269,7 @@ def tensor_by_definition(space: Space, position: int, rank: int, draw: Draw) -> 
             flat_index = flat_index * (high - low) + i - low
         if draw.values == "equal" and not tensor.element.is_integer:
             flat_index = 0
-        keys = (draw.seed, draw.index, position, int(draw.role == "dual"), copy)
+        keys = (draw.seed, draw.index, position, int(draw.side == "dual"), copy)
         values = [
             value_by_definition(hash_by_definition(flat_index * parts + part, keys), draw, tensor.dtype)
             for part in range(parts)
@@ -286,7 +286,7 @@ def tensor_by_definition(space: Space, position: int, rank: int, draw: Draw) -> 
         Draw(2**63 + 5, 0, "dual", 1000),
         Draw(0, 1, "dual", 0, -3),
     ],
-    ids=lambda draw: f"{draw.role}-{draw.bound}-{draw.values}",
+    ids=lambda draw: f"{draw.side}-{draw.bound}-{draw.values}",
 )
 @pytest.mark.parametrize(
     ("layout", "types"),

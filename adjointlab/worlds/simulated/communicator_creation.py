@@ -1,5 +1,5 @@
 """Collectives that make communicators. The rank that arrives last makes the state that all members share, and each rank's
-result is its own view of that.
+result is its own view of that. Functions of mpi4py's names have its arguments, after the communicator.
 """
 
 from __future__ import annotations
