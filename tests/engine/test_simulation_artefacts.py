@@ -1,4 +1,4 @@
-"""What simulation alone makes wrong is said beside a failure, and nothing is said of what does not matter to it."""
+"""Failures that simulation alone may cause say so, and others do not."""
 
 from __future__ import annotations
 

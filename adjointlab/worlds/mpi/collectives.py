@@ -17,7 +17,7 @@ class Counted(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """What MPI says of one kind of collective."""
+    """One kind of collective, as MPI defines it."""
 
     parameters: tuple[str, ...]  # mpi4py's, in order
     counted: Counted | None = None
