@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum, auto
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CheckProcesses",
     "Ended",
-    "Kind",
+    "MessageKind",
     "Outcome",
     "PlannedCheck",
     "Printed",
@@ -63,15 +64,15 @@ _SECONDS_TO_END: Final = 10.0
 _CHUNK: Final = 1 << 20
 
 
-class Kind:
+class MessageKind(StrEnum):
     """The first entry of a message of a process."""
 
-    READY: Final = "ready"
+    READY = auto()
     """With the checks of the subjects that it has loaded."""
-    RESULT: Final = "result"
-    INTERRUPTED: Final = "interrupted"
+    RESULT = auto()
+    INTERRUPTED = auto()
     """With the result of a search that had found a failure when it was interrupted."""
-    FORCED: Final = "forced"
+    FORCED = auto()
     """With the call by which user code is about to end the process."""
 
 
@@ -282,14 +283,14 @@ class CheckProcesses:
         try:
             message: tuple[str, bytes] = process.connection.recv()
             kind, data = message
-            known = set(pickle.loads(data)) if kind == Kind.READY else set()  # noqa: S301 - from our own processes
+            known = set(pickle.loads(data)) if kind == MessageKind.READY else set()  # noqa: S301 - from our own processes
         except Exception:  # it has ended, or user code has written into the socket
             yield from self._gone(process)
             return
-        if kind == Kind.FORCED:
+        if kind == MessageKind.FORCED:
             process.ended_by = data.decode(errors="backslashreplace")
             return
-        if kind == Kind.READY:
+        if kind == MessageKind.READY:
             process.is_ready = set(self._plan) <= known
             if not process.is_ready:  # the modules declare other subjects when they are imported once more
                 yield from self._gone(process)
@@ -298,7 +299,7 @@ class CheckProcesses:
             outcome = _opened(data)
             yield Ended(process.index, outcome, "", process.printed())
             process.index = None
-        if kind != Kind.INTERRUPTED and self._waiting:
+        if kind != MessageKind.INTERRUPTED and self._waiting:
             left = len(self._waiting)
             index = self._waiting.popleft()
             process.begin(index, self._plan[index], self._share(left))

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from adjointlab.check_result import CheckResult, SearchInterrupted
-from adjointlab.cli.parallel import Kind, Outcome, PlannedCheck, Setup
+from adjointlab.cli.parallel import MessageKind, Outcome, PlannedCheck, Setup
 from adjointlab.cli.selection import selected
 from adjointlab.cli.startup import opened_world
 from adjointlab.engine import search
@@ -40,7 +40,7 @@ def main(descriptor: int) -> NoReturn:
     try:
 
         def tell(code: int, call: str) -> None:
-            connection.send((Kind.FORCED, call.encode(errors="backslashreplace")))
+            connection.send((MessageKind.FORCED, call.encode(errors="backslashreplace")))
 
         with RepeatedInterrupt(), before_forced_end(tell):
             search.prepare()
@@ -49,7 +49,7 @@ def main(descriptor: int) -> NoReturn:
         pass  # all is done, or the other end has died
     except SearchInterrupted as interrupt:
         with suppress(OSError):
-            connection.send((Kind.INTERRUPTED, _packed(interrupt.known)))
+            connection.send((MessageKind.INTERRUPTED, _packed(interrupt.known)))
         code = ExitCode.INTERRUPTED
     except KeyboardInterrupt:
         code = ExitCode.INTERRUPTED
@@ -67,7 +67,7 @@ def _serve(connection: Connection[Any, Any], setup: Setup) -> None:
         return {PlannedCheck.of(found, name): found for found, name in plan}
 
     with opened_world(prepare, budget.ranks, watchdog=setup.watchdog) as (world, plan):
-        connection.send((Kind.READY, pickle.dumps(list(plan))))
+        connection.send((MessageKind.READY, pickle.dumps(list(plan))))
         while True:
             check, seconds = connection.recv()
             found, name = plan[check], check.check
@@ -76,7 +76,7 @@ def _serve(connection: Connection[Any, Any], setup: Setup) -> None:
             for stream in (sys.stdout, sys.stderr):
                 with suppress(Exception):  # of whatever user code has put there
                     stream.flush()
-            connection.send((Kind.RESULT, _packed(result)))
+            connection.send((MessageKind.RESULT, _packed(result)))
 
 
 def _packed(result: CheckResult) -> bytes:

@@ -67,12 +67,17 @@ _RANDOM: Final = (
     "call .eval() on both, or let both seed a generator alike",
 )
 
+_UNWRITTEN: Final = (
+    "perhaps",
+    "it reads memory that nobody wrote, or the result of a message that has not been waited for, which are filled with NaN here; or a "
+    "formula has no value there, such as 0/0",
+)
+
 _ANOTHER_FORMULA: Final = (
     "perhaps",
     "a cast to a narrower element type, or a formula that rounds more than the sequential one: how far it may be off is declared as "
     "`rounding`, relative to the largest value of the tensor, or to `reach` if that is larger; where neither is meant, it is a fault",
 )
-
 
 _DECLARED_ROUNDING: Final = (
     "perhaps",
@@ -387,41 +392,17 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
                 lines.append(("to allow it", allowed_by))
             return incoherent(f"the layer writes into {what}", *lines)
     for number, ranks in enumerate(zip(*observations, strict=True)):
-        first, *_ = ranks
         if found := _first_difference(ranks):
             wrong, difference = found
-            what, where, got, want = wrong.what, difference.where, difference.actual, difference.expected
-            lines = [(what, where), ("distributed", got), ("sequential", want)]
-            if got == "nan" and wrong.not_finite is WhereNotFinite.WRONG:
-                lines.append(
-                    (
-                        "perhaps",
-                        "it reads memory that nobody wrote, or the result of a message that has not been waited for, which are filled with NaN "
-                        "here; or a formula has no value there, such as 0/0",
-                    )
-                )
-            elif wrong.allowances is not None and wrong.allowances.is_random:
-                lines.append(_RANDOM)
-            elif difference.is_small:
-                lines.append(_ANOTHER_FORMULA)
-            elif wrong.tolerance.relative:
-                lines.append(_DECLARED_ROUNDING)
-            if number:
-                lines.append(_SECOND_PASS)
-            if wrong.without is not None and first.accumulated:
-                lines.append(("accumulated", ".grad held other gradients before, which are taken off here"))
-            if wrong.without is not None and (without := _not_required(first)):
-                lines.append(("without", f"gradients of {', '.join(without)}, which require none here"))
-            if first.evaluated:
-                others = f"a {first.other_batch} batch" if first.other_batch else "other inputs"
-                lines.append(
-                    ("before", f"the same instance has gone forward without gradients, with {others}")
-                )
-            if wrong.without is not None and first.left_out:
-                lines.append(
-                    ("loss", f"of the other outputs: it does not depend on {', '.join(first.left_out)}")
-                )
+            what = wrong.what
             verb = "are not the sequential ones" if what.endswith("s") else "is not the sequential one"
+            lines = [
+                (what, difference.where),
+                ("distributed", difference.actual),
+                ("sequential", difference.expected),
+                *_reasons(wrong, difference),
+                *_circumstances(ranks[0], wrong, is_repeated=bool(number)),
+            ]
             evidence = difference.evidence("distributed", "sequential", _own_hint(ranks, *found))
             return incoherent(f"the layer's {what} {verb}", *lines, kind=what, evidence=evidence)
     verdict = _frozen_alike(observations)
@@ -430,6 +411,36 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
     ):
         return verdict
     return coherent({Figure.ROUNDING: taken})
+
+
+def _reasons(wrong: Comparison, difference: Difference) -> Iterator[tuple[str, str]]:
+    """A line on what the difference may be due to, if its values suggest any."""
+    if difference.actual == "nan" and wrong.not_finite is WhereNotFinite.WRONG:
+        yield _UNWRITTEN
+    elif wrong.allowances is not None and wrong.allowances.is_random:
+        yield _RANDOM
+    elif difference.is_small:
+        yield _ANOTHER_FORMULA
+    elif wrong.tolerance.relative:
+        yield _DECLARED_ROUNDING
+
+
+def _circumstances(
+    first: PassObservation, wrong: Comparison, *, is_repeated: bool
+) -> Iterator[tuple[str, str]]:
+    """Lines on the pass in which the difference was seen."""
+    is_gradient = wrong.without is not None
+    if is_repeated:
+        yield _SECOND_PASS
+    if is_gradient and first.accumulated:
+        yield "accumulated", ".grad held other gradients before, which are taken off here"
+    if is_gradient and (without := _not_required(first)):
+        yield "without", f"gradients of {', '.join(without)}, which require none here"
+    if first.evaluated:
+        others = f"a {first.other_batch} batch" if first.other_batch else "other inputs"
+        yield "before", f"the same instance has gone forward without gradients, with {others}"
+    if is_gradient and first.left_out:
+        yield "loss", f"of the other outputs: it does not depend on {', '.join(first.left_out)}"
 
 
 _VALUES: Final = frozenset({OUTPUTS.name, BUFFERS.name, PARAMETERS.name})
