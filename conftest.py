@@ -35,7 +35,20 @@ _SIMULATED_ONLY = (
     "tests/power/test_recreated",
     "tests/power/test_planted_halos",
     "tests/power/test_planted_layers",
+    "tests/adapters/test_jax",
+    "tests/adapters/test_lists",
+    "tests/adapters/test_released",
+    "tests/torch_distributed/test_autograd_functions",
+    "tests/torch_distributed/test_backend_of_a_group",
+    "tests/torch_distributed/test_layers",
+    "tests/torch_distributed/test_meshes",
+    "tests/torch_distributed/test_pipelines",
+    "tests/torch_distributed/test_planted",
+    "tests/torch_distributed/test_rank_local",
 )
+
+_ALL_SKIPPED = "\npytestmark = pytest.mark.mpi_skip\n"
+"""A line of files that need no processes of MPI in any of their tests."""
 
 _ON_THREE_RANKS = ("tests/power/", "tests/test_examples")
 """What is seen on three real ranks as well as on two or four."""
@@ -64,6 +77,22 @@ _SLOW = (
 """What starts processes for each test, proves, or looks for many planted bugs: one test of nine, and most of the time."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of a thorough run."""
+    parser.addoption("--thorough", action="store_true", help="run also what is more of the same")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what shows on more samples what a test without the mark shows on some, unless it is asked for."""
+    if not config.getoption("--thorough"):
+        config.hook.pytest_deselected(items=[item for item in items if _is_more_of_the_same(item)])
+        items[:] = [item for item in items if not _is_more_of_the_same(item)]
+
+
+def _is_more_of_the_same(item: pytest.Item) -> bool:
+    return item.get_closest_marker("thorough") is not None
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark what a developer's every run can leave out."""
     if item.path.relative_to(ROOT).as_posix().startswith(_SLOW):
@@ -77,7 +106,9 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     place, ranks = collection_path.relative_to(ROOT).as_posix(), _launched_ranks()
     if (place.startswith(_ON_THREE_RANKS) and ranks != 3) or (place.startswith(_DRAWN) and ranks == 2):
         return True
-    simulated = place.startswith(_SIMULATED_ONLY)
+    simulated = place.startswith(_SIMULATED_ONLY) or (
+        collection_path.suffix == ".py" and _ALL_SKIPPED in collection_path.read_text(encoding="utf-8")
+    )
     top_level = collection_path.parent.name == "tests" and collection_path.suffix == ".py"
     apart = (
         top_level and collection_path.name.startswith("test_") and collection_path.name != "test_examples.py"

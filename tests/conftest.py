@@ -7,10 +7,12 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.check import checks_of
+from adjointlab.engine import search
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.world import World
+from tests.running import ROOT
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +31,24 @@ def alarms(pytestconfig: pytest.Config) -> Callable[[World, Subject, Budget], di
         return {check: str(verdict) for check, verdict in verdicts.items() if not verdict.is_coherent}
 
     return run
+
+
+_WITHOUT_RETRIES = tuple(
+    f"tests/{folder}/"
+    for folder in ("adapters", "faults", "gpu", "power", "primitives", "subjects", "torch_distributed")
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_retries(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where failures are found and made smaller, no time is spent on the kind of fault that they show.
+
+    Hints have tests in `tests/checks`, and `benchmarks/hints.py` scores them.
+    """
+    if request.path.relative_to(ROOT).as_posix().startswith(_WITHOUT_RETRIES):
+        monkeypatch.setattr(
+            search, "with_hints_of_retries", lambda run, case, verdict, subject, **options: verdict
+        )
 
 
 @pytest.fixture(scope="module")

@@ -229,7 +229,7 @@ def _ended_by_the_watchdog(
 
 
 @needs_mpi
-@pytest.mark.parametrize("subject", ["collecting", "sleeping"])
+@pytest.mark.parametrize("subject", [pytest.param("collecting", marks=pytest.mark.thorough), "sleeping"])
 def test_a_process_that_does_not_come_back_is_interrupted_and_the_run_goes_on(tmp_path: Path, subject: str):
     ended = run(
         "adjointlab",

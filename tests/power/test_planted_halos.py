@@ -13,7 +13,7 @@ from adjointlab.worlds.world import World
 from tests.planted.bug import PlantedBug
 from tests.planted.halos import PLANTED, RIGHT, customary_dot_test
 
-SEARCHES = ((1, 0.5), (2, 3.0), (1, 20.0), (3, 20.0))
+SEARCHES = ((1, 0.1), (2, 3.0), (1, 20.0), (3, 20.0))
 """Seeds, with the seconds to make a case smaller. Most bugs show on few ranks at once; where a search stops at many, another is made."""
 """One search finds a bug; where it stops at a large case (a 2 x 2 grid does not shrink to a torus of one rank), another is made."""
 

@@ -12,10 +12,11 @@ from adjointlab.worlds.world import World
 from tests.planted import layers, parallel_layers
 from tests.planted.bug import PlantedBug
 from tests.planted.layers import RIGHT
+from tests.thorough import every_other
 
 PLANTED = (*layers.PLANTED, *parallel_layers.PLANTED)
 
-SEARCHES = ((1, 0.5), (2, 3.0), (1, 20.0), (3, 20.0))
+SEARCHES = ((1, 0.1), (2, 3.0), (1, 20.0), (3, 20.0))
 """Seeds, with the seconds to make a case smaller. Most bugs show on few ranks at once; where a search stops at many, another is made."""
 
 HANG = (
@@ -32,7 +33,7 @@ def _simulated(world: World) -> None:
         pytest.skip("eight ranks are simulated, and bugs that hang would end a job")
 
 
-@pytest.mark.parametrize("planted", PLANTED, ids=[planted.bug for planted in PLANTED])
+@pytest.mark.parametrize("planted", every_other(PLANTED, lambda planted: planted.bug))
 def test_a_planted_bug_is_found_and_shrunk_to_three_ranks_or_as_few_as_show_it(
     world: World, planted: PlantedBug
 ) -> None:
