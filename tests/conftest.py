@@ -41,7 +41,7 @@ _WITHOUT_RETRIES = tuple(
 
 @pytest.fixture(autouse=True)
 def _no_retries(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where failures are found and made smaller, no time is spent on the kind of fault that they show.
+    """Spend no time on the kind of fault that a failure shows, in tests that find failures and make them smaller.
 
     Hints have tests in `tests/checks`, and `benchmarks/hints.py` scores them.
     """
