@@ -136,21 +136,3 @@ def test_what_is_no_operator_is_told_the_first_thing_that_it_lacks(attributes: s
         f"operator: a SimpleNamespace has no {missing}; derive it from adjointlab.LinearOperator, or wrap it: "
         "docs/adapters.md has adapters for operators of other libraries"
     )
-
-
-def test_integers_that_no_bound_keeps_exact_are_refused_with_what_to_declare() -> None:
-    class Copy(al.LinearOperator):
-        def __init__(self, comm: Any) -> None:
-            self.comm = comm
-            self.domain = self.codomain = al.Space(
-                al.Layout((200,), al.Partition((comm.Get_size(),))), dtype="int64"
-            )
-
-        def forward(self, x: Any) -> Any:
-            return x.copy()
-
-        adjoint = forward
-
-    run = al.SimulatedWorld(2).run(lambda context, _: check_adjoint(Copy(context.comm)))
-    assert [getattr(outcome, "kind", None) for outcome in run.outcomes] == ["ValueError"] * 2
-    assert all("declare `gain`" in str(outcome) for outcome in run.outcomes)

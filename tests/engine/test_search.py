@@ -259,7 +259,8 @@ def test_the_dot_test_asks_for_the_gain_of_integer_tensors_that_is_not_known(wor
     (outcome,) = run.outcomes
     assert isinstance(outcome, Raised)
     assert (
-        outcome.message == "the gain is unknown (declare `gain`), and integer tensors have no floating form"
+        outcome.message
+        == "operator: the gain is unknown (declare `gain`), and integer tensors have no floating form"
     )
 
 

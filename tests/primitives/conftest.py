@@ -95,7 +95,7 @@ def _has_summands(space: Space) -> bool:
 
 
 def _drawn(space: Space, rank: int, side: str) -> list[tuple[Any, Any]]:
-    draw = Draw(seed=5, index=0, role=side, bound=5)
+    draw = Draw(seed=5, index=0, side=side, bound=5)
     return [(local_values(space, i, rank, draw), tensor) for i, tensor in enumerate(space.tensors)]
 
 
