@@ -277,11 +277,11 @@ _CACHES = (devices._has_device, streams._torch_streams, device_buffer._stream, r
 @contextmanager
 def torch_device_stand_in() -> Iterator[None]:
     """Let torch have a device, on which tensors are of this stand-in: in this thread, which measures twins, and on the ranks of cases."""
-    for cached in _CACHES:
-        cached.cache_clear()
+    _forget_devices()
     copies.clear()
     reads.clear()
     with ExitStack() as patches:
+        patches.callback(_forget_devices)  # whatever is raised: the next test has none
         patches.enter_context(patch.multiple(torch.cuda, **_CUDA))
         # A backward pass that torch hands to the mode as a whole would run without it.
         patches.enter_context(patch.object(torch.autograd, "has_torch_function", lambda tensors: False))
@@ -289,6 +289,9 @@ def torch_device_stand_in() -> Iterator[None]:
         patches.enter_context(patch.object(arrays, "rank_context", _with_device(arrays.rank_context)))
         patches.enter_context(on_device())
         yield
+
+
+def _forget_devices() -> None:
     for cached in _CACHES:
         cached.cache_clear()
 
