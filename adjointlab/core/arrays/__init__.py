@@ -1,6 +1,6 @@
 """Arrays of NumPy, torch and (where installed) CuPy, and their element types.
 
-This package is the one that knows the libraries: no other file asks which of them an array belongs to.
+Operators, layers and checks ask this package which of them an array belongs to, and for what they do with it.
 """
 
 from adjointlab.core.arrays.conversions import (
