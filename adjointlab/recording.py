@@ -1,4 +1,4 @@
-"""The record of a subject at work, and the ends of work that does not come to its own."""
+"""Recording a subject at work, and storing its case where a signal, the watchdog or MPI ends the work."""
 
 from __future__ import annotations
 

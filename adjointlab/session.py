@@ -25,6 +25,7 @@ from adjointlab.engine.run_case import (
     body,
     run_case,
     with_follow_up,
+    without_refused_forms,
 )
 from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject, SubjectError
@@ -199,7 +200,7 @@ def replay(world: World, subject: Subject, case: Case) -> SearchResult:
         return SearchResult(subject.name, case.check, world.name, refusal, seed=case.setting.seed)
 
     def conduct(run: Runner) -> SearchResult:
-        return _replayed(world, run, subject, case)
+        return _replayed(world, without_refused_forms(run), subject, case)
 
     with check_named(case.check).surroundings():
         return world.lead(body(subject), conduct, subject.location)

@@ -181,7 +181,7 @@ def _probed(
     images.append(_as_columns(target, plain, rank))
     has_copies = any(rank != first for rank, first in _declared_equal(target))
     copies = context.numpy(plain) if has_copies else None
-    forms = other_forms(context.operator, direction, local, plain)
+    forms = other_forms(context.operator, direction, local, plain, context.forms_left_out)
     images += [_as_columns(target, form.result, rank) for form in forms]
     return ProbedDirection(
         tuple(np.concatenate(parts, axis=1) for parts in zip(*images, strict=True)),

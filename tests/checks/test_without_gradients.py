@@ -9,8 +9,11 @@ import torch
 from torch import nn
 
 import adjointlab as al
+from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Verdict
+from adjointlab.engine.case import Case
 from adjointlab.engine.search import Budget, investigate
+from adjointlab.session import replay
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -96,6 +99,21 @@ def test_a_form_that_one_rank_refuses_while_others_wait_for_it_is_left_out() -> 
     for function in (hooked_on_one_rank, FreedOnOneRank):
         verdict = of_copies(function)
         assert verdict.is_coherent, verdict
+
+
+def test_a_form_that_one_rank_refuses_is_left_out_of_proofs_and_replays_too() -> None:
+    def two_ranks() -> Any:
+        space = al.Space(al.Layout((3,), al.Partition((2,)), axes=(None,)), types=("partial",))
+        return {"domain": space, "codomain": space.dual}
+
+    @al.subject.autograd(hooked_on_one_rank)
+    def lines(draw: Any, ranks: int) -> dict[str, Any]:
+        return two_ranks()
+
+    for check in ("purity", "proof"):
+        case = Case("hooked_on_one_rank", check, 2, two_ranks(), InputSetting(1, "torch"), 0)
+        result = replay(al.SimulatedWorld(2), lines, case)
+        assert result.verdict.is_coherent, result.verdict
 
 
 class Summed(torch.autograd.Function):
