@@ -136,7 +136,8 @@ class Watchdog:
     @staticmethod
     def grace(limit: float) -> float:
         """Seconds between the exception and the end of the process."""
-        return min(5.0, max(0.5, limit / 4))
+        # On a busy machine the exception may come late, and what is ended is the whole process.
+        return min(5.0, max(1.5, limit / 4))
 
     def say(self, text: str) -> None:
         """Print to the real standard error, whatever has become of it."""
