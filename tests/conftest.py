@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
@@ -40,15 +41,19 @@ _WITHOUT_RETRIES = tuple(
 
 
 @pytest.fixture(autouse=True)
-def _no_retries(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_retries(request: pytest.FixtureRequest) -> Iterator[None]:
     """Spend no time on the kind of fault that a failure shows, in tests that find failures and make them smaller.
 
     Hints have tests in `tests/checks`, and `benchmarks/hints.py` scores them.
     """
-    if request.path.relative_to(ROOT).as_posix().startswith(_WITHOUT_RETRIES):
-        monkeypatch.setattr(
-            search, "with_hints_of_retries", lambda run, case, verdict, subject, **options: verdict
-        )
+    if not request.path.relative_to(ROOT).as_posix().startswith(_WITHOUT_RETRIES):
+        yield
+        return
+    # Not by pytest's `monkeypatch`: other fixtures and tests would share it, and find theirs undone in another order.
+    with patch.object(
+        search, "with_hints_of_retries", lambda run, case, verdict, subject, **options: verdict
+    ):
+        yield
 
 
 @pytest.fixture(scope="module")
