@@ -84,13 +84,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what shows on more samples what a test without the mark shows on some, unless it is asked for."""
-    if not config.getoption("--thorough"):
-        config.hook.pytest_deselected(items=[item for item in items if _is_more_of_the_same(item)])
-        items[:] = [item for item in items if not _is_more_of_the_same(item)]
-
-
-def _is_more_of_the_same(item: pytest.Item) -> bool:
-    return item.get_closest_marker("thorough") is not None
+    if config.getoption("--thorough"):
+        return
+    kept, left_out = list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        (kept if item.get_closest_marker("thorough") is None else left_out).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -25,7 +25,6 @@ from adjointlab.engine.run_case import (
     body,
     run_case,
     with_follow_up,
-    without_refused_forms,
 )
 from adjointlab.engine.search import Budget, SearchResult, investigate
 from adjointlab.engine.subject import Subject, SubjectError
@@ -34,9 +33,7 @@ from adjointlab.store.files import printable
 from adjointlab.store.interrupted import note_seed
 from adjointlab.store.job_log import Done, JobLog, check_id_of, supervised
 from adjointlab.store.reproducer import BadReproducer, Written, damaged, read, stored, write
-from adjointlab.store.running_case import (
-    left_behind,
-)
+from adjointlab.store.running_case import left_behind
 from adjointlab.worlds.process import signal_of, signals_held
 from adjointlab.worlds.shared_functions import put_back
 from adjointlab.worlds.watchdog import DRAWING, Overdue
@@ -200,7 +197,7 @@ def replay(world: World, subject: Subject, case: Case) -> SearchResult:
         return SearchResult(subject.name, case.check, world.name, refusal, seed=case.setting.seed)
 
     def conduct(run: Runner) -> SearchResult:
-        return _replayed(world, without_refused_forms(run), subject, case)
+        return _replayed(world, CaseRunner(run), subject, case)
 
     with check_named(case.check).surroundings():
         return world.lead(body(subject), conduct, subject.location)

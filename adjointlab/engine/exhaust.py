@@ -26,7 +26,7 @@ from adjointlab.cores import cores
 from adjointlab.engine.case import Case
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.discovery import find_subject
-from adjointlab.engine.run_case import Judgement, body, run_case, without_refused_forms
+from adjointlab.engine.run_case import CaseRunner, Judgement, body, run_case
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.worlds.schedule import Schedule
@@ -224,7 +224,7 @@ class _Process:
         subject, world = find_subject(self.reference), SimulatedWorld()
 
         def conduct(run: Runner) -> _Share:
-            run = without_refused_forms(run)
+            run = CaseRunner(run)
             counts, entries = CaseCounts(0), 0
             for batch in self.own_batches(subject):
                 for number, case, judgement, last_run in self.judged(world, run, batch):

@@ -62,7 +62,6 @@ __all__ = [
     "schedule_invariants",
     "spaces_of",
     "with_follow_up",
-    "without_refused_forms",
 ]
 
 
@@ -102,8 +101,8 @@ class CaseRunner:
     """A :class:`~adjointlab.worlds.world.Runner` that knows of earlier jobs and keeps the record of the running case.
 
     A case that kills its process leaves no result. So the order matters: first the known runs are asked, so that a case
-    that has ended a job is taken for its run instead of ending this one too; then the case is recorded; then it runs
-    (:func:`without_refused_forms`).
+    that has ended a job is taken for its run instead of ending this one too; then the case is recorded; then it runs. Where a rank
+    refuses a form of the operator, the case runs again without that form.
     """
 
     run: Runner
@@ -125,21 +124,12 @@ class CaseRunner:
             return known
         if self.record is not None:
             self.record(payload, done, stage)
-        return without_refused_forms(self.run)(payload, ranks, seed=seed, schedule=schedule)
-
-
-def without_refused_forms(run: Runner) -> Runner:
-    """A runner of cases that, where a rank refuses a form of the operator, runs the case again without that form."""
-
-    def again(payload: Case, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
         while True:
-            result = run(payload, ranks, seed=seed, schedule=schedule)
-            refused = _refused_form(result)
+            run = self.run(payload, ranks, seed=seed, schedule=schedule)
+            refused = _refused_form(run)
             if not refused or refused in payload.forms_left_out:
-                return result
+                return run
             payload = structs.replace(payload, forms_left_out=(*payload.forms_left_out, refused))
-
-    return again
 
 
 def _refused_form(run: Run) -> str:

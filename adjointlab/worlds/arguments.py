@@ -25,7 +25,7 @@ from adjointlab.core import arrays
 from adjointlab.core.arrays.device_buffer import device_buffer
 from adjointlab.datatypes import Derivation
 from adjointlab.typing import Buffer
-from adjointlab.worlds.constants import datatype, datatype_of, is_datatype
+from adjointlab.worlds.constants import datatype, datatype_of, is_bottom, is_datatype
 from adjointlab.worlds.scattered import scattered
 
 __all__ = ["REFUSALS", "Blocks", "Elements", "Flat", "blocks", "elements", "typed_blocks", "unpack_typed"]
@@ -375,7 +375,7 @@ def _flat_tensor(torch: ModuleType, tensor: Any) -> tuple[Flat, MPI.Datatype]:
 
 
 def _as_numpy(buffer: Any) -> Flat:
-    if (type(buffer).__module__, type(buffer).__name__) == ("mpi4py.MPI", "BottomType"):
+    if is_bottom(buffer):
         raise NotImplementedError(
             "MPI.BOTTOM: simulated ranks know no absolute addresses; give the array that they are in, and a datatype with displacements "
             "from where it begins, or run this under mpiexec"

@@ -27,6 +27,7 @@ __all__ = [
     "datatype",
     "datatype_of",
     "fill_status",
+    "is_bottom",
     "is_datatype",
     "is_in_place",
     "is_undefined",
@@ -97,6 +98,12 @@ def is_in_place(value: object) -> bool:
         return True
     mpi = _mpi4py()
     return mpi is not None and value is mpi.IN_PLACE
+
+
+def is_bottom(value: object) -> bool:
+    """Return True if `value` is mpi4py's BOTTOM: a datatype beside it names absolute addresses."""
+    mpi = _mpi4py()
+    return mpi is not None and value is mpi.BOTTOM
 
 
 def is_datatype(value: object) -> bool:
