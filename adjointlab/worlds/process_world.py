@@ -25,7 +25,7 @@ from adjointlab.worlds.pickling import PackedException, pack_outcome, unpack_out
 from adjointlab.worlds.polling import Channel
 from adjointlab.worlds.process import Interrupts, interrupt_by, signal_of
 from adjointlab.worlds.process_group import process_groups_of
-from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
+from adjointlab.worlds.randomness import RandomStreams, global_streams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.shared_functions import BEFORE, DURING, FunctionsReplaced, refuse_replaced
 from adjointlab.worlds.watchdog import TIMES_IN_ALL, Elapsed, Overdue, RaisingWatchdog, Watchdog, Watched
@@ -118,7 +118,7 @@ class ProcessWorld(ABC):
         self.ranks = control.size
         self.is_leader = control.rank == _LEADER
         self._channel, self._rank = control, control.rank
-        self._streams = GlobalStreams()
+        self._streams = global_streams()
         self._lead = 0  # number of the current call of lead
         self._is_leading = False
         self._run = 0  # number of the current run

@@ -13,6 +13,7 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import ModuleType
 from typing import Any, Protocol, TypeAlias
 
@@ -21,7 +22,7 @@ import numpy as np
 from adjointlab.core.splitmix import mixed
 from adjointlab.worlds.rank_settings import settings_of_now
 
-__all__ = ["GlobalStreams", "RandomStreams", "own_streams"]
+__all__ = ["GlobalStreams", "RandomStreams", "global_streams", "own_streams"]
 
 LEGACY: Any = np.random  # its stubs lack set_bit_generator and what get_state returns
 
@@ -164,6 +165,15 @@ class GlobalStreams:
         return streams + settings_of_now()
 
 
+@cache
+def global_streams() -> GlobalStreams:
+    """Return those of this process, which has one of each: a run, and :func:`own_streams` of a rank in it, swap the same states.
+
+    With a generator of NumPy's for each, the rank would go on with the run's when it has waited for another.
+    """
+    return GlobalStreams()
+
+
 class RandomStreams:
     """Streams of the ranks of one run."""
 
@@ -222,7 +232,7 @@ class RandomStreams:
 @contextmanager
 def own_streams(seed: int = 0) -> Iterator[None]:
     """Context with streams of its own, which begin alike in every context of that `seed`; the caller's do not move on in it."""
-    streams = RandomStreams(GlobalStreams(), seed, 1)
+    streams = RandomStreams(global_streams(), seed, 1)
     streams.enter(0)
     try:
         yield

@@ -1,11 +1,14 @@
-"""The caller's global streams, put aside for a run."""
+"""The caller's global streams, put aside for a run, and streams within it."""
 
+import random
 from typing import Any
 
 import numpy as np
 import pytest
 
-from adjointlab.worlds.randomness import NumPyStream
+from adjointlab.worlds.randomness import NumPyStream, own_streams
+from adjointlab.worlds.simulated.world import SimulatedWorld
+from adjointlab.worlds.world import RankContext
 
 LEGACY: Any = np.random
 
@@ -28,3 +31,24 @@ def test_half_of_a_pair_of_normal_numbers_is_the_callers_again(drawn: int) -> No
         np.testing.assert_array_equal(after["state"]["key"], state["state"]["key"])
     finally:
         LEGACY.set_state(before)
+
+
+def _around_a_barrier(context: RankContext, is_met: bool) -> tuple[list[float], list[float]]:
+    with own_streams(5):
+        own = [np.random.rand(), random.random()]
+        if is_met:
+            context.comm.Barrier()
+        own += [np.random.rand(), random.random()]
+    return own, [np.random.rand(), random.random()]
+
+
+@pytest.mark.mpi_skip
+def test_own_streams_and_those_after_them_go_on_when_the_rank_has_waited_for_another() -> None:
+    world = SimulatedWorld(3)
+    without, with_barrier = (
+        [outcome.value for outcome in world.run(_around_a_barrier, is_met, 3, seed=3).outcomes]
+        for is_met in (False, True)
+    )
+    assert with_barrier == without
+    assert len({tuple(own) for own, _ in without}) == 1
+    assert len({tuple(after) for _, after in without}) == 3

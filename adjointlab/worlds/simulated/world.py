@@ -18,7 +18,7 @@ from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.collection_thresholds import thresholds_for, thresholds_for_small_runs
 from adjointlab.worlds.forks import forks_ended
 from adjointlab.worlds.process import RepeatedInterrupt
-from adjointlab.worlds.randomness import GlobalStreams
+from adjointlab.worlds.randomness import global_streams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.shared_functions import BEFORE, DURING, FunctionsReplaced, refuse_replaced
 from adjointlab.worlds.simulated.communicator import Communicator
@@ -60,7 +60,7 @@ class SimulatedWorld:
         self.ranks = ranks
         self.watchdog = watchdog or Watchdog()
         self._pool = WorkerPool()
-        self._streams = GlobalStreams()
+        self._streams = global_streams()
         self._is_together = False
 
     def run(
