@@ -522,6 +522,8 @@ class Prequest(Request):
         """Wait until it is complete, and so inactive; at once if it is."""
         if self:
             self._active.Wait(status)
+        else:
+            _empty(status)
         return True
 
     def wait(self, status: AnyStatus | None = None) -> None:
@@ -530,7 +532,10 @@ class Prequest(Request):
 
     def Test(self, status: AnyStatus | None = None) -> bool:
         """Return True if it is complete, or inactive."""
-        return bool(self._active.Test(status)) if self else True
+        if self:
+            return bool(self._active.Test(status))
+        _empty(status)
+        return True
 
     def test(self, status: AnyStatus | None = None) -> tuple[bool, None]:
         """Return True and None if it is complete, or inactive."""
@@ -538,7 +543,10 @@ class Prequest(Request):
 
     def Get_status(self, status: AnyStatus | None = None) -> bool:
         """Return True if a test would complete it."""
-        return bool(self._active.Get_status(status)) if self else True
+        if self:
+            return bool(self._active.Get_status(status))
+        _empty(status)
+        return True
 
     def Cancel(self) -> None:
         """Withdraw a receive that has no message yet; it has to be completed all the same."""
@@ -585,6 +593,7 @@ def _test_all(name: str, requests: Requests, statuses: Statuses) -> list[Any] | 
 
 def _wait_any(name: str, requests: Requests, status: AnyStatus | None) -> tuple[int, Any]:
     if not any(requests):
+        _empty(status)
         return UNDEFINED, None
     batch = _batch(requests)
     index = batch.choose(name, batch.wait_any(name))
@@ -593,6 +602,7 @@ def _wait_any(name: str, requests: Requests, status: AnyStatus | None) -> tuple[
 
 def _test_any(name: str, requests: Requests, status: AnyStatus | None) -> tuple[int, bool, Any]:
     if not any(requests):
+        _empty(status)
         return UNDEFINED, True, None
     batch = _batch(requests)
     ready = batch.test_any(name)
@@ -607,6 +617,16 @@ def _some(
     batch = _batch(requests)
     ready = batch.wait_any(name) if blocking else batch.test_any(name)
     return ready, [batch.complete(index, _nth(statuses, place)) for place, index in enumerate(ready)]
+
+
+def _empty(status: AnyStatus | None) -> None:
+    """Write into `status`, ours or mpi4py's, that nothing was received."""
+    if status is not None:
+        constants = sys.modules[__name__ if isinstance(status, Status) else "mpi4py.MPI"]
+        status.Set_source(constants.ANY_SOURCE)
+        status.Set_tag(constants.ANY_TAG)
+        status.Set_cancelled(False)
+        status.count = 0
 
 
 def _nth(statuses: Statuses, index: int) -> AnyStatus | None:

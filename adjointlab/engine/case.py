@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from enum import Enum
 from functools import cache
 from importlib import import_module
 from typing import Any, Final, TypeAlias
@@ -230,6 +231,8 @@ def to_data(value: object) -> Data:
 
     Raises `TypeError` for anything that is not data.
     """
+    if isinstance(value, int | float | str | tuple) and (forgotten := _what_is_forgotten(value)):
+        raise TypeError(forgotten)
     match value:
         case None | bool() | int():
             return value
@@ -293,6 +296,19 @@ def from_data(data: Data) -> Any:
         raise ValueError(f"{name!r} needs a torch with torch.distributed: {error}") from None
     except (KeyError, TypeError, AttributeError, UnicodeError) as error:
         raise ValueError(f"{name!r} with {sorted(fields)} is not data of a case: {error}") from None
+
+
+def _what_is_forgotten(value: int | float | str | tuple[object, ...]) -> str | None:
+    """Return what is wrong with a value of a class derived from Python's, which a file would forget, so that replays had another value."""
+    if isinstance(value, Enum):
+        return f"{value!r} is a member of an enumeration; draw its name, and look it up where the operator is made"
+    if isinstance(value, tuple):
+        fields = getattr(value, "_fields", None)
+        return f"{described_type(value)} has named entries; draw a dictionary" if fields else None
+    # NumPy's scalars are Python's numbers and texts, and some are derived from them.
+    if type(value) in (bool, int, float, str) or isinstance(value, np.generic):
+        return None
+    return f"{described_type(value)} is no plain {'text' if isinstance(value, str) else 'number'}, and replays would get one"
 
 
 def _not_finite(value: float) -> str:

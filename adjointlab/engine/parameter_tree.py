@@ -45,13 +45,16 @@ def _with_layout(tensor: Tensor, change: Change) -> Tensor:
 
 
 def own_copy(value: Any) -> Any:
-    """Return `value` with dictionaries and lists of its own; all else is not changed by whoever is given it."""
+    """Return `value` with dictionaries and lists of its own; all else is not changed by whoever is given it.
+
+    Dictionaries and tuples are plain ones, as they come from a file.
+    """
     match value:
         case Mapping():
             return {key: own_copy(entry) for key, entry in value.items()}
         case list():
             return [own_copy(entry) for entry in value]
-        case tuple() if type(value) is tuple:
+        case tuple() if not hasattr(value, "_fields"):  # named tuples are refused as what they are
             return tuple(own_copy(entry) for entry in value)
         case _:
             return value

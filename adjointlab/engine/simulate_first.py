@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from msgspec import structs
 
 from adjointlab.engine.case import Case
-from adjointlab.engine.run_case import Judgement, body, judgement_of
+from adjointlab.engine.run_case import CaseRunner, Judgement, body, judgement_of
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import Watchdog
@@ -42,7 +43,9 @@ class HangSimulator:
         with closing(SimulatedWorld(watchdog=self.watchdog)) as world:
             for offset in range(_SCHEDULES):
                 variant = structs.replace(case, schedule=case.schedule + offset)
-                run = world.run(body(self.subject), variant, variant.ranks, seed=variant.schedule)
+                run = CaseRunner(partial(world.run, body(self.subject)))(
+                    variant, variant.ranks, seed=variant.schedule
+                )
                 judgement = judgement_of(variant, run)
                 if (
                     judgement is not None

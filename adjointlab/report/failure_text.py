@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from adjointlab.check_result import CheckResult
@@ -13,9 +14,10 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.core.space import Space
+from adjointlab.core.space import Space, Tensor
 from adjointlab.core.vectors import SMALL_INTEGERS
 from adjointlab.engine.case import Case
+from adjointlab.engine.parameter_tree import is_cut
 from adjointlab.engine.search import SearchResult
 from adjointlab.quantities import counted
 from adjointlab.report.traceback_text import without_own_frames
@@ -121,28 +123,27 @@ def _parameters(case: Case) -> Iterator[tuple[str, str]]:
 
 def _arguments_beside(case: Case, spaces: Spaces) -> Iterator[tuple[str, str]]:
     """The parameters of a case that the lines of its spaces do not show."""
-    shown = "\n".join(line for space in (spaces.domain, spaces.codomain) for line in _tensors(space))
+    tensors = (*spaces.domain.tensors, *spaces.codomain.tensors)
     for name, value in _parameters(case):
-        given = case.parameters.get(name)
-        if name != "ranks" and not any(form in shown for form in _forms(given)):
+        if name != "ranks" and not _is_shown(case.parameters.get(name), tensors):
             yield name, value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…"
 
 
-def _forms(value: object) -> tuple[str, ...]:
-    """The texts as which a value stands in the lines of spaces; of a space the empty one, for its tensors are shown there or by the module."""
+def _is_shown(value: object, tensors: Sequence[Tensor]) -> bool:
+    """Return whether the lines of `tensors` say `value`. Tuples that need be no shape, such as a kernel's, are never said by them."""
     match value:
         case Space():
-            return ("",)
+            return True  # its tensors are shown there, or by the module
         case Layout():
-            return (f"layout {value}",)
+            return any(tensor.layout == value for tensor in tensors)
         case Partition():
-            return (f"partition {value}",)
+            return any(tensor.layout.partition == value for tensor in tensors)
         case str():
-            return (f"   {value}",)  # an element type
-        case tuple() if all(isinstance(entry, int) for entry in value):
-            shape, cut, grid = (sign.join(map(str, value)) for sign in (", ", "|", "x"))
-            return (f"layout [{shape}]", f"partition {grid} ", *((cut,) if len(value) > 1 else ()))
-    return ()
+            return any(tensor.dtype == value for tensor in tensors)
+        case tuple() | list() if is_cut(value):
+            parts = tuple(pairwise(value))
+            return any(parts in tensor.layout.windows for tensor in tensors)
+    return False
 
 
 def _tensors(space: Space) -> list[str]:

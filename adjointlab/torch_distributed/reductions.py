@@ -95,7 +95,8 @@ class Reduction(NamedTuple):
 
         def finish() -> None:
             if self.divisor > 1:
-                flat.div_(self.divisor, rounding_mode=None if flat.is_floating_point() else "trunc")
+                is_integer = not (flat.is_floating_point() or flat.is_complex())
+                flat.div_(self.divisor, rounding_mode="trunc" if is_integer else None)
             if not is_own_memory:
                 copy_into(tensor, flat)
 

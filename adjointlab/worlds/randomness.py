@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import random
+import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from types import ModuleType
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -81,8 +81,52 @@ def _memory_of(generator: random.Random) -> memoryview | None:
     return memoryview(memory).cast("B") if tuple(memory) == (position, *words) else None
 
 
-CallersGenerator: TypeAlias = tuple[object, int, float]
-"""NumPy's bit generator of the caller, and the half of a pair of normal numbers that is kept beside it."""
+class KeptNormal:
+    """The second of a pair of normal numbers, which NumPy's legacy functions keep beside the generator for their next call.
+
+    A new generator drops it, also one that is the same as before.
+    """
+
+    def __init__(self) -> None:
+        self._memory = _memory_of_kept_normal()
+
+    def read(self) -> object:
+        if self._memory is None:
+            state = LEGACY.get_state(legacy=False)
+            return {name: state[name] for name in ("has_gauss", "gauss")}
+        return self._memory.tobytes()
+
+    def write(self, kept: Any) -> None:
+        if self._memory is None:
+            LEGACY.set_state({**LEGACY.get_state(legacy=False), **kept})
+        else:
+            self._memory[:] = kept
+
+
+def _memory_of_kept_normal() -> memoryview | None:
+    """Return the flag and the number where NumPy keeps them; None if they are not found there (then `get_state` serves).
+
+    They lie in the C structure of a RandomState, which is not documented: `int has_gauss; double gauss`, padded to 16 bytes. The
+    number's place is that of two values in another object of the same type.
+    """
+    if sys.implementation.name != "cpython":
+        return None
+    probe = np.random.RandomState(0)
+    state = probe.get_state(legacy=False)
+    memory = (ctypes.c_char * type(probe).__basicsize__).from_address(id(probe))
+    found = set()
+    for number in (1.2345678e-77, -9.87654321e88):
+        probe.set_state({**state, "has_gauss": 1, "gauss": number})
+        found.add(memory.raw.find(struct.pack("=qd", 1, number)))
+    place = found.pop()
+    if found or place < 0:
+        return None
+    singleton = LEGACY.mtrand._rand
+    return memoryview((ctypes.c_char * 16).from_address(id(singleton) + place)).cast("B")
+
+
+CallersGenerator: TypeAlias = tuple[object, object]
+"""NumPy's bit generator of the caller, and the normal number that is kept beside it."""
 
 
 class NumPyStream:
@@ -90,6 +134,7 @@ class NumPyStream:
 
     def __init__(self) -> None:
         self._ours = np.random.MT19937(0)
+        self._kept = KeptNormal()
         # NumPy documents this address (BitGenerator.ctypes) and what lies there.
         memory = (ctypes.c_uint32 * WORDS).from_address(self._ours.ctypes.state_address)
         self._memory = memoryview(memory).cast("B")
@@ -105,28 +150,23 @@ class NumPyStream:
 
     def enter(self) -> CallersGenerator:
         """Replace the caller's generator by ours; return what :meth:`leave` needs to undo that."""
-        theirs = LEGACY.get_bit_generator()
-        if theirs is self._ours:
-            return theirs, 0, 0.0
-        # The legacy functions keep half of a pair of normal numbers beside the generator.
-        state = LEGACY.get_state(legacy=False)
+        theirs = LEGACY.get_bit_generator(), self._kept.read()
         LEGACY.set_bit_generator(self._ours)
-        return theirs, state["has_gauss"], state["gauss"]
+        return theirs
 
     def leave(self, entered: CallersGenerator) -> None:
         """Give the caller its generator back."""
-        theirs, has_gauss, gauss = entered
-        LEGACY.set_bit_generator(theirs)  # drops the half of a pair
-        if has_gauss:
-            LEGACY.set_state({**LEGACY.get_state(legacy=False), "has_gauss": has_gauss, "gauss": gauss})
+        theirs, kept = entered
+        LEGACY.set_bit_generator(theirs)
+        self._kept.write(kept)
 
-    def save(self) -> bytes:
-        return self._memory.tobytes()
+    def save(self) -> tuple[bytes, object]:
+        return self._memory.tobytes(), self._kept.read()
 
-    def restore(self, state: bytes) -> None:
-        self._memory[:] = state
-        # The words are our generator's already. This is for its side effect: it drops the half of a pair, another rank's.
-        LEGACY.set_bit_generator(self._ours)
+    def restore(self, state: tuple[bytes, object]) -> None:
+        self._memory[:], kept = state
+        LEGACY.set_bit_generator(self._ours)  # the rank before may have set one of its own
+        self._kept.write(kept)
 
     def seed(self, number: int) -> None:
         LEGACY.set_bit_generator(self._ours)
@@ -134,10 +174,10 @@ class NumPyStream:
 
 
 class TorchStream:
-    """torch's default stream on the CPU."""
+    """One of torch's default streams: that of the CPU, or of a device."""
 
-    def __init__(self, torch: ModuleType) -> None:
-        self._generator = torch.default_generator
+    def __init__(self, generator: Any) -> None:
+        self._generator = generator
 
     def save(self) -> object:
         return self._generator.get_state()
@@ -161,7 +201,9 @@ class GlobalStreams:
         torch = sys.modules.get("torch")
         streams: list[Library] = [self.python, self.numpy]
         if torch is not None and hasattr(torch, "default_generator"):
-            streams.append(TorchStream(torch))
+            streams.append(TorchStream(torch.default_generator))
+            if torch.cuda.is_initialized():
+                streams += map(TorchStream, torch.cuda.default_generators)
         return streams + settings_of_now()
 
 

@@ -1,6 +1,6 @@
 """Settings of the process that programs change for a while, swapped with the simulated rank as random streams are.
 
-`warnings.catch_warnings`, `sdpa_kernel` and `loss_parallel` note what they find and put it back. Ranks that share a process enter and leave
+`warnings.catch_warnings`, `sdpa_kernel`, `loss_parallel` and contexts of users' own for torch's default type note what they find and put it back. Ranks that share a process enter and leave
 such contexts in overlapping order: the first one to leave would take the setting from the others, and the last one leave it behind.
 Each class here has the methods of :class:`~adjointlab.worlds.randomness.Library`; a rank begins with what stood before the run.
 """
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["AttentionKernels", "DTensorHandlers", "WarningFilters", "settings_of_now"]
+__all__ = ["DTensorHandlers", "TorchSettings", "WarningFilters", "settings_of_now"]
 
 
 class _Setting:
@@ -49,23 +50,35 @@ class WarningFilters(_Setting):
         _, module.showwarning, module._showwarnmsg_impl = state
 
 
-class AttentionKernels(_Setting):
-    """The kernels of attention that torch may choose, by `sdpa_kernel`."""
+class TorchSettings(_Setting):
+    """What torch computes with: the default type, kernels of attention (`sdpa_kernel`), and whether it is deterministic or looks for anomalies."""
 
     def __init__(self, torch: Any) -> None:
         in_c = torch._C
-        names = ("flash", "mem_efficient", "math", "cudnn")
-        self._ask = [ask for name in names if (ask := getattr(in_c, f"_get_{name}_sdp_enabled", None))]
-        self._set = [put for name in names if (put := getattr(in_c, f"_set_sdp_use_{name}", None))]
+        self._pairs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [
+            (torch.get_default_dtype, torch.set_default_dtype),
+            (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+            (
+                lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+                lambda modes: torch.set_anomaly_enabled(*modes),
+            ),
+        ]
+        for name in ("flash", "mem_efficient", "math", "cudnn"):
+            ask, put = (
+                getattr(in_c, f"_get_{name}_sdp_enabled", None),
+                getattr(in_c, f"_set_sdp_use_{name}", None),
+            )
+            if ask and put:
+                self._pairs.append((ask, put))
         super().__init__()
 
     def save(self) -> object:
-        return [ask() for ask in self._ask]
+        return [ask() for ask, _ in self._pairs]
 
     def restore(self, state: Any) -> None:
         if state != self.save():
-            for put, enabled in zip(self._set, state, strict=True):
-                put(enabled)
+            for (_, put), value in zip(self._pairs, state, strict=True):
+                put(value)
 
 
 class DTensorHandlers(_Setting):
@@ -92,7 +105,7 @@ def settings_of_now() -> list[Any]:
     torch: Any = sys.modules.get("torch")
     settings: list[Any] = [WarningFilters()]
     if torch is not None and hasattr(torch, "default_generator"):
-        settings.append(AttentionKernels(torch))
+        settings.append(TorchSettings(torch))
     api: Any = sys.modules.get("torch.distributed.tensor._api")
     dispatcher = getattr(getattr(api, "DTensor", None), "_op_dispatcher", None)
     if hasattr(dispatcher, "_custom_op_handlers"):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import replace
+from enum import IntEnum, StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -113,6 +114,27 @@ class Shard:
     """Not torch's."""
 
 
+class Mode(StrEnum):
+    PLAIN = "plain"
+
+
+class Order(IntEnum):
+    FIRST = 1
+
+
+class Stencil(NamedTuple):
+    left: int
+    right: int
+
+
+class Word(str):
+    """A text with more to it."""
+
+
+class Count(int):
+    """A number with more to it."""
+
+
 KEYS = "the key {} cannot be stored; keys are strings without lone surrogates that do not start with $"
 TYPES = "use None, bool, int, float, complex, str, lists, dictionaries, the lab's own Partition, Layout, Tensor and Space, and placements of DTensor"
 
@@ -127,6 +149,17 @@ TYPES = "use None, bool, int, float, complex, str, lists, dictionaries, the lab'
         (Shard(), f"a Shard is no data for a case; {TYPES}"),
         ((b"",), f"a bytes is no data for a case; {TYPES}"),
         (np.zeros(2), f"an ndarray is no data for a case; {TYPES}"),
+        (
+            [Mode.PLAIN],
+            "<Mode.PLAIN: 'plain'> is a member of an enumeration; draw its name, and look it up where the operator is made",
+        ),
+        (
+            Order.FIRST,
+            "<Order.FIRST: 1> is a member of an enumeration; draw its name, and look it up where the operator is made",
+        ),
+        (Stencil(1, 2), "a Stencil has named entries; draw a dictionary"),
+        (Word("plain"), "a Word is no plain text, and replays would get one"),
+        (Count(2), "a Count is no plain number, and replays would get one"),
     ],
 )
 def test_what_cannot_be_written_is_refused(value: Any, told: str) -> None:

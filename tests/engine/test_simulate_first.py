@@ -45,7 +45,8 @@ def test_a_case_is_run_under_four_schedules_up_to_a_hang_of_the_kind(
 ) -> None:
     ran: list[Any] = []
 
-    def run(body: Any, case: Case, ranks: int, *, seed: int) -> Run:
+    def run(body: Any, case: Case, ranks: int, *, seed: int, schedule: object) -> Run:
+        assert schedule is None
         ran.append((case, ranks, seed))
         return Run((), decisions=str(seed))
 

@@ -15,17 +15,19 @@ from adjointlab.session import run_check
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
 
-def doubled(comm: Any, x: Any, cut: Any, width: int, many: Any) -> Any:
+def doubled(comm: Any, x: Any, **parameters: Any) -> Any:
     return 2 * x
 
 
-def kept(comm: Any, y: Any, cut: Any, width: int, many: Any) -> Any:
+def kept(comm: Any, y: Any, **parameters: Any) -> Any:
     return np.array(y)
 
 
 def cases(draw: Any, ranks: int) -> dict[str, Any]:
     space = al.Space(al.Layout.cut((ranks,), al.Partition((ranks,)), [tuple(range(ranks + 1))]))
     more = {"cut": tuple(range(ranks + 1)), "width": 2, "many": tuple(range(1000))}
+    # Parts of what the lines of the spaces say.
+    more |= {"side": "l", "kernel": (ranks,), "stride": (1, 2)}
     return dict(domain=space, codomain=space) | more
 
 
@@ -34,6 +36,13 @@ def test_arguments_that_no_layout_shows_are_printed(tmp_path: Path) -> None:
     result = run_check(SimulatedWorld(ranks=2), found, "adjoint", Budget(3, seed=1), tmp_path)
     lines = failure_text(result).splitlines()
     assert "adjoint is not the transpose" in lines[0]
-    assert [line.split() for line in lines if line.startswith(("  width", "  layout"))] == [["width", "2"]]
+    shown = dict(line.split(maxsplit=1) for line in lines if line.startswith("  "))
+    assert {name: shown[name] for name in ("width", "side", "kernel", "stride")} == {
+        "width": "2",
+        "side": "l",
+        "kernel": "(1,)",
+        "stride": "(1, 2)",
+    }
+    assert "layout" not in shown
     assert not any(line.startswith("  cut") for line in lines)
     assert any(line.startswith("  many") and line.endswith("…") and len(line) < 130 for line in lines)

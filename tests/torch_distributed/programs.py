@@ -73,13 +73,14 @@ def summed(tensors: Tensors) -> torch.Tensor:
 
 
 def averaged(tensors: Tensors) -> torch.Tensor:
-    total = torch.stack(tensors).double().sum(0) / len(tensors)
+    stacked = torch.stack(tensors)
+    total = (stacked if stacked.is_complex() else stacked.double()).sum(0) / len(tensors)
     return total.to(tensors[0].dtype)
 
 
 REDUCTIONS: dict[str, tuple[Any, Callable[[Tensors], torch.Tensor], tuple[torch.dtype, ...]]] = {
     "SUM": (dist.ReduceOp.SUM, summed, ALL),
-    "AVG": (dist.ReduceOp.AVG, averaged, REAL),
+    "AVG": (dist.ReduceOp.AVG, averaged, (*REAL, *COMPLEX)),
     "PRODUCT": (dist.ReduceOp.PRODUCT, folded(torch.mul), (*REAL, torch.bool)),
     "MIN": (dist.ReduceOp.MIN, folded(torch.minimum), (*REAL, torch.bool)),
     "MAX": (dist.ReduceOp.MAX, folded(torch.maximum), (*REAL, torch.bool)),

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adjointlab.worlds import randomness
 from adjointlab.worlds.randomness import NumPyStream, own_streams
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import RankContext
@@ -13,8 +14,13 @@ from adjointlab.worlds.world import RankContext
 LEGACY: Any = np.random
 
 
+@pytest.mark.parametrize("is_found", [True, False])
 @pytest.mark.parametrize("drawn", [1, 2])
-def test_half_of_a_pair_of_normal_numbers_is_the_callers_again(drawn: int) -> None:
+def test_half_of_a_pair_of_normal_numbers_is_the_callers_again(
+    drawn: int, is_found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_found:
+        monkeypatch.setattr(randomness, "_memory_of_kept_normal", lambda: None)
     before = LEGACY.get_state()
     stream = NumPyStream()
     try:
@@ -33,13 +39,19 @@ def test_half_of_a_pair_of_normal_numbers_is_the_callers_again(drawn: int) -> No
         LEGACY.set_state(before)
 
 
+def _three() -> list[float]:
+    """Three normal numbers of NumPy, which keeps a fourth, and of `random`, which does too."""
+    return [draw() for draw in (np.random.randn, lambda: random.gauss(0, 1)) for _ in range(3)]
+
+
 def _around_a_barrier(context: RankContext, is_met: bool) -> tuple[list[float], list[float]]:
+    before = _three()
     with own_streams(5):
-        own = [np.random.rand(), random.random()]
+        own = _three()
         if is_met:
             context.comm.Barrier()
-        own += [np.random.rand(), random.random()]
-    return own, [np.random.rand(), random.random()]
+        own += _three()
+    return own, before + _three()
 
 
 @pytest.mark.mpi_skip

@@ -58,6 +58,38 @@ def test_filters_of_warnings_are_those_of_the_rank(world: SimulatedWorld, seed: 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("ask", "put", "other"),
+    [
+        (torch.get_default_dtype, torch.set_default_dtype, torch.float64),
+        (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, 1),
+        (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly, True),
+    ],
+    ids=["default type", "determinism", "anomalies"],
+)
+def test_a_setting_of_torch_that_a_rank_puts_back_is_that_of_the_rank(
+    world: SimulatedWorld, seed: int, ask: Any, put: Any, other: Any
+) -> None:
+    def program(context: RankContext, _: object) -> list[Any]:
+        found = ask()
+        passed_on(context.comm)
+        if context.rank:
+            put(other)
+        passed_on(context.comm)
+        seen = [found, ask()]
+        put(found)
+        passed_on(context.comm)
+        return [*seen, ask()]
+
+    before = ask()
+    assert before != other
+    assert values(world, program, seed) == tuple(
+        [before, other if rank else before, before] for rank in range(3)
+    )
+    assert ask() == before
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_kernels_of_attention_are_those_of_the_rank(world: SimulatedWorld, seed: int) -> None:
     def enabled() -> tuple[bool, bool]:
         return torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.mem_efficient_sdp_enabled()

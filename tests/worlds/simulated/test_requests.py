@@ -182,3 +182,28 @@ def test_a_test_of_a_ready_request_fails_once_at_most_and_never_for_a_message_fr
     failures = {answers.count(False) for _, answers in found}
     most = 1 if test == "Testall" else count
     assert {0, 1} <= failures <= set(range(most + 1))
+
+
+@pytest.mark.parametrize(
+    "complete",
+    [
+        lambda request, status: request.Wait(status),
+        lambda request, status: request.Test(status),
+        lambda request, status: request.Get_status(status),
+        lambda request, status: MPI.Request.Waitany([request], status) == MPI.UNDEFINED,
+        lambda request, status: MPI.Request.Testany([request], status) == (MPI.UNDEFINED, True),
+    ],
+)
+def test_the_status_of_an_inactive_request_tells_of_no_message(
+    complete: Callable[[Any, MPI.Status], Any],
+) -> None:
+    def body(comm: Any) -> tuple[Any, ...]:
+        request, status = comm.Recv_init(np.zeros(1), 0), MPI.Status()
+        request.Start()
+        comm.Send(np.ones(1), 0, 7)
+        request.Wait(status)
+        before = told(status)
+        assert complete(request, status)
+        return before, told(status)
+
+    assert run(body).values == (((0, 7, 8, False), NOBODYS),)
