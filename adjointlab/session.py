@@ -91,9 +91,7 @@ def run_check(
     job_log, check_id = supervised(), check_id_of(found.subject.location, check)
     seed = budget.seed
     if (refusal := unsupported(world, found.subject, budget.device)) is not None:
-        return CheckResult(
-            found, SearchResult(found.subject.name, check, world.name, refusal, seed=seed or 0)
-        )
+        return CheckResult(found, _without_case(world, found.subject, check, seed or 0, refusal))
     if seed is None:
         seed = world.share(secrets.randbits(32) if job_log is None else job_log.seed_of(check_id))
     budget = replace(budget, seed=seed, cases=check_named(check).cases_of(budget.cases, found.subject))
@@ -123,8 +121,7 @@ def _logged(job_log: JobLog, world: World, found: Found, check: str, seed: int) 
     if done is not None:
         return CheckResult(found, done.result, done.written, done.unwritten)
     if (death := job_log.death_without_case(check_id)) is not None:
-        result = SearchResult(found.subject.name, check, world.name, death.verdict(), seed=seed)
-        return CheckResult(found, result)
+        return CheckResult(found, _without_case(world, found.subject, check, seed, death.verdict()))
     return None
 
 
@@ -194,7 +191,7 @@ def _unseen_failures(world: World, found: Found, check: str, budget: Budget, fol
 def replay(world: World, subject: Subject, case: Case) -> SearchResult:
     """Collective: run one case again and judge it."""
     if (refusal := unsupported(world, subject)) is not None:
-        return SearchResult(subject.name, case.check, world.name, refusal, seed=case.setting.seed)
+        return _without_case(world, subject, case.check, case.setting.seed, refusal)
 
     def conduct(run: Runner) -> SearchResult:
         return _replayed(world, CaseRunner(run), subject, case)
@@ -336,6 +333,11 @@ def lost(world: World, found: Found, check: str, budget: Budget, folder: Path, e
     return replace(own, replayed=own.written.json) if is_replay and own.written else own
 
 
+def _without_case(world: World, subject: Subject, check: str, seed: int, verdict: Verdict) -> SearchResult:
+    """The result of a check that no case was judged in."""
+    return SearchResult(subject.name, check, world.name, verdict, seed=seed)
+
+
 def _store(world: World, result: SearchResult, found: Found, folder: Path) -> tuple[Written | None, str]:
     entry: tuple[Written | None, str] = None, ""
     if world.is_leader:
@@ -379,16 +381,18 @@ def _replayed(world: World, run: Runner, subject: Subject, case: Case) -> Search
 def _failed_search(
     world: World, subject: Subject, check: str, seed: int, error: BaseException, when: str = ""
 ) -> SearchResult:
+    return _without_case(world, subject, check, seed, _verdict_on(error, subject, when))
+
+
+def _verdict_on(error: BaseException, subject: Subject, when: str) -> Verdict:
+    """The verdict on a search that an error of the subject's code has ended, `when` it did something else than draw cases."""
     if isinstance(error, Overdue):
         text = "".join(traceback.format_exception(error)).rstrip()
-        verdict = unjudged(f"{DRAWING} {message_of(error)}", ("traceback", text), kind=NO_RETURN)
-        return SearchResult(subject.name, check, world.name, verdict, seed=seed)
+        return unjudged(f"{DRAWING} {message_of(error)}", ("traceback", text), kind=NO_RETURN)
     # Its message says it all; whoever prints it names the subject.
     if (told := message_of(error) if isinstance(error, SubjectError) else refusal(error)) is not None:
-        verdict = unjudged(told.removeprefix(f"{subject.name}: "), kind=MISDECLARED)
-        return SearchResult(subject.name, check, world.name, verdict, seed=seed)
-    kind, text = f"raised {type(error).__name__}", formatted(error)
+        return unjudged(told.removeprefix(f"{subject.name}: "), kind=MISDECLARED)
+    kind = f"raised {type(error).__name__}"
     sentence = f"{kind}: {in_brief(message_of(error))}"
     headline = f"{sentence}, {when}" if when else f"drawing its cases {sentence}"
-    verdict = unjudged(headline, ("traceback", text), kind=kind)
-    return SearchResult(subject.name, check, world.name, verdict, seed=seed)
+    return unjudged(headline, ("traceback", formatted(error)), kind=kind)

@@ -224,8 +224,8 @@ class Search:
         self._seed = secrets.randbits(32) if budget.seed is None else budget.seed
         self._simulator = HangSimulator(subject, world.watchdog) if world.can_revoke else None
         self._is_simulated = False  # judge cases in simulation: there the first failure was reproduced
-        self._known_to_pass = 0  # the first so many cases of a repeated search, which are not run again
-        self._inapplicable: set[int] = set()  # the numbers of those that the check does not apply to
+        # Of the cases before the first failure, in their order, whether the check applied. A repeated search does not run them again.
+        self._was_judged: list[bool] = []
         self._seconds_left = budget.shrinking
         self._deadline = float("inf")
         self._first: Verdict | None = None  # of the failure that is being shrunk
@@ -239,7 +239,7 @@ class Search:
         self._drawn_on: Counter[int] = Counter()  # numbers of ranks
         self._drawn_judged = 0
         self._drawn_until = time.monotonic() + budget.seconds
-        self._needs_several_ranks = max(subject.ranks_up_to(self._ranks)) > 1
+        self._needs_several_ranks = max(subject.ranks_up_to(self._ranks), default=1) > 1
         self._last_run = Run(())
         self._first_failing: tuple[Case, Run, Spaces | None] | None = None
 
@@ -254,40 +254,36 @@ class Search:
             if verdict is None:
                 self._repeat_without_simulation()
                 failure = self._smallest_failure()
-        found = self._counts.judged + isinstance(failure, _Failing)
-        result = SearchResult(
-            self._subject.name,
-            self._check,
-            self._world.name,
-            coherent(),
-            found,
-            self._seed,
-            counts=self._counts,
-        )
-        if isinstance(failure, Verdict):
-            result = replace(result, verdict=failure)
-        elif failure is not None:
-            if self._first_failing is not None:
-                # The row of a failure says on how many ranks it was found.
-                self._counts.judge(*self._first_failing)
+        result = self._result(failure if isinstance(failure, Verdict) else coherent())
+        if isinstance(failure, _Failing):
             self.stage = Stage.CONFIRMING
             case = self._with_fewer_schedules(failure)
             verdict = verdict or self._confirmed(case, failure.verdict)
-            result = replace(
-                result,
-                verdict=verdict,
-                case=case,
-                spaces=failure.spaces,
-                drawn_ranks=self._drawn_ranks,
-                is_smallest=self._is_smallest and verdict.kind != NONDETERMINISTIC,
-            )
+            is_smallest = self._is_smallest and verdict.kind != NONDETERMINISTIC
+            result = replace(self._failed(verdict, case, failure.spaces), is_smallest=is_smallest)
+            if self._first_failing is not None:
+                # The row of a failure says on how many ranks it was found.
+                self._counts.judge(*self._first_failing)
         seconds = time.monotonic() - started
-        return replace(result, seconds=seconds, figures=self._figures, exact=self._exact)
+        return replace(result, seconds=seconds, figures=self._figures, exact=self._exact, counts=self._counts)
+
+    def _result(self, verdict: Verdict) -> SearchResult:
+        return SearchResult(
+            self._subject.name, self._check, self._world.name, verdict, self._counts.judged, self._seed
+        )
+
+    def _failed(self, verdict: Verdict, case: Case, spaces: Spaces | None) -> SearchResult:
+        tried, drawn_ranks = self._counts.judged + 1, self._drawn_ranks
+        return replace(self._result(verdict), tried=tried, case=case, spaces=spaces, drawn_ranks=drawn_ranks)
 
     # Drawing and shrinking
 
     def _smallest_failure(self) -> _Failing | Verdict | None:
         """Search with Hypothesis: return the smallest failing case, `None` if none fails, a verdict if too few could be judged."""
+        if not self._subject.ranks_up_to(self._ranks):
+            return unjudged(
+                f"it is declared for {min(self._subject.ranks)} ranks and more, and there are {self._ranks}"
+            )
         failure = self._drawn_failure()
         if failure is None and self._needs_several_ranks and not self._counts.on_several_ranks:
             # A few cases need not have several ranks among them; and where a check rejects each that has, it is to say so.
@@ -421,17 +417,7 @@ class Search:
     def _unconfirmed(self, case: Case, judgement: Judgement) -> SearchResult:
         """The result of a search that is interrupted now."""
         lines = (*judgement.verdict.lines, ("interrupted", "before it was made smaller and seen again"))
-        return SearchResult(
-            self._subject.name,
-            self._check,
-            self._world.name,
-            replace(judgement.verdict, lines=lines),
-            self._counts.judged + 1,
-            self._seed,
-            case=case,
-            spaces=judgement.spaces,
-            drawn_ranks=self._drawn_ranks,
-        )
+        return self._failed(replace(judgement.verdict, lines=lines), case, judgement.spaces)
 
     def _judge(self, case: Case) -> Judgement | None:
         """Judge a case that Hypothesis has drawn; `None` where the check does not apply to it."""
@@ -452,8 +438,8 @@ class Search:
     def _judge_next(self, case: Case) -> Judgement | None:
         self.tried += 1
         self._drawn_on[case.ranks] += 1
-        if self.tried <= self._known_to_pass:
-            is_judged = self.tried not in self._inapplicable
+        if self.tried <= len(self._was_judged):
+            is_judged = self._was_judged[self.tried - 1]
             self._drawn_judged += is_judged
             return Judgement(coherent(), None) if is_judged else None
         self._tick(self.tried)
@@ -466,9 +452,10 @@ class Search:
         if judgement is not None and judgement.verdict.is_coherent and _is_empty(judgement.spaces):
             judgement, reason = None, "no tensor of the case has an element"
         if judgement is None:
-            self._inapplicable.add(self.tried)
+            self._was_judged.append(False)
             self._counts.reject(reason or "what was observed tells nothing")
         elif judgement.verdict.is_coherent:
+            self._was_judged.append(True)
             self._counts.judge(case, self._last_run, judgement.spaces)
             self._drawn_judged += 1
             # Not of cases that were not judged: without elements, nothing could be wrong.
@@ -496,7 +483,7 @@ class Search:
         self._seconds_left = max(0.0, self._deadline - time.monotonic())
         self._deadline = float("inf")
         self._simulator, self._is_simulated = None, False
-        self._known_to_pass, self.tried = self.tried - 1, 0
+        self.tried = 0
         self._drawn_on.clear()
         self._drawn_judged = 0
         self._first, self._judgements = None, {}

@@ -146,9 +146,9 @@ class Subject:
         return _parameters(self, ranks)
 
     def ranks_up_to(self, most: int) -> tuple[int, ...]:
-        """The numbers of ranks to draw where there are at most `most`, in order; if all that it asks for are larger, `most` itself."""
+        """The numbers of ranks to draw where there are at most `most`, in order: none, if all that it asks for are larger."""
         if self.ranks:
-            return tuple(sorted(count for count in self.ranks if count <= most)) or (most,)
+            return tuple(sorted(count for count in self.ranks if count <= most))
         powers = (2**power for power in range(most.bit_length()))
         # The end of the range is a power of two, or `most`.
         return tuple(sorted({*range(1, min(most, _EVERY_NUMBER)), *powers, most}))

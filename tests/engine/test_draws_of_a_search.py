@@ -10,7 +10,7 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.context import InputSetting
-from adjointlab.checks.verdict import Verdict, unjudged
+from adjointlab.checks.verdict import Status, Verdict, unjudged
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import Judgement, Stage
 from adjointlab.engine.search import Budget, Search, _Failing
@@ -79,6 +79,18 @@ def test_no_more_cases_are_planned_than_were_asked_for(monkeypatch: pytest.Monke
     calls = planned(search, monkeypatch)
     search._drawn_failure()
     assert calls == [(75, 1, 3, ""), (25, 2, 2, " on 2")]
+
+
+def test_a_subject_of_more_ranks_than_there_are_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_many = al.subject(RingShift, ranks=(5, 4))(lambda draw, ranks: {})
+    search = search_of(subject=of_many)
+    calls = planned(search, monkeypatch)
+    result = search.conduct()
+    assert (result.status, result.verdict.headline, calls) == (
+        Status.UNJUDGED,
+        "it is declared for 4 ranks and more, and there are 3",
+        [],
+    )
 
 
 @pytest.mark.parametrize("answers", [(FAILING,), (None, FAILING), (None, None, None, FAILING)])

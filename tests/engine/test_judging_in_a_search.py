@@ -147,7 +147,8 @@ def test_coherent_cases_are_counted_with_their_figures_and_others_with_the_reaso
     assert given == [exact, RIGHT, None, None, WRONG]
     told = {"what was observed tells nothing": 1, "no tensor of the case has an element": 1}
     assert search._counts == CaseCounts(100, judged=2, on_several_ranks=1, rejected=told)
-    assert (search._inapplicable, search._exact, search._figures) == ({3, 4}, 1, {Figure.GAIN: 2.0})
+    assert search._was_judged == [True, True, False, False]
+    assert (search._exact, search._figures) == (1, {Figure.GAIN: 2.0})
 
 
 def test_a_case_that_nothing_can_be_said_of_is_counted_by_what_the_check_says(
@@ -270,7 +271,7 @@ def test_a_repeated_search_passes_over_the_cases_before_the_failure(
     search.stage, search._is_simulated, search._first = Stage.CONFIRMING, True, HANGS.verdict
     search._judgements, search._deadline = {b"": None}, clock.now + 12
     search._repeat_without_simulation()
-    assert (search.stage, search.tried, search._known_to_pass) == (Stage.DRAWING, 0, 3)
+    assert (search.stage, search.tried, search._was_judged) == (Stage.DRAWING, 0, [True, False, True])
     assert (search._seconds_left, search._deadline) == (12, math.inf)
     assert (search._simulator, search._is_simulated, search._first) == (None, False, None)
     assert (search._judgements, search._drawn_on) == ({}, {})
