@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from adjointlab.pictures.layouts import grid_of_tensor
 from adjointlab.pictures.model import Mark, Role
 from adjointlab.typing import NumpyArray
 
-__all__ = ["SPECIFICATION", "compared", "locate", "place_of"]
+__all__ = ["SPECIFICATION", "Bases", "compared", "locate", "place_of"]
 
 _WINDOW: Final = 12
 """Most rows and columns of a matrix that are kept."""
@@ -31,18 +31,21 @@ _RANKS: Final = 8
 """Most ranks in the picture of a tensor."""
 
 
+Bases: TypeAlias = tuple[tuple[Space, Sequence[int]], tuple[Space, Sequence[int]]]
+"""The space and the numbers of the basis vectors of a matrix's columns, and of its rows."""
+
+
 def compared(
     names: tuple[str, str],
     matrices: tuple[NumpyArray, NumpyArray],
     wrong: NumpyArray,
-    bases: tuple[tuple[Space, Sequence[int]], tuple[Space, Sequence[int]]],
+    bases: Bases,
     *,
     of_adjoint: bool = False,
 ) -> ComparedMatrices:
     """Two matrices of shape (row, column), called `names`, which differ where `wrong` is true; it is true somewhere.
 
-    `bases` are the space and the numbers of the basis vectors of the columns, and of the rows. Columns are of the domain and rows
-    of the codomain's dual; `of_adjoint` says that it is the other way round.
+    Columns are of the domain and rows of the codomain's dual; `of_adjoint` says that it is the other way round.
     """
     (source, column_vectors), (target, row_vectors) = bases
     column, row = (int(index) for index in np.argwhere(wrong.T)[0])
@@ -75,7 +78,7 @@ def compared(
 def _hint(
     names: tuple[str, str],
     matrices: tuple[NumpyArray, NumpyArray],
-    bases: tuple[tuple[Space, Sequence[int]], tuple[Space, Sequence[int]]],
+    bases: Bases,
 ) -> Hint | None:
     first, second = matrices
     if max(first.shape) > _RANKED:

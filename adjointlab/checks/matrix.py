@@ -19,7 +19,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from adjointlab.checks.check import AnyCheck, BothDirections, Check, ObservationT, Spaces
-from adjointlab.checks.compared import SPECIFICATION, compared, locate
+from adjointlab.checks.compared import SPECIFICATION, Bases, compared, locate
 from adjointlab.checks.context import (
     ROUNDING_FACTORS,
     ROUNDING_MARGIN,
@@ -445,44 +445,35 @@ def find_witness(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Witn
         )
         allowed = _tolerance(observations) * largest
     wrong = ~(np.abs(forward - adjoint) <= allowed)
-    return first_witness(
-        wrong, forward, adjoint, spaces.domain, spaces.codomain.dual, first.columns, first.rows
-    )
+    bases = (spaces.domain, first.columns), (spaces.codomain.dual, first.rows)
+    return first_witness((forward, adjoint), wrong, bases)
 
 
 def first_witness(
+    matrices: tuple[NumpyArray, NumpyArray],
     wrong: NumpyArray,
-    forward: NumpyArray,
-    adjoint: NumpyArray,
-    source: Space,
-    target: Space,
-    columns: Sequence[int],
-    rows: Sequence[int],
+    bases: Bases,
     names: tuple[str, str] = ("forward", "adjoint, transposed"),
     *,
     of_adjoint: bool = False,
 ) -> Witness | None:
-    """Return the first entry that is `wrong`, by column; `columns` and `rows` are the basis vectors of the matrices.
+    """Return the first entry, by column, in which the `matrices` differ where `wrong` is true; None where it is nowhere.
 
-    `names` are those of the two matrices in a picture; they are `of_adjoint` if `source` is the codomain's dual.
+    The arguments are those of :func:`~adjointlab.checks.compared.compared`.
     """
     if not wrong.any():
         return None
+    (source, columns), (target, rows) = bases
     column, row = (int(index) for index in np.argwhere(wrong.T)[0])
+    one, other = matrices
     return Witness(
         columns[column],
         rows[row],
         locate(source, columns[column]),
         locate(target, rows[row]),
-        complex(forward[row, column]),
-        complex(adjoint[row, column]),
-        compared(
-            names,
-            (forward, adjoint),
-            wrong,
-            ((source, columns), (target, rows)),
-            of_adjoint=of_adjoint,
-        ),
+        complex(one[row, column]),
+        complex(other[row, column]),
+        compared(names, matrices, wrong, bases, of_adjoint=of_adjoint),
     )
 
 

@@ -243,9 +243,8 @@ def _differing(
     if equal.all():
         return None
     rows, columns = (range(side) for side in actual.shape)
-    return first_witness(
-        ~equal, actual, expected, source, target, columns, rows, names, of_adjoint=of_adjoint
-    )
+    bases = (source, columns), (target, rows)
+    return first_witness((actual, expected), ~equal, bases, names, of_adjoint=of_adjoint)
 
 
 PROOF = ProofCheck()

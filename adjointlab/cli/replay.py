@@ -103,11 +103,11 @@ def replayed(
     with opened_world(prepare, ranks, strict=strict, watchdog=watchdog) as (world, (stored, found)):
         needed = stored.case.ranks
         if needed > world.ranks:
-            start = f"mpiexec -n {needed} adjointlab"
-            if world.name == WorldName.TORCH:
-                start = f"torchrun --nproc-per-node {needed} -m adjointlab"
+            by = WorldName.TORCH if world.name == WorldName.TORCH else WorldName.MPI
+            launcher, *options = by.launcher(needed)
             raise UsageError(
-                f"{file}: the case needs {needed} ranks; run {start} replay, or without {start.split()[0]} --ranks {needed}"
+                f"{file}: the case needs {needed} ranks; run {' '.join([launcher, *options])} adjointlab replay, or without {launcher} "
+                f"--ranks {needed}"
             )
         result = session.replay(world, found.subject, stored.case)
         here = describe_ranks(world, needed)

@@ -33,6 +33,7 @@ from adjointlab.engine.failed_runs import NO_RETURN
 from adjointlab.engine.interleavings import DEPENDS
 from adjointlab.engine.run_case import NONDETERMINISTIC, Judgement, RankObservation, judgement_of, run_case
 from adjointlab.engine.subject import Subject
+from adjointlab.quantities import ranks_listed
 from adjointlab.worlds.world import FindingKind, Run, Runner
 
 __all__ = ["SECONDS", "with_hints_of_retries"]
@@ -229,7 +230,7 @@ class _Retries:
         ranks = sorted({rank for each in found for rank in each})
         return Hint(
             FaultKind.OWN_PART,
-            f"of the own part alone: on {_named(ranks)} it stays as it is when the other ranks hold other values, and should not",
+            f"of the own part alone: on {ranks_listed(ranks)} it stays as it is when the other ranks hold other values, and should not",
         )
 
     # Running
@@ -252,7 +253,3 @@ def _with_other_keys(case: Case) -> Iterator[Case]:
     for number in range(_KEYS):
         setting = replace(case.setting, seed=case.setting.seed + (number + 1) * SEED_PERIOD)
         yield structs.replace(case, setting=setting)
-
-
-def _named(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

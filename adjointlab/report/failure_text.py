@@ -72,11 +72,8 @@ def replay_command(check_result: CheckResult) -> str:
     words = ["adjointlab", "replay", str(relative(check_result.written.json))]
     if not check_result.found.is_installed:
         words += ["--subject", check_result.found.reference]
-    if result.world == WorldName.MPI and result.case is not None:
-        words = ["mpiexec", "-n", str(result.case.ranks), *words]
-    elif result.world == WorldName.TORCH and result.case is not None:
-        words = ["torchrun", "--nproc-per-node", str(result.case.ranks), "-m", *words]
-    return shlex.join(words)
+    assert result.case is not None
+    return shlex.join([*WorldName(result.world).launcher(result.case.ranks), *words])
 
 
 def _history(check_result: CheckResult) -> str:

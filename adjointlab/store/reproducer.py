@@ -79,9 +79,7 @@ def write(result: SearchResult, subject: Subject, folder: Path) -> Written:
     case = result.case
     if case is None:
         raise ValueError(f"result: {result.subject} {result.check} has no failing case to store")
-    path = _path_of(folder, case, subject.location)
-    data = _encoded(case, subject.location, result.world, result.verdict)
-    in_folder(path, lambda: write_atomically(path, data))
+    path = write_case(case, subject.location, result.world, result.verdict, folder)
     try:
         text = script(case, result, subject, path.name)
     except Exception:  # it looks at the user's modules and folders; the case replays without it

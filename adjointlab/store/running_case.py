@@ -120,14 +120,10 @@ class Running(Progress, frozen=True, forbid_unknown_fields=True, tag_field="sche
 
     def replay_command(self, path: Path) -> str:
         """The command that runs its case again, which is stored at `path`; it names the subject, installed or not."""
-        ranks = "1" if self.case is None else str(self.case.ranks)
-        start = {
-            WorldName.MPI: ["mpiexec", "-n", ranks],
-            WorldName.TORCH: ["torchrun", "--nproc-per-node", ranks, "-m"],
-        }
+        start = self.world.launcher(1 if self.case is None else self.case.ranks)
         with suppress(OSError, ValueError):  # it lies elsewhere, or this folder is gone
             path = path.relative_to(Path.cwd())
-        words = [*start.get(self.world, []), "adjointlab", "replay", str(path), "--subject", self.reference]
+        words = [*start, "adjointlab", "replay", str(path), "--subject", self.reference]
         return printable(shlex.join(words))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import index
@@ -197,25 +197,16 @@ class Blocked:
     @property
     def is_lab(self) -> bool:
         """Return True if the lab itself calls there: its calls begin when those of user code have ended."""
-        return _is_own(self.where)
+        return is_lab(self.where.rpartition(":")[0])
 
     def __str__(self) -> str:
         if self.is_lab:
-            return f"had {self.came_back}, waiting for {_ranks(self.waits_for)}"
-        return f"blocked in {self.call} at {self.where}, waiting for {_ranks(self.waits_for)}"
+            return f"had {self.came_back}, waiting for {self._whom}"
+        return f"blocked in {self.call} at {self.where}, waiting for {self._whom}"
 
-
-def _is_own(where: str) -> bool:
-    """Return True if the lab itself calls there: its calls begin when those of user code have ended."""
-    return is_lab(where.rpartition(":")[0])
-
-
-def _ranks(ranks: tuple[int, ...]) -> str:
-    return f"rank {', '.join(map(str, ranks))}" if ranks else "nobody in particular"
-
-
-def _named(ranks: Iterable[int]) -> str:
-    return ranks_listed(sorted(set(ranks)))
+    @property
+    def _whom(self) -> str:
+        return ranks_listed(self.waits_for) if self.waits_for else "nobody in particular"
 
 
 @dataclass(frozen=True)
@@ -228,9 +219,10 @@ class PeerFailed:
     came_back: str = field(default=came_back(None), compare=False)
 
     def __str__(self) -> str:
-        if _is_own(self.where):
-            return f"had {self.came_back} when {_named(self.peers)} failed"
-        return f"left {self.call} at {self.where} because {_named(self.peers)} failed"
+        peers = ranks_listed(sorted(set(self.peers)))
+        if is_lab(self.where.rpartition(":")[0]):
+            return f"had {self.came_back} when {peers} failed"
+        return f"left {self.call} at {self.where} because {peers} failed"
 
 
 @dataclass(frozen=True)
@@ -324,7 +316,7 @@ class Run:
         ranks_with: dict[str, list[int]] = {}
         for rank, outcome in enumerate(self.outcomes):
             ranks_with.setdefault(str(outcome), []).append(rank)
-        lines = [f"{_ranks(tuple(ranks))}: {text}" for text, ranks in ranks_with.items()]
+        lines = [f"{ranks_listed(ranks)}: {text}" for text, ranks in ranks_with.items()]
         lines += [f"{finding.kind}: {finding.text}" for finding in self.findings]
         tracebacks = (outcome.traceback for outcome in self.outcomes if isinstance(outcome, Raised))
         return "\n".join([*lines, *(text.rstrip() for text in (next(tracebacks, ""),) if text)])
@@ -360,6 +352,14 @@ class WorldName(StrEnum):
     def ranks_run_under(self) -> str:
         """Name of the system that ranks run under, in the words of a report."""
         return _RANKS_RUN_UNDER[self]
+
+    def launcher(self, ranks: int) -> list[str]:
+        """The words that come before a command of the lab to start it on so many `ranks`; none where they are simulated."""
+        return {
+            WorldName.SIMULATED: [],
+            WorldName.MPI: ["mpiexec", "-n", str(ranks)],
+            WorldName.TORCH: ["torchrun", "--nproc-per-node", str(ranks), "-m"],
+        }[self]
 
 
 _RANKS_RUN_UNDER: Final = {

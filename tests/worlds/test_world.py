@@ -73,4 +73,4 @@ def test_a_run_is_printed_with_the_ranks_of_each_outcome_and_one_traceback():
 
 
 def test_a_run_that_completed_is_printed_in_a_line():
-    assert str(SimulatedWorld().run(lambda *_: 1, ranks=2)) == "rank 0, 1: came back"
+    assert str(SimulatedWorld().run(lambda *_: 1, ranks=2)) == "ranks 0, 1: came back"

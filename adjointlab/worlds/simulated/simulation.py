@@ -200,7 +200,7 @@ class Diagnosis(StuckHandler):
     def on_deadlock(self, blocked: list[Task]) -> None:
         if not self._cancelled_for_a_failure(blocked):
             crossed = self._crossed_collectives(blocked)
-            kind = "deadlock" if crossed is None else "mismatched collective"
+            kind = FindingKind.DEADLOCK if crossed is None else FindingKind.MISMATCHED_COLLECTIVE
             lines = [] if crossed is None else [crossed]
             self._run.findings.append(Finding(kind, "\n".join([*lines, *self._deadlock(blocked)])))
             self._cancel(blocked, _blocked)
