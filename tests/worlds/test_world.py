@@ -66,7 +66,7 @@ def test_a_run_is_printed_with_the_ranks_of_each_outcome_and_one_traceback():
 
     text = str(SimulatedWorld().run(body, ranks=3))
     assert text.count("raised ValueError: no data") == 1
-    assert "rank 1, 2: raised ValueError: no data\n" in text
+    assert "ranks 1, 2: raised ValueError: no data\n" in text
     assert "rank 0: left Barrier() at " in text
     assert text.count("Traceback (most recent call last):\n") == 1
     assert text.endswith("\nValueError: no data")
