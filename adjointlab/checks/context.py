@@ -533,7 +533,11 @@ class CheckContext:
 
     @_computed_once
     def tolerance(self) -> Tolerance:
-        """Largest difference between two computations of one value on :meth:`integers`.
+        """Largest difference between two computations of one value on :meth:`integers`."""
+        return self.tolerance_under(1)
+
+    def tolerance_under(self, headroom: int) -> Tolerance:
+        """The same on integers that have this `headroom`, and that the check's own arithmetic enlarges by as much.
 
         Zero where integers are exact. Else each of the `fan_in` terms of an output may be rounded once, and the sum with it,
         relative to the largest output there can be: with u = 2**-p the unit roundoff, two sums of n terms differ by
@@ -542,7 +546,9 @@ class CheckContext:
         if self.gain.is_exact:
             return EXACT
         relative = (self.gain.fan_in + 4) * 2.0 ** (2 - self.precision)
-        return Tolerance(relative + self.gain.measured, self.gain.row_sum * self.integers())
+        # Not that of integers without headroom: those may be exact, and so few, where these are not.
+        largest = headroom * self.integers(headroom)
+        return Tolerance(relative + self.gain.measured, self.gain.row_sum * largest)
 
 
 def times(factor: int, apply: Apply) -> Apply:

@@ -56,7 +56,8 @@ class LinearityCheck(Check[LinearityObservation]):
         forward = _images(context, context.forward, context.primal, scalar, bound)
         # F* is linear too: the conjugate is in the pairing, and the scalar passes through unchanged.
         adjoint = _images(context, context.adjoint, context.dual, scalar, bound)
-        return LinearityObservation(BothDirections(forward, adjoint), context.tolerance)
+        tolerance = context.tolerance_under(_HEADROOM)
+        return LinearityObservation(BothDirections(forward, adjoint), tolerance)
 
     def judge(self, spaces: Spaces, observations: Sequence[LinearityObservation]) -> Verdict:
         first, *_ = observations

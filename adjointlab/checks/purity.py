@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
+
+import numpy as np
 
 from adjointlab.checks.check import BothDirections, Check, Spaces
 from adjointlab.checks.context import CheckContext
@@ -45,6 +48,10 @@ _NOT_FROM_MEMORY = (
     "perhaps",
     "earlier calls, or the order in which messages arrive: neither value is NaN, with which fresh memory was filled once",
 )
+_FROM_CALL_TO_CALL = (
+    "perhaps",
+    "earlier calls, or the order in which messages arrive: the argument and its place in memory are the same",
+)
 _STRIDES = Hint(FaultKind.STRIDES, "the value follows from where the argument lies in memory")
 
 
@@ -55,6 +62,7 @@ class DirectionOutputs:
     changed: bool  # whether an argument or its guard zones were written into
     changed_by: str  # the other forms, where the plain one did not
     outputs: dict[Circumstance, Local]  # the first is the standard
+    again: Local  # in the standard circumstance, after all others
     forms: dict[str, Local]  # contents of the memory that each other form was to write into
     returned_elsewhere: tuple[str, ...]  # forms that return other memory than that
     plain: Local  # outputs of a fresh instance that has met no NaN, neither around its argument nor in fresh memory
@@ -136,11 +144,23 @@ def _of_circumstances(
 ) -> Verdict | None:
     first, *_ = seen
     standard, *others = first.outputs
+    expected = [one.outputs[standard] for one in seen]
+    # Before any circumstance is named: where the same one gives another value, none is to blame.
+    again = [_without_equal_nans(one.again, before) for one, before in zip(seen, expected, strict=True)]
+    first_call = [_without_equal_nans(before, one.again) for one, before in zip(seen, expected, strict=True)]
+    if difference := first_difference(space, again, first_call, tolerance):
+        names = "a later call", "first call"
+        return incoherent(
+            f"{direction} changes its result from call to call",
+            *difference.lines(*names),
+            _FROM_CALL_TO_CALL,
+            evidence=difference.evidence(*names),
+        )
     for circumstance in others:
         difference = first_difference(
             space,
             [one.outputs[circumstance] for one in seen],
-            [one.outputs[standard] for one in seen],
+            expected,
             tolerance,
         )
         if difference is not None:
@@ -160,6 +180,14 @@ def _of_circumstances(
                 )
             return incoherent(headline, *lines, evidence=difference.evidence(*names, hint))
     return None
+
+
+def _without_equal_nans(local: Local, other: Local) -> Local:
+    """Return `local` with zeros where both have NaN: fresh memory holds it in every call in the same circumstance."""
+    return tuple(
+        np.where(np.isnan(one) & np.isnan(two), 0, one) if one.shape == two.shape else one
+        for one, two in zip(local, other, strict=True)
+    )
 
 
 def _has_orders(argument: Space) -> bool:
@@ -212,17 +240,22 @@ def _observe(
     apply: Callable[..., tuple[Array, ...]],
 ) -> DirectionOutputs:
     bound = context.integers()
+
+    def applied(circumstance: Circumstance) -> tuple[tuple[Placed, ...], tuple[Array, ...]]:
+        placed = context.placed(space, side, 0, bound, order=circumstance.order)
+        with filled(float(circumstance.fill)):
+            return placed, apply([entry.view for entry in placed])
+
     outputs: dict[Circumstance, Local] = {}
     changed = False
-    for order in dict.fromkeys((context.setting.order(side), ORDERS[0])):
-        # Two fills: what NaN does not show (np.fmax ignores it) differs with a number, and a small error that the number makes
-        # within the tolerance differs with NaN.
-        for fill in FILLS:
-            placed: tuple[Placed, ...] = context.placed(space, side, 0, bound, order=order)
-            with filled(fill):
-                result = apply([entry.view for entry in placed])
-            outputs[Circumstance(order, f"{fill:g}")] = context.numpy(result)
-            changed |= not all(entry.unchanged for entry in placed)
+    # Two fills: what NaN does not show (np.fmax ignores it) differs with a number, and a small error that the number makes
+    # within the tolerance differs with NaN.
+    for order, fill in product(dict.fromkeys((context.setting.order(side), ORDERS[0])), FILLS):
+        circumstance = Circumstance(order, f"{fill:g}")
+        placed, result = applied(circumstance)
+        outputs[circumstance] = context.numpy(result)
+        changed |= not all(entry.unchanged for entry in placed)
+    again = context.numpy(applied(next(iter(outputs)))[1])
     changed_by = ""
     forms = other_forms(
         context.operator, direction, [entry.view for entry in placed], result, context.forms_left_out
@@ -236,6 +269,7 @@ def _observe(
         changed,
         changed_by,
         outputs,
+        again,
         {form.name: context.numpy(form.result) for form in forms},
         tuple(form.name for form in forms if not form.is_returned),
         context.numpy(plain),

@@ -10,7 +10,9 @@ import pytest
 import adjointlab as al
 from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.verdict import Verdict
+from adjointlab.engine.case import Case
 from adjointlab.engine.search import Budget, investigate
+from adjointlab.session import replay
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
 pytestmark = pytest.mark.mpi_skip
@@ -286,3 +288,23 @@ def test_two_weights_that_differ_in_the_last_digits_are_told_apart() -> None:
     texts = dict(found.lines)
     assert texts["adjoint"].endswith("1.0000000010000001")
     assert texts["forward"].endswith(" 1")
+
+
+def test_rounding_is_allowed_for_the_integers_that_are_drawn_where_fewer_would_be_exact() -> None:
+    """With 51 to 53 bits of its coefficient, integers up to 2 are exact, and no room is left to combine them."""
+
+    class Spread(al.LinearOperator):
+        def __init__(self, comm: Any) -> None:
+            self.comm = comm
+            self.coefficient = np.random.default_rng(1).uniform(2, 100)
+            self.domain = self.codomain = al.Space(al.Layout((1,), al.Partition((1,))))
+
+        def forward(self, x: Any) -> Any:
+            return self.coefficient * x
+
+        adjoint = forward
+
+    # The key under which 2x and y cancel but for a few of their bits.
+    case = Case("Spread", "linearity", 1, {}, InputSetting(seed=193701396), 0)
+    subject = al.subject.operator(Spread)(lambda draw, ranks: {})
+    assert replay(SimulatedWorld(1), subject, case).verdict.is_coherent

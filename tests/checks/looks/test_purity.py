@@ -119,7 +119,8 @@ def circumstances(direction: str) -> list[Look]:
         Look(f"{direction}, fresh memory of integers", ring(dtype="int64", **{direction: on(1, counts_fresh_integers)}), fresh),
         Look(f"{direction}, NaN on the last rank", ring(**{direction: on(-1, filled_with(np.nan))}), f"{direction} returned nan on rank 2", 3),
         Look(f"{direction}, the second call", ring(**{direction: where(lambda op, _: len(op.seen[direction]) == 1)}), f"{fresh}, or changes its result from call to call"),
-        Look(f"{direction}, the third call of an argument that has one order alone", ring(**{direction: where(lambda op, _: len(op.seen[direction]) > 2)}), f"{fresh}, or changes its result from call to call", setting=setting("column-major")),
+        Look(f"{direction}, the third call and those after it, in another memory order", planes(where(lambda op, _: len(op.seen[direction]) > 2)), f"{direction} changes its result from call to call", setting=setting("column-major")),
+        Look(f"{direction}, the third call of an argument that has one order alone", ring(**{direction: where(lambda op, _: len(op.seen[direction]) > 2)}), f"{direction} changes its result from call to call", setting=setting("column-major")),
     ]  # fmt: skip
 
 
