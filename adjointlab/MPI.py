@@ -126,6 +126,11 @@ PROC_NULL: Final = Constant("PROC_NULL", -9003)
 ROOT: Final = Constant("ROOT", -9004)
 UNDEFINED: Final = Constant("UNDEFINED", -9005)
 
+# What comparing two groups gives.
+IDENT: Final = Constant("IDENT", -9006)
+SIMILAR: Final = Constant("SIMILAR", -9007)
+UNEQUAL: Final = Constant("UNEQUAL", -9008)
+
 # Classes of errors.
 ERR_ARG: Final = Constant("ERR_ARG", -9101)
 ERR_BUFFER: Final = Constant("ERR_BUFFER", -9102)

@@ -130,6 +130,7 @@ def datatype(value: object) -> MPI.Datatype:
             return _datatype_from_mpi4py(mpi, value)
         own, known = _of_mpi4py.get(id(value), (None, MPI.BYTE))
         if own is None or own() is not value:
+            _require_committed(mpi, value)
             known = _datatype_from_mpi4py(mpi, value)
             _of_mpi4py[id(value)] = ref(value, partial(_forget, id(value))), known
         return known
@@ -143,6 +144,18 @@ _of_mpi4py: dict[int, tuple[ref[Any], MPI.Datatype]] = {}
 
 def _forget(key: int, _: object) -> None:
     _of_mpi4py.pop(key, None)
+
+
+def _require_committed(mpi: Any, value: Any) -> None:
+    """Raise for a derived datatype that is not committed. MPI has no question for that, but MPICH has no size for one to pack."""
+    try:
+        value.Pack_size(1, mpi.COMM_SELF)
+    except mpi.Exception as error:
+        if error.Get_error_class() == mpi.ERR_TYPE:
+            raise MPI.Exception(
+                "Datatype has not been committed: call its Commit() first", MPI.ERR_TYPE
+            ) from None
+        raise
 
 
 def _datatype_from_mpi4py(mpi: Any, value: Any) -> MPI.Datatype:
@@ -163,8 +176,7 @@ def _datatype_from_mpi4py(mpi: Any, value: Any) -> MPI.Datatype:
     if constructor is None:
         raise _unknown(value)
     made: MPI.Datatype = constructor(**parameters)
-    # Extents are up to the library, as of a structure after which the next one would not be aligned. Whether it is committed is not
-    # to be learnt from mpi4py.
+    # Extents are up to the library, as of a structure after which the next one would not be aligned.
     return made.Create_resized(value.lb, value.extent).Commit()
 
 

@@ -88,7 +88,7 @@ class Interposition:
 
     def __init__(self, run: CurrentRun) -> None:
         self._run = run
-        self._before: tuple[Any, Any, CurrentRun | None] | None = None
+        self._before: tuple[Any, Any, Any, CurrentRun | None] | None = None
         self._finder = _Finder(self._begin)
 
     def __enter__(self) -> None:
@@ -101,17 +101,18 @@ class Interposition:
         self._finder.withdraw()
         if self._before is not None:
             mpi: Any = sys.modules[_MODULE]
-            mpi.Request, mpi.Prequest, _redirection(mpi).run = self._before
+            mpi.Request, mpi.Prequest, mpi.Group, _redirection(mpi).run = self._before
 
     def _begin(self) -> None:
         mpi: Any = sys.modules[_MODULE]
         redirection = _redirection(mpi)
         # A run in simulation may begin in a process of MPI, but none begins within another.
-        self._before = mpi.Request, mpi.Prequest, redirection.run
+        self._before = mpi.Request, mpi.Prequest, mpi.Group, redirection.run
         redirection.run = self._run
         redirection.install()
         mpi.Request = _for_both(mpi.Request, MPI.Request, _REQUEST_METHODS)
         mpi.Prequest = _for_both(mpi.Prequest, MPI.Prequest, ("Startall", *_REQUEST_METHODS))
+        mpi.Group = _for_all_groups(mpi.Group)
 
 
 def follow_imports() -> None:
@@ -167,6 +168,33 @@ def _forked(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..
         return (ours if is_ours else theirs)(requests, *statuses, **keywords)
 
     return call
+
+
+# Groups
+
+_GROUP_METHODS: Final = (
+    *("Compare", "Difference", "Excl", "Incl", "Intersect", "Intersection"),
+    *("Range_excl", "Range_incl", "Union", "Translate_ranks"),
+)
+
+
+@lru_cache(maxsize=2)
+def _for_all_groups(theirs: Any) -> Any:
+    """mpi4py's class, whose functions, called by the class, are those of the group that they are given first."""
+
+    class AnyGroup(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, theirs) or hasattr(type(instance), _GROUP_METHODS[-1])
+
+    def forked(name: str) -> Callable[..., Any]:
+        def call(group: Any, *arguments: Any, **keywords: Any) -> Any:
+            function = getattr(theirs if isinstance(group, theirs) else type(group), name)
+            return function(group, *arguments, **keywords)
+
+        return call
+
+    members = {name: staticmethod(forked(name)) for name in _GROUP_METHODS}
+    return AnyGroup(theirs.__name__, (theirs,), {"__module__": _MODULE, **members})
 
 
 # Communicators

@@ -30,7 +30,7 @@ from adjointlab.worlds.simulated.communicator_creation import (
     GRID_MAKERS,
     contribution_to,
 )
-from adjointlab.worlds.simulated.groups import SimulatedGroup
+from adjointlab.worlds.simulated.groups import SimulatedGroup, group_of
 from adjointlab.worlds.simulated.matching import Message, Null, PendingProbe, Receive, Send
 from adjointlab.worlds.simulated.neighbourhoods import (
     NEIGHBOUR_BUFFER_COLLECTIVES,
@@ -306,9 +306,9 @@ class Communicator(LocalCalls):
 
     # New communicators; Split, Dup, Create and Create_cart are among the collectives
 
-    def Create_group(self, group: SimulatedGroup, tag: int = 0) -> Any:
+    def Create_group(self, group: object, tag: int = 0) -> Any:
         """Collective over the members of `group` alone."""
-        tag = _tag(tag)
+        tag, group = _tag(tag), group_of(group, self._task.rank)
         call = self._call("Create_group", ("group", list(group.members)), ("tag", tag))
         self._begin()
         if not self.Get_group().includes(group):

@@ -12,7 +12,7 @@ from adjointlab import MPI
 from adjointlab.worlds.constants import c_int, is_undefined
 from adjointlab.worlds.graph_arguments import Weights, edges, neighbours, unmatched_edge
 from adjointlab.worlds.simulated.collectives import Disagreement, ObjectContribution
-from adjointlab.worlds.simulated.groups import SimulatedGroup
+from adjointlab.worlds.simulated.groups import group_of
 from adjointlab.worlds.simulated.topologies import Graph, Grid, Topology
 
 if TYPE_CHECKING:
@@ -92,8 +92,9 @@ def Split_type(comm: Communicator, split_type: int, key: int = 0, info: object =
     return _by_color(comm, "Split_type", None if is_undefined(split_type) else "memory", key)
 
 
-def Create(comm: Communicator, group: SimulatedGroup) -> ObjectContribution:
+def Create(comm: Communicator, group: object) -> ObjectContribution:
     """Ranks may give groups of their own, as long as the members of each give the same (MPI 4.1, section 7.4.2)."""
+    group = group_of(group, comm.rank)
     if not comm.Get_group().includes(group):
         raise MPI.Exception(
             f"Invalid group {group}: not all its members are in the communicator", MPI.ERR_GROUP

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from operator import index
 
 from adjointlab import MPI
 from adjointlab.core.partition import shared_property
 
-__all__ = ["SimulatedGroup"]
+__all__ = ["SimulatedGroup", "group_of"]
+
+
+def group_of(value: object, own: int) -> SimulatedGroup:
+    """Return a group as the world's own: mpi4py's `GROUP_EMPTY` too, which names no rank. Raises `TypeError` for anything else."""
+    if isinstance(value, SimulatedGroup):
+        return value
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and value == mpi.GROUP_EMPTY:
+        return SimulatedGroup((), own)
+    raise TypeError(f"{value!r} is no group of ranks of the case; the communicator's Get_group() has one")
 
 
 class SimulatedGroup:
@@ -36,16 +47,41 @@ class SimulatedGroup:
             raise MPI.Exception(f"Invalid ranks {list(ranks)}: one is there twice", MPI.ERR_RANK)
         return SimulatedGroup([member for member in self.members if member not in out], self._own)
 
-    def Union(self, other: SimulatedGroup) -> SimulatedGroup:
-        return SimulatedGroup(dict.fromkeys(self.members + other.members), self._own)
+    def Range_incl(self, ranks: Sequence[tuple[int, int, int]]) -> SimulatedGroup:
+        return self.Incl(_listed(ranks))
 
-    def Intersection(self, other: SimulatedGroup) -> SimulatedGroup:
-        return SimulatedGroup([member for member in self.members if member in other._rank_of], self._own)
+    def Range_excl(self, ranks: Sequence[tuple[int, int, int]]) -> SimulatedGroup:
+        return self.Excl(_listed(ranks))
+
+    def Dup(self) -> SimulatedGroup:
+        return SimulatedGroup(self.members, self._own)
+
+    # mpi4py's are class methods: they may be called of any group, with both.
+
+    def Union(self, *groups: object) -> SimulatedGroup:
+        one, other = self._two(groups)
+        return SimulatedGroup(dict.fromkeys(one.members + other.members), self._own)
+
+    def Intersection(self, *groups: object) -> SimulatedGroup:
+        one, other = self._two(groups)
+        return SimulatedGroup([member for member in one.members if member in other._rank_of], self._own)
 
     Intersect = Intersection
 
-    def Difference(self, other: SimulatedGroup) -> SimulatedGroup:
-        return SimulatedGroup([member for member in self.members if member not in other._rank_of], self._own)
+    def Difference(self, *groups: object) -> SimulatedGroup:
+        one, other = self._two(groups)
+        return SimulatedGroup([member for member in one.members if member not in other._rank_of], self._own)
+
+    def _two(self, groups: tuple[object, ...]) -> tuple[SimulatedGroup, SimulatedGroup]:
+        one, other = groups if len(groups) == 2 else (self, *groups)
+        return group_of(one, self._own), group_of(other, self._own)
+
+    def Compare(self, group: object) -> int:
+        """Return `IDENT` for the same ranks in the same order, `SIMILAR` in another order, else `UNEQUAL`."""
+        other = group_of(group, self._own)
+        if self.members == other.members:
+            return MPI.IDENT
+        return MPI.SIMILAR if set(self.members) == set(other.members) else MPI.UNEQUAL
 
     def Translate_ranks(
         self, ranks: Sequence[int] | None = None, group: SimulatedGroup | None = None
@@ -57,6 +93,8 @@ class SimulatedGroup:
 
     def Free(self) -> None:
         """Nothing to release."""
+
+    free = Free
 
     def includes(self, other: SimulatedGroup) -> bool:
         """Return True if all members of the other group are members of this one."""
@@ -82,3 +120,13 @@ class SimulatedGroup:
 
     def __repr__(self) -> str:
         return f"Group({list(self.members)})"
+
+
+def _listed(ranges: Sequence[tuple[int, int, int]]) -> list[int]:
+    """The ranks of (first, last, stride) each, the last included."""
+    ranks: list[int] = []
+    for first, last, stride in ranges:
+        if stride == 0:
+            raise MPI.Exception(f"Invalid range ({first}, {last}, {stride}): the stride is 0", MPI.ERR_ARG)
+        ranks += range(first, last + (1 if stride > 0 else -1), stride)
+    return ranks

@@ -11,6 +11,8 @@ import pytest
 from adjointlab import MPI
 from adjointlab.worlds.simulated.groups import SimulatedGroup
 from adjointlab.worlds.simulated.topologies import Grid
+from adjointlab.worlds.simulated.world import SimulatedWorld
+from adjointlab.worlds.world import RankContext
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -37,6 +39,13 @@ def test_a_group_numbers_its_members_and_knows_the_rank_that_looks_at_it() -> No
         (OTHER.Intersect(GROUP), (7, 5)),
         (GROUP.Difference(OTHER), (2, 0)),
         (OTHER.Difference(GROUP), (9,)),
+        (GROUP.Union(OTHER, GROUP), (7, 9, 5, 2, 0)),
+        (GROUP.Difference(OTHER, GROUP), (9,)),
+        (GROUP.Dup(), (5, 2, 7, 0)),
+        (GROUP.Range_incl([(0, 3, 2), (1, 1, 1)]), (5, 7, 2)),
+        (GROUP.Range_incl([(3, 0, -2)]), (0, 2)),
+        (GROUP.Range_incl([]), ()),
+        (GROUP.Range_excl([(0, 2, 2)]), (2, 0)),
     ],
 )
 def test_groups_are_made_of_groups_in_the_order_that_mpi_names(
@@ -164,3 +173,44 @@ def test_a_grid_is_data() -> None:
     assert hash(same) == hash(GRID)
     with pytest.raises(FrozenInstanceError):
         same.dims = (1,)  # type: ignore[misc]
+
+
+def test_groups_are_compared_by_their_members_and_their_order() -> None:
+    assert GROUP.Compare(GROUP.Dup()) == MPI.IDENT
+    assert GROUP.Compare(GROUP.Incl([3, 2, 1, 0])) == MPI.SIMILAR
+    assert GROUP.Compare(OTHER) == GROUP.Compare(GROUP.Incl([0])) == MPI.UNEQUAL
+
+
+def test_a_range_without_a_stride_is_refused() -> None:
+    with pytest.raises(MPI.Exception, match="the stride is 0"):
+        GROUP.Range_incl([(0, 1, 0)])
+
+
+def test_functions_of_mpi4pys_class_take_groups_of_simulated_ranks_and_the_empty_group_names_nobody() -> None:
+    mpi4py = pytest.importorskip("mpi4py.MPI")
+
+    def body(context: RankContext, _: None) -> tuple[Any, ...]:
+        comm, group = context.comm, context.comm.Get_group()
+        first = mpi4py.Group.Range_incl(group, [(0, 1, 1)])
+        made = comm.Create(first if comm.rank < 2 else mpi4py.GROUP_EMPTY)
+        return (
+            mpi4py.Group.Compare(first, group) == mpi4py.UNEQUAL,
+            mpi4py.Group.Difference(group, first).Get_size(),
+            mpi4py.Group.Union(first, mpi4py.GROUP_EMPTY) == first,
+            mpi4py.Group.Translate_ranks(group, [0, 2], first) == [0, mpi4py.UNDEFINED],
+            isinstance(group, mpi4py.Group) and isinstance(mpi4py.GROUP_EMPTY, mpi4py.Group),
+            made.Get_size() if comm.rank < 2 else made == mpi4py.COMM_NULL,
+        )
+
+    run = SimulatedWorld(3).run(body)
+    assert run.completed, run
+    assert run.values == tuple((True, 1, True, True, True, 2 if rank < 2 else True) for rank in range(3))
+    assert mpi4py.Group.Get_size(mpi4py.GROUP_EMPTY) == 0
+
+
+def test_what_is_no_group_is_refused() -> None:
+    def body(context: RankContext, _: None) -> None:
+        with pytest.raises(TypeError, match="is no group of ranks of the case"):
+            context.comm.Create([0, 1])
+
+    assert SimulatedWorld(1).run(body).completed
