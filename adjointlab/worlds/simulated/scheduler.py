@@ -30,7 +30,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_sites import SimulatedCall
@@ -40,7 +40,12 @@ from adjointlab.worlds.simulated.moment import Moment
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.world import Cancelled, Dead, Finding, Matched, Outcome
 
-__all__ = ["Pending", "Scheduler", "StuckHandler", "Task", "Worker", "WorkerPool"]
+__all__ = ["IN_ANOTHER_THREAD", "Pending", "Scheduler", "StuckHandler", "Task", "Worker", "WorkerPool"]
+
+IN_ANOTHER_THREAD: Final = (
+    "a thread that user code has started communicates while its rank waits: simulated ranks communicate in one thread at a time. "
+    "Communicate in the thread that calls the operator, or check this under mpiexec"
+)
 
 
 class Worker:
@@ -230,6 +235,7 @@ class Scheduler:
         self._rank_main = rank_main
         self._over = _thread.allocate_lock()  # held while the run lasts
         self._crash: BaseException | None = None
+        self.is_called_elsewhere = False  # by a thread of user code, for a rank that was blocked in its own
         self._interrupted = False
         self._collections = HeldCollections()
 
@@ -284,14 +290,19 @@ class Scheduler:
             self._cancel_all()
         if task.cancelled_as is not None:
             raise Cancelled  # once more, where user code has swallowed the first one
-        if task is not self.current or task.outcome is not None:
+        if task.blocked or task is not self.current or task.outcome is not None:
             self.refuse(task)
         # Where all poll in vain the strategy is not asked: see `_next`, whose record would grow in the same way.
         if self._preemptive and self._idle_at != self.progress and self._strategy.preempts(task, self._ready):
             self._yield(task)
 
     def refuse(self, task: Task) -> NoReturn:
-        """Raise: a communicator of `task` is used where that does not run."""
+        """Raise: a communicator of `task` is used where that does not run, or by another thread while it waits."""
+        thread = threading.current_thread()
+        owner = next((each for each in self.tasks if each.worker and each.worker.thread is thread), None)
+        if task.outcome is None and (owner is None or (owner is task and task.blocked)):
+            self.is_called_elsewhere = True
+            raise RuntimeError(IN_ANOTHER_THREAD)
         if self.current.outcome is None:
             problem = f"rank {self.current.rank} uses the communicator of rank {task.rank}"
         else:

@@ -7,9 +7,11 @@ lasts too long is ended by :class:`SimulationWatchdog`.
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from threading import get_ident
-from typing import Any, NoReturn, cast
+from typing import Any, Final, NoReturn, cast
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.typing import Status
@@ -32,7 +34,14 @@ from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.collectives import CollectiveCall, SharedCommunicator
 from adjointlab.worlds.simulated.matching import Message, Receive, Send
-from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, StuckHandler, Task, WorkerPool
+from adjointlab.worlds.simulated.scheduler import (
+    IN_ANOTHER_THREAD,
+    Pending,
+    Scheduler,
+    StuckHandler,
+    Task,
+    WorkerPool,
+)
 from adjointlab.worlds.simulated.schedules.replay import DecisionRecorder
 from adjointlab.worlds.simulated.schedules.strategies import strategy_for
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
@@ -51,6 +60,9 @@ from adjointlab.worlds.world import (
 )
 
 __all__ = ["Diagnosis", "Simulation", "SimulationWatchdog"]
+
+_FOR_OTHER_THREADS: Final = 0.2
+"""Seconds that threads of user code are given to call for a rank that waits, before its wait is taken for a deadlock."""
 
 
 class Simulation:
@@ -91,6 +103,7 @@ class Simulation:
         self._is_separate = False
         self.communicators: dict[int, object] = {}  # of the run, by rank: each rank enters its own
         self.given: dict[tuple[SharedCommunicator, Hashable], object] = {}  # what ranks have to give alike
+        self._threads_before = threading.enumerate()
 
     def new_shared(self, members: tuple[int, ...], topology: Topology | None = None) -> SharedCommunicator:
         """State for a new communicator of `members`, ranks of the run."""
@@ -142,6 +155,18 @@ class Simulation:
     def _cut_off(self) -> None:
         for task in self.scheduler.tasks:
             task.cancelled_as = task.cancelled_as or Dead("it is a child process")
+
+    def is_called_from_other_threads(self) -> bool:
+        """Return True if a thread that user code has started in this run calls for a rank that waits; one at work is given time to."""
+        own = {task.worker.thread for task in self.scheduler.tasks if task.worker is not None}
+        until = time.monotonic() + _FOR_OTHER_THREADS
+        while not self.scheduler.is_called_elsewhere and time.monotonic() < until:
+            others = set(threading.enumerate()).difference(own, self._threads_before)
+            # Dummies are threads of libraries, such as those in which torch goes back on a device.
+            if all(isinstance(thread, threading._DummyThread) for thread in others):
+                break
+            time.sleep(_FOR_OTHER_THREADS / 20)
+        return self.scheduler.is_called_elsewhere
 
     # What interposition asks
 
@@ -202,6 +227,8 @@ class Diagnosis(StuckHandler):
             crossed = self._crossed_collectives(blocked)
             kind = FindingKind.DEADLOCK if crossed is None else FindingKind.MISMATCHED_COLLECTIVE
             lines = [] if crossed is None else [crossed]
+            if self._run.is_called_from_other_threads():
+                kind, lines = FindingKind.PAST_THE_RUN, [IN_ANOTHER_THREAD]
             self._run.findings.append(Finding(kind, "\n".join([*lines, *self._deadlock(blocked)])))
             self._cancel(blocked, _blocked)
 
