@@ -127,9 +127,9 @@ ROOT: Final = Constant("ROOT", -9004)
 UNDEFINED: Final = Constant("UNDEFINED", -9005)
 
 # What comparing two groups gives.
-IDENT: Final = Constant("IDENT", -9006)
-SIMILAR: Final = Constant("SIMILAR", -9007)
-UNEQUAL: Final = Constant("UNEQUAL", -9008)
+IDENT: Final = Constant("IDENT", -9021)
+SIMILAR: Final = Constant("SIMILAR", -9022)
+UNEQUAL: Final = Constant("UNEQUAL", -9023)
 
 # Classes of errors.
 ERR_ARG: Final = Constant("ERR_ARG", -9101)

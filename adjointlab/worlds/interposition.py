@@ -88,7 +88,9 @@ class Interposition:
 
     def __init__(self, run: CurrentRun) -> None:
         self._run = run
-        self._before: tuple[Any, Any, Any, CurrentRun | None] | None = None
+        self._run_before: CurrentRun | None = None
+        self._before: dict[str, Any] = {}
+        self._attached: dict[int, object] = {}
         self._finder = _Finder(self._begin)
 
     def __enter__(self) -> None:
@@ -99,20 +101,40 @@ class Interposition:
 
     def __exit__(self, *_: object) -> None:
         self._finder.withdraw()
-        if self._before is not None:
+        if self._before:
             mpi: Any = sys.modules[_MODULE]
-            mpi.Request, mpi.Prequest, mpi.Group, _redirection(mpi).run = self._before
+            _redirection(mpi).run = self._run_before
+            vars(mpi).update(self._before)
 
     def _begin(self) -> None:
         mpi: Any = sys.modules[_MODULE]
         redirection = _redirection(mpi)
         # A run in simulation may begin in a process of MPI, but none begins within another.
-        self._before = mpi.Request, mpi.Prequest, mpi.Group, redirection.run
+        self._run_before = redirection.run
         redirection.run = self._run
         redirection.install()
-        mpi.Request = _for_both(mpi.Request, MPI.Request, _REQUEST_METHODS)
-        mpi.Prequest = _for_both(mpi.Prequest, MPI.Prequest, ("Startall", *_REQUEST_METHODS))
-        mpi.Group = _for_all_groups(mpi.Group)
+        members = {
+            "Request": _for_both(mpi.Request, MPI.Request, _REQUEST_METHODS),
+            "Prequest": _for_both(mpi.Prequest, MPI.Prequest, ("Startall", *_REQUEST_METHODS)),
+            "Group": _for_all_groups(mpi.Group),
+            "Attach_buffer": self._attach,
+            "Detach_buffer": self._detach,
+        }
+        self._before = {name: getattr(mpi, name) for name in members}
+        vars(mpi).update(members)
+
+    def _attach(self, buf: object) -> None:
+        """Have a buffer for `Bsend`, which needs none in a run: of the process there could be one alone."""
+        rank = self._run.communicator().Get_rank()
+        if rank in self._attached:
+            raise MPI.Exception("a buffer is attached already", MPI.ERR_OTHER)
+        self._attached[rank] = buf
+
+    def _detach(self) -> object:
+        rank = self._run.communicator().Get_rank()
+        if rank not in self._attached:
+            raise MPI.Exception("no buffer is attached", MPI.ERR_OTHER)
+        return self._attached.pop(rank)
 
 
 def follow_imports() -> None:

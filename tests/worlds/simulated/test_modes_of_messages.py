@@ -9,6 +9,7 @@ import pytest
 
 from adjointlab import MPI
 from adjointlab.worlds.simulated.world import SimulatedWorld
+from adjointlab.worlds.world import RankContext
 
 WORLD = SimulatedWorld(2)
 SEEDS = range(4)
@@ -108,3 +109,26 @@ def test_a_request_that_is_freed_is_no_leak_and_cannot_be_waited_for() -> None:
         return comm.recv()
 
     assert values(body) == (None, "text")
+
+
+def test_each_rank_attaches_and_detaches_a_buffer_of_its_own_and_those_of_a_run_end_with_it() -> None:
+    mpi4py = pytest.importorskip("mpi4py.MPI")
+
+    def body(context: RankContext, detaches: bool) -> bool:
+        comm, buffer, received = context.comm, bytearray(64), np.empty(1)
+        mpi4py.Attach_buffer(buffer)
+        with pytest.raises(MPI.Exception, match="attached already"):
+            mpi4py.Attach_buffer(buffer)
+        comm.Bsend(np.ones(1), (comm.rank + 1) % comm.size)
+        comm.Recv(received, (comm.rank - 1) % comm.size)
+        if not detaches:
+            return True
+        is_the_same = mpi4py.Detach_buffer() is buffer
+        with pytest.raises(MPI.Exception, match="no buffer"):
+            mpi4py.Detach_buffer()
+        return is_the_same
+
+    world, before = SimulatedWorld(3), mpi4py.Attach_buffer
+    for detaches in (False, True):
+        assert world.run(body, detaches).values == (True,) * 3
+    assert mpi4py.Attach_buffer is before
