@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from functools import cache
@@ -101,6 +101,21 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     def moved_to(self, library: str) -> Case:
         """The case with its tensors in the memory of that name."""
         return structs.replace(self, setting=replace(self.setting, library=library))
+
+    def unusual(self) -> Iterator[tuple[str, str]]:
+        """Yield what is not as usual, with a label: memory and values of the inputs, and the schedules."""
+        setting, usual = self.setting, InputSetting(self.setting.seed)
+        memory = [] if setting.library == usual.library else [setting.library]
+        if setting.primal_order != usual.primal_order:
+            memory.append(f"x {setting.primal_order}")
+        if setting.dual_order != usual.dual_order:
+            memory.append(f"y {setting.dual_order}")
+        if memory:
+            yield "memory", ", ".join(memory)
+        if self.values != SMALL_INTEGERS:
+            yield "values", self.values
+        if self.schedules:
+            yield "schedule", "; ".join(map(str, self.schedules))
 
     @property
     def digest(self) -> str:

@@ -68,5 +68,8 @@ def verdicts_of(subject: Subject, budget: Budget, world: World | None) -> Mappin
 
 def _text(result: SearchResult) -> str:
     case = result.case
-    where = "" if case is None else f"\n  ranks {case.ranks}, {dict(case.parameters)}"
-    return f"{result.subject} {result.check}: {result.verdict}{where}"
+    text = f"{result.subject} {result.check}: {result.verdict}"
+    if case is None:
+        return text
+    lines = [f"ranks {case.ranks}, {dict(case.parameters)}", *map(" ".join, case.unusual())]
+    return "\n  ".join([text, *lines])

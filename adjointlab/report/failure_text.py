@@ -10,12 +10,10 @@ from pathlib import Path
 
 from adjointlab.check_result import CheckResult
 from adjointlab.checks.check import Spaces
-from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
-from adjointlab.core.vectors import SMALL_INTEGERS
 from adjointlab.engine.case import Case
 from adjointlab.engine.parameter_tree import is_cut
 from adjointlab.engine.search import SearchResult
@@ -103,12 +101,7 @@ def _case_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
                 for tensor in _tensors(space):
                     yield label, tensor
         yield from _arguments_beside(result.case, result.spaces)
-    if memory := _memory(result.case.setting):
-        yield "memory", memory
-    if result.case.values != SMALL_INTEGERS:
-        yield "values", result.case.values
-    if result.case.schedules:
-        yield "schedule", "; ".join(map(str, result.case.schedules))
+    yield from result.case.unusual()
 
 
 def _parameters(case: Case) -> Iterator[tuple[str, str]]:
@@ -151,17 +144,6 @@ def _tensors(space: Space) -> list[str]:
         name = f"{tensor.name}: " if len(space.tensors) > 1 else ""
         texts.append(f"{name}partition {tensor.layout.partition}   layout {layout}   {kind}")
     return texts
-
-
-def _memory(setting: InputSetting) -> str:
-    """The array library and memory orders of the inputs, where they are not the usual ones."""
-    usual = InputSetting(setting.seed)
-    notes = [] if setting.library == usual.library else [setting.library]
-    if setting.primal_order != usual.primal_order:
-        notes.append(f"x {setting.primal_order}")
-    if setting.dual_order != usual.dual_order:
-        notes.append(f"y {setting.dual_order}")
-    return ", ".join(notes)
 
 
 def _verdict_lines(result: SearchResult) -> Iterator[tuple[str, str]]:

@@ -156,7 +156,9 @@ def _reach(entry: CheckResult, like: CheckResult | None) -> str:
     if isinstance(error := figures.get(Figure.FLOATING_ERROR), float):
         notes.append(f"floating error {error:.1g}")
     if isinstance(taken := figures.get(Figure.ROUNDING), float) and taken > _TELLING:
-        notes.append(f"differences up to {taken:.1%} taken for rounding, as the sequential layer shows it")
+        notes.append(
+            f"differences up to {taken:.1%} taken for rounding, as it is declared or the sequential layer shows it"
+        )
     if proved := figures.get(Figure.PROVED):
         notes.append(
             "entries: " + ("all or a sample" if proved == "various" else str(proved).removesuffix(" entries"))

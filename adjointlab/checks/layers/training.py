@@ -15,7 +15,7 @@ import numpy as np
 
 from adjointlab.checks.check import CheckedSubject, Spaces
 from adjointlab.checks.context import INFINITE, CheckContext
-from adjointlab.checks.elements import Local, WhereNotFinite
+from adjointlab.checks.elements import Local, WhereNotFinite, largest_magnitude
 from adjointlab.checks.layers.modules import (
     LocalModule,
     ModuleUnderTest,
@@ -24,6 +24,7 @@ from adjointlab.checks.layers.modules import (
     values,
 )
 from adjointlab.checks.layers.twin import (
+    AFTER_STEPS,
     Comparison,
     PassObservation,
     TwinCheck,
@@ -31,16 +32,16 @@ from adjointlab.checks.layers.twin import (
     tolerance_of,
     with_expected,
 )
-from adjointlab.checks.verdict import Verdict
+from adjointlab.checks.verdict import Inapplicable, Verdict
 from adjointlab.core import arrays
+from adjointlab.core.layer import Layer
+from adjointlab.core.vectors import SMALL_INTEGERS, THIRDS
 from adjointlab.typing import NumpyArray
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["TRAINING", "TrainingCheck"]
-
-_PARAMETERS = "parameters after the steps"
 
 
 class TrainingCheck(TwinCheck):
@@ -55,6 +56,10 @@ class TrainingCheck(TwinCheck):
 
     def observe(self, context: CheckContext) -> tuple[PassObservation, ...]:
         layer = context.layer
+        if layer.rounding and context.values not in (SMALL_INTEGERS, THIRDS):
+            raise Inapplicable(
+                "steps enlarge a declared rounding, for other values than moderate ones without bound"
+            )
         found, stateless = _trained(context, LocalModule(context))
         tolerance = tolerance_of(layer)
         not_finite = WhereNotFinite.UNJUDGED if context.values == INFINITE else WhereNotFinite.WRONG
@@ -82,7 +87,7 @@ class TrainingCheck(TwinCheck):
         for seen in others:
             own = {each.what: each for each in seen.comparisons}
             parts = [
-                own.get(each.what) or _nothing_of(each.what, own[_PARAMETERS]) for each in first.comparisons
+                own.get(each.what) or _nothing_of(each.what, own[AFTER_STEPS]) for each in first.comparisons
             ]
             alike.append((replace(seen, comparisons=tuple(parts)),))
         return super().judge(spaces, alike)
@@ -108,6 +113,7 @@ def _trained(
     parameters = version.parameters()
     for tensor, parameter in zip(layer.parameters.tensors, parameters, strict=True):
         parameter.requires_grad_(tensor.name not in frozen)
+    before = values(parameters)
     optimizer = layer.optimizer([parameter for parameter in parameters if parameter.requires_grad])
     for number in range(layer.steps):
         keys = pass_keys(context, number)
@@ -118,7 +124,9 @@ def _trained(
         version.go_back(inputs, outputs, version.as_loss(cotangents))
         optimizer.step()
         optimizer.zero_grad()
-    found, stateless = {_PARAMETERS: values(parameters)}, {}
+    if layer.rounding and isinstance(version, SequentialTwin):
+        _require_visible_steps(layer, before, values(parameters))
+    found, stateless = {AFTER_STEPS: values(parameters)}, {}
     for kind in _state_kinds(optimizer, parameters):
         states = [optimizer.state.get(parameter, {}).get(kind) for parameter in parameters]
         what = f"{kind} of the optimiser"
@@ -132,6 +140,19 @@ def _trained(
             if state is None
         )
     return found, stateless
+
+
+def _require_visible_steps(layer: Layer, before: Local, after: Local) -> None:
+    """Raise :class:`Inapplicable` where the declared rounding would hide that an optimiser makes no step at all."""
+    tolerance = tolerance_of(layer)
+    if all(
+        largest_magnitude(new - old)
+        <= tolerance.relative * max(tolerance.reach, largest_magnitude(old), largest_magnitude(new))
+        for old, new in zip(before, after, strict=True)
+    ):
+        raise Inapplicable(
+            "the steps change no parameter by more than the declared rounding: declare more `steps`, or a larger learning rate"
+        )
 
 
 def _zeros_like(parameter: torch.Tensor) -> NumpyArray:

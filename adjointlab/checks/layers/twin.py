@@ -44,6 +44,7 @@ from adjointlab.core.vectors import SMALL_INTEGERS
 from adjointlab.devices.memories import is_on_device
 
 __all__ = [
+    "AFTER_STEPS",
     "Comparison",
     "PassObservation",
     "TwinCheck",
@@ -78,6 +79,9 @@ _ANOTHER_FORMULA: Final = (
     "a cast to a narrower element type, or a formula that rounds more than the sequential one: how far it may be off is declared as "
     "`rounding`, relative to the largest value of the tensor, or to `reach` if that is larger; where neither is meant, it is a fault",
 )
+
+AFTER_STEPS: Final = "parameters after the steps"
+"""What of an optimiser's steps is compared. A difference is small beside a parameter also where it is as large as a step."""
 
 _DECLARED_ROUNDING: Final = (
     "perhaps",
@@ -226,6 +230,8 @@ def results_of_twin(
     run = partial(_run_alone, context, run)
     unfit = Inapplicable("the sequential layer gives NaN or infinity")
     allowances = None
+    if context.layer.rounding and context.values == SUBNORMAL:
+        raise Inapplicable("a declared rounding is relative, and that of subnormal values is not")
     if context.values == SMALL_INTEGERS:
         with _named(context):
             results, allowances = measured(run) if is_measured(context) else (run(), None)
@@ -419,7 +425,7 @@ def _reasons(wrong: Comparison, difference: Difference) -> Iterator[tuple[str, s
         yield _UNWRITTEN
     elif wrong.allowances is not None and wrong.allowances.is_random:
         yield _RANDOM
-    elif difference.is_small:
+    elif difference.is_small and wrong.what != AFTER_STEPS:
         yield _ANOTHER_FORMULA
     elif wrong.tolerance.relative:
         yield _DECLARED_ROUNDING
