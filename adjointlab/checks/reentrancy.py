@@ -27,7 +27,8 @@ _IN_THE_SAME_ARRAY = "one more, with other values in the array that the call bef
 
 _KEPT = Hint(
     FaultKind.KEPT,
-    "a fresh instance gives another value: something is kept from earlier calls, or the order of messages matters",
+    "a fresh instance gives another value: something is kept from earlier calls, the order of messages matters, or instances draw "
+    "numbers from generators of their own that have no seed",
 )
 _OVERWRITTEN = Hint(
     FaultKind.KEPT, "the call returned the right value: a later one has written into the same memory"

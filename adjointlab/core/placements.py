@@ -105,7 +105,8 @@ def _in_order(mesh_dims: Sequence[int], placements: Sequence[object], extents: S
         if shards_before not in shards:
             raise ValueError(
                 f"placements: {placements[mesh_dim]!r} comes after {shards_before} shards, and the mesh dimensions behind it make "
-                f"{[extents[other] for other in order]}"
+                f"{[extents[other] for other in order]}; a tensor of which a rank holds several pieces, such as fused weights, has no layout: "
+                "keep the pieces as parameters of their own"
             )
         order.insert(shards.index(shards_before), mesh_dim)
     return order

@@ -47,6 +47,9 @@ _KEYS: Final = 6
 _TELLING: Final = 3
 """Keys of the values that show what is told; none may contradict it."""
 
+_ORDERS: Final = 2
+"""Orders of ranks and messages, beside the case's own, in which a fault must stay away before cuts are said to bring it."""
+
 _HOLDERS: Final = 4
 """Ranks, at most, of which the own part is looked at."""
 
@@ -128,9 +131,11 @@ class _Retries:
         of_even = self._spaces(even)
         if not of_even or has_uneven_cuts(of_even):
             return
-        if self._vanishes(even, moved) and self._all_pass(longer):
+        if self._vanishes(even, moved) and self._all_pass(longer) and self._passes_in_other_orders(even):
             yield Hint(FaultKind.UNEVEN, "right with even cuts, and wrong with uneven ones of the same sides")
-        elif self._vanishes(moved, with_empty) and self._all_pass(even):
+        elif (
+            self._vanishes(moved, with_empty) and self._all_pass(even) and self._passes_in_other_orders(moved)
+        ):
             text = "right where every rank holds elements, and wrong where the part of one is empty"
             yield Hint(FaultKind.EMPTY, text)
 
@@ -159,6 +164,11 @@ class _Retries:
         judged = (self._judged(each) for each in _with_other_keys(control))
         failed = sum(each is not None and each.verdict.fails_like(self.verdict) for each in judged)
         return failed >= _TELLING
+
+    def _passes_in_other_orders(self, case: Case) -> bool:
+        """Return True if the case passes in other orders of ranks and messages too, so that its own is not why it does."""
+        schedules = (case.schedule + offset for offset in range(1, _ORDERS + 1))
+        return all(self._all_pass(structs.replace(case, schedule=number)) for number in schedules)
 
     def _all_pass(self, case: Case) -> bool:
         judged = (self._judged(each) for each in _with_other_keys(case))

@@ -25,6 +25,8 @@ _ENTRANCES = {
 
 _WITHOUT_A_GROUP = "Code that calls torch.distributed is checked with the subject's option process_group=True, or in al.process_group(comm)"
 
+_OPEN_ALREADY = "In a case the lab has opened it: call init_process_group only if not dist.is_initialized()"
+
 _ON_A_THREAD = (
     "This thread is none of a rank's: simulated ranks are threads, and each has its groups to itself, so collectives are called on the "
     "thread that runs the operator or module"
@@ -46,7 +48,23 @@ def process_groups_of(run: CurrentRun, ranks: int | None) -> Iterator[None]:
                     stack.callback(setattr, module, function, original)
                     takes_groups_only = function == "_rank_not_in_group"  # others take what names a group
                     setattr(module, function, _checked(original, run, ranks, takes_groups_only))
+        dist: Any = sys.modules.get("torch.distributed")
+        if hasattr(dist, "init_process_group"):
+            stack.callback(setattr, dist, "init_process_group", dist.init_process_group)
+            dist.init_process_group = _opening(dist.init_process_group)
         yield
+
+
+def _opening(original: Callable[..., Any]) -> Callable[..., Any]:
+    def init_process_group(*arguments: Any, **keywords: Any) -> Any:
+        try:
+            return original(*arguments, **keywords)
+        except ValueError as error:
+            if "twice" in str(error):
+                raise ValueError(f"{error} {_OPEN_ALREADY}") from None
+            raise
+
+    return init_process_group
 
 
 def _is_no_group(value: object) -> bool:

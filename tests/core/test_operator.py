@@ -242,7 +242,10 @@ def test_a_rank_that_holds_nothing_of_a_result_may_return_none() -> None:
     [
         ((np.zeros(2), np.zeros(2)), "returned 2 tensors, but the space has 1"),
         ((), "returned 0 tensors, but the space has 1"),
-        (None, "returned a NoneType on rank 0, not an array"),
+        (
+            None,
+            "returned a NoneType on rank 0, not an array of NumPy, torch or CuPy",
+        ),
         ([[0.0, 0.0]], "returned a list on rank 0"),
         (
             np.zeros((2, 1)),

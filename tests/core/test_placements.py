@@ -187,7 +187,8 @@ def test_a_mesh_has_the_ranks_that_it_lists() -> None:
             (
                 (2, 3, 2),
                 [Strided(0, split_factor=before), Shard(0), Shard(0)],
-                f"{Strided(0, split_factor=before)!r} comes after {before} shards, and the mesh dimensions behind it make [3, 2]",
+                f"{Strided(0, split_factor=before)!r} comes after {before} shards, and the mesh dimensions behind it make [3, 2]; a tensor of which a rank holds several pieces, such as fused weights, has no layout: "
+                "keep the pieces as parameters of their own",
             )
             for before in (2, 4, 7, 12)
         ),

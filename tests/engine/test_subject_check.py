@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 import adjointlab as al
 from adjointlab.checks.context import InputSetting
@@ -102,6 +103,10 @@ def test_a_failure_is_told_with_its_smallest_case() -> None:
     case = Case("s", "adjoint", 3, {"inputs": [(4, 3)]}, InputSetting(), 0)
     result = SearchResult("s", "adjoint", "simulated", incoherent("wrong", ("rank", "1")), case=case)
     assert _text(result) == f"s adjoint: {result.verdict}\n  ranks 3, {{'inputs': [(4, 3)]}}"
+    setting = InputSetting(0, "torch", primal_order="column-major")
+    case = structs.replace(case, setting=setting, values="infinite")
+    unusual = SearchResult("s", "adjoint", "simulated", incoherent("wrong"), case=case)
+    assert _text(unusual).endswith("}\n  memory torch, x column-major\n  values infinite")
     without = SearchResult("s", "adjoint", "simulated", incoherent("wrong"))
     assert _text(without) == "s adjoint: wrong"
 

@@ -25,7 +25,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 import adjointlab as al
-from adjointlab.checks.verdict import coherent
+from adjointlab.checks.verdict import Status, coherent
 from adjointlab.core.declaration import SubjectError
 from adjointlab.engine.search import Budget, SearchResult, investigate
 
@@ -456,3 +456,50 @@ def test_a_loss_of_a_whole_batch_that_ranks_share_is_refused(world: al.Simulated
         al.check_parallel(
             MeanLoss, replicated, EXAMPLE, mesh=(2,), data_parallel="mean", cases=2, world=world
         )
+
+
+class Dropping(nn.Module):
+    """Drops the same elements in every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.random.fork_rng():
+            torch.manual_seed(7)
+            return self.linear(nn.functional.dropout(x, 0.5))  # type: ignore[no-any-return]
+
+
+def test_dropout_from_one_seed_drops_the_same_elements_in_every_memory_order() -> None:
+    subject = al.subject.parallel(Dropping, as_it_is)(lambda draw, ranks: dict(inputs=(4, 3)))
+    world = al.SimulatedWorld(2)
+    assert investigate(world, subject, "sequential", Budget(40, seed=4)).verdict.is_coherent
+
+
+class NoSteps(torch.optim.SGD):
+    """Takes no step where there are several ranks."""
+
+    def step(self, closure: Any = None) -> None:
+        if dist.get_world_size() == 1:
+            super().step(closure)
+
+
+@pytest.mark.parametrize(("lr", "status"), [(0.001, Status.UNJUDGED), (1.0, Status.INCOHERENT)])
+def test_steps_that_a_declared_rounding_would_hide_are_not_judged(lr: float, status: Status) -> None:
+    subject = al.subject.parallel(
+        model, replicated, data_parallel="mean", optimizer=partial(NoSteps, lr=lr), steps=2
+    )(lambda draw, ranks: dict(inputs=(4, 3), dtype="float32", rounding=2**-6))
+    result = investigate(al.SimulatedWorld(2), subject, "training", Budget(10, seed=1))
+    assert result.status is status
+    told = "change no parameter by more than the declared rounding"
+    assert (told in str(result.verdict)) is (status is Status.UNJUDGED)
+
+
+def test_code_that_opens_a_process_group_in_a_case_is_told_that_there_is_one() -> None:
+    def opening(module: nn.Module, mesh: DeviceMesh) -> None:
+        dist.init_process_group("gloo")
+
+    with pytest.raises(AssertionError, match=r"only if not dist\.is_initialized"):
+        al.check_parallel(model, opening, torch.ones(4, 3), cases=2, mesh=(2,))
+    assert dist.init_process_group.__module__.startswith("torch.")

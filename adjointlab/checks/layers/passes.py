@@ -240,7 +240,7 @@ def _drawn(
     layer, setting, keys = version.layer, context.setting, pass_keys(context, number)
     is_local = isinstance(version, LocalModule)
     orders = [
-        order_on(context.rank, each) if is_local else None
+        order_on(context.rank, each) if version.takes_orders else None
         for each in (setting.primal_order, setting.dual_order)
     ]
     inputs = [_placed(x, version.memory, orders[0]) for x in version.inputs(keys["inputs"])]

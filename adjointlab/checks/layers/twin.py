@@ -13,6 +13,7 @@ import numpy as np
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.context import INFINITE, SUBNORMAL, CheckContext
 from adjointlab.checks.elements import (
+    ORDERS,
     Difference,
     Local,
     Tolerance,
@@ -288,10 +289,22 @@ def _twin_results(
     These are None where that is not known of the layer's.
     """
     frozen: frozenset[str] | None = None
+    setting = context.setting
 
     def run() -> Mapping[str, Local]:
+        # In the memory orders of the ranks, for torch draws masks of dropout in the order of memory. What a layer copes with, its twin
+        # need not.
+        if setting.primal_order == setting.dual_order == ORDERS[0]:
+            return run_in(takes_orders=False)
+        try:
+            return run_in(takes_orders=True)
+        except Exception:
+            return run_in(takes_orders=False)
+
+    def run_in(*, takes_orders: bool) -> Mapping[str, Local]:
         nonlocal frozen
         twin = SequentialTwin(context)
+        twin.takes_orders = takes_orders
         if context.layer.trained is not None:
             names = frozenset(tensor.name for tensor in twin.layer.parameters.tensors)
             # What the case freezes, it freezes in the module of which the layer is made.
