@@ -137,6 +137,7 @@ class Layer:
     ``optimizer(parameters)`` makes an optimiser, which takes so many `steps`. `trained`, where it is known, names the parameters that
     required a gradient when the module was made. Unless it `has_forward_mode`, its Jacobian is judged without one.
     A layer that `needs_graph`, as one that takes gradients in its forward pass does, is never called without one.
+    One that `is_made_of_twin` computes what the sequential module does, and that gets inputs in the same memory orders.
     Where `initial` is given, the module was made of a sequential one whose parameters have these values, and has its part of them.
     ``other_batch(is_larger)`` is the space of inputs with a larger or a smaller batch, where the module takes those too.
     """
@@ -163,6 +164,7 @@ class Layer:
     trained: frozenset[str] | None = None
     has_forward_mode: bool = True
     needs_graph: bool = False
+    is_made_of_twin: bool = False
     initial: Mapping[str, NumpyArray] | None = None
     other_batch: Callable[[bool], Space | None] = lambda is_larger: None
 

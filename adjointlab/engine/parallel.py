@@ -212,6 +212,7 @@ class ParallelRecipe:
             steps=self.steps,
             trained=requiring_gradients,
             needs_graph=example.needs_graph,
+            is_made_of_twin=True,
             initial=_initial(comm, made, space, sequential.values),
             other_batch=cache(partial(self._other_batch, example, mesh, placing, parameters)),
         )
