@@ -65,6 +65,11 @@ class Found:
     reference: str
     is_installed: bool  # declared by an entry point, so that it is found without being named
 
+    @property
+    def is_built_in(self) -> bool:
+        """True for a subject of the lab itself."""
+        return self.subject.location.startswith("adjointlab.")
+
 
 def find(references: Sequence[str]) -> list[Found]:
     """The subjects that `references` name, each once; all installed ones where there are none.

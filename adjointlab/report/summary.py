@@ -183,9 +183,16 @@ def warned(results: Sequence[CheckResult]) -> list[str]:
 
 
 def silent(results: Sequence[CheckResult]) -> str:
-    """A line for the subjects none of whose ranks communicated in any check, and none of which failed; empty if there are none."""
+    """A line for the subjects none of whose ranks communicated in any check, and none of which failed; empty if there are none.
+
+    Of the lab's own, those that do not communicate are known.
+    """
     failing = {entry.found.subject.location for entry in results if entry.status is not Status.COHERENT}
-    coherent = [entry for entry in results if entry.found.subject.location not in failing]
+    coherent = [
+        entry
+        for entry in results
+        if entry.found.subject.location not in failing and not entry.found.is_built_in
+    ]
     counts = (entry.result.counts for entry in coherent)
     return silence(
         (name, each) for name, each in zip(_names(coherent), counts, strict=True) if each is not None
