@@ -83,7 +83,10 @@ class _LocalShapes(dict[int, tuple[int, ...]]):
 
 
 def balanced_cut(length: int, parts: int) -> tuple[int, ...]:
-    """Return the boundaries 0 = c_0 <= ... <= c_parts = length; the first parts take one of the remainder each."""
+    """Return the boundaries 0 = c_0 <= ... <= c_parts = length; the first parts take one of the remainder each.
+
+    Raises `ValueError` for a negative length, and for no part.
+    """
     if length < 0 or parts < 1:
         raise ValueError(
             f"length: {length} elements cannot be cut into {parts} parts; at least 0 into at least 1 can"
@@ -253,7 +256,10 @@ class Layout(Drawable):
         return math.prod(self.local_shape(rank))
 
     def to_global(self, rank: int, local: Sequence[int]) -> Index:
-        """Return the global index of a local element; in padding it lies outside the tensor."""
+        """Return the global index of a local element; in padding it lies outside the tensor.
+
+        Raises `ValueError` for an index that the local tensor does not have.
+        """
         window = self.window(rank)
         shape = self.local_shape(rank)
         if (

@@ -244,7 +244,7 @@ class Space(Drawable):
     ``Space(layout, dtype="float32")`` has one tensor; ``Space(Tensor(...), Tensor(...))`` has several. A layout among the
     arguments stands for a tensor of the given dtype and types.
 
-    Raises `ValueError` for repeated names.
+    Raises `ValueError` for repeated names, and `TypeError` for what is neither a layout nor a tensor.
     """
 
     tensors: tuple[Tensor, ...]

@@ -39,7 +39,8 @@ __all__ = ["SEED_PERIOD", "Case", "Data", "cases", "from_data", "to_data"]
 
 
 SEED_PERIOD: Final = 3840
-"""Added to a seed, it changes the values and nothing else that a case derives from its seed: fills of memory, powers of two, plans of passes."""
+"""Added to a seed, it changes the values, what samples are taken and what instances draw when they are made, and nothing else that a case
+derives from its seed: fills of memory, powers of two, plans of passes."""
 
 _PERIOD_OF_OPERATORS: Final = 240
 """The same of cases of operators, which have no plans of passes."""

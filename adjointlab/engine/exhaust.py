@@ -114,7 +114,10 @@ def memory_of_proofs(subject: Subject, device: str | None) -> str:
 
 
 def every_case(subject: Subject, bound: Bound, memory: str = "numpy") -> Iterator[Case]:
-    """List all cases within `bound`, in the order of the subject's enumeration, with tensors in `memory`."""
+    """List all cases within `bound`, in the order of the subject's enumeration, with tensors in `memory`.
+
+    Raises :class:`SubjectError` for an enumeration that yields something else.
+    """
     assert subject.every is not None
     for number, entry in enumerate(subject.every(**bound)):
         if not _is_case(entry):
@@ -148,7 +151,7 @@ def exhaust(
 
     The processes find the subject by its `reference` on a command line. `tick` is called with the number of cases done and of
     all cases. The result's `tried` is the number of cases proved, or that of the first that fails among all; its figure
-    "entries" is the number of matrix entries.
+    "entries" is the number of matrix entries. Raises :class:`SubjectError` as :func:`every_case` does.
     """
     started = time.monotonic()
     try:

@@ -71,7 +71,8 @@ def check_parallel(
 
     Tensors lie on the host, or on the CUDA device on which an example or the module lies.
 
-    Returns the verdicts by check. Raises `AssertionError` with the smallest failing case if one is not coherent::
+    Returns the verdicts by check. Raises `AssertionError` with the smallest failing case if one is not coherent, `TypeError` and
+    `ValueError` for arguments that are none of these, and :class:`SubjectError` for what they declare wrongly::
 
         adjointlab.check_parallel(model, lambda model, mesh: fully_shard(model, mesh=mesh), batch, data_parallel="mean")
     """
@@ -132,7 +133,8 @@ def check_pipeline(
     strategy ``inputs(draw, ranks)`` that draws shapes and the arguments of `pipeline`; what it may contain, and `reduction`, is explained
     at ``adjointlab.subject.pipeline``. Tensors lie on the host, or on the CUDA device on which an example or the module lies.
 
-    Returns the verdicts by check. Raises `AssertionError` with the smallest failing case if one is not coherent::
+    Returns the verdicts by check. Raises `AssertionError` with the smallest failing case if one is not coherent, `TypeError` and
+    `ValueError` for arguments that are none of these, and :class:`SubjectError` for what they declare wrongly::
 
         adjointlab.check_pipeline(model, pipeline, torch.randn(8, 3), loss=mse_loss, ranks=2)
     """

@@ -30,8 +30,8 @@ def check_subject(
     """Put a subject to all its checks, as ``adjointlab check`` does: so many `cases` on up to 8, or so many, simulated `ranks`.
 
     In another `world`, such as ``adjointlab.MPIWorld()``, this is collective. Returns the verdicts by check, and warns where no rank
-    communicated with another in any case. Raises `AssertionError` with the smallest failing case if one is not coherent, and `TypeError`
-    for what is no subject.
+    communicated with another in any case. Raises `AssertionError` with the smallest failing case if one is not coherent, `TypeError`
+    for what is no subject, `ValueError` for `cases` or `ranks` out of range, and :class:`SubjectError` for a wrong declaration.
     """
     if isinstance(subject, type):
         raise TypeError(

@@ -47,7 +47,8 @@ def process_group(comm: Communicator, device_type: DeviceType = "cpu") -> Iterat
 
     Code that calls ``dist.all_reduce``, makes groups with ``dist.new_group`` or builds a mesh runs unchanged in it, in every world.
     Its groups move tensors of the host and of CUDA devices; `device_type` is where code that asks is told that it computes.
-    Collective; on leaving it, all groups made in it are gone.
+    Collective; on leaving it, all groups made in it are gone. Raises `TypeError` for a communicator of mpi4py's own, and `RuntimeError`
+    where a group is open on this rank already.
     """
     if type(comm).__module__.partition(".")[0] == "mpi4py":
         raise TypeError(
@@ -102,7 +103,7 @@ def device_mesh(
 ) -> Iterator[DeviceMesh]:
     """Context with a mesh of the ranks of `comm` on `device_type`, in a default process group that is open as long.
 
-    Raises `ValueError` for a shape that has not as many entries as there are ranks.
+    Raises `ValueError` for a shape that has not as many entries as there are ranks, and what :func:`process_group` does.
     """
     if math.prod(shape) != comm.size or any(extent < 1 for extent in shape):
         raise ValueError(

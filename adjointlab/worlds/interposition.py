@@ -109,7 +109,7 @@ class Interposition:
     def _begin(self) -> None:
         mpi: Any = sys.modules[_MODULE]
         redirection = _redirection(mpi)
-        # A run in simulation may begin in a process of MPI, but none begins within another.
+        # A run may begin within another, in the same process.
         self._run_before = redirection.run
         redirection.run = self._run
         redirection.install()

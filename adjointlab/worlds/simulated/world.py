@@ -47,7 +47,10 @@ R = TypeVar("R")
 
 
 class SimulatedWorld:
-    """Up to `ranks` simulated ranks; a run may ask for more, at the price of more threads."""
+    """Up to `ranks` simulated ranks; a run may ask for more, at the price of more threads.
+
+    Raises `TypeError` for a number of ranks that is no integer, and `ValueError` for one below 1.
+    """
 
     name = WorldName.SIMULATED
     can_schedule = True
@@ -57,7 +60,7 @@ class SimulatedWorld:
     is_exhausted = False
 
     def __init__(self, ranks: int = 8, watchdog: Watchdog | None = None) -> None:
-        self.ranks = ranks
+        self.ranks = number_of_ranks(ranks)
         self.watchdog = watchdog or Watchdog()
         self._pool = WorkerPool()
         self._streams = global_streams()
@@ -76,7 +79,8 @@ class SimulatedWorld:
 
         Seed 0 runs the ranks in turn and delivers messages at once; any other seed is another order, and other choices where
         the standard leaves one. With a `schedule` the seed is only that of the ranks' random streams, and the run keeps a
-        record of its decisions.
+        record of its decisions. Raises what the world itself raises for a wrong number of ranks, and `RuntimeError` where the system
+        gives no more threads.
         """
         size = self.ranks if ranks is None else number_of_ranks(ranks)
         hold_device_guards()
