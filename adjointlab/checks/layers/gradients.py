@@ -98,7 +98,10 @@ class GradcheckCheck(Check[str]):
     def judge(self, spaces: Spaces, observations: Sequence[str]) -> Verdict:
         if not observations[0]:
             return coherent()
-        return incoherent(f"gradcheck fails: {observations[0]} (of right code too, at a kink or a tie)")
+        return incoherent(
+            f"gradcheck fails: {observations[0]} (of right code too: at a kink or a tie, at infinite inputs, and where it casts to a "
+            "narrower type)"
+        )
 
 
 GRADIENTS, GRADCHECK = GradientsCheck(), GradcheckCheck()
