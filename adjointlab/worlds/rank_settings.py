@@ -51,7 +51,7 @@ class WarningFilters(_Setting):
 
 
 class TorchSettings(_Setting):
-    """What torch computes with: the default type, kernels of attention (`sdpa_kernel`), and whether it is deterministic or looks for anomalies."""
+    """The default type of torch, its kernels of attention (`sdpa_kernel`), and its modes: deterministic, looking for anomalies."""
 
     def __init__(self, torch: Any) -> None:
         in_c = torch._C

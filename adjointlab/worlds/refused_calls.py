@@ -39,7 +39,7 @@ _INSTEAD: Final = {
         ("Idup Idup_with_info", "use Dup"),
         ("free", "use Free"),
         ("Split_type", "use Split, with a color of your own"),
-        ("Compare", "compare communicators with ==, or their groups with comm.Get_group().Compare"),
+        ("Compare", "compare communicators with ==, or what their Get_group gives"),
         ("Cart_map Graph_map", "use Create_cart with reorder=False, which keeps the ranks"),
         ("Create_graph", "use Create_dist_graph_adjacent, to which each rank names its own neighbours"),
         (

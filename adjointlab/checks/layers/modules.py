@@ -82,7 +82,7 @@ class ModuleUnderTest(ABC):
     """A torch module, and the part that it takes of each drawn tensor; both lie in the memory of this rank's case."""
 
     takes_orders = True
-    """Whether inputs and cotangents have the memory orders of the case, or come as they are drawn."""
+    """True where inputs and cotangents have the memory orders of the case; otherwise they come as they are drawn."""
 
     def __init__(self, context: CheckContext, module: torch.nn.Module) -> None:
         self.layer, self.module, self.memory = context.layer, module, context.torch_memory

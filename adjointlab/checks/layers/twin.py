@@ -82,7 +82,7 @@ _ANOTHER_FORMULA: Final = (
 )
 
 AFTER_STEPS: Final = "parameters after the steps"
-"""What of an optimiser's steps is compared. A difference is small beside a parameter also where it is as large as a step."""
+"""The result of an optimiser's steps. A difference is small beside a parameter also where it is as large as a step."""
 
 _DECLARED_ROUNDING: Final = (
     "perhaps",

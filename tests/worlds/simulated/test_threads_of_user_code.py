@@ -46,7 +46,8 @@ def test_a_thread_that_communicates_while_its_rank_waits_is_named_and_no_deadloc
     before: float, seed: int
 ) -> None:
     ended = run(lambda comm: sent_in_a_thread(comm, before=before), 1, seed)
-    assert IN_ANOTHER_THREAD in str(ended)
+    # Without a delay the thread may be through before its rank waits.
+    assert IN_ANOTHER_THREAD in str(ended) or (not before and ended.completed)
     assert not {FindingKind.DEADLOCK, FindingKind.LIVELOCK} & {finding.kind for finding in ended.findings}
 
 
