@@ -196,7 +196,7 @@ def _forked(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..
 
 _GROUP_METHODS: Final = (
     *("Compare", "Difference", "Excl", "Incl", "Intersect", "Intersection"),
-    *("Range_excl", "Range_incl", "Union", "Translate_ranks"),
+    *("Range_excl", "Range_incl", "Translate_ranks", "Union"),
 )
 
 
@@ -206,7 +206,8 @@ def _for_all_groups(theirs: Any) -> Any:
 
     class AnyGroup(type):
         def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, theirs) or hasattr(type(instance), _GROUP_METHODS[-1])
+            # Nothing but a group translates ranks; that of the simulated world is not known here.
+            return isinstance(instance, theirs) or hasattr(type(instance), "Translate_ranks")
 
     def forked(name: str) -> Callable[..., Any]:
         def call(group: Any, *arguments: Any, **keywords: Any) -> Any:
