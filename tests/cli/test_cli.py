@@ -201,11 +201,29 @@ def test_ctrl_c_ends_with_130_tells_what_is_known_and_leaves_no_half_written_fil
     assert not (tmp_path / ".adjointlab" / "running.json").exists()
 
 
+ALONE = """
+import adjointlab as al
+
+
+def doubled(comm, x):
+    return 2 * x
+
+
+@al.subject.pair(doubled, doubled, name="Alone")
+def alone(draw, ranks):
+    space = al.Space(al.Layout((ranks,), al.Partition((ranks,))))
+    return dict(domain=space, codomain=space)
+"""
+
+
 @needs_mpi
 def test_under_mpiexec_rank_0_alone_prints_and_all_ranks_end_alike(tmp_path: Path) -> None:
     options = ["--check", "adjoint", "--cases", "20"]
-    result = cli("check", f"{SAMPLES}:wrong", "Copy", *options, cwd=tmp_path, ranks=2)
+    (tmp_path / "alone.py").write_text(ALONE)
+    result = cli("check", f"{SAMPLES}:wrong", "Copy", "alone.py", *options, cwd=tmp_path, ranks=2)
     assert result.returncode == 1, result.stderr
+    # Of the lab's own subjects, such as Copy, it is known.
+    assert "\nAlone: no rank communicated with another in any case" in result.stdout
     # The lab itself asks COMM_WORLD for its size, to compare it with the launcher's; that is no hint at user code.
     assert "takes itself for alone (as code does that" in result.stdout
     assert result.stdout.count("WrongShift: adjoint is not the transpose of forward") == 1
