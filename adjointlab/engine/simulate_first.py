@@ -41,12 +41,10 @@ class HangSimulator:
         """
         judgement = None
         with closing(SimulatedWorld(watchdog=self.watchdog)) as world:
+            run = CaseRunner(partial(world.run, body(self.subject)))
             for offset in range(_SCHEDULES):
                 variant = structs.replace(case, schedule=case.schedule + offset)
-                run = CaseRunner(partial(world.run, body(self.subject)))(
-                    variant, variant.ranks, seed=variant.schedule
-                )
-                judgement = judgement_of(variant, run)
+                judgement = judgement_of(variant, run(variant, variant.ranks, seed=variant.schedule))
                 if (
                     judgement is not None
                     and judgement.verdict.is_hang
