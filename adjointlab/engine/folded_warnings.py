@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import builtins
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, TextIO
 
-__all__ = ["FoldedWarning", "FoldedWarnings"]
+__all__ = ["FoldedWarning", "FoldedWarnings", "folded"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,19 @@ class FoldedWarning:
 
     def __str__(self) -> str:
         return f"{self.filename}:{self.line}: {self.category}: {self.counted_text}"
+
+
+def folded(given: Iterable[FoldedWarning]) -> tuple[FoldedWarning, ...]:
+    """The first warning of each place, with the number of times that all of that place were given, in the order of the first ones."""
+    found: dict[tuple[str, str, int], FoldedWarning] = {}
+    for each in given:
+        _fold_into(found, each)
+    return tuple(found.values())
+
+
+def _fold_into(found: dict[tuple[str, str, int], FoldedWarning], new: FoldedWarning) -> None:
+    first = found.get(new.place)
+    found[new.place] = new if first is None else replace(first, times=first.times + new.times)
 
 
 class FoldedWarnings:
@@ -99,7 +112,6 @@ class FoldedWarnings:
         if self._is_done:
             return
         new = FoldedWarning(category.__name__, str(message), filename, lineno)
-        known = self._found.get(new.place)
-        self._found[new.place] = new if known is None else replace(known, times=known.times + 1)
-        if known is None and not self._is_leader:
+        if new.place not in self._found and not self._is_leader:
             self._before(message, category, filename, lineno, file, line)
+        _fold_into(self._found, new)

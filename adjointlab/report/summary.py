@@ -12,7 +12,7 @@ from typing import Final
 from adjointlab.check_result import CheckResult
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.counts import CaseCounts, is_silent
-from adjointlab.engine.folded_warnings import FoldedWarning
+from adjointlab.engine.folded_warnings import folded
 from adjointlab.exit_codes import ExitCode
 from adjointlab.quantities import counted
 from adjointlab.store.files import printable
@@ -172,14 +172,11 @@ def notes(results: Sequence[CheckResult]) -> list[str]:
 
 def warned(results: Sequence[CheckResult]) -> list[str]:
     """A line for each place that has given warnings in any check: the first text in full, and how often."""
-    folded: dict[tuple[str, str, int], FoldedWarning] = {}
-    for each in (warning for entry in results for warning in entry.result.warnings):
-        first = folded.get(each.place)
-        folded[each.place] = each if first is None else replace(first, times=first.times + each.times)
+    given = folded(warning for entry in results for warning in entry.result.warnings)
     here = ""
     with suppress(OSError):  # the folder has been removed
         here = os.getcwd() + os.sep
-    return [str(each).removeprefix(here) for each in folded.values()]
+    return [str(each).removeprefix(here) for each in given]
 
 
 def silent(results: Sequence[CheckResult]) -> str:

@@ -1,21 +1,18 @@
-"""One run of the simulated world: what its ranks share, how it is ended if it does not end by itself, and what is found wrong.
+"""One run of the simulated world: what its ranks share, and what is found wrong.
 
-A run in which no rank can go on is diagnosed (:class:`Diagnosis`): deadlock, livelock, or the failure of another rank. One that
-lasts too long is ended by :class:`SimulationWatchdog`.
+A run in which no rank can go on is diagnosed (:class:`Diagnosis`): deadlock, livelock, or the failure of another rank.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from threading import get_ident
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn
 
-from adjointlab.exit_codes import ExitCode
 from adjointlab.typing import Status
-from adjointlab.worlds.call_sites import SimulatedCall, call_site_of_thread, came_back
+from adjointlab.worlds.call_sites import SimulatedCall, came_back
 from adjointlab.worlds.constants import fill_status, mark_cancelled
 from adjointlab.worlds.diagnosis import (
     POLLING,
@@ -46,7 +43,6 @@ from adjointlab.worlds.simulated.schedules.replay import DecisionRecorder
 from adjointlab.worlds.simulated.schedules.strategies import strategy_for
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.simulated.topologies import Topology
-from adjointlab.worlds.watchdog import Elapsed, Overdue, Watchdog, overdue, stack_of_thread
 from adjointlab.worlds.world import (
     Blocked,
     Dead,
@@ -59,7 +55,7 @@ from adjointlab.worlds.world import (
     Run,
 )
 
-__all__ = ["Diagnosis", "Simulation", "SimulationWatchdog"]
+__all__ = ["Diagnosis", "Simulation"]
 
 _FOR_OTHER_THREADS: Final = 0.2
 """Seconds that threads of user code are given to call for a rank that waits, before its wait is taken for a deadlock."""
@@ -337,55 +333,3 @@ def _waits_for(task: Task) -> tuple[int, ...]:
     """Ranks that `task` waits for, each once."""
     ranks: Iterable[int] = (rank for each in task.waiting if not each.done for rank in each.waits_for())
     return tuple(dict.fromkeys(ranks))
-
-
-class SimulationWatchdog:
-    """Ends one run that has lasted too long."""
-
-    _raised_at: float  # once it is overdue: the seconds that the run had lasted
-    _raised_in: Task
-
-    def __init__(self, watchdog: Watchdog, scheduler: Scheduler, payload: object) -> None:
-        self._watchdog = watchdog
-        self._scheduler = scheduler
-        self._payload = payload
-        self._elapsed = Elapsed()
-        self._exceeded = 0.0  # once it is overdue: the seconds that it has exceeded
-
-    def look(self) -> None:
-        """Raise :class:`Overdue` in the running rank once the limit is exceeded; some seconds later, end the process."""
-        limit = self._watchdog.seconds_in_simulation
-        running = self._scheduler.current
-        if running.worker is None:
-            return
-        started = running.worker.thread
-        thread, native_thread = cast(int, started.ident), cast(int, started.native_id)
-        self._elapsed.look(native_thread, self._scheduler.progress)
-        if not self._exceeded:
-            self._exceeded = self._elapsed.exceeded(limit, thread)
-            if self._exceeded:
-                self._raised_at, self._raised_in = self._elapsed.total, running
-                self._watchdog.has_fired = True
-                place = call_site_of_thread(thread)
-                # Its outcome, also where user code swallows the exception.
-                outcome = Raised.overdue(overdue(self._exceeded, place), stack_of_thread(thread))
-                self._scheduler.raise_in(running, _overdue_class(self._exceeded, place), outcome)
-        elif running is not self._raised_in:
-            # The one that was overdue has come to its end, and has used the seconds that it was given for that.
-            self._raised_at, self._raised_in = self._elapsed.total, running
-        elif self._elapsed.total - self._raised_at > self._watchdog.grace(limit):
-            self._watchdog.report_overdue(f"rank {running.rank}", self._exceeded, self._payload, thread)
-            os._exit(ExitCode.UNJUDGED)
-
-
-def _overdue_class(limit: float, place: str) -> type[Overdue]:
-    """Class of an :class:`Overdue` with its message: CPython takes a class to raise in another thread, not an instance."""
-
-    class OverdueHere(Overdue):
-        def __init__(self) -> None:
-            super().__init__(str(overdue(limit, place)))
-
-    # As tracebacks show it.
-    OverdueHere.__module__ = Overdue.__module__
-    OverdueHere.__name__ = OverdueHere.__qualname__ = Overdue.__name__
-    return OverdueHere

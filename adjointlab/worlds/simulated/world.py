@@ -25,7 +25,8 @@ from adjointlab.worlds.simulated.communicator import Communicator
 from adjointlab.worlds.simulated.device_guards import hold_device_guards
 from adjointlab.worlds.simulated.frozen_objects import FrozenObjects
 from adjointlab.worlds.simulated.scheduler import Task, WorkerPool
-from adjointlab.worlds.simulated.simulation import Simulation, SimulationWatchdog
+from adjointlab.worlds.simulated.simulation import Simulation
+from adjointlab.worlds.simulated.simulation_watchdog import SimulationWatchdog
 from adjointlab.worlds.watchdog import RaisingWatchdog, Watchdog
 from adjointlab.worlds.world import (
     Body,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from adjointlab.worlds.process import ExitCode
-from adjointlab.worlds.simulated.simulation import SimulationWatchdog
+from adjointlab.worlds.simulated.simulation_watchdog import SimulationWatchdog
 from adjointlab.worlds.watchdog import Overdue, Watchdog
 
 
