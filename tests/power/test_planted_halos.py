@@ -7,15 +7,15 @@ from collections.abc import Callable
 import pytest
 
 from adjointlab.checks.check import checks_of
-from adjointlab.engine.search import Budget, SearchResult, investigate
+from adjointlab.engine.search import Budget, SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import World
 from tests.planted.bug import PlantedBug
 from tests.planted.halos import PLANTED, RIGHT, customary_dot_test
+from tests.small_failures import first_small_failure
 
-SEARCHES = ((1, 0.1), (2, 3.0), (1, 20.0), (3, 20.0))
-"""Seeds, with the seconds to make a case smaller. Most bugs show on few ranks at once; where a search stops at many, another is made."""
-"""One search finds a bug; where it stops at a large case (a 2 x 2 grid does not shrink to a torus of one rank), another is made."""
+BUDGET = Budget(seed=1, shrinking=30.0)
+"""A 2 x 2 grid does not shrink to a torus of one rank: cases are drawn on fewer ranks until one fails."""
 
 
 @pytest.fixture(autouse=True)
@@ -26,22 +26,17 @@ def _simulated(world: World) -> None:
 
 @pytest.mark.parametrize("planted", PLANTED, ids=[planted.bug for planted in PLANTED])
 def test_a_planted_bug_is_found_and_shrunk_to_three_ranks(world: World, planted: PlantedBug) -> None:
-    ranks = []
-    for seed, shrinking in SEARCHES:
-        report = _first_failure(world, planted, Budget(seed=seed, shrinking=shrinking))
-        # Incoherent, or, where ranks crash or hang, not to be judged; in both cases with the case that shows it.
-        assert not report.verdict.is_coherent, f"not found with seed {seed}"
-        assert report.case is not None, report.verdict
-        ranks.append(report.case.ranks)
-        if ranks[-1] <= 3:
-            return
-    pytest.fail(f"shrunk to {ranks} ranks in the searches {SEARCHES}")
+    report = _first_failure(world, planted)
+    # Incoherent, or, where ranks crash or hang, not to be judged; in both cases with the case that shows it.
+    assert not report.verdict.is_coherent
+    assert report.case is not None, report.verdict
+    assert report.case.ranks <= 3
 
 
-def _first_failure(world: World, planted: PlantedBug, budget: Budget) -> SearchResult:
+def _first_failure(world: World, planted: PlantedBug) -> SearchResult:
     """The first failure that all checks of the subject find together, as a run of the command would; the likeliest comes first."""
     for check in dict.fromkeys((planted.check, *checks_of(planted.subject))):
-        report = investigate(world, planted.subject, check, budget)
+        report = first_small_failure(world, planted.subject, check, BUDGET, 3)
         if not report.verdict.is_coherent:
             break
     return report

@@ -6,7 +6,6 @@ The code never gets a communicator: it calls ``dist.*`` in the default process g
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -19,20 +18,17 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 import adjointlab as al
 from adjointlab.checks.verdict import Status
 from adjointlab.core.placements import chunks
-from adjointlab.engine.search import Budget, SearchResult, investigate
+from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 from tests.planted import parallel_modules, pipelines
 from tests.planted.bug import PlantedBug
-from tests.thorough import every_other
+from tests.small_failures import first_small_failure
 
 Function = Callable[..., torch.Tensor]
 BUDGET = Budget(60, ranks=4, seed=3)
 FEW = Budget(25, ranks=4, seed=3)
 OF_MODULES = Budget(12, ranks=4, seed=3)
 """With this seed they fail on two ranks first, but for those that hang."""
-
-SHRINKING = (0.2, 20.0)
-"""Seconds to make a case smaller: most fail on few ranks at once, but on a busy machine some need more."""
 
 
 # Rows that ranks hold in uneven shares, and what all hold
@@ -310,23 +306,24 @@ WRONG = {
 }
 
 
-def checked(world: al.SimulatedWorld, code: Code, budget: Budget) -> SearchResult:
-    subject: Subject = al.subject.pair(code.forward, code.adjoint, process_group=True)(code.cases)
-    return investigate(world, subject, "adjoint", budget)
+def subject_of(code: Code) -> Subject:
+    made: Subject = al.subject.pair(code.forward, code.adjoint, process_group=True)(code.cases)
+    return made
 
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_code_is_coherent(world: al.SimulatedWorld, name: str) -> None:
-    result = checked(world, RIGHT[name], FEW)
+    result = investigate(world, subject_of(RIGHT[name]), "adjoint", FEW)
     assert result.verdict.status is Status.COHERENT, result.verdict
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_planted_bug_is_found_and_shrunk(world: al.SimulatedWorld, name: str) -> None:
-    result = checked(world, WRONG[name], BUDGET)
+    least = WRONG[name].least_ranks
+    result = first_small_failure(world, subject_of(WRONG[name]), "adjoint", BUDGET, least)
     assert result.verdict.status is not Status.COHERENT
     assert result.case is not None
-    assert result.case.ranks == WRONG[name].least_ranks, str(result.verdict)
+    assert result.case.ranks == least, str(result.verdict)
 
 
 RIGHT_MODULES = {**parallel_modules.RIGHT, **pipelines.RIGHT}
@@ -345,20 +342,17 @@ WRONG_MODULES = [
 ]
 
 
-@pytest.mark.parametrize("wrong", every_other(WRONG_MODULES, lambda wrong: wrong[0].bug))
+@pytest.mark.parametrize(
+    ("planted", "budget"), WRONG_MODULES, ids=[planted.bug for planted, _ in WRONG_MODULES]
+)
 def test_a_bug_planted_in_a_parallel_module_is_found(
-    world: al.SimulatedWorld, wrong: tuple[PlantedBug, Budget]
+    world: al.SimulatedWorld, planted: PlantedBug, budget: Budget
 ) -> None:
-    planted, budget = wrong
-    ranks = []
-    for shrinking in SHRINKING:
-        result = investigate(world, planted.subject, planted.check, replace(budget, shrinking=shrinking))
-        assert result.verdict.status is not Status.COHERENT
-        assert result.case is not None
-        ranks.append(result.case.ranks)
-        if ranks[-1] <= max(3, planted.least_ranks):
-            return
-    pytest.fail(f"shrunk to {ranks} ranks in {SHRINKING} seconds: {result.verdict}")
+    most = max(3, planted.least_ranks)
+    result = first_small_failure(world, planted.subject, planted.check, budget, most)
+    assert result.verdict.status is not Status.COHERENT
+    assert result.case is not None
+    assert result.case.ranks <= most, str(result.verdict)
 
 
 def test_an_output_without_a_graph_is_said_to_be_so(world: al.SimulatedWorld) -> None:

@@ -1,0 +1,32 @@
+"""A search that ends at the first failure on few ranks, since tests of planted bugs ask for no more."""
+
+from __future__ import annotations
+
+from adjointlab.engine.search import Budget, SearchResult, investigate
+from adjointlab.engine.subject import Subject
+from adjointlab.worlds.world import World
+
+__all__ = ["first_small_failure"]
+
+
+class _SmallEnough(BaseException):
+    """Ends a search at once; Hypothesis passes on what is no `Exception`."""
+
+    def __init__(self, result: SearchResult) -> None:
+        super().__init__()
+        self.result = result
+
+
+def first_small_failure(
+    world: World, subject: Subject, check: str, budget: Budget, most_ranks: int
+) -> SearchResult:
+    """The first failure on `most_ranks` at most, as it was found; the result of the whole search where it comes to none."""
+
+    def found(result: SearchResult) -> None:
+        if result.case is not None and result.case.ranks <= most_ranks:
+            raise _SmallEnough(result)
+
+    try:
+        return investigate(world, subject, check, budget, found=found)
+    except _SmallEnough as small:
+        return small.result
