@@ -17,7 +17,7 @@ from tests.small_failures import first_small_failure
 PLANTED = (*layers.PLANTED, *parallel_layers.PLANTED)
 
 BUDGETS = (Budget(seed=1, shrinking=30.0), Budget(seed=2, shrinking=30.0))
-"""Where one search stops at many ranks, another is made."""
+"""Another search is made where one stops at many ranks."""
 
 HANG = (
     "no backward where the input requires no gradient",
