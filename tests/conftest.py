@@ -8,7 +8,7 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.check import checks_of
-from adjointlab.engine import search
+from adjointlab.engine import confirming
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.launch import is_launched
@@ -51,7 +51,7 @@ def _no_retries(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     # Not by pytest's `monkeypatch`: other fixtures and tests would share it, and find theirs undone in another order.
     with patch.object(
-        search, "with_hints_of_retries", lambda run, case, verdict, subject, **options: verdict
+        confirming, "with_hints_of_retries", lambda run, case, verdict, subject, **options: verdict
     ):
         yield
 

@@ -113,7 +113,7 @@ def _ranks(file: Path) -> int | None:
 def _outcome(stored: Reproducer, result: SearchResult) -> Reproduced:
     from adjointlab.checks.verdict import Status
     from adjointlab.engine.failed_runs import HANGS
-    from adjointlab.engine.search import NONDETERMINISTIC
+    from adjointlab.engine.run_case import NONDETERMINISTIC
 
     kind = result.verdict.kind
     if result.status is Status.COHERENT:

@@ -26,15 +26,13 @@ from adjointlab import options
 from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.verdict import Figures, Status, Verdict, coherent, unjudged
 from adjointlab.engine.case import Case, cases
+from adjointlab.engine.confirming import Confirmation, Confirmed
 from adjointlab.engine.constants_of_modules import without_constants_of_modules
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.failed_runs import NO_RETURN
 from adjointlab.engine.folded_warnings import FoldedWarning
 from adjointlab.engine.independent_draws import INDEPENDENT
-from adjointlab.engine.interleavings import narrowed
-from adjointlab.engine.retries import with_hints_of_retries
 from adjointlab.engine.run_case import (
-    NONDETERMINISTIC,
     CaseRunner,
     Judgement,
     KnownRuns,
@@ -44,10 +42,8 @@ from adjointlab.engine.run_case import (
     inapplicable_because,
     nothing_known,
     run_case,
-    with_follow_up,
 )
 from adjointlab.engine.simulate_first import HangSimulator
-from adjointlab.engine.simulation_artefacts import with_artefacts
 from adjointlab.engine.single_steps import MOST_STEPS, one_step_smaller, size, without_logs_of_shapes
 from adjointlab.engine.subject import Subject
 from adjointlab.pictures.drawable import Drawable
@@ -55,7 +51,7 @@ from adjointlab.pictures.model import Drawing
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import FindingKind, Run, Runner, World, message_of
 
-__all__ = ["NONDETERMINISTIC", "Budget", "SearchResult", "investigate", "prepare"]
+__all__ = ["Budget", "SearchResult", "investigate", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -159,14 +155,6 @@ def investigate(
         return world.lead(body(subject), conduct, subject.location)
 
 
-_CONFIRMATIONS: Final = 10
-"""The number of times that a wrong result must be seen again before it is taken for deterministic.
-
-A race that goes wrong every other time passes for deterministic with probability 2**-10. Seeing it once more would let it
-pass every other time; a run that returns costs milliseconds.
-"""
-
-
 _LEAST_CASES: Final = 10
 """The number of cases that a check judges, if it is to judge so many, however little time it is given."""
 
@@ -222,6 +210,7 @@ class Search:
         self._budget, self._tick, self._found = budget, tick, found
         self._ranks = min(world.ranks, budget.ranks or world.ranks)
         self._seed = secrets.randbits(32) if budget.seed is None else budget.seed
+        self._confirmation = Confirmation(world, subject, self._run, explains=budget.shrinking > 0)
         self._simulator = HangSimulator(subject, world.watchdog) if world.can_revoke else None
         self._is_simulated = False  # judge cases in simulation: there the first failure was reproduced
         # Of the cases before the first failure, in their order, whether the check applied. A repeated search does not run them again.
@@ -247,20 +236,20 @@ class Search:
         """Draw, shrink, confirm."""
         started = time.monotonic()
         failure = self._smallest_failure()
-        verdict = None
+        hang = None
         if self._is_simulated and isinstance(failure, _Failing):
             self.stage = Stage.CONFIRMING
-            verdict = self._hang_under_mpi(failure.case)
-            if verdict is None:
+            hang = self._confirmation.hang_under_mpi(failure.case)
+            if hang is None:
                 self._repeat_without_simulation()
                 failure = self._smallest_failure()
         result = self._result(failure if isinstance(failure, Verdict) else coherent())
         if isinstance(failure, _Failing):
             self.stage = Stage.CONFIRMING
-            case = self._with_fewer_schedules(failure)
-            verdict = verdict or self._confirmed(case, failure.verdict)
-            is_smallest = self._is_smallest and verdict.kind != NONDETERMINISTIC
-            result = replace(self._failed(verdict, case, failure.spaces), is_smallest=is_smallest)
+            case = self._confirmation.with_fewer_schedules(failure.case, failure.verdict)
+            confirmed = Confirmed(hang) if hang else self._confirmation.confirmed(case, failure.verdict)
+            is_smallest = self._is_smallest and confirmed.is_seen_again
+            result = replace(self._failed(confirmed.verdict, case, failure.spaces), is_smallest=is_smallest)
             if self._first_failing is not None:
                 # The row of a failure says on how many ranks it was found.
                 self._counts.judge(*self._first_failing)
@@ -522,64 +511,6 @@ class Search:
         if self.stage is Stage.DRAWING:
             return True
         return time.monotonic() <= self._deadline and not self._world.is_exhausted
-
-    # Confirming
-
-    def _hang_under_mpi(self, case: Case) -> Verdict | None:
-        """Run a case under MPI that was shrunk in simulation; `None` where it does not hang there."""
-        judgement = run_case(self._run, case)
-        if judgement is None or not judgement.verdict.is_hang:
-            return None
-        lines = judgement.verdict.lines
-        return replace(
-            judgement.verdict,
-            lines=(
-                *lines,
-                (
-                    "made smaller",
-                    f"with simulated ranks, and seen again under {self._world.name.ranks_run_under}",
-                ),
-            ),
-        )
-
-    def _with_fewer_schedules(self, failure: _Failing) -> Case:
-        """Return the failing case without the schedules that its failure does not need."""
-
-        def fails_alike(case: Case) -> bool:
-            judgement = run_case(self._run, case)
-            return judgement is not None and judgement.verdict.fails_like(failure.verdict)
-
-        return narrowed(self._run, failure.case, fails_alike) if failure.case.schedules else failure.case
-
-    def _confirmed(self, case: Case, first: Verdict) -> Verdict:
-        """The verdict of the smallest case when it runs again, with the follow-up of its check."""
-        verdict = first
-        # A crash or hang is seen once more only: it may cost a time-out, or the job.
-        for _ in range(_CONFIRMATIONS if first.status is Status.INCOHERENT else 1):
-            again = run_case(self._run, case)
-            if again is None or not again.verdict.fails_like(first):
-                second = "nothing to judge" if again is None else again.verdict.headline or "no failure"
-                if first.is_death:
-                    self._is_smallest = False
-                    return replace(first, lines=(*first.lines, ("again", f"{second}, when it ran once more")))
-                lines = (("first", first.headline), ("again", second), *first.lines)
-                return unjudged("the result changes from run to run", *lines, kind=NONDETERMINISTIC)
-            verdict = again.verdict
-        explained = with_follow_up(self._run, case, verdict)
-        if case.ranks > 1 and self._world.can_schedule:
-            explained = with_artefacts(explained, self._subject, partial(self._passes, case))
-        if not self._budget.shrinking or self._world.is_exhausted:
-            return explained
-        return with_hints_of_retries(
-            self._run, case, explained, self._subject, may_change_parameters=self._world.can_schedule
-        )
-
-    def _passes(self, case: Case, subject: Subject) -> bool:
-        """Return True if the case passes where its subject is declared as `subject`. In a world of one process alone."""
-        if not self._budget.shrinking:
-            return False
-        judgement = run_case(CaseRunner(partial(self._world.run, body(subject))), case)
-        return judgement is not None and judgement.verdict.is_coherent
 
 
 def _is_empty(spaces: Spaces | None) -> bool:

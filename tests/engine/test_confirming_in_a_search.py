@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from adjointlab.checks.verdict import Figure, Verdict, coherent, incoherent, unjudged
-from adjointlab.engine import search as module
+from adjointlab.engine import confirming as module
 from adjointlab.engine.case import Case
+from adjointlab.engine.confirming import Confirmed
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.run_case import NONDETERMINISTIC, Judgement, Stage
 from adjointlab.engine.search import Budget, Search, SearchResult, _Failing
@@ -60,10 +61,10 @@ def test_a_wrong_result_is_seen_ten_times_and_a_crash_or_hang_once(
     search = search_of(budget, **world)
     last = Judgement(failure.verdict, None)
     judged = answering(monkeypatch, *[failure] * (runs - 1), last)
-    search._is_smallest = True
-    assert search._confirmed(case_on(2), failure.verdict) is last.verdict
+    confirmed = search._confirmation.confirmed(case_on(2), failure.verdict)
+    assert confirmed.verdict is last.verdict
+    assert confirmed.is_seen_again
     assert judged == [case_on(2)] * runs
-    assert search._is_smallest
     is_retried = budget.shrinking > 0 and not world.get("is_exhausted")
     assert unexplained == ([world.get("can_schedule", True)] if is_retried else [])
 
@@ -82,33 +83,31 @@ def test_a_result_that_is_another_one_once_depends_on_the_run(
 ) -> None:
     search = search_of()
     answering(monkeypatch, *[WRONG] * seen_before, again)
-    assert search._confirmed(case_on(2), WRONG.verdict) == unjudged(
+    changes = unjudged(
         "the result changes from run to run",
         ("first", "wrong"),
         ("again", told),
         ("form", "exact"),
         kind=NONDETERMINISTIC,
     )
+    assert search._confirmation.confirmed(case_on(2), WRONG.verdict) == Confirmed(changes, False)
     assert unexplained == []
 
 
 def test_a_death_that_is_not_seen_again_stays_one_but_is_not_called_smallest(
     unexplained: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    search = search_of()
-    search._is_smallest = True
     answering(monkeypatch, RIGHT)
-    assert search._confirmed(case_on(2), GONE.verdict) == unjudged(
-        "rank 1 is gone", ("again", "no failure, when it ran once more"), is_death=True
-    )
-    assert not search._is_smallest
+    told = unjudged("rank 1 is gone", ("again", "no failure, when it ran once more"), is_death=True)
+    confirmed = search_of()._confirmation.confirmed(case_on(2), GONE.verdict)
+    assert confirmed == Confirmed(told, is_seen_again=False)
 
 
 def test_a_hang_that_was_shrunk_in_simulation_is_told_so_if_mpi_hangs_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answering(monkeypatch, HANGS)
-    assert search_of()._hang_under_mpi(case_on(2)) == unjudged(
+    assert search_of()._confirmation.hang_under_mpi(case_on(2)) == unjudged(
         "deadlock",
         ("rank 0", "waits"),
         ("made smaller", "with simulated ranks, and seen again under MPI"),
@@ -116,7 +115,7 @@ def test_a_hang_that_was_shrunk_in_simulation_is_told_so_if_mpi_hangs_too(
     )
     for other in (None, RIGHT, GONE):
         answering(monkeypatch, other)
-        assert search_of()._hang_under_mpi(case_on(2)) is None
+        assert search_of()._confirmation.hang_under_mpi(case_on(2)) is None
 
 
 def test_a_failing_case_keeps_the_schedules_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,19 +125,19 @@ def test_a_failing_case_keeps_the_schedules_that_it_needs(monkeypatch: pytest.Mo
         return WRONG if len(case.schedules) > 1 else OTHER if case.schedules[0].seed % 2 else None
 
     monkeypatch.setattr(module, "run_case", run_case)
-    kept = search_of()._with_fewer_schedules(_Failing(case, WRONG)).schedules
-    assert len(kept) == 2
-    assert search_of()._with_fewer_schedules(FAILING) is FAILING.case
+    confirmation = search_of()._confirmation
+    assert len(confirmation.with_fewer_schedules(case, WRONG.verdict).schedules) == 2
+    assert confirmation.with_fewer_schedules(FAILING.case, WRONG.verdict) is FAILING.case
 
 
 # The whole
 
-CONFIRMED = incoherent("confirmed")
-DEPENDS = unjudged("changes", kind=NONDETERMINISTIC)
+CONFIRMED = Confirmed(incoherent("confirmed"))
+CHANGES = Confirmed(unjudged("changes", kind=NONDETERMINISTIC), is_seen_again=False)
 
 
 def conducted(
-    monkeypatch: pytest.MonkeyPatch, *failures: Any, confirmed: Verdict = CONFIRMED, **fields: Any
+    monkeypatch: pytest.MonkeyPatch, *failures: Any, confirmed: Confirmed = CONFIRMED, **fields: Any
 ) -> tuple[SearchResult, Search]:
     """The result of a search that comes to these smallest failures, and is `confirmed` so."""
     search = search_of()
@@ -147,7 +146,7 @@ def conducted(
         setattr(search, name, value)
     waiting = list(failures)
     monkeypatch.setattr(search, "_smallest_failure", lambda: waiting.pop(0))
-    monkeypatch.setattr(search, "_confirmed", lambda case, first: confirmed)
+    monkeypatch.setattr(search._confirmation, "confirmed", lambda case, first: confirmed)
     return search.conduct(), search
 
 
@@ -175,26 +174,27 @@ def test_a_search_without_a_failure_has_the_number_of_cases_and_the_worst_figure
 
 
 @pytest.mark.parametrize(
-    ("smallest", "verdict"), [(True, CONFIRMED), (False, CONFIRMED), (True, WRONG.verdict), (True, DEPENDS)]
+    ("smallest", "confirmed"),
+    [(True, CONFIRMED), (False, CONFIRMED), (True, Confirmed(WRONG.verdict)), (True, CHANGES)],
 )
 def test_a_failure_is_reported_with_its_smallest_case_and_counts_among_the_judged(
-    smallest: bool, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+    smallest: bool, confirmed: Confirmed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run((), communicating=frozenset({0, 1}))
     given = {"_drawn_ranks": 3, "_first_failing": (case_on(3), run, None), "_is_smallest": smallest}
-    result, search = conducted(monkeypatch, FAILING, confirmed=verdict, **given)
+    result, search = conducted(monkeypatch, FAILING, confirmed=confirmed, **given)
     assert result == SearchResult(
         "RingShift",
         "adjoint",
         WorldName.MPI,
-        verdict,
+        confirmed.verdict,
         tried=5,
         seed=1,
         seconds=result.seconds,
         case=case_on(2),
         spaces=SPACES,
         drawn_ranks=3,
-        is_smallest=smallest and verdict is not DEPENDS,
+        is_smallest=smallest and confirmed is not CHANGES,
         counts=CaseCounts(100, 5, 1, 1, 2),
     )
     assert 0 <= result.seconds < 10

@@ -12,6 +12,7 @@ import pytest
 import adjointlab as al
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.verdict import Figure, coherent, unjudged
+from adjointlab.engine import confirming
 from adjointlab.engine import search as module
 from adjointlab.engine.case import Case
 from adjointlab.engine.counts import CaseCounts
@@ -298,7 +299,8 @@ def test_a_repeated_search_comes_to_the_failure_again_however_late_it_was(
         is_hanging = len(judged) >= number and case.key() == judged[number - 1].key()
         return HANGS if is_hanging else RIGHT
 
-    monkeypatch.setattr(module, "run_case", run_case)
+    for each in (module, confirming):
+        monkeypatch.setattr(each, "run_case", run_case)
     result = search.conduct()
     assert result.verdict == HANGS.verdict
     assert result.case == judged[number - 1]

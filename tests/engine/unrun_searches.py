@@ -12,6 +12,7 @@ import adjointlab as al
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import coherent, incoherent, unjudged
+from adjointlab.engine import confirming
 from adjointlab.engine import search as module
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import CaseRunner, Judgement
@@ -78,5 +79,6 @@ def answering(monkeypatch: pytest.MonkeyPatch, *answers: Judgement | None) -> li
         judged.append(case)
         return answers[min(len(judged), len(answers)) - 1]
 
-    monkeypatch.setattr(module, "run_case", run_case)
+    for each in (module, confirming):
+        monkeypatch.setattr(each, "run_case", run_case)
     return judged

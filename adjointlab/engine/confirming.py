@@ -1,0 +1,93 @@
+"""Confirming a failure: its smallest case runs again, and what it shows then is explained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Final, NamedTuple
+
+from adjointlab.checks.verdict import Status, Verdict, unjudged
+from adjointlab.engine.case import Case
+from adjointlab.engine.interleavings import narrowed
+from adjointlab.engine.retries import with_hints_of_retries
+from adjointlab.engine.run_case import NONDETERMINISTIC, CaseRunner, body, run_case, with_follow_up
+from adjointlab.engine.simulation_artefacts import with_artefacts
+from adjointlab.engine.subject import Subject
+from adjointlab.worlds.world import Runner, World
+
+__all__ = ["Confirmation", "Confirmed"]
+
+_CONFIRMATIONS: Final = 10
+"""The number of times that a wrong result must be seen again before it is taken for deterministic.
+
+A race that goes wrong every other time passes for deterministic with probability 2**-10. Seeing it once more would let it
+pass every other time; a run that returns costs milliseconds.
+"""
+
+
+class Confirmed(NamedTuple):
+    """The verdict of a case that has run again, and whether that showed what its first run did."""
+
+    verdict: Verdict
+    is_seen_again: bool = True
+
+
+class Confirmation:
+    """Confirms failures of `subject` in `world`, where `run` runs a case; with `explains` it takes its time to explain them."""
+
+    def __init__(self, world: World, subject: Subject, run: Runner, *, explains: bool) -> None:
+        self._world, self._subject, self._run, self._explains = world, subject, run, explains
+
+    def hang_under_mpi(self, case: Case) -> Verdict | None:
+        """Run a case under MPI that was shrunk in simulation; `None` where it does not hang there."""
+        judgement = run_case(self._run, case)
+        if judgement is None or not judgement.verdict.is_hang:
+            return None
+        told = f"with simulated ranks, and seen again under {self._world.name.ranks_run_under}"
+        return replace(judgement.verdict, lines=(*judgement.verdict.lines, ("made smaller", told)))
+
+    def with_fewer_schedules(self, case: Case, first: Verdict) -> Case:
+        """Return a case that has failed by `first`, without the schedules that its failure does not need."""
+
+        def fails_alike(case: Case) -> bool:
+            judgement = run_case(self._run, case)
+            return judgement is not None and judgement.verdict.fails_like(first)
+
+        return narrowed(self._run, case, fails_alike) if case.schedules else case
+
+    def confirmed(self, case: Case, first: Verdict) -> Confirmed:
+        """Run a case again that has failed by `first`, and explain what it shows, with the follow-up of its check."""
+        verdict = first
+        # A crash or hang is seen once more only: it may cost a time-out, or the job.
+        for _ in range(_CONFIRMATIONS if first.status is Status.INCOHERENT else 1):
+            again = run_case(self._run, case)
+            if again is None or not again.verdict.fails_like(first):
+                second = "nothing to judge" if again is None else again.verdict.headline or "no failure"
+                return Confirmed(_another_result(first, second), is_seen_again=False)
+            verdict = again.verdict
+        return Confirmed(self._explained(case, with_follow_up(self._run, case, verdict)))
+
+    def _explained(self, case: Case, verdict: Verdict) -> Verdict:
+        can_schedule = self._world.can_schedule
+        if case.ranks > 1 and can_schedule:
+            verdict = with_artefacts(verdict, self._subject, partial(self._passes, case))
+        if not self._explains or self._world.is_exhausted:
+            return verdict
+        return with_hints_of_retries(
+            self._run, case, verdict, self._subject, may_change_parameters=can_schedule
+        )
+
+    def _passes(self, case: Case, subject: Subject) -> bool:
+        """Return True if the case passes where its subject is declared as `subject`. In a world of one process alone."""
+        if not self._explains:
+            return False
+        judgement = run_case(CaseRunner(partial(self._world.run, body(subject))), case)
+        return judgement is not None and judgement.verdict.is_coherent
+
+
+def _another_result(first: Verdict, second: str) -> Verdict:
+    """The verdict on a case that has failed by `first`, and has shown `second` when it ran again."""
+    if first.is_death:
+        return replace(first, lines=(*first.lines, ("again", f"{second}, when it ran once more")))
+    lines = (("first", first.headline), ("again", second), *first.lines)
+    return unjudged("the result changes from run to run", *lines, kind=NONDETERMINISTIC)
