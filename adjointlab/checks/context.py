@@ -96,7 +96,13 @@ _SMALL_INTEGERS = 2**6
 """Bound of integers whose images show a fraction: far from the size at which every number of the type is an integer."""
 
 _FOR_GAIN = 1000
-"""Number of the draw that the gain is looked into with, which no check draws."""
+"""Number of the first of the draws that the gain is looked into with, which no check draws."""
+
+_FEW_COLUMNS = 6
+"""Of so many columns all are looked at for fractions."""
+
+_VECTORS_OF_SIGNS = 3
+"""Vectors of signs that are applied where there are more."""
 
 ROUNDING_FACTORS = (3, 7)
 """Integers that vectors are applied again with, to see what rounds."""
@@ -424,21 +430,31 @@ class CheckContext:
     def _maps_integers_to_integers(self) -> bool:
         """False if an instance of its own has shown that the coefficients are fractions. Collective, for operators of user code.
 
-        A basis vector shows its column, and random integers a fraction in any column, though perhaps by chance not.
+        The basis vectors show all of their columns, and where they are many, random integers and signs show most.
         """
-        domain, codomain = self.domain, self.codomain
-        if has_program(self.operator) or all(tensor.element.is_integer for tensor in codomain.tensors):
+        if has_program(self.operator) or all(tensor.element.is_integer for tensor in self.codomain.tensors):
             return True
-        bound = max(1, min(self._exact_under(self.operator.gain or 1), _SMALL_INTEGERS))
-        operator = self.fresh()  # the checks mean the first calls of theirs to be the first
-        vectors = [self.primal(_FOR_GAIN, bound)]
-        if domain.dimension:
-            column = self.setting.seed % domain.dimension
-            vectors.append(basis_vector(domain, column, self.rank, self.library))
+        operator, dimension = (
+            self.fresh(),
+            self.domain.dimension,
+        )  # the checks mean the first calls of theirs to be the first
+        columns = range(dimension) if dimension <= _FEW_COLUMNS else [self.setting.seed % dimension]
+        vectors = [basis_vector(self.domain, column, self.rank, self.library) for column in columns]
+        if dimension > _FEW_COLUMNS:
+            bound = max(1, min(self._exact_under(self.operator.gain or 1), _SMALL_INTEGERS))
+            vectors += [self.primal(_FOR_GAIN, bound), *map(self._signs, range(_VECTORS_OF_SIGNS))]
         with np.errstate(all="ignore"):  # what is not finite is for each check to report
             images = [array for vector in vectors for array in self.numpy(self.forward(vector, operator))]
             are_whole = all(map(is_whole, images))
         return all(operator.comm.allgather(are_whole))
+
+    def _signs(self, number: int) -> tuple[Array, ...]:
+        """This rank's part of a random element of the domain whose entries are 1 and -1, of which no fraction has a whole multiple."""
+        values = self._drawn(self.domain, "primal", _FOR_GAIN + 2 + number, _SMALL_INTEGERS, 0)
+        return tuple(
+            arrays.from_numpy(np.where(each.real > 0, 1, -1), tensor.dtype, self.library)
+            for each, tensor in zip(values, self.domain.tensors, strict=True)
+        )
 
     def _measured_rounding(self) -> float:
         """By how much rounding changes the images of a random vector in either direction, relative to their norm. Collective.

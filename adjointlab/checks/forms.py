@@ -8,7 +8,7 @@ where a loss depends on some of its outputs; and where its graph is used again.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from adjointlab.core import arrays
-from adjointlab.core.operator import Direction, LinearOperator, as_tuple
+from adjointlab.core.operator import Direction, LinearOperator, as_tuple, results_in
 from adjointlab.typing import Array
 
 __all__ = ["Form", "FormRefused", "other_forms", "plain_form"]
@@ -29,31 +29,52 @@ class FormRefused(Exception):
 class _OfTorch(NamedTuple):
     """A form of a function of torch tensors; the one that it is compared with; and the method, which returns None if there is none.
 
-    Nor is there one where the function raises such an exception on some rank: it asks torch for what needs a gradient, such as a hook,
-    frees what it kept for the backward pass, or expects a gradient of each output.
+    Nor is there one where the function raises an exception on some rank by which it `refuses` the form.
     """
 
     name: str
     plain: str
     method: str
-    refused: type[Exception] = RuntimeError
+    refuses: Callable[[Exception], bool]
+
+
+def _asks_for_a_gradient(error: Exception) -> bool:
+    """Return True for torch's errors on what needs a gradient, such as a hook, or of a function that says the like itself.
+
+    torch raises the same class for nearly everything, such as shapes that do not fit.
+    """
+    return isinstance(error, RuntimeError) and "grad" in str(error).lower()
+
+
+def _is_not_implemented(error: Exception) -> bool:
+    return isinstance(error, NotImplementedError)
+
+
+def _is_any(error: Exception) -> bool:
+    """Return True: a function may free what it kept for the backward pass, or expect a gradient of each output, in any way."""
+    return True
 
 
 _OF_TORCH: Final = {
     Direction.FORWARD: (
-        _OfTorch("under torch.no_grad()", "with gradients", "without_gradients"),
+        _OfTorch("under torch.no_grad()", "with gradients", "without_gradients", _asks_for_a_gradient),
         # A linear function is its own derivative.
-        _OfTorch("in forward mode (its jvp)", "in a plain call", "in_forward_mode", NotImplementedError),
+        _OfTorch("in forward mode (its jvp)", "in a plain call", "in_forward_mode", _is_not_implemented),
     ),
     Direction.ADJOINT: (
-        _OfTorch("where one input at a time requires a gradient", "where all do", "one_gradient_at_a_time"),
+        _OfTorch(
+            "where one input at a time requires a gradient",
+            "where all do",
+            "one_gradient_at_a_time",
+            _asks_for_a_gradient,
+        ),
         _OfTorch(
             "where the loss depends on one output at a time",
             "where it depends on all",
             "one_output_at_a_time",
-            Exception,
+            _is_any,
         ),
-        _OfTorch("the second time through one graph", "the first time", "second_time", Exception),
+        _OfTorch("the second time through one graph", "the first time", "second_time", _is_any),
     ),
 }
 _PLAIN_OF_TORCH: Final = {form.name: form.plain for forms in _OF_TORCH.values() for form in forms}
@@ -92,9 +113,9 @@ def other_forms(
     Memory for results starts with NaN, or the largest integer, everywhere, so that an element that is not written shows.
     """
     forms = []
+    target = operator.codomain if direction is Direction.FORWARD else operator.domain
+    rank = operator.comm.Get_rank()
     if _takes_out(type(operator), direction, len(plain) == 1):
-        target = operator.codomain if direction is Direction.FORWARD else operator.domain
-        rank = operator.comm.Get_rank()
         if all(tensor.layout.partition.is_active(rank) for tensor in target.tensors):
             memory = tuple(map(_poisoned, plain))
             out = memory if len(memory) > 1 else memory[0]
@@ -110,23 +131,23 @@ def other_forms(
         forms.append(Form("in place", memory, returned is None or _are(returned, memory), is_applied=True))
     for form in _OF_TORCH[direction]:
         apply = getattr(operator, form.method, None)
-        result = None
-        if apply is not None:
-            if form.name not in left_out:
-                try:
-                    result = apply(*arguments)
-                except form.refused as error:
-                    raise FormRefused(form.name) from error
-            is_applied = result is not None
-            forms.append(
-                Form(
-                    form.name,
-                    as_tuple(result) if is_applied else tuple(plain),
-                    is_returned=True,
-                    is_applied=is_applied,
-                )
-            )
+        if apply is None:
+            continue
+        applied = None if form.name in left_out else _applied(form, apply, arguments)
+        result = tuple(plain)
+        if applied is not None:
+            result = results_in(target, as_tuple(applied), rank, arguments, f"{direction} {form.name}")
+        forms.append(Form(form.name, result, is_returned=True, is_applied=applied is not None))
     return forms
+
+
+def _applied(form: _OfTorch, apply: Callable[..., object], arguments: Sequence[Array]) -> object:
+    try:
+        return apply(*arguments)
+    except Exception as error:
+        if form.refuses(error):
+            raise FormRefused(form.name) from error
+        raise
 
 
 @cache

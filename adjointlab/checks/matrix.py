@@ -73,10 +73,17 @@ _REPEATED = 3
 
 @dataclass(frozen=True)
 class Repeated:
-    """One rank's contributions to what probed vectors gave otherwise times a factor, of shape (elements, vectors)."""
+    """One rank's contributions to what some probed vectors gave otherwise when they were applied again.
+
+    `differences` is of shape (elements, vectors).
+    """
 
     positions: tuple[int, ...] = ()  # of the vectors, among those that were probed
     differences: NumpyArray = field(default_factory=lambda: np.zeros((0, 0)))
+
+
+def _not_repeated() -> BothDirections[Repeated]:
+    return BothDirections(Repeated(), Repeated())
 
 
 @dataclass(frozen=True)
@@ -87,35 +94,35 @@ class ProbedMatrices:
     rows: tuple[int, ...]  # j, of the codomain's dual
     # <F e_i, f_j> for probed i and all j; <e_i, F* f_j> for all i and probed j: both of shape (j, i)
     matrices: BothDirections[NumpyArray]
-    unlike_batch: Direction | None  # in which a basis vector alone gave another column than in its batch
     tolerance: float
     gain: int  # as declared; 0 where it is not
     # Outputs that do not require a gradient here, though torch is to differentiate.
     without_graph: tuple[str, ...] = ()
     programs: tuple[Program, Program] | None = None  # the specification, where rank 0 was asked for it
-    repeated: BothDirections[Repeated] = field(default_factory=lambda: BothDirections(Repeated(), Repeated()))
+    repeated: BothDirections[Repeated] = field(default_factory=_not_repeated)  # times a factor
+    alone: BothDirections[Repeated] = field(default_factory=_not_repeated)  # and not in their batch
     precision: int = 53
 
 
 @dataclass(frozen=True)
 class Witness:
-    """First matrix entry on which the two directions disagree."""
+    """First entry in which two matrices differ that ought to be equal: those of both directions, or one and its specification's."""
 
     column: int
     row: int
     source: str  # the input element and its rank
     target: str  # the output element and its rank
-    forward: complex
-    adjoint: complex
+    first: complex  # the entry in the first of the matrices, which is that of forward where directions are compared
+    second: complex
     matrices: ComparedMatrices  # around the entry
 
     def lines(self) -> tuple[tuple[str, str], ...]:
         """Lines of a report, one for each direction, and what a small difference may come from."""
-        forward, adjoint = unlike_texts(self.forward, self.adjoint)
-        is_small = abs(self.forward - self.adjoint) < SMALL * abs(self.forward)
+        first, second = unlike_texts(self.first, self.second)
+        is_small = abs(self.first - self.second) < SMALL * abs(self.first)
         return (
-            (Direction.FORWARD, f"moves {self.source} to {self.target} with weight {forward}"),
-            (Direction.ADJOINT, f"gives that entry weight {adjoint}"),
+            (Direction.FORWARD, f"moves {self.source} to {self.target} with weight {first}"),
+            (Direction.ADJOINT, f"gives that entry weight {second}"),
             *((PERHAPS,) if is_small else ()),
         )
 
@@ -162,13 +169,12 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
             limit = min(limit, _SAMPLE, max(1, _KEPT // largest))
         # Drawn from the case's seed, so alike on all ranks: a probe is collective.
         columns, rows = _chosen(domain.dimension, limit, seed), _chosen(dual.dimension, limit, seed + 1)
-        forward, alike = _probed(context, domain, codomain, columns, context.forward)
-        adjoint, adjoint_alike = _probed(context, dual, domain.dual, rows, context.adjoint)
+        forward, alone = _probed(context, domain, codomain, columns, context.forward)
+        adjoint, adjoint_alone = _probed(context, dual, domain.dual, rows, context.adjoint)
         return ProbedMatrices(
             columns,
             rows,
             BothDirections(forward, np.conj(adjoint.T)),
-            Direction.ADJOINT if not adjoint_alike else Direction.FORWARD if not alike else None,
             _of_coefficients(context),
             context.operator.gain or 0,
             _without_graph(context),
@@ -176,6 +182,7 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
                 _repeated(context, domain, codomain, columns, forward, context.forward),
                 _repeated(context, dual, domain.dual, rows, adjoint, context.adjoint),
             ),
+            alone=BothDirections(alone, adjoint_alone),
             precision=context.precision,
         )
 
@@ -183,15 +190,12 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
         first, *_ = observations
         if verdict := _not_finite(spaces, observations):
             return verdict
-        for rank, seen in enumerate(observations):
-            if seen.unlike_batch:
-                return incoherent(
-                    f"{seen.unlike_batch} gives something else for a batch than for its members one by one",
-                    ("rank", str(rank)),
-                )
+        if verdict := _unlike_batch(observations):
+            return verdict
         witness = find_witness(spaces, observations)
-        # The adjoint's matrix has all columns, the forward's all rows.
-        proved = first.matrices.forward.shape == first.matrices.adjoint.shape
+        # The adjoint's matrix has all columns, the forward's all rows. Where the pairing is the real part, complex tensors have the
+        # vectors i e_j in their bases too, which are not probed.
+        proved = first.matrices.forward.shape == first.matrices.adjoint.shape and not spaces.mixed
         figures: Figures = {
             Figure.ENTRIES: len(first.columns) * len(first.rows),
             Figure.PROVED: "all entries" if proved else "a sample",
@@ -207,11 +211,12 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
                 evidence=Evidence(matrices=witness.matrices),
             )
         row_sum = _largest_row_sum(observations)
-        if first.gain and row_sum > first.gain:
+        if first.gain and row_sum > first.gain + _rounding_of_row_sum(observations, row_sum):
+            _, shown = unlike_texts(first.gain, row_sum)
             return incoherent(
                 "the declared gain is too small, so exact tests would not be exact",
                 ("declared", str(first.gain)),
-                ("row sum", f"{row_sum:g}"),
+                ("row sum", shown),
                 figures=figures,
             )
         return coherent(figures)
@@ -335,22 +340,60 @@ def _not_finite(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Verdi
     return None
 
 
+def _unlike_batch(observations: Sequence[ProbedMatrices]) -> Verdict | None:
+    """Verdict on a direction in which a basis vector alone gave another column than in its batch, by more than rounding."""
+    for number, direction in enumerate(Direction):
+        if not observations[0].alone[number].positions:
+            continue
+        allowed = _allowed_of_batch(observations, number)
+        for rank, seen in enumerate(observations):
+            if not (np.abs(seen.alone[number].differences) <= allowed).all():  # NaN is not
+                return incoherent(
+                    f"{direction} gives something else for a batch than for its members one by one",
+                    ("rank", str(rank)),
+                )
+    return None
+
+
+def _allowed_of_batch(observations: Sequence[ProbedMatrices], number: int) -> float | NumpyArray:
+    """Allowed difference of the vectors alone from the columns of their batch: none if all entries are whole.
+
+    A product with a matrix is another sum than one with a vector, and so rounds otherwise.
+    """
+    first, *_ = observations
+    if all(
+        is_whole(matrix, first.precision)
+        for seen in observations
+        for matrix in (seen.matrices[number], seen.alone[number].differences)
+    ):
+        return 0.0
+    # Of summands that cancel each is rounded, not their sum.
+    sizes = np.sum([np.abs(seen.matrices[number]) for seen in observations], axis=0)
+    columns = sizes if number == 0 else sizes.T
+    chosen = columns[:, list(first.alone[number].positions)]
+    # Relative to the row and the column, as in `find_witness`.
+    of_rows = columns.max(axis=1, initial=0.0)[:, None]
+    largest = np.minimum(chosen.max(axis=0, initial=0.0), of_rows)
+    return np.asarray(_tolerance(observations) * largest)
+
+
 def _probed(
     context: CheckContext,
     source: Space,
     target: Space,
     indices: Sequence[int],
     apply: Callable[[Sequence[Array]], Sequence[Array]],
-) -> tuple[NumpyArray, bool]:
-    """This rank's contributions to the columns `indices`, and whether one vector alone gives the column of its batch."""
+) -> tuple[NumpyArray, Repeated]:
+    """This rank's contributions to the columns `indices`, and what one vector gives otherwise alone than in its batch."""
     rank, library, batched = context.rank, context.library, context.operator.batched
     matrix = contributions(source, target, indices, apply, rank, library, batched)
     if not batched or not indices:
-        return matrix, True
+        return matrix, Repeated()
     # An operator is used on one vector at a time, and a batch may take another path through its code.
     column = context.setting.seed % len(indices)
     alone = contributions(source, target, [indices[column]], apply, rank, library, batched=False)
-    return matrix, bool(np.array_equal(alone, matrix[:, [column]], equal_nan=True))
+    with np.errstate(all="ignore"):  # what is not finite is for the judge to report
+        return matrix, Repeated((column,), alone - matrix[:, [column]])
 
 
 def _of_coefficients(context: CheckContext) -> float:
@@ -425,6 +468,15 @@ def _largest_row_sum(observations: Sequence[ProbedMatrices]) -> float:
     forward = _summed(observations).forward
     sizes = np.abs(forward.real) + np.abs(forward.imag)
     return float(max(sizes.sum(axis=0).max(initial=0.0), sizes.sum(axis=1).max(initial=0.0)))
+
+
+def _rounding_of_row_sum(observations: Sequence[ProbedMatrices], row_sum: float) -> float:
+    """By how much rounding may put a row sum off: each of its terms as much as an entry, and their sum once for each."""
+    forward, precision = _summed(observations).forward, observations[0].precision
+    if is_whole(forward, precision):
+        return 0.0
+    terms: int = max(forward.shape)
+    return row_sum * (_tolerance(observations) + terms * 2.0**-53)
 
 
 def find_witness(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Witness | None:

@@ -41,6 +41,13 @@ _ROUNDS: Final = (
 )
 
 
+_MIXED: Final = (
+    "some of its tensors are real and others complex, and a proof has no basis vectors times i",
+    ("so", "`adjointlab check` is for it: its check `adjoint` draws complex numbers"),
+)
+"""What is found wrong without them is wrong. Where nothing is, an operator that is linear over the reals alone may still be."""
+
+
 @dataclass(frozen=True)
 class ProbedDirection:
     """One direction G, as one rank observed it.
@@ -105,11 +112,14 @@ class ProofCheck(Check[ProofObservation]):
                     ("program", witness.lines()[1][1]),
                     figures=figures,
                     # An entry is named by e_i of the domain and f_j of the codomain's dual, whichever direction maps which.
-                    entry=MatrixEntry(*(place[::-1] if of_adjoint else place), witness.adjoint),
+                    entry=MatrixEntry(*(place[::-1] if of_adjoint else place), witness.second),
                     evidence=Evidence(matrices=witness.matrices),
                 )
-        if witness := _differing(forward, np.conj(adjoint.T), spaces.domain, spaces.codomain.dual):
-            if _may_be_rounding(forward, np.conj(adjoint.T), observations[0].precision):
+        one, other = forward, np.conj(adjoint.T)
+        if spaces.mixed:  # the pairing is the real part
+            one, other = one.real, other.real
+        if witness := _differing(one, other, spaces.domain, spaces.codomain.dual):
+            if _may_be_rounding(one, other, observations[0].precision):
                 return unjudged(*_ROUNDS)
             return incoherent(
                 "adjoint is not the transpose of forward",
@@ -134,7 +144,7 @@ class ProofCheck(Check[ProofObservation]):
             copies = [each.copies for each in ranks if each.copies is not None]
             if copies and (verdict := unequal_copies_verdict(direction, target, copies)):
                 return verdict
-        return coherent(figures)
+        return unjudged(*_MIXED) if spaces.mixed else coherent(figures)
 
 
 def _directions(domain: Space, codomain: Space) -> BothDirections[DirectedSpaces]:
@@ -152,12 +162,22 @@ def _shared_directions(
 
 
 @lru_cache(maxsize=8)  # of the running case, for all its ranks
-def _random_vector(seed: int, direction: Direction, bound: int, dimension: int) -> NumpyArray:
+def _random_vector(
+    seed: int, direction: Direction, bound: int, dimension: int, *, is_complex: bool
+) -> NumpyArray:
     key = mixed(2 * seed + (direction is Direction.ADJOINT))
-    bits = hashed(np.arange(dimension, dtype=np.uint64), key)
-    vector = (bits % np.uint64(2 * bound + 1)).astype(np.int64) - bound
+    vector = _random_integers(key, bound, dimension)
+    if (
+        is_complex
+    ):  # a map that is linear over the reals alone, such as the real part, has the images of the basis right
+        vector = vector + 1j * _random_integers(mixed(key), bound, dimension)
     vector.flags.writeable = False
     return vector
+
+
+def _random_integers(key: int, bound: int, number: int) -> NumpyArray:
+    bits = hashed(np.arange(number, dtype=np.uint64), key)
+    return (bits % np.uint64(2 * bound + 1)).astype(np.int64) - bound
 
 
 def _probed(
@@ -175,7 +195,8 @@ def _probed(
             source, target, range(width), apply, rank, library, context.operator.batched
         )
     ]
-    vector = _random_vector(context.setting.seed, direction, bound, width)
+    is_complex = all(tensor.element.is_complex for tensor in (*source.tensors, *target.tensors))
+    vector = _random_vector(context.setting.seed, direction, bound, width, is_complex=is_complex)
     local = combination(source, vector, rank, library)
     plain = apply(local)
     images.append(_as_columns(target, plain, rank))

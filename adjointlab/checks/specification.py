@@ -1,4 +1,4 @@
-"""Comparison with the specification: both directions do what their programs say, exactly.
+"""Comparison with the specification: both directions do what their programs say, exactly unless they declare a rounding.
 
 The adjoint of a program is derived mechanically, so this check finds what the dot test cannot: a forward and an adjoint that are
 wrong in the same way, such as a halo exchange that leaves out the corners in both directions.
@@ -13,11 +13,11 @@ import numpy as np
 
 from adjointlab.checks.check import AnyCheck, BothDirections, Check, CheckedSubject, Spaces, check_named
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.elements import EXACT, Local, first_difference, not_finite_verdict
+from adjointlab.checks.elements import Local, Tolerance, first_difference, not_finite_verdict
 from adjointlab.checks.evidence import Evidence
 from adjointlab.checks.program_matrix import require_fitting
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
-from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent
 from adjointlab.core.program import Program
 from adjointlab.core.space import Space
 from adjointlab.core.vectors import Draw, local_values
@@ -32,6 +32,7 @@ class SpecifiedOutputs:
     outputs: BothDirections[Local]
     inputs: BothDirections[Draw]
     programs: tuple[Program, Program] | None
+    tolerance: Tolerance
 
 
 class SpecificationCheck(Check[SpecifiedOutputs]):
@@ -63,9 +64,9 @@ class SpecificationCheck(Check[SpecifiedOutputs]):
         # One copy is enough: ranks whose spaces differ are reported before any check judges.
         programs = context.programs if context.rank == 0 else None
         if context.rank == 0 and programs is None:
-            raise ValueError(f"{type(context.operator).__name__} has no specification to compare with")
+            raise Inapplicable("the operator has no specification in this case")
         inputs = BothDirections(Draw(seed, 0, "primal", bound), Draw(seed, 0, "dual", bound))
-        return SpecifiedOutputs(outputs, inputs, programs)
+        return SpecifiedOutputs(outputs, inputs, programs, context.tolerance)
 
     def judge(self, spaces: Spaces, observations: Sequence[SpecifiedOutputs]) -> Verdict:
         first = observations[0]
@@ -80,7 +81,7 @@ class SpecificationCheck(Check[SpecifiedOutputs]):
             if verdict := not_finite_verdict(direction, target, actual):
                 return verdict
             expected = _executed(program, source, target, draw, actual)
-            if difference := first_difference(target, actual, expected):
+            if difference := first_difference(target, actual, expected, first.tolerance):
                 return incoherent(
                     f"{direction} is not what its specification says",
                     ("element", difference.where),
@@ -93,7 +94,7 @@ class SpecificationCheck(Check[SpecifiedOutputs]):
     def schedule_invariants(
         self, spaces: Spaces, observations: Sequence[SpecifiedOutputs]
     ) -> Mapping[str, ScheduleInvariant]:
-        return spaces.element_results((seen.outputs for seen in observations), EXACT)
+        return spaces.element_results((seen.outputs for seen in observations), observations[0].tolerance)
 
 
 def _executed(

@@ -45,6 +45,7 @@ __all__ = [
     "implementation",
     "precedence_of",
     "programs_of",
+    "results_in",
     "written",
 ]  # fmt: skip
 
@@ -419,9 +420,24 @@ def _apply(
     # A communicator of the lab's worlds wants to know where user code ends: what follows is the lab's.
     if (note_return := getattr(operator.comm, "note_return", None)) is not None:
         note_return(implementation(operator, direction))
+    return results_in(target, outputs, rank, arguments, direction, batch)
+
+
+def results_in(
+    target: Space,
+    outputs: Sequence[A | None],
+    rank: int,
+    arguments: Sequence[A],
+    what: str,
+    batch: tuple[int, ...] = (),
+) -> tuple[A, ...]:
+    """Return the outputs of a call of `what` with `arguments`, or a batch of them, if `target` holds them.
+
+    A worker that is not in a tensor's partition may return `None` for it. Raises :class:`NotInSpace` if `target` does not hold them.
+    """
     if len(outputs) != len(target.tensors):
         raise NotInSpace(
-            f"{direction} returned {len(outputs)} tensors, but the space has {len(target.tensors)}: {target}"
+            f"{what} returned {len(outputs)} tensors, but the space has {len(target.tensors)}: {target}"
         )
     lacks_some = False
     for tensor, output in zip(target.tensors, outputs, strict=True):
@@ -430,8 +446,10 @@ def _apply(
         if output is None and not tensor.layout.partition.is_active(rank):
             lacks_some = True
         elif found := mismatch(tensor, output, rank, batch):
-            raise NotInSpace(f"{direction} returned {found}")
-    return _completed(outputs, target, rank, batch, arguments) if lacks_some else outputs
+            raise NotInSpace(f"{what} returned {found}")
+    if lacks_some:
+        return _completed(outputs, target, rank, batch, arguments)
+    return cast("tuple[A, ...]", tuple(outputs))
 
 
 def _completed(

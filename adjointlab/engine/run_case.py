@@ -22,7 +22,8 @@ from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent, unjudged
 from adjointlab.core import arrays
 from adjointlab.core.declaration import has_parameter, require_accepts
-from adjointlab.core.space import Space
+from adjointlab.core.layer import Layer
+from adjointlab.core.space import Space, Tensor
 from adjointlab.engine.adapters import BOUNDS, Parameters, UserFunction
 from adjointlab.engine.case import Case
 from adjointlab.engine.failed_runs import verdict_on_failure
@@ -204,11 +205,15 @@ _ADVICE_ON_FROZEN: Final = (
 
 @dataclass(frozen=True)
 class RankObservation:
-    """Observation of one rank, the spaces that it declares, and the communicators that its calls leave behind."""
+    """Observation of one rank, the spaces that it declares, and the communicators that its calls leave behind.
+
+    Of a layer also the parameters and buffers that it declares, with their names, by which tensors are not compared.
+    """
 
     observation: object
     spaces: Spaces
     leaks: tuple[tuple[str, str], ...] = ()
+    held: tuple[tuple[str, Tensor], ...] = ()
 
 
 def body(subject: Subject) -> Body:
@@ -250,6 +255,7 @@ def body(subject: Subject) -> Body:
                 observation = check_named(case.check).observe(context)
                 # Not later: a check may need no operator on this rank, and making one is collective.
                 spaces = Spaces(context.domain, context.codomain)
+                held = _held(context.layer) if subject.is_layer else ()
         except Inapplicable as error:
             if is_lab(traceback.extract_tb(error.__traceback__)[-1].filename):
                 raise
@@ -257,9 +263,15 @@ def body(subject: Subject) -> Body:
             raise RuntimeError(
                 f"the code under test raised the checks' own {type(error).__name__}"
             ) from error
-        return RankObservation(observation, spaces, tuple(context.leaks.items()))
+        return RankObservation(observation, spaces, tuple(context.leaks.items()), held)
 
     return observe
+
+
+def _held(layer: Layer) -> tuple[tuple[str, Tensor], ...]:
+    return tuple(
+        (tensor.name, tensor) for space in (layer.parameters, layer.buffers) for tensor in space.tensors
+    )
 
 
 def judge(case: Case, run: Run) -> Verdict:
@@ -279,11 +291,32 @@ def judge(case: Case, run: Run) -> Verdict:
         if each.spaces != spaces:
             # No check can put together elements of different spaces.
             return incoherent("the ranks declare different spaces", ("ranks", f"0 and {rank}"))
+        if each.held != seen[0].held:
+            return _parameters_differ(rank, each.held, seen[0].held)
         if each.leaks and check.finds_leaks:
             headline, lines = "communicators are made in calls and never freed", each.leaks
             kind = FindingKind.COMMUNICATOR_LEFT_OPEN
             return unjudged(headline, ("rank", str(rank)), *lines, _ADVICE_ON_LEAKS, kind=kind)
     return check.judge(spaces, [each.observation for each in seen])
+
+
+def _parameters_differ(
+    rank: int, held: Sequence[tuple[str, Tensor]], first: Sequence[tuple[str, Tensor]]
+) -> Verdict:
+    """The verdict on a layer of which ranks 0 and `rank` declare other parameters or buffers."""
+    declared = {0: first, rank: held}
+    lines = [
+        (
+            f"rank {number}",
+            ", ".join(f"{name} {tensor}" for name, tensor in each if (name, tensor) not in other)
+            or "none of these",
+        )
+        for (number, each), other in zip(declared.items(), (held, first), strict=True)
+    ]
+    advice = (
+        "declare the global tensors on every rank; one that holds nothing of a tensor has one of zero volume"
+    )
+    return incoherent("the ranks declare different parameters or buffers", *lines, ("advice", advice))
 
 
 def _with_advice_on_frozen(case: Case, verdict: Verdict) -> Verdict:

@@ -20,6 +20,7 @@ from adjointlab.checks.matrix import (
     WITNESS,
     MatrixCheck,
     ProbedMatrices,
+    Repeated,
     _active,
     _chosen,
     _declaration,
@@ -29,7 +30,6 @@ from adjointlab.checks.matrix import (
 )
 from adjointlab.checks.schedule_invariant import MatrixResult
 from adjointlab.checks.verdict import Figure, MatrixEntry
-from adjointlab.core.operator import Direction
 from adjointlab.core.program import Program
 from tests.checks.looks.harness import WORLD
 from tests.checks.looks.operators import Ring, ring
@@ -47,7 +47,6 @@ def probed(forward: Any, adjoint: Any = None, **given: Any) -> ProbedMatrices:
     defaults: dict[str, Any] = {
         "columns": tuple(range(forward.shape[1])),
         "rows": tuple(range(adjoint.shape[0])),
-        "unlike_batch": None,
         "tolerance": 0.25,
         "gain": 0,
     }
@@ -91,7 +90,8 @@ def test_rows_are_drawn_apart_from_columns() -> None:
             assert seen.rows == _chosen(20, 4, seed + 1)
             assert seen.matrices.forward.shape == (20, 4)
             assert seen.matrices.adjoint.shape == (4, 20)
-            assert (seen.tolerance, seen.gain, seen.unlike_batch) == (2.0**-51, 1, None)
+            assert (seen.tolerance, seen.gain) == (2.0**-51, 1)
+            assert seen.alone.forward.positions == seen.alone.adjoint.positions == ()
             assert (seen.without_graph, seen.programs) == ((), None)
     assert all(seen.gain == 0 for seen in observed(ring(gain=None)))
 
@@ -147,7 +147,7 @@ def test_of_a_sample_the_rows_and_columns_that_both_have_are_compared() -> None:
     seen = probed(whole[:, [0, 3]], wrong[[1, 2], :], columns=(0, 3), rows=(1, 2))
     witness = find_witness(spaces, [seen])
     assert witness is not None
-    assert (witness.column, witness.row, witness.forward, witness.adjoint) == (3, 2, 11, 111)
+    assert (witness.column, witness.row, witness.first, witness.second) == (3, 2, 11, 111)
     assert (witness.source, witness.target) == ("x[3] (rank 0)", "y[2] (rank 0)")
 
 
@@ -162,7 +162,7 @@ def test_of_a_sample_the_rows_and_columns_that_both_have_are_compared() -> None:
     ],
 )
 def test_a_gain_that_is_smaller_than_a_row_sum_is_wrong(gain: int, entries: Any, says: str) -> None:
-    verdict = MATRIX.judge(PAIR, [probed(entries, gain=gain)])
+    verdict = MATRIX.judge(PAIR, [probed(entries, gain=gain, tolerance=2.0**-51)])
     assert verdict.is_coherent == (not says)
     if says:
         assert verdict.headline == "the declared gain is too small, so exact tests would not be exact"
@@ -196,8 +196,12 @@ def test_a_result_that_is_not_finite_is_told_with_its_direction_rank_and_place(
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_batch_that_is_another_than_its_members_is_told_with_its_rank(rank: int) -> None:
-    both = [probed(EYE), probed(EYE)]
-    both[rank] = probed(EYE, unlike_batch=Direction.ADJOINT)
+    def alone(difference: float) -> BothDirections[Repeated]:
+        right, wrong = np.zeros((2, 1)), np.array([[0.0], [difference]])
+        return BothDirections(Repeated((1,), right), Repeated((1,), wrong))
+
+    both = [probed(EYE, alone=alone(0.0)), probed(EYE, alone=alone(0.0))]
+    both[rank] = probed(EYE, alone=alone(1.0))
     verdict = MATRIX.judge(PAIR, both)
     assert verdict.headline == "adjoint gives something else for a batch than for its members one by one"
     assert verdict.lines == (("rank", str(rank)),)

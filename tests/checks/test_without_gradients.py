@@ -373,3 +373,29 @@ def test_a_forward_mode_of_a_functions_own_is_its_derivative() -> None:
         assert (
             verdict.headline == "forward in forward mode (its jvp) gives something else than in a plain call"
         )
+
+
+def broken_in_evaluation(comm: Any, x: torch.Tensor) -> torch.Tensor:
+    return 2 * x if torch.is_grad_enabled() else (2 * x).reshape(-1, 7 * x.numel() + 1)
+
+
+def rounded_in_evaluation(comm: Any, x: torch.Tensor) -> torch.Tensor:
+    return 2 * x if torch.is_grad_enabled() else (2 * x).to(torch.bfloat16)
+
+
+def twice_in_evaluation(comm: Any, x: torch.Tensor) -> Any:
+    return 2 * x if torch.is_grad_enabled() else (2 * x, 2 * x)
+
+
+def test_a_function_that_breaks_without_gradients_does_not_pass_for_one_without_that_form() -> None:
+    assert "raised RuntimeError" in of_function(broken_in_evaluation).headline
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [(rounded_in_evaluation, "bfloat16"), (twice_in_evaluation, "returned 2 tensors, but the space has 1")],
+)
+def test_outputs_without_gradients_are_in_the_declared_space(function: Any, told: str) -> None:
+    wrong = of_function(function)
+    assert wrong.headline == "an output is not in its declared space"
+    assert any("under torch.no_grad()" in text and told in text for _, text in wrong.lines)

@@ -95,8 +95,8 @@ class Differences(NamedTuple):
 class JacobianProducts:
     """One rank's part of the inner products, and of the norms of Jv, w, v and J*w.
 
-    `reverse` is `None` if a derivative is not finite, `forward` also if there is no forward mode, and `twin` on all ranks but 0, and if there is no sequential input; then there
-    are `differences`.
+    `reverse` is `None` if a derivative is not finite, be it by differences, and `forward` also if there is no forward mode. `twin` is
+    `None` on all ranks but 0, and if there is no sequential input; then there are `differences`, if they are finite.
     """
 
     forward: Exact | None
@@ -149,7 +149,7 @@ class JacobianCheck(Check[JacobianProducts]):
             image = _pushed_forward(point, along_inputs, along_parameters)
         if not has_twin:
             estimates = point.differences(along_inputs, along_parameters)
-            differences = _paired(estimates, layer.codomain, cotangents, rank)
+            differences = _of_differences(estimates, layer.codomain, cotangents, rank)
             if not has_forward:
                 image = [torch.from_numpy(each.value) for each in estimates]
         pairs: tuple[_Paired, ...] = (
@@ -157,7 +157,8 @@ class JacobianCheck(Check[JacobianProducts]):
             (layer.domain, along_inputs, by_inputs),
             (layer.parameters, along_parameters, by_parameters),
         )
-        products = _products(pairs, rank)
+        # Without finite differences there is no derivative, whatever reverse mode says: at -1 that of the logarithm is -1.
+        products = _products(pairs, rank) if has_twin or differences is not None else []
         norms = [(norm(space, a, rank), norm(space, b, rank)) for space, a, b in pairs]
         return JacobianProducts(
             products[0] if has_forward and products else None,
@@ -237,11 +238,16 @@ def _paired_as_real(space: Space, x: Sequence[Array], g: Sequence[Array], rank: 
     return Exact(pair_local(space, x, g, rank).real)
 
 
-def _paired(
+def _of_differences(
     estimates: Sequence[Estimate], codomain: Space, cotangents: Sequence[torch.Tensor], rank: int
-) -> Differences:
+) -> Differences | None:
+    """Pair the differences with the cotangents; `None` if one is not finite."""
+    try:
+        product = _paired_as_real(codomain, [each.value for each in estimates], cotangents, rank)
+    except NotFinite:
+        return None
     return Differences(
-        _paired_as_real(codomain, [each.value for each in estimates], cotangents, rank),
+        product,
         max((float(each.error.max(initial=0.0)) for each in estimates), default=0.0),
         sum(float(abs(w).sum()) for w in cotangents),
     )

@@ -42,6 +42,7 @@ __all__ = [
     "LocalModule",
     "ModuleUnderTest",
     "SequentialTwin",
+    "first_positions",
     "has_copies_of_their_own",
     "held",
     "held_by_all",
@@ -293,11 +294,11 @@ class SequentialTwin(ModuleUnderTest):
                 f"the sequential twin and the layer are not called alike: the twin {faults[0]}"
             )
         for tensor, parameter in zip(layer.parameters.tensors, self.parameters(), strict=True):
-            if (shape := tuple(parameter.shape)) != tensor.layout.shape:
-                raise SubjectError(
-                    f"the sequential twin's parameter {tensor.name} has shape {shape}, but the layer's is laid out as "
-                    f"{tensor.layout.shape}"
-                )
+            _require_shape("parameter", tensor, parameter)
+        for tensor, buffer in zip(layer.buffers.tensors, self.buffers(), strict=True):
+            # One without elements may get its shape from the first call.
+            if buffer.numel():
+                _require_shape("buffer", tensor, buffer)
 
     def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
         return whole_array(space, position, key)
@@ -318,6 +319,15 @@ class SequentialTwin(ModuleUnderTest):
         wanted = [tensor.layout.shape for tensor in self.layer.codomain.tensors]
         if shapes != wanted:
             raise SubjectError(f"the sequential twin returned shapes {shapes}, but the codomain has {wanted}")
+
+
+def _require_shape(kind: str, tensor: Tensor, own: torch.Tensor) -> None:
+    """Raise :class:`SubjectError` if the twin's parameter or buffer does not have the shape that the layer's has as a whole."""
+    if (shape := tuple(own.shape)) != tensor.layout.shape:
+        raise SubjectError(
+            f"the sequential twin's {kind} {tensor.name} has shape {shape}, but the layer's is laid out as "
+            f"{tensor.layout.shape}"
+        )
 
 
 def _change_of(values: str) -> Callable[[torch.Tensor], torch.Tensor] | None:
@@ -371,6 +381,12 @@ def _left_as_given(layer: Layer, memory: str, change: Callable[[torch.Tensor], t
     return free
 
 
+def first_positions(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """For each tensor, the position of the first that is the same one: tied parameters are declared under all their names, or some."""
+    first: dict[int, int] = {}
+    return [first.setdefault(id(tensor), position) for position, tensor in enumerate(tensors)]
+
+
 def in_shape_of(own: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
     """Return `given`, as `own` is where both are of zero volume: an inactive rank may hold any such tensor."""
     return given if own.numel() or given.numel() else given.reshape(own.shape).to(own.dtype)
@@ -392,13 +408,14 @@ def values(tensors: Sequence[torch.Tensor]) -> Local:
 def whole_array(space: Space, position: int, key: Draw) -> NumpyArray:
     """Return a drawn tensor of `space` as a whole; summands are added.
 
-    Raises :class:`Inapplicable` if ranks hold different values of one element, so that there is no whole tensor.
+    Raises :class:`Inapplicable` if ranks hold different values of one element, so that there is no whole tensor. Those of cotangents in
+    windows that overlap are summands.
     """
     tensor = space.tensors[position]
     layout = tensor.layout
     first_values = local_values(space, position, layout.partition.ranks[0], key)
     whole = np.zeros(layout.shape, dtype=first_values.dtype)
-    if has_copies_of_their_own(tensor):
+    if has_copies_of_their_own(tensor, in_windows=key.side == "primal"):
         raise Inapplicable(no_sequential_tensor(tensor, position))
     for rank, first in tensor.groups.items():
         if rank == first:
@@ -407,12 +424,12 @@ def whole_array(space: Space, position: int, key: Draw) -> NumpyArray:
     return whole
 
 
-def has_copies_of_their_own(tensor: Tensor) -> bool:
-    """Return True if ranks hold different values of one element, so that there is no whole tensor."""
+def has_copies_of_their_own(tensor: Tensor, *, in_windows: bool = False) -> bool:
+    """Return True if ranks hold different values of one element in copies, or `in_windows` that overlap: there is no whole tensor then."""
     layout = tensor.layout
     # Windows of a cut may be equal too: where all are empty, and nobody holds a copy.
     return 0 not in layout.shape and any(
-        copied and overlapping and entry is LocalType.VARYING
+        (copied or in_windows) and overlapping and entry is LocalType.VARYING
         for copied, overlapping, entry in zip(layout.copied, layout.overlapping, tensor.types, strict=True)
     )
 

@@ -17,12 +17,13 @@ import numpy as np
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import Local, Placed, order_on, place, placed_as_it_is
 from adjointlab.checks.hints import FaultKind, Hint
-from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, pass_keys, values
+from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, first_positions, pass_keys, values
 from adjointlab.core import arrays
 from adjointlab.core.arrays import DTYPES
 from adjointlab.core.layer import Layer
 from adjointlab.core.space import Space, Tensor
 from adjointlab.core.subsets import subset
+from adjointlab.core.vectors import Draw
 
 if TYPE_CHECKING:
     import torch
@@ -173,11 +174,19 @@ class Pass:
     leaves: Sequence[torch.Tensor]  # the inputs as leaves of the graph
     accumulated: Sequence[torch.Tensor] | None = None  # in .grad of inputs and parameters
     outputs: tuple[torch.Tensor, ...] = ()
+    seen: Local = ()  # what the outputs held when they were last read
+    overwritten: set[int] = field(default_factory=set)  # positions of outputs that changed later
     results: dict[ResultKind, Local] = field(default_factory=dict)
 
     def by_name(self) -> dict[str, Local]:
         """Results by the names of their kinds."""
         return {kind.name: local for kind, local in self.results.items()}
+
+    def note_overwritten(self) -> None:
+        """Note the outputs that no longer hold what they held when they were last read."""
+        before, self.seen = self.seen, values(self.outputs)
+        pairs = zip(before, self.seen, strict=True)
+        self.overwritten.update(n for n, (old, new) in enumerate(pairs) if old.tobytes() != new.tobytes())
 
 
 def run_passes(
@@ -192,12 +201,12 @@ def run_passes(
     passes = [_drawn(version, plan, context, number, differentiated) for number in range(_PASSES)]
     for number, each in enumerate(passes):
         if number == 0 or not plan.together:
-            version.fill_parameters(pass_keys(context, number)["parameters"])
+            _fill_parameters(version, pass_keys(context, number)["parameters"], passes[:number])
         if number == 0 and plan.evaluated:
             _evaluate(version, plan, context, differentiated)
         each.outputs = version(each.leaves)
         # Copied now: a later pass may overwrite them, which is then found by comparing them once more.
-        each.results[OUTPUTS] = values(each.outputs)
+        each.seen = each.results[OUTPUTS] = values(each.outputs)
         each.results[BUFFERS] = values(version.buffers())
         each.results[PARAMETERS] = values(version.parameters())
         if plan.backward and not plan.together:
@@ -205,7 +214,19 @@ def run_passes(
     if plan.backward and plan.together:
         for each in passes:
             _go_back(version, each, plan)
+    for each in passes:
+        each.note_overwritten()
     return passes
+
+
+def _fill_parameters(version: ModuleUnderTest, key: Draw, earlier: Sequence[Pass]) -> None:
+    """Overwrite the parameters with drawn values, and with them outputs of earlier passes that are views of parameters."""
+    for each in earlier:
+        each.note_overwritten()
+    version.fill_parameters(key)
+    # What the lab has written there is not held against the module; what the module writes from now on is.
+    for each in earlier:
+        each.seen = values(each.outputs)
 
 
 def _evaluate(
@@ -258,11 +279,11 @@ def _drawn(
             *version.tensors(layer.domain.dual, keys["accumulated"]),
             *version.tensors(layer.parameters.dual, keys["accumulated"]),
         ]
+        owners = [*leaves, *version.parameters()]
         each.accumulated = [
-            gradient if leaf.numel() else leaf.detach().clone()  # zero volume, perhaps of another shape
-            for leaf, gradient in zip(
-                map(arrays.local_part, [*leaves, *version.parameters()]), earlier, strict=True
-            )
+            # One of zero volume may have another shape. Tied parameters have one gradient, and so one earlier one.
+            earlier[first] if leaf.numel() else leaf.detach().clone()
+            for leaf, first in zip(map(arrays.local_part, owners), first_positions(owners), strict=True)
         ]
     return each
 

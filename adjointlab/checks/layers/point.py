@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from adjointlab.checks.elements import Local
 from adjointlab.checks.layers.differences import Estimate, derivatives
-from adjointlab.checks.layers.modules import ModuleUnderTest, in_shape_of, values
+from adjointlab.checks.layers.modules import ModuleUnderTest, first_positions, in_shape_of, values
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer, outputs_of
 from adjointlab.core.vectors import Draw
@@ -48,8 +48,10 @@ class Point:
 
         # Written into the layer's own parameters, which have hooks and attributes that others in their place would not.
         with torch.no_grad():
-            for own, value in zip(self.version.parameters(), parameters, strict=True):
-                arrays.local_part(own.requires_grad_(False)).copy_(value)
+            own = self.version.parameters()
+            # Of tied parameters the values of the first: those of the others would take the place of its tangent.
+            for position in set(first_positions(own)):
+                arrays.local_part(own[position].requires_grad_(False)).copy_(parameters[position])
             for name, value in self.buffers.items():
                 self.version.module.get_buffer(name).copy_(value)
         return self.outputs(inputs)
@@ -66,7 +68,7 @@ class Point:
     def pulled_back(
         self, outputs: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """J*w, by inputs and by parameters. Collective."""
+        """J*w, by inputs and by parameters; by the first of tied ones, which are one parameter. Collective."""
         import torch
 
         self.version.go_back(self.inputs, outputs, cotangents)
@@ -75,11 +77,18 @@ class Point:
             arrays.local_part(parameter.detach()).clone() for parameter in self.version.parameters()
         ]
 
+        def zeros(leaf: torch.Tensor) -> torch.Tensor:
+            return torch.zeros_like(arrays.local_part(leaf.detach()))
+
         def gradient(leaf: torch.Tensor) -> torch.Tensor:
             found: torch.Tensor | None = arrays.local_gradient(leaf)
-            return torch.zeros_like(arrays.local_part(leaf.detach())) if found is None else found
+            return zeros(leaf) if found is None else found
 
-        of_parameters = [gradient(p) for p in self.version.parameters()]
+        own = self.version.parameters()
+        of_parameters = [
+            gradient(p) if position == first else zeros(p)
+            for position, (p, first) in enumerate(zip(own, first_positions(own), strict=True))
+        ]
         return [gradient(x) for x in self.inputs], list(self.version.summed(of_parameters))
 
     def pushed_forward(
@@ -111,19 +120,15 @@ class Point:
         layer = self.version.layer
         relative = max(layer.rounding or 0.0, _EVALUATION * unit_roundoff(layer))
 
+        def along(p: torch.Tensor, v: torch.Tensor, step: float) -> torch.Tensor:
+            return p + step * in_shape_of(p, v) if arrays.is_differentiable(p) else p
+
         def moved(step: float) -> Local:
             with torch.no_grad():
                 outputs = self.elsewhere(
-                    [
-                        p + step * v if arrays.is_differentiable(p) else p
-                        for p, v in zip(self.inputs, along_inputs, strict=True)
-                    ],
-                    [
-                        p + step * in_shape_of(p, v)
-                        for p, v in zip(self.parameters, along_parameters, strict=True)
-                    ],
+                    [along(p, v, step) for p, v in zip(self.inputs, along_inputs, strict=True)],
+                    [along(p, v, step) for p, v in zip(self.parameters, along_parameters, strict=True)],
                 )
-
             return values(outputs)
 
         return derivatives(moved, moved(0.0), lambda largest: relative * largest)

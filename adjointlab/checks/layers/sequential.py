@@ -85,6 +85,7 @@ class SequentialCheck(Check[_Observation]):
         if result is NotImplemented:
             raise Inapplicable("the reference returned NotImplemented")
         whole = [arrays.to_numpy(_required_array(a)) for a in as_tuple(result)]
+        _require_number(len(whole), len(context.codomain.tensors))
         expected = held_by_all(context.codomain, whole, context.comm.Get_size())
         return ReferenceOutputs(outputs, expected, context.tolerance)
 
@@ -118,12 +119,19 @@ class SequentialCheck(Check[_Observation]):
         return {"forward": ElementResult(spaces.codomain, outputs, first.tolerance)}
 
 
+_RETURNED = "it returns an array, or a tuple of one for each tensor of the codomain"
+
+
 def _required_array(result: object) -> Array:
     if not arrays.is_array(result):
-        raise SubjectError(
-            f"the reference returned {described_type(result)}: it returns an array, or a tuple of one for each tensor of the codomain"
-        )
+        raise SubjectError(f"the reference returned {described_type(result)}: {_RETURNED}")
     return result
+
+
+def _require_number(returned: int, declared: int) -> None:
+    if returned != declared:
+        tensors = "1 tensor" if returned == 1 else f"{returned} tensors"
+        raise SubjectError(f"the reference returned {tensors}, but the codomain has {declared}: {_RETURNED}")
 
 
 def _of_operator(observations: Sequence[_Observation]) -> TypeGuard[Sequence[ReferenceOutputs]]:

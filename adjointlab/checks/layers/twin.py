@@ -24,7 +24,13 @@ from adjointlab.checks.elements import (
 )
 from adjointlab.checks.fresh_memory import controlled
 from adjointlab.checks.hints import FaultKind, Hint
-from adjointlab.checks.layers.modules import LARGEST, LocalModule, SequentialTwin, held_by_all, values
+from adjointlab.checks.layers.modules import (
+    LARGEST,
+    LocalModule,
+    SequentialTwin,
+    first_positions,
+    held_by_all,
+)
 from adjointlab.checks.layers.passes import (
     BUFFERS,
     OUTPUTS,
@@ -157,7 +163,8 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
     import torch
 
     plan = PassPlan.of(context.setting.seed, backward=backward).for_layer(context.layer)
-    layer, differentiated = context.layer, plan.differentiated(context)
+    layer = context.layer
+    differentiated = _alike_where_tied(layer, plan.differentiated(context))
     with torch.set_grad_enabled(backward or layer.needs_graph):
         twin, unfit = None, None
         if not context.rank and is_measured(context):
@@ -201,6 +208,14 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
         )
         for number, each in enumerate(observed)
     )
+
+
+def _alike_where_tied(layer: Layer, differentiated: frozenset[str]) -> frozenset[str]:
+    """Of tied parameters, name all or none, as the first of them is named: they are one tensor, which requires a gradient or does not."""
+    names = [tensor.name for tensor in layer.parameters.tensors]
+    firsts = first_positions([layer.module.get_parameter(name) for name in names])
+    wanted = {name for name, first in zip(names, firsts, strict=True) if names[first] in differentiated}
+    return differentiated.difference(names) | wanted
 
 
 def _left_out(layer: Layer, plan: PassPlan) -> tuple[str, ...]:
@@ -361,7 +376,6 @@ def tolerance_of(layer: Layer) -> Tolerance:
 
 
 def _changes(layer: Layer, each: Pass) -> tuple[Change, ...]:
-    outputs = zip(each.results[OUTPUTS], values(each.outputs), strict=True)
     return (
         *(
             Change("an input", tensor.name, "declare overwrites_inputs = True")
@@ -375,8 +389,8 @@ def _changes(layer: Layer, each: Pass) -> tuple[Change, ...]:
         ),
         *(
             Change("what it has returned before", tensor.name)
-            for tensor, (before, now) in zip(layer.codomain.tensors, outputs, strict=True)
-            if before.tobytes() != now.tobytes()
+            for position, tensor in enumerate(layer.codomain.tensors)
+            if position in each.overwritten
         ),
     )
 

@@ -215,7 +215,7 @@ def test_the_entry_of_a_sample_is_told_by_the_elements_that_it_belongs_to(seed: 
 def test_an_output_without_a_graph_is_told_with_its_ranks() -> None:
     def seen(*without_graph: str) -> ProbedMatrices:
         nothing = np.zeros((0, 0))
-        return ProbedMatrices((), (), BothDirections(nothing, nothing), None, 0.0, 0, without_graph)
+        return ProbedMatrices((), (), BothDirections(nothing, nothing), 0.0, 0, without_graph)
 
     lines = _explained_by_graph([seen("y"), seen(), seen("y", "z")])
     assert [label for label, _ in lines] == ["no graph", "no graph"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -98,13 +99,19 @@ def test_the_wrong_entry_is_named_by_domain_and_codomain(direction: str) -> None
 @pytest.mark.parametrize("bound", [1, 2, 7, 64])
 def test_the_random_vector_has_each_integer_up_to_its_bound_as_often(bound: int) -> None:
     count = 400 * (2 * bound + 1)
-    drawn = [_random_vector(seed, direction, bound, count) for seed in (3, 4) for direction in Direction]
+    drawn = []
+    for seed, direction in product((3, 4), Direction):
+        drawn.append(_random_vector(seed, direction, bound, count, is_complex=False))
+        both = _random_vector(seed, direction, bound, count, is_complex=True)
+        assert (both.real == drawn[-1]).all()
+        drawn.append(both.imag.copy())
+        drawn[-1].flags.writeable = both.flags.writeable
     for vector in drawn:
         values, times = np.unique(vector, return_counts=True)
         assert values.tolist() == list(range(-bound, bound + 1))
         assert (np.abs(times - 400) < 120).all()
         assert not vector.flags.writeable
-    assert len({vector.tobytes() for vector in drawn}) == 4
+    assert len({vector.tobytes() for vector in drawn}) == 8
 
 
 def test_random_vectors_of_a_proof_have_integers_up_to_64() -> None:
@@ -126,7 +133,7 @@ def test_a_case_that_was_stored_is_replayed_with_the_random_vectors_that_it_had(
     seed: int, forward: list[int], adjoint: list[int]
 ) -> None:
     for direction, expected in ((Direction.FORWARD, forward), (Direction.ADJOINT, adjoint)):
-        assert _random_vector(seed, direction, 7, 6).tolist() == expected
+        assert _random_vector(seed, direction, 7, 6, is_complex=False).tolist() == expected
 
 
 @pytest.mark.parametrize("direction", ["forward", "adjoint"])

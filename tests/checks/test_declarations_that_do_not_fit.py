@@ -1,0 +1,142 @@
+"""What is declared of gains, roundings, programs, windows and parameters is taken as it is meant, and told where it cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import adjointlab as al
+from adjointlab.checks.verdict import Status, Verdict
+from adjointlab.core.operator import LinearOperator
+from adjointlab.core.program import Program
+from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.subject import Subject
+from adjointlab.primitives.broadcast import Broadcast
+
+pytestmark = pytest.mark.mpi_skip
+
+
+def verdict(subject: Subject, check: str, cases: int = 40) -> Verdict:
+    return investigate(al.SimulatedWorld(2), subject, check, Budget(cases, seed=1, shrinking=0.5)).verdict
+
+
+class LastThird(LinearOperator):
+    """Divides the last element by 3, of a gain that is declared."""
+
+    gain = 1
+
+    def __init__(self, comm: Any, size: int) -> None:
+        self.comm, self.domain, self.codomain = comm, *2 * (al.Space(al.Layout((size,), (1,))),)
+
+    def forward(self, x: Any) -> Any:
+        y = x.copy()
+        y[-1:] /= 3
+        return y
+
+    adjoint = forward
+
+
+@pytest.mark.parametrize("size", [2, 9])
+def test_one_coefficient_that_is_a_fraction_is_seen_beside_whole_ones(size: int) -> None:
+    @al.subject.operator(LastThird, ranks=(1,))
+    def thirds(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(size=size)
+
+    assert verdict(thirds, "adjoint", 100).is_coherent
+
+
+class Compressed(Broadcast):
+    """Rounds what it has computed to some bits, as compressed messages do."""
+
+    rounding = 2.0**-10
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x) * (1 + 2.0**-14)
+
+    def adjoint(self, y: Any) -> Any:
+        return super().adjoint(y) * (1 + 2.0**-14)
+
+
+def broadcasts(draw: Any, ranks: int) -> dict[str, Any]:
+    return dict(layout=al.Layout((4,), (1,)), partition=al.Partition((ranks,)), dtype="float64")
+
+
+def test_a_declared_rounding_holds_beside_a_specification_too() -> None:
+    subject: Subject = al.subject.operator(Compressed, ranks=(2,))(broadcasts)
+    assert verdict(subject, "specification").is_coherent
+
+    class OffByMore(Compressed):
+        def forward(self, x: Any) -> Any:
+            return super().forward(x) * 1.01
+
+    subject = al.subject.operator(OffByMore, ranks=(2,))(broadcasts)
+    assert verdict(subject, "specification").headline == "forward is not what its specification says"
+
+
+class SeldomSpecified(Broadcast):
+    def specification(self) -> Program | tuple[Program, Program] | None:
+        return super().specification() if self.comm.Get_size() == 2 else None
+
+
+def test_cases_without_a_specification_are_not_judged_by_it() -> None:
+    subject: Subject = al.subject.operator(SeldomSpecified, ranks=(1, 2))(broadcasts)
+    result = investigate(al.SimulatedWorld(2), subject, "specification", Budget(10, seed=1))
+    assert result.verdict.is_coherent
+    assert result.counts is not None
+    assert result.counts.rejected.keys() == {"the operator has no specification in this case"}
+
+
+def without_halo(comm: Any, x: Any) -> Any:
+    return x[:2] if comm.Get_rank() == 0 else x[1:]
+
+
+def halo_of_zeros(comm: Any, y: Any) -> Any:
+    return np.concatenate([y, [0.0]] if comm.Get_rank() == 0 else [[0.0], y])
+
+
+def test_windows_with_values_of_their_own_are_no_sequential_tensor() -> None:
+    @al.subject.pair(without_halo, halo_of_zeros, ranks=(2,), reference=lambda x: x)
+    def windows(draw: Any, ranks: int) -> dict[str, Any]:
+        overlapping = al.Layout((4,), al.Partition((2,)), [[(0, 3), (1, 4)]])
+        return dict(domain=al.Space(overlapping), codomain=al.Space(al.Layout((4,), al.Partition((2,)))))
+
+    assert verdict(windows, "adjoint").is_coherent
+    found = verdict(windows, "sequential")
+    assert found.status is Status.UNJUDGED
+    assert any("values of their own" in text for _, text in found.lines)
+
+
+class BiasOnOneRank(nn.Module):
+    """A linear module of which rank 0 alone has, and declares, the bias."""
+
+    def __init__(self, comm: Any) -> None:
+        super().__init__()
+        copies = al.Layout((2, 3), al.Partition((comm.Get_size(),)), axes=(None, None))
+        held = [al.Tensor(copies, types=("replicated",), name="weight")]
+        self.weight, self.bias = nn.Parameter(torch.ones(2, 3, dtype=torch.float64)), None
+        if comm.Get_rank() == 0:
+            self.bias = nn.Parameter(torch.ones(2, dtype=torch.float64))
+            held.append(al.Tensor(al.Layout((2,), al.Partition((1,))), name="bias"))
+        self.parameter_space = al.Space(*held)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, self.weight, self.bias)
+
+
+def test_ranks_that_declare_other_parameters_are_named_with_what_they_declare() -> None:
+    @al.subject.layer(lambda comm: BiasOnOneRank(comm), lambda: nn.Linear(3, 2).double(), ranks=(2,))
+    def linears(draw: Any, ranks: int) -> dict[str, Any]:
+        partition = al.Partition((ranks, 1))
+        return dict(
+            domain=al.Space(al.Layout((4, 3), partition)), codomain=al.Space(al.Layout((4, 2), partition))
+        )
+
+    found = verdict(linears, "sequential", 5)
+    assert found.headline == "the ranks declare different parameters or buffers"
+    told = dict(found.lines)
+    assert told["rank 0"].startswith("bias ")
+    assert told["rank 1"] == "none of these"
