@@ -45,7 +45,7 @@ _MIXED: Final = (
     "some of its tensors are real and others complex, and a proof has no basis vectors times i",
     ("so", "`adjointlab check` is for it: its check `adjoint` draws complex numbers"),
 )
-"""What is found wrong without them is wrong. Where nothing is, an operator that is linear over the reals alone may still be."""
+"""Without them what is found wrong is wrong. Where nothing is, an operator that is linear over the reals alone may still be."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What is declared of gains, roundings, programs, windows and parameters is taken as it is meant, and told where it cannot be."""
+"""Declared gains, roundings, programs, windows and parameters are taken as they are meant, and told where they cannot be."""
 
 from __future__ import annotations
 
