@@ -555,11 +555,11 @@ class CheckContext:
     def tolerance_under(self, headroom: int) -> Tolerance:
         """The same on integers that have this `headroom`, and that the check's own arithmetic enlarges by as much.
 
-        Zero where integers are exact. Else each of the `fan_in` terms of an output may be rounded once, and the sum with it,
+        Zero where integers are exact, as between tensors of integer types. Else each of the `fan_in` terms of an output may be rounded once, and the sum with it,
         relative to the largest output there can be: with u = 2**-p the unit roundoff, two sums of n terms differ by
         2 (n + a few) u times that, doubled for complex products.
         """
-        if self.gain.is_exact:
+        if self.gain.is_exact or all(tensor.element.is_integer for tensor in self.tensors):
             return EXACT
         relative = (self.gain.fan_in + 4) * 2.0 ** (2 - self.precision)
         # Not that of integers without headroom: those may be exact, and so few, where these are not.

@@ -140,3 +140,24 @@ def test_ranks_that_declare_other_parameters_are_named_with_what_they_declare() 
     told = dict(found.lines)
     assert told["rank 0"].startswith("bias ")
     assert told["rank 1"] == "none of these"
+
+
+def test_sums_of_integers_are_compared_exactly_whatever_the_gain() -> None:
+    def summed(comm: Any, x: Any) -> Any:
+        return np.array([x.sum(dtype=np.int32) + (x[0] != 0)], np.int32)
+
+    def spread(comm: Any, y: Any) -> Any:
+        return np.full(900, y[0], np.int32)
+
+    def whole(x: Any) -> Any:
+        return x.sum(dtype=np.int32)[None]
+
+    @al.subject.pair(summed, spread, ranks=(1,), reference=whole)
+    def sums(draw: Any, ranks: int) -> dict[str, Any]:
+        one = al.Partition((1,))
+        return dict(
+            domain=al.Space(al.Layout((900,), one), dtype="int32"),
+            codomain=al.Space(al.Layout((1,), one), dtype="int32"),
+        )
+
+    assert verdict(sums, "sequential").headline == "the distributed result is not the sequential one"
