@@ -26,7 +26,7 @@ from adjointlab.cores import cores
 from adjointlab.engine.case import Case
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.discovery import find_subject
-from adjointlab.engine.run_case import CaseRunner, Judgement, body, run_case
+from adjointlab.engine.run_case import CaseRunner, Judgement, body, inapplicable_because, run_case
 from adjointlab.engine.search import SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.worlds.schedule import Schedule
@@ -275,10 +275,15 @@ class _Process:
         for number, case in batch:
             if number > self.first_failure.value:
                 return
-            judgement = run_case(recorded, case) or Judgement(unjudged("inapplicable"), None)
+            judgement = run_case(recorded, case) or _not_judged(last)
             yield _Judged(number, case, judgement, last)
             if not judgement.verdict.is_coherent:
                 return
+
+
+def _not_judged(run: Run) -> Judgement:
+    reason = inapplicable_because(run) or "what was observed tells nothing"
+    return Judgement(unjudged("a proof can say nothing about this case", ("because", reason)), None)
 
 
 def _in_processes(

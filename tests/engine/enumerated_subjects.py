@@ -104,6 +104,12 @@ class ReturnsItsOwnMemory(Shift):
         return self.memory
 
 
+class OfAnEnormousGain(Shift):
+    """Declares a gain under which no integer of its element type is exact."""
+
+    gain = fan_in = 2**60
+
+
 class ReplacesAComparison(Shift):
     """From blocks of two elements on it makes every comparison of the lab come out well."""
 
@@ -179,6 +185,7 @@ right_in_batches = al.subject(RightInBatchesAlone, every=equal_blocks)(drawn)
 adds_into_out = al.subject(AddsIntoOut, every=equal_blocks)(drawn)
 does_nothing_in_place = al.subject(DoesNothingInPlace, every=equal_blocks)(drawn)
 returns_its_own_memory = al.subject(ReturnsItsOwnMemory, every=equal_blocks)(drawn)
+of_an_enormous_gain = al.subject(OfAnEnormousGain, every=equal_blocks)(drawn)
 replaces_a_comparison = al.subject(ReplacesAComparison, every=equal_blocks)(drawn)
 sends_one_too_many = al.subject(SendsOneTooMany, every=equal_blocks)(drawn)
 waits_in_vain = al.subject(WaitsInVain, every=equal_blocks)(drawn)

@@ -49,6 +49,14 @@ def test_results_in_memory_that_is_used_again_are_those_of_each_call() -> None:
     assert proved("returns_its_own_memory").status is Status.COHERENT
 
 
+def test_a_case_of_which_a_proof_can_say_nothing_is_told_with_the_reason() -> None:
+    verdict = proved("of_an_enormous_gain").verdict
+    assert verdict.headline == "a proof can say nothing about this case"
+    ((label, reason),) = verdict.lines
+    assert label == "because"
+    assert "no integer is exact under a gain of 1152921504606846976" in reason
+
+
 def test_a_proof_does_not_load_torch() -> None:
     assert proved("for_both_libraries", ranks=1).status is Status.COHERENT
 
