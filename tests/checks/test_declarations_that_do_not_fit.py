@@ -10,9 +10,13 @@ import torch
 from torch import nn
 
 import adjointlab as al
+from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import Program
+from adjointlab.engine.case import Case
+from adjointlab.engine.discovery import find_subject
+from adjointlab.engine.run_case import body, run_case
 from adjointlab.engine.search import Budget, investigate
 from adjointlab.engine.subject import Subject
 from adjointlab.primitives.broadcast import Broadcast
@@ -161,3 +165,27 @@ def test_sums_of_integers_are_compared_exactly_whatever_the_gain() -> None:
         )
 
     assert verdict(sums, "sequential").headline == "the distributed result is not the sequential one"
+
+
+def test_terms_that_cancel_in_the_derivative_of_a_mean_are_allowed_their_rounding() -> None:
+    subject = find_subject("adjointlab.layers.subjects.losses:mean_squared_errors")
+    parameters = dict(
+        partition=al.Partition((1, 1, 1)),
+        input_shape=(2, 3, 4),
+        reduction="mean",
+        root=0,
+        all_reduce=False,
+        dtype="float64",
+        cuts=((0, 2), (0, 3), (0, 4)),
+    )
+    world = al.SimulatedWorld(1)
+
+    def conduct(run: Any) -> list[Any]:
+        # With these seeds the sum over all directions is 0, of which rounding leaves some 1e-16.
+        cases = (
+            Case("MSELoss", "double_backward", 1, parameters, InputSetting(seed, "torch"), 0)
+            for seed in (219, 259, 591)
+        )
+        return [run_case(run, case) for case in cases]
+
+    assert all(each.verdict.is_coherent for each in world.lead(body(subject), conduct))

@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from adjointlab.checks.check import CheckedSubject
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.elements import Local
+from adjointlab.checks.elements import Local, Tolerance
 from adjointlab.checks.layers.modules import (
     LARGEST,
     LocalModule,
@@ -80,7 +79,8 @@ class DoubleBackwardCheck(TwinCheck):
             for space in (layer.domain, layer.parameters)
             for tensor in space.tensors
         )
-        of_sums = replace(tolerance, relative=tolerance.relative * max(1, terms))
+        # The directions are integers: what is left where their multiples cancel carries the rounding of numbers of that size.
+        of_sums = Tolerance(tolerance.relative * max(1, terms), max(1.0, tolerance.reach))
         comparisons: tuple[Comparison, ...] = (
             Comparison(_BY_INPUT, layer.domain.dual, found[_BY_INPUT], tolerance),
             Comparison(_BY_PARAMETER, layer.parameters.dual, found[_BY_PARAMETER], tolerance),
