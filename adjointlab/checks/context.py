@@ -434,10 +434,8 @@ class CheckContext:
         """
         if has_program(self.operator) or all(tensor.element.is_integer for tensor in self.codomain.tensors):
             return True
-        operator, dimension = (
-            self.fresh(),
-            self.domain.dimension,
-        )  # the checks mean the first calls of theirs to be the first
+        operator = self.fresh()  # the checks mean the first calls of theirs to be the first
+        dimension = self.domain.dimension
         columns = range(dimension) if dimension <= _FEW_COLUMNS else [self.setting.seed % dimension]
         vectors = [basis_vector(self.domain, column, self.rank, self.library) for column in columns]
         if dimension > _FEW_COLUMNS:
@@ -555,8 +553,8 @@ class CheckContext:
     def tolerance_under(self, headroom: int) -> Tolerance:
         """The same on integers that have this `headroom`, and that the check's own arithmetic enlarges by as much.
 
-        Zero where integers are exact, as between tensors of integer types. Else each of the `fan_in` terms of an output may be rounded once, and the sum with it,
-        relative to the largest output there can be: with u = 2**-p the unit roundoff, two sums of n terms differ by
+        Zero where integers are exact, as between tensors of integer types. Else each of the `fan_in` terms of an output may be
+        rounded once, and the sum with it, relative to the largest output there can be: with u = 2**-p the unit roundoff, two sums of n terms differ by
         2 (n + a few) u times that, doubled for complex products.
         """
         if self.gain.is_exact or all(tensor.element.is_integer for tensor in self.tensors):

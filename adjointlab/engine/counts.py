@@ -13,7 +13,10 @@ from adjointlab.core.space import needs_messages
 from adjointlab.engine.case import Case
 from adjointlab.worlds.world import Run
 
-__all__ = ["CaseCounts", "is_silent"]
+__all__ = ["WITHOUT_REASON", "CaseCounts", "is_silent"]
+
+WITHOUT_REASON: Final = "what was observed tells nothing"
+"""The reason for which a case was not judged where its check gives none."""
 
 _REJECTED_AT_MOST: Final = 8
 """So many rejected cases for each that was asked for: one rank alone is drawn in one case of five."""

@@ -24,7 +24,7 @@ from adjointlab.checks.proof import PROOF
 from adjointlab.checks.verdict import Figure, coherent, unjudged
 from adjointlab.cores import cores
 from adjointlab.engine.case import Case
-from adjointlab.engine.counts import CaseCounts
+from adjointlab.engine.counts import WITHOUT_REASON, CaseCounts
 from adjointlab.engine.discovery import find_subject
 from adjointlab.engine.run_case import CaseRunner, Judgement, body, inapplicable_because, run_case
 from adjointlab.engine.search import SearchResult
@@ -282,7 +282,7 @@ class _Process:
 
 
 def _not_judged(run: Run) -> Judgement:
-    reason = inapplicable_because(run) or "what was observed tells nothing"
+    reason = inapplicable_because(run) or WITHOUT_REASON
     return Judgement(unjudged("a proof can say nothing about this case", ("because", reason)), None)
 
 

@@ -28,7 +28,7 @@ from adjointlab.checks.verdict import Figures, Status, Verdict, coherent, unjudg
 from adjointlab.engine.case import Case, cases
 from adjointlab.engine.confirming import Confirmation, Confirmed
 from adjointlab.engine.constants_of_modules import without_constants_of_modules
-from adjointlab.engine.counts import CaseCounts
+from adjointlab.engine.counts import WITHOUT_REASON, CaseCounts
 from adjointlab.engine.failed_runs import NO_RETURN
 from adjointlab.engine.folded_warnings import FoldedWarning
 from adjointlab.engine.independent_draws import INDEPENDENT
@@ -442,7 +442,7 @@ class Search:
             judgement, reason = None, "no tensor of the case has an element"
         if judgement is None:
             self._was_judged.append(False)
-            self._counts.reject(reason or "what was observed tells nothing")
+            self._counts.reject(reason or WITHOUT_REASON)
         elif judgement.verdict.is_coherent:
             self._was_judged.append(True)
             self._counts.judge(case, self._last_run, judgement.spaces)

@@ -184,8 +184,7 @@ class Pass:
 
     def note_overwritten(self) -> None:
         """Note the outputs that no longer hold what they held when they were last read."""
-        before, self.seen = self.seen, values(self.outputs)
-        pairs = zip(before, self.seen, strict=True)
+        pairs = zip(self.seen, values(self.outputs), strict=True)
         self.overwritten.update(n for n, (old, new) in enumerate(pairs) if old.tobytes() != new.tobytes())
 
 

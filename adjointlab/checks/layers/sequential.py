@@ -21,6 +21,7 @@ from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.vectors import Draw
+from adjointlab.quantities import counted
 from adjointlab.spelling import described_type
 from adjointlab.typing import Array
 
@@ -130,8 +131,9 @@ def _required_array(result: object) -> Array:
 
 def _require_number(returned: int, declared: int) -> None:
     if returned != declared:
-        tensors = "1 tensor" if returned == 1 else f"{returned} tensors"
-        raise SubjectError(f"the reference returned {tensors}, but the codomain has {declared}: {_RETURNED}")
+        raise SubjectError(
+            f"the reference returned {counted(returned, 'tensor')}, but the codomain has {declared}: {_RETURNED}"
+        )
 
 
 def _of_operator(observations: Sequence[_Observation]) -> TypeGuard[Sequence[ReferenceOutputs]]:
