@@ -189,3 +189,26 @@ def test_terms_that_cancel_in_the_derivative_of_a_mean_are_allowed_their_roundin
         return [run_case(run, case) for case in cases]
 
     assert all(each.verdict.is_coherent for each in world.lead(body(subject), conduct))
+
+
+class WithoutHalo(nn.Module):
+    """Squares its own elements of windows that overlap."""
+
+    def __init__(self, comm: Any) -> None:
+        super().__init__()
+        self.own = slice(0, 2) if comm.Get_rank() == 0 else slice(1, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[self.own] ** 2
+
+
+@pytest.mark.parametrize(("check", "is_judged"), [("sequential", False), ("jacobian", True)])
+def test_layers_of_windows_with_values_of_their_own_are_judged_by_differences(
+    check: str, is_judged: bool
+) -> None:
+    @al.subject.layer(lambda comm: WithoutHalo(comm), nn.Identity, ranks=(2,))
+    def windows(draw: Any, ranks: int) -> dict[str, Any]:
+        overlapping = al.Layout((4,), al.Partition((2,)), [[(0, 3), (1, 4)]])
+        return dict(domain=al.Space(overlapping), codomain=al.Space(al.Layout((4,), al.Partition((2,)))))
+
+    assert verdict(windows, check, 10).is_coherent is is_judged

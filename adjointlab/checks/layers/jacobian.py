@@ -41,7 +41,8 @@ from adjointlab.checks.layers.sensitivity import Allowances
 from adjointlab.checks.layers.twin import results_of_twin
 from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent
 from adjointlab.core import arrays
-from adjointlab.core.space import Space
+from adjointlab.core.layer import Layer
+from adjointlab.core.space import Space, Tensor
 from adjointlab.core.vectors import ZERO, Draw, Exact, NotFinite, local_values, pair_local
 from adjointlab.typing import Array
 from adjointlab.worlds.forward_mode import dual_level
@@ -128,8 +129,7 @@ class JacobianCheck(Check[JacobianProducts]):
 
         version, keys, seed = LocalModule(context), pass_keys(context, 0), context.setting.seed
         layer, rank = version.layer, context.rank
-        tensors = (*layer.domain.tensors, *layer.parameters.tensors, *layer.codomain.dual.tensors)
-        copies = next(filter(has_copies_of_their_own, tensors), None)
+        copies = _without_sequential_tensor(layer)
         has_twin, has_forward = copies is None, _has_forward_mode(version)
         rounding = _ROUNDINGS * unit_roundoff(layer)
         allowed = rounding if layer.rounding is None else layer.rounding
@@ -236,6 +236,15 @@ def _pushed_forward(
 def _paired_as_real(space: Space, x: Sequence[Array], g: Sequence[Array], rank: int) -> Exact:
     """This rank's part of the real inner product: torch's gradients are adjoint in it, of functions that are not complex-linear too."""
     return Exact(pair_local(space, x, g, rank).real)
+
+
+def _without_sequential_tensor(layer: Layer) -> Tensor | None:
+    """The first tensor of the layer that no whole one corresponds to; None if all have one. Cotangents in windows that overlap are summands."""
+    given = (*layer.domain.tensors, *layer.parameters.tensors)
+    for tensor in given:
+        if has_copies_of_their_own(tensor, in_windows=True):
+            return tensor
+    return next(filter(has_copies_of_their_own, layer.codomain.dual.tensors), None)
 
 
 def _of_differences(
