@@ -9,7 +9,7 @@ from pathlib import Path
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.discovery import Found
 from adjointlab.engine.failed_runs import MISDECLARED
-from adjointlab.engine.search import SearchResult
+from adjointlab.engine.search_result import SearchResult
 from adjointlab.pictures.drawable import Drawable
 from adjointlab.pictures.model import Drawing
 from adjointlab.store.reproducer import Written

@@ -12,7 +12,7 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import Found
 from adjointlab.engine.failed_runs import NO_RETURN
 from adjointlab.engine.run_case import KnownRuns, RecordCase, Stage, nothing_known
-from adjointlab.engine.search import SearchResult
+from adjointlab.engine.search_result import SearchResult
 from adjointlab.exit_codes import ExitCode
 from adjointlab.store.files import printable
 from adjointlab.store.interrupted import keep_running, note_replay

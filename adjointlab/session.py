@@ -26,7 +26,8 @@ from adjointlab.engine.run_case import (
     run_case,
     with_follow_up,
 )
-from adjointlab.engine.search import Budget, SearchResult, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.recording import at_work
 from adjointlab.store.files import printable

@@ -26,7 +26,8 @@ sys.path.insert(0, str(ROOT))
 from timing import is_smoke, least  # noqa: E402
 
 from adjointlab.checks.check import all_checks, check_named, checks_of  # noqa: E402
-from adjointlab.engine.search import Budget, SearchResult, investigate  # noqa: E402
+from adjointlab.engine.search import investigate  # noqa: E402
+from adjointlab.engine.search_result import Budget, SearchResult  # noqa: E402
 from adjointlab.engine.subject import Subject  # noqa: E402
 from adjointlab.worlds.launch import open_world  # noqa: E402
 from adjointlab.worlds.world import World  # noqa: E402

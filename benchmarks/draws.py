@@ -27,7 +27,8 @@ from timing import least  # noqa: E402
 from adjointlab.checks.check import checks_of  # noqa: E402
 from adjointlab.engine import search  # noqa: E402
 from adjointlab.engine.independent_draws import INDEPENDENT  # noqa: E402
-from adjointlab.engine.search import Budget, investigate  # noqa: E402
+from adjointlab.engine.search import investigate  # noqa: E402
+from adjointlab.engine.search_result import Budget  # noqa: E402
 from adjointlab.engine.subject import Subject  # noqa: E402
 from adjointlab.worlds.simulated.world import SimulatedWorld  # noqa: E402
 from tests.planted.halos import PLANTED as PLANTED_HALOS  # noqa: E402

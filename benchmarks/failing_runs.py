@@ -23,7 +23,8 @@ sys.path.insert(0, str(ROOT))
 from timing import is_smoke, print_table  # noqa: E402
 
 from adjointlab.checks.check import checks_of  # noqa: E402
-from adjointlab.engine.search import Budget, investigate  # noqa: E402
+from adjointlab.engine.search import investigate  # noqa: E402
+from adjointlab.engine.search_result import Budget  # noqa: E402
 from adjointlab.engine.subject import Subject  # noqa: E402
 from adjointlab.worlds.launch import open_world  # noqa: E402
 from adjointlab.worlds.world import World  # noqa: E402

@@ -25,7 +25,8 @@ from adjointlab.core import strategies
 from adjointlab.engine.case import Case, cases
 from adjointlab.engine.discovery import installed
 from adjointlab.engine.run_case import body, run_case
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.worlds.simulated.world import SimulatedWorld

@@ -27,7 +27,8 @@ from adjointlab.checks.check import checks_of  # noqa: E402
 from adjointlab.checks.hints import FaultKind  # noqa: E402
 from adjointlab.checks.told import hints_told  # noqa: E402
 from adjointlab.checks.verdict import Status, Verdict  # noqa: E402
-from adjointlab.engine.search import Budget, investigate  # noqa: E402
+from adjointlab.engine.search import investigate  # noqa: E402
+from adjointlab.engine.search_result import Budget  # noqa: E402
 from adjointlab.engine.subject import Subject  # noqa: E402
 from adjointlab.worlds.launch import open_world  # noqa: E402
 from adjointlab.worlds.world import World  # noqa: E402

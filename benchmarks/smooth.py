@@ -12,7 +12,8 @@ sys.path.insert(0, str(ROOT))
 
 from timing import least  # noqa: E402
 
-from adjointlab.engine.search import Budget, investigate  # noqa: E402
+from adjointlab.engine.search import investigate  # noqa: E402
+from adjointlab.engine.search_result import Budget  # noqa: E402
 from adjointlab.worlds.simulated.world import SimulatedWorld  # noqa: E402
 from tests.checks.test_jacobian_at_kinks import RIGHT, rows  # noqa: E402
 

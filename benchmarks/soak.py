@@ -36,7 +36,8 @@ from adjointlab.checks.adjoint import AdjointCheck
 from adjointlab.checks.check import Spaces, checks_of
 from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.verdict import Verdict
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.primitives.subjects import installed as built_in
 from adjointlab.worlds.launch import open_world

@@ -30,7 +30,8 @@ from torch.testing._internal.distributed.multi_threaded_pg import (
 
 import adjointlab as al
 from adjointlab.engine.discovery import find_subject
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.worlds.world import RankContext
 
 RANKS, TIMES, ROUNDS, CASES = 4, 2 if is_smoke() else 20, 7, least(60)

@@ -13,7 +13,8 @@ sys.path.insert(0, str(ROOT))
 from timing import least  # noqa: E402
 
 from adjointlab.checks.check import check_named  # noqa: E402
-from adjointlab.engine.search import Budget, investigate  # noqa: E402
+from adjointlab.engine.search import investigate  # noqa: E402
+from adjointlab.engine.search_result import Budget  # noqa: E402
 from adjointlab.engine.subject import Subject  # noqa: E402
 from adjointlab.layers.subjects import installed  # noqa: E402
 from adjointlab.worlds.simulated.world import SimulatedWorld  # noqa: E402

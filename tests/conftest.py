@@ -9,7 +9,8 @@ import pytest
 import adjointlab as al
 from adjointlab.checks.check import checks_of
 from adjointlab.engine import confirming
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.world import World

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from adjointlab.engine.search import Budget, SearchResult, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import World
 

@@ -14,7 +14,8 @@ import pytest
 import adjointlab as al
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.discovery import find_subject
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.world import World

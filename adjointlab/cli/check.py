@@ -124,7 +124,7 @@ def check(
             processes.start_one()
         with files.until_loaded(ranks):
             # Not above: these import the engine, as `until_loaded` does, and that process does so at the same time.
-            from adjointlab.engine.search import Budget
+            from adjointlab.engine.search_result import Budget
             from adjointlab.session import say_damaged
             from adjointlab.store.job_log import supervised
 

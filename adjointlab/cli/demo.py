@@ -65,7 +65,7 @@ def demo(
 
 
 def _result(world: World, found: Found, check: str, folder: Path) -> CheckResult:
-    from adjointlab.engine.search import Budget
+    from adjointlab.engine.search_result import Budget
     from adjointlab.session import run_check
 
     return run_check(world, found, check, Budget(_CASES, seed=_SEED), folder)

@@ -36,7 +36,7 @@ from adjointlab.store.variables import COMMAND
 
 if TYPE_CHECKING:
     from adjointlab.engine.discovery import Found
-    from adjointlab.engine.search import Budget, SearchResult
+    from adjointlab.engine.search_result import Budget, SearchResult
     from adjointlab.store.reproducer import Written
 
 __all__ = [

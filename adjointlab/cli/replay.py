@@ -20,7 +20,7 @@ from adjointlab.worlds.launch import is_launched
 if TYPE_CHECKING:
     from adjointlab.checks.verdict import Status
     from adjointlab.engine.discovery import Found
-    from adjointlab.engine.search import SearchResult
+    from adjointlab.engine.search_result import SearchResult
     from adjointlab.store.reproducer import Reproducer
 
 __all__ = ["replay", "replayed", "status_of"]

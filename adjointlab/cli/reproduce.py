@@ -19,7 +19,7 @@ from adjointlab.supervisor.processes import die_with_parent
 from adjointlab.worlds.launch import is_launched
 
 if TYPE_CHECKING:
-    from adjointlab.engine.search import SearchResult
+    from adjointlab.engine.search_result import SearchResult
     from adjointlab.store.reproducer import Reproducer
 
 __all__ = ["Reproduced", "reproduce"]

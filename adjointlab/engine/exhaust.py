@@ -27,7 +27,7 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.counts import WITHOUT_REASON, CaseCounts
 from adjointlab.engine.discovery import find_subject
 from adjointlab.engine.run_case import CaseRunner, Judgement, body, inapplicable_because, run_case
-from adjointlab.engine.search import SearchResult
+from adjointlab.engine.search_result import SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.shared_functions import FunctionsReplaced

@@ -22,7 +22,7 @@ from adjointlab.engine.meshes import as_mesh
 from adjointlab.engine.options import Options
 from adjointlab.engine.parallel import DataParallel, MakeOptimizer, Parallelize, Reduction
 from adjointlab.engine.pipeline import MakePipeline
-from adjointlab.engine.search import Budget
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject_check import verdicts_of
 from adjointlab.engine.subject_decorators import subject
 from adjointlab.spelling import described_type

@@ -14,7 +14,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -22,15 +22,13 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, given
 from hypothesis.errors import FailedHealthCheck, Flaky, HypothesisException, Unsatisfiable
 
-from adjointlab import options
 from adjointlab.checks.check import Spaces, check_named
-from adjointlab.checks.verdict import Figures, Status, Verdict, coherent, unjudged
+from adjointlab.checks.verdict import Figures, Verdict, coherent, unjudged
 from adjointlab.engine.case import Case, cases
 from adjointlab.engine.confirming import Confirmation, Confirmed
 from adjointlab.engine.constants_of_modules import without_constants_of_modules
 from adjointlab.engine.counts import WITHOUT_REASON, CaseCounts
 from adjointlab.engine.failed_runs import NO_RETURN
-from adjointlab.engine.folded_warnings import FoldedWarning
 from adjointlab.engine.independent_draws import INDEPENDENT
 from adjointlab.engine.run_case import (
     CaseRunner,
@@ -43,74 +41,14 @@ from adjointlab.engine.run_case import (
     nothing_known,
     run_case,
 )
+from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.simulate_first import HangSimulator
 from adjointlab.engine.single_steps import MOST_STEPS, one_step_smaller, size, without_logs_of_shapes
 from adjointlab.engine.subject import Subject
-from adjointlab.pictures.drawable import Drawable
-from adjointlab.pictures.model import Drawing
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import FindingKind, Run, Runner, World, message_of
 
-__all__ = ["Budget", "SearchResult", "investigate", "prepare"]
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Limits of a search.
-
-    `cases` to draw; `ranks` at most (default: what the world has, up to 8); `seed` of the draws (default: a fresh one, which
-    the result states); after `seconds` no more are drawn than the least number; at most `shrinking` seconds are spent on making
-    a failing case smaller. A case runs under `schedules` schedules where the world can choose them. Tensors are drawn in memory of
-    `device` ("cpu" or "cuda"; default: in all memories).
-    """
-
-    cases: int = options.CASES.default
-    ranks: int | None = None
-    seed: int | None = None
-    shrinking: float = options.SHRINKING.default
-    schedules: int = options.SCHEDULES.default
-    device: str | None = options.DEVICE.default
-    seconds: float = math.inf
-
-    def __post_init__(self) -> None:
-        options.CASES.check(self.cases)
-        options.SCHEDULES.check(self.schedules)
-        if self.ranks is not None:
-            options.RANKS.check(self.ranks)
-        if self.device is not None:
-            options.DEVICE.parse(self.device)
-
-
-@dataclass(frozen=True)
-class SearchResult(Drawable):
-    """Result of one check of one subject; the same on every rank."""
-
-    subject: str
-    check: str
-    world: str
-    verdict: Verdict
-    tried: int = 0  # cases that were judged until the end, or until the failure
-    seed: int = 0
-    seconds: float = 0.0
-    case: Case | None = None  # the smallest failing case
-    spaces: Spaces | None = None  # its operator's
-    drawn_ranks: int = 0  # the number of ranks of the case that failed first
-    is_smallest: bool = False  # no case that is smaller in a single step fails alike
-    figures: Figures = field(default_factory=dict)  # the worst of all cases
-    exact: int = 0  # the number of cases that were judged without a tolerance
-    counts: CaseCounts | None = None  # of a search that has ended
-    warnings: tuple[FoldedWarning, ...] = ()  # on the leader
-
-    @property
-    def status(self) -> Status:
-        return self.verdict.status
-
-    def drawing(self) -> Drawing:
-        """Return the failure as a drawing."""
-        return self.verdict.drawing()
-
-    def _heading(self) -> str:
-        return f"{self.subject} {self.check}: {self.verdict}"
+__all__ = ["investigate", "prepare"]
 
 
 def prepare() -> None:

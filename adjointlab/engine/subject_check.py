@@ -10,7 +10,8 @@ from adjointlab import options
 from adjointlab.checks.check import checks_of
 from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.counts import CaseCounts, is_silent
-from adjointlab.engine.search import Budget, SearchResult, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.spelling import described_type
 from adjointlab.worlds.simulated.world import SimulatedWorld

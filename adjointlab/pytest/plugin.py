@@ -41,7 +41,7 @@ from adjointlab.worlds.world import WorldName
 
 if TYPE_CHECKING:
     from adjointlab.check_result import CheckResult
-    from adjointlab.engine.search import SearchResult
+    from adjointlab.engine.search_result import SearchResult
     from adjointlab.engine.subject import Subject
     from adjointlab.pytest.ranks import CollectiveSession
     from adjointlab.store.job_log import JobLog
@@ -352,7 +352,7 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
     def run_test(subject: Subject, check: str) -> None:
         from adjointlab.check_result import SearchInterrupted
         from adjointlab.engine.discovery import found_as
-        from adjointlab.engine.search import Budget
+        from adjointlab.engine.search_result import Budget
         from adjointlab.report.failure_picture import failure_picture
         from adjointlab.report.failure_text import failure_text
         from adjointlab.session import check_with_corpus

@@ -16,7 +16,7 @@ from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
 from adjointlab.engine.case import Case
 from adjointlab.engine.parameter_tree import is_cut
-from adjointlab.engine.search import SearchResult
+from adjointlab.engine.search_result import SearchResult
 from adjointlab.quantities import counted
 from adjointlab.report.traceback_text import without_own_frames
 from adjointlab.store.files import printable

@@ -13,7 +13,7 @@ from rich.table import Table
 from adjointlab.check_result import CheckResult
 from adjointlab.checks.verdict import Figure, Status
 from adjointlab.engine.counts import CaseCounts
-from adjointlab.engine.search import SearchResult
+from adjointlab.engine.search_result import SearchResult
 from adjointlab.quantities import counted
 from adjointlab.report.failure_text import relative
 from adjointlab.store.files import printable

@@ -18,7 +18,7 @@ from msgspec import structs
 from adjointlab.checks.check import check_named
 from adjointlab.checks.verdict import Verdict, unjudged
 from adjointlab.engine.case import Case
-from adjointlab.engine.search import SearchResult
+from adjointlab.engine.search_result import SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.store.files import encodable, in_folder, paths_in, read_file, write_atomically
 from adjointlab.store.running_case import is_record

@@ -32,7 +32,7 @@ from adjointlab.core.operator import basis_vector
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import BOUNDS, Parameters, UserFunction
 from adjointlab.engine.case import Case
-from adjointlab.engine.search import SearchResult
+from adjointlab.engine.search_result import SearchResult
 from adjointlab.engine.subject import Kind, Subject
 from adjointlab.store.files import printable
 

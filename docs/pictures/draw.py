@@ -10,7 +10,7 @@ from typing import Any
 import adjointlab as al
 from adjointlab.core.operator import LinearOperator
 from adjointlab.engine.discovery import find
-from adjointlab.engine.search import Budget
+from adjointlab.engine.search_result import Budget
 from adjointlab.pictures.model import Drawing, Event, Lanes, Waiting, Waits
 from adjointlab.pictures.svg import as_svg
 from adjointlab.primitives.all_gather import AllGather

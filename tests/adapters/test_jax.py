@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import adjointlab as al
 from adjointlab.checks.verdict import Status
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.worlds.world import RankContext
 

@@ -9,7 +9,8 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.verdict import Status
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 
 jax = pytest.importorskip("jax", reason="needs JAX: the extra `jax` installs it")

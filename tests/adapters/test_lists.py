@@ -9,7 +9,8 @@ import pytest
 import adjointlab as al
 from adjointlab.adapters.lists import of_lists
 from adjointlab.checks.verdict import Status
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 
 
 def sums(shards: Any) -> Any:

@@ -12,7 +12,8 @@ import adjointlab as al
 from adjointlab.adapters.mpi4jax import mpi4jax_operator
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.discovery import find_subject
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.world import World
 

@@ -10,7 +10,8 @@ import adjointlab as al
 from adjointlab.adapters.pylops_mpi import MPIOperator, mpi_operator
 from adjointlab.checks.verdict import Status
 from adjointlab.core.declaration import SubjectError
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.worlds.world import RankContext
 
 pylops = pytest.importorskip("pylops")

@@ -11,7 +11,8 @@ import adjointlab as al
 from adjointlab.adapters.regions import REGIONS, region
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.discovery import find_subject
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "megatron_regions.py"
 BUDGET = Budget(10, ranks=3, seed=1)

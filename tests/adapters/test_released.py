@@ -14,7 +14,8 @@ import pytest
 
 import adjointlab as al
 from adjointlab.engine.discovery import find
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Kind, Subject
 from adjointlab.store.known_failures import read
 

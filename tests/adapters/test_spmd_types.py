@@ -12,7 +12,8 @@ import adjointlab as al
 from adjointlab.adapters.spmd_types import space_of, typed
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.discovery import find_subject
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 
 # spmd_types calls names that torch 2.13 advises against.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -10,7 +10,8 @@ import pytest
 import adjointlab as al
 from adjointlab.checks.check import checks_of
 from adjointlab.checks.verdict import Status, Verdict
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
 

@@ -17,7 +17,8 @@ from adjointlab.core.program import Program
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import find_subject
 from adjointlab.engine.run_case import body, run_case
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.primitives.broadcast import Broadcast
 

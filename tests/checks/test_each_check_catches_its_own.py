@@ -13,7 +13,8 @@ import adjointlab as al
 from adjointlab.checks.check import checks_of
 from adjointlab.checks.verdict import Status
 from adjointlab.core.program import Buffer, Program, buffers, copy_to_new
-from adjointlab.engine.search import Budget, SearchResult, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
 

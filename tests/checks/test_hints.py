@@ -18,7 +18,8 @@ from adjointlab.checks.hints import (
     narrowing_hint,
     value_hint,
 )
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.pictures.model import Grid
 from adjointlab.typing import NumpyArray
 from tests.planted import halos, reductions

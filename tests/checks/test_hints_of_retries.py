@@ -20,7 +20,8 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.even_cuts import Cuts, has_uneven_cuts, with_cuts
 from adjointlab.engine.retries import with_hints_of_retries
 from adjointlab.engine.run_case import body, run_case, with_follow_up
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import Runner
 from tests.planted import halos, layers, parallel_layers, reductions

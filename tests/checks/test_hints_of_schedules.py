@@ -10,7 +10,8 @@ import pytest
 import adjointlab as al
 from adjointlab.checks.hints import FaultKind
 from adjointlab.checks.told import hints_told
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 
 pytestmark = pytest.mark.mpi_skip
 

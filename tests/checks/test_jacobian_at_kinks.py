@@ -13,7 +13,8 @@ from adjointlab.checks.check import Spaces
 from adjointlab.checks.layers.jacobian import JACOBIAN, Differences, JacobianProducts
 from adjointlab.checks.verdict import Status
 from adjointlab.core.vectors import Exact
-from adjointlab.engine.search import Budget, SearchResult, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
 

@@ -15,7 +15,8 @@ from adjointlab.checks.layers.jacobian import JACOBIAN, Differences, JacobianPro
 from adjointlab.checks.layers.sensitivity import Allowances
 from adjointlab.checks.verdict import Inapplicable, Verdict
 from adjointlab.core.vectors import Exact
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
 SPACES = Spaces(*[al.Space(al.Layout((2,), al.Partition((2,))))] * 2)

@@ -11,7 +11,8 @@ import pytest
 import adjointlab as al
 from adjointlab.checks.forms import _are, other_forms
 from adjointlab.core.operator import Direction
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 
 pytestmark = pytest.mark.mpi_skip
 

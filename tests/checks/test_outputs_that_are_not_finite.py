@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from adjointlab.checks.verdict import Status
-from adjointlab.engine.search import Budget, SearchResult, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.checks import not_finite

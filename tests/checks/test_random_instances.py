@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import adjointlab as al
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 
 pytestmark = pytest.mark.mpi_skip
 

@@ -20,7 +20,8 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import body, judge
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.layers.subjects.linear import linears
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.samples import RingShift, equal_blocks

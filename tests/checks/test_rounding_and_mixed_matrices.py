@@ -14,7 +14,8 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.matrix import MATRIX
 from adjointlab.checks.proof import PROOF
 from adjointlab.checks.verdict import Figure, Status, Verdict
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from tests.checks.looks import harness
 from tests.checks.looks.harness import Look
 

@@ -9,7 +9,8 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.adjoint import ADJOINT
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 
 pytestmark = pytest.mark.mpi_skip
 

@@ -19,7 +19,8 @@ from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.layers.jacobian import JACOBIAN
 from adjointlab.checks.verdict import Status
 from adjointlab.core.layer import Layer
-from adjointlab.engine.search import Budget, SearchResult, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.checks.looks.harness import WORLD

@@ -12,7 +12,8 @@ import adjointlab as al
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.case import Case
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.session import replay
 
 pytestmark = pytest.mark.mpi_skip

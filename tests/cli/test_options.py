@@ -10,7 +10,7 @@ import pytest
 
 from adjointlab import options
 from adjointlab.cli.check import check
-from adjointlab.engine.search import Budget
+from adjointlab.engine.search_result import Budget
 from adjointlab.options import Option
 
 CHECKS = {"cases": options.CASES, "schedules": options.SCHEDULES, "folder": options.FOLDER}

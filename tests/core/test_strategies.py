@@ -18,7 +18,8 @@ import adjointlab as al
 from adjointlab.checks.verdict import Status
 from adjointlab.core import kept_strategies, strategies
 from adjointlab.engine.case import from_data, to_data
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
 QUICK = settings(max_examples=60, deadline=None, database=None, derandomize=True)

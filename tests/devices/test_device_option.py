@@ -18,7 +18,8 @@ from adjointlab.devices import memories, probes
 from adjointlab.devices.memories import is_on_device, on
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.exhaust import bound_of, every_case, memory_of_proofs
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import SubjectError
 from adjointlab.session import replay_corpus, run_check
 from adjointlab.worlds.simulated.world import SimulatedWorld

@@ -16,7 +16,8 @@ import pytest
 
 from adjointlab.checks.check import checks_of
 from adjointlab.cli.main import main
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.documentation.blocks import Block, blocks

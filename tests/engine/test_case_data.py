@@ -20,7 +20,7 @@ from adjointlab.core.space import LocalType
 from adjointlab.engine import case as module
 from adjointlab.engine.case import Case, _memory_orders, cases, from_data, to_data
 from adjointlab.engine.discovery import found_as
-from adjointlab.engine.search import Budget
+from adjointlab.engine.search_result import Budget
 from adjointlab.session import run_check
 from adjointlab.worlds.schedule import schedules_from
 from adjointlab.worlds.simulated.world import SimulatedWorld

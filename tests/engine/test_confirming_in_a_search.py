@@ -12,7 +12,8 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.confirming import Confirmed
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.run_case import NONDETERMINISTIC, Judgement, Stage
-from adjointlab.engine.search import Budget, Search, SearchResult, _Failing
+from adjointlab.engine.search import Search, _Failing
+from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.worlds.schedule import schedules_from
 from adjointlab.worlds.world import Run, WorldName
 from tests.engine.unrun_searches import (

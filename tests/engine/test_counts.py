@@ -15,7 +15,8 @@ from adjointlab.check_result import CheckResult
 from adjointlab.checks.layers.modules import has_copies_of_their_own
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.discovery import found_as
-from adjointlab.engine.search import Budget, SearchResult, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.pytest.plugin import counts_property, pytest_terminal_summary
 from adjointlab.report.json_report import as_data

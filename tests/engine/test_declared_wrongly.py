@@ -13,7 +13,8 @@ import adjointlab as al
 from adjointlab.checks.verdict import Figure, Status
 from adjointlab.core.declaration import has_parameter, require_accepts
 from adjointlab.engine.discovery import found_as
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.session import run_check
 from adjointlab.worlds.simulated.world import SimulatedWorld

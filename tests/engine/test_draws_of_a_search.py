@@ -13,7 +13,8 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status, Verdict, unjudged
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import Judgement, Stage
-from adjointlab.engine.search import Budget, Search, _Failing
+from adjointlab.engine.search import Search, _Failing
+from adjointlab.engine.search_result import Budget
 from adjointlab.worlds.world import FindingKind
 from tests.engine.unrun_searches import (
     FAILING,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import adjointlab as al
 from adjointlab.engine.discovery import Found
 from adjointlab.engine.folded_warnings import FoldedWarning, FoldedWarnings
-from adjointlab.engine.search import Budget
+from adjointlab.engine.search_result import Budget
 from adjointlab.report.summary import notes
 from adjointlab.session import run_check
 

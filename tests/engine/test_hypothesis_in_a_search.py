@@ -16,7 +16,8 @@ from adjointlab.checks.verdict import incoherent, unjudged
 from adjointlab.engine import search as module
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import Judgement
-from adjointlab.engine.search import Budget, SearchResult, _Failing
+from adjointlab.engine.search import _Failing
+from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.worlds.world import WorldName
 from tests.engine.unrun_searches import (
     OTHER,

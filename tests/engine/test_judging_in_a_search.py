@@ -17,7 +17,8 @@ from adjointlab.engine import search as module
 from adjointlab.engine.case import Case
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.run_case import CaseRunner, Judgement, Stage
-from adjointlab.engine.search import Budget, SearchResult, _is_empty, _stream, _unjudged
+from adjointlab.engine.search import _is_empty, _stream, _unjudged
+from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.worlds.schedule import schedules_from
 from adjointlab.worlds.world import Run
 from tests.engine.unrun_searches import (

@@ -17,7 +17,8 @@ from adjointlab.checks.schedule_invariant import ElementResult
 from adjointlab.checks.verdict import Status, Verdict, coherent, incoherent, unjudged
 from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import DEPENDS, judge_all, narrowed
-from adjointlab.engine.search import Budget, SearchResult, _is_smaller, investigate
+from adjointlab.engine.search import _is_smaller, investigate
+from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.single_steps import size
 from adjointlab.store.reproducer import read, stored, write_case
 from adjointlab.worlds.schedule import Schedule, schedules_from

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import adjointlab as al
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 
 NAMES = [

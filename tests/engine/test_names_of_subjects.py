@@ -13,7 +13,7 @@ from adjointlab.checks.verdict import coherent, incoherent
 from adjointlab.engine.case import Case
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.discovery import Found, find, found_as
-from adjointlab.engine.search import SearchResult
+from adjointlab.engine.search_result import SearchResult
 from adjointlab.report.failure_text import failure_text, replay_command
 from adjointlab.report.json_report import as_data
 from adjointlab.report.junit import as_junit

@@ -16,7 +16,8 @@ from adjointlab.checks.verdict import Status
 from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import narrowed
 from adjointlab.engine.run_case import CaseRunner, Stage, judge
-from adjointlab.engine.search import Budget, Search, SearchResult, investigate
+from adjointlab.engine.search import Search, investigate
+from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.simulate_first import HangSimulator
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.schedule import schedules_from

@@ -15,7 +15,8 @@ import adjointlab as al
 from adjointlab.checks.verdict import Status
 from adjointlab.engine import search
 from adjointlab.engine.discovery import found_as
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import SubjectError
 from adjointlab.session import run_check
 from adjointlab.worlds.simulated.world import SimulatedWorld

@@ -10,7 +10,8 @@ import pytest
 
 import adjointlab as al
 from adjointlab.engine.discovery import find_subject
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from tests.running import needs_mpi
 
 pytestmark = pytest.mark.mpi_skip

@@ -14,7 +14,8 @@ import adjointlab as al
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.case import Case
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.single_steps import one_step_smaller, size, without_logs_of_shapes
 from adjointlab.worlds.simulated.world import SimulatedWorld
 

@@ -12,7 +12,8 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.verdict import Status
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Kind, Subject, SubjectError
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.samples import RingShift, equal_blocks

@@ -14,7 +14,7 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import coherent, incoherent
 from adjointlab.engine import subject_check
 from adjointlab.engine.case import Case
-from adjointlab.engine.search import Budget, SearchResult
+from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject_check import _text, verdicts_of
 
 pytestmark = pytest.mark.mpi_skip

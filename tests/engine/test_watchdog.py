@@ -11,7 +11,8 @@ import pytest
 
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.failed_runs import NO_RETURN
-from adjointlab.engine.search import Budget, SearchResult, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.store import running_case as running
 from adjointlab.store.reproducer import read

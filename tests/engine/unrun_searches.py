@@ -16,7 +16,8 @@ from adjointlab.engine import confirming
 from adjointlab.engine import search as module
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import CaseRunner, Judgement
-from adjointlab.engine.search import Budget, Search, SearchResult, _Failing
+from adjointlab.engine.search import Search, _Failing
+from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.watchdog import Watchdog
 from adjointlab.worlds.world import Run, WorldName

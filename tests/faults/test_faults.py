@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from adjointlab.engine.discovery import found_as
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.session import run_check
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.simulated.world import SimulatedWorld

@@ -14,7 +14,8 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import body, run_case
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.primitives.send_receive import SendReceive
 from adjointlab.primitives.subjects import installed

@@ -13,7 +13,8 @@ pytest.importorskip("array_api_strict")
 
 import adjointlab as al
 from adjointlab.core import arrays
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.subjects import installed

@@ -19,7 +19,8 @@ from adjointlab.checks.check import checks_of
 from adjointlab.core import arrays
 from adjointlab.core.partition import Partition
 from adjointlab.devices.transport import OVERRIDE, Transport
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.layers.convolution import Conv2d
 from adjointlab.layers.linear import Linear

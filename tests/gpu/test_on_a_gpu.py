@@ -23,7 +23,8 @@ from adjointlab.devices.probes import found
 from adjointlab.devices.transport import OVERRIDE, Transport
 from adjointlab.engine.discovery import find
 from adjointlab.engine.exhaust import bound_of, exhaust
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.layers.subjects import installed as layers
 from adjointlab.primitives.broadcast import Broadcast

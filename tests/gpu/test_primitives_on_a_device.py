@@ -11,7 +11,8 @@ import adjointlab as al
 from adjointlab.checks.check import checks_of
 from adjointlab.core import arrays
 from adjointlab.devices.transport import OVERRIDE, Transport
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.primitives.subjects import installed
 from tests.gpu.stand_in.arrays import counts

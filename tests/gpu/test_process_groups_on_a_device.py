@@ -12,7 +12,7 @@ import torch.distributed as dist
 import adjointlab as al
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
-from adjointlab.engine.search import Budget
+from adjointlab.engine.search_result import Budget
 from adjointlab.torch_distributed.contiguity import NotContiguous
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.world import RankContext

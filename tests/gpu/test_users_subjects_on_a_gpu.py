@@ -14,7 +14,7 @@ import torch
 
 import adjointlab as al
 from adjointlab.core import arrays
-from adjointlab.engine.search import Budget
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.launch import is_launched
 from tests.gpu.device_cases import incoherent_in

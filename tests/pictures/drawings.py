@@ -11,7 +11,7 @@ import adjointlab as al
 from adjointlab.check_result import CheckResult
 from adjointlab.core.program import Add, Allocate, Deallocate, buffers_by_rank
 from adjointlab.engine.discovery import found_as
-from adjointlab.engine.search import Budget
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.session import run_check
 from tests.samples import RingShift, equal_blocks

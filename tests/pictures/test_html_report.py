@@ -18,7 +18,7 @@ from adjointlab.checks.verdict import unjudged
 from adjointlab.cli.result_files import target
 from adjointlab.cli.startup import UsageError
 from adjointlab.engine.discovery import found_as
-from adjointlab.engine.search import SearchResult
+from adjointlab.engine.search_result import SearchResult
 from adjointlab.report.html_explanation import html_explanation
 from adjointlab.report.html_report import environment, html_report
 from tests import samples

@@ -22,7 +22,8 @@ from adjointlab.core.layout import Layout, balanced_cut
 from adjointlab.core.partition import Partition
 from adjointlab.core.program import Add, Allocate, Clear, Deallocate, Generator, Program, Region, buffers
 from adjointlab.core.space import Space
-from adjointlab.engine.search import Budget, SearchResult, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.engine.subject_decorators import subject
 from adjointlab.worlds.world import World

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from adjointlab.checks.verdict import Status
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import World
 from tests.planted.bug import PlantedBug

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from adjointlab.checks.check import checks_of
-from adjointlab.engine.search import Budget, SearchResult
+from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import World
 from tests.planted.bug import PlantedBug

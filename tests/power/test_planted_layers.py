@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from adjointlab.engine.search import Budget
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import World
 from tests.planted import layers, parallel_layers

@@ -18,7 +18,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.notation import explain
 from adjointlab.core.operator import LinearOperator, ProductOperator
 from adjointlab.core.partition import Partition
-from adjointlab.engine.search import Budget
+from adjointlab.engine.search_result import Budget
 from adjointlab.primitives.all_gather import AllGather
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast

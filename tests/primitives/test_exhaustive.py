@@ -13,7 +13,8 @@ from adjointlab.core.partition import Partition
 from adjointlab.engine.discovery import Found, find
 from adjointlab.engine.exhaust import Bound, bound_of, every_case, exhaust
 from adjointlab.engine.run_case import body, run_case
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.primitives.all_gather import AllGather
 from adjointlab.primitives.halo_exchange import HaloExchange

@@ -9,7 +9,7 @@ import numpy as np
 
 import adjointlab as al
 from adjointlab.engine.discovery import found_as
-from adjointlab.engine.search import Budget
+from adjointlab.engine.search_result import Budget
 from adjointlab.report.failure_text import failure_text
 from adjointlab.session import run_check
 from adjointlab.worlds.simulated.world import SimulatedWorld

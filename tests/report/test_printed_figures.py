@@ -19,7 +19,8 @@ from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.folded_warnings import FoldedWarning
 from adjointlab.engine.run_case import CaseRunner
-from adjointlab.engine.search import Budget, Search, SearchResult
+from adjointlab.engine.search import Search
+from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import SubjectError
 from adjointlab.exit_codes import ExitCode
 from adjointlab.quantities import counted, ranks_listed

@@ -11,7 +11,7 @@ from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import MatrixEntry, Status, Verdict
 from adjointlab.engine.case import Case
-from adjointlab.engine.search import SearchResult
+from adjointlab.engine.search_result import SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.store.script import script
 

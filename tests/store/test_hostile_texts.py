@@ -24,7 +24,7 @@ from adjointlab.cli.output import Output, write_json
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import Found
 from adjointlab.engine.run_case import Stage
-from adjointlab.engine.search import SearchResult
+from adjointlab.engine.search_result import SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.report.failure_text import failure_text
 from adjointlab.report.json_report import as_data

@@ -22,7 +22,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
 from adjointlab.engine.case import Case
-from adjointlab.engine.search import SearchResult
+from adjointlab.engine.search_result import SearchResult
 from adjointlab.exit_codes import ExitCode
 from adjointlab.report.summary import exit_code
 from adjointlab.store import running_case

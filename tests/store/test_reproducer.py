@@ -21,7 +21,8 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status, Verdict, incoherent
 from adjointlab.engine.case import Case, from_data, to_data
 from adjointlab.engine.discovery import found_as
-from adjointlab.engine.search import Budget, SearchResult, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.session import replay_corpus
 from adjointlab.store.reproducer import (
     BadReproducer,

@@ -22,7 +22,7 @@ from adjointlab.checks.verdict import unjudged
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.run_case import Stage
-from adjointlab.engine.search import Budget
+from adjointlab.engine.search_result import Budget
 from adjointlab.session import run_check
 from adjointlab.store import running_case
 from adjointlab.store.reproducer import keep_interrupted, write_case
@@ -491,7 +491,7 @@ import adjointlab as al
 from adjointlab.check_result import SearchInterrupted
 from adjointlab.session import run_check
 from adjointlab.store import running_case
-from adjointlab.engine.search import Budget
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.discovery import found_as
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from pathlib import Path

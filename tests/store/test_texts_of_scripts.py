@@ -20,7 +20,7 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.elements import ORDERS
 from adjointlab.checks.verdict import MatrixEntry, Status, Verdict
 from adjointlab.engine.case import Case
-from adjointlab.engine.search import SearchResult
+from adjointlab.engine.search_result import SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.store import script as scripts
 from adjointlab.store.script import literal, script

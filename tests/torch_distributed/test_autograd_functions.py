@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import adjointlab as al
 from adjointlab.checks.verdict import Figure, Status
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 
 BUDGET = Budget(10, ranks=3, seed=1)
 

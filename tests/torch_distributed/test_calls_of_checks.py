@@ -17,7 +17,7 @@ import adjointlab as al
 from adjointlab.core.layer import elementwise
 from adjointlab.engine import parallel_check
 from adjointlab.engine.parallel_check import _meshes, _prepare
-from adjointlab.engine.search import Budget
+from adjointlab.engine.search_result import Budget
 
 pytestmark = pytest.mark.mpi_skip
 

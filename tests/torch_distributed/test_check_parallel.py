@@ -27,7 +27,8 @@ from torch.nn.parallel import DistributedDataParallel
 import adjointlab as al
 from adjointlab.checks.verdict import Status, coherent
 from adjointlab.core.declaration import SubjectError
-from adjointlab.engine.search import Budget, SearchResult, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget, SearchResult
 
 Parallelize = Callable[[nn.Module, DeviceMesh], object]
 ADAM = partial(torch.optim.Adam, lr=0.1)

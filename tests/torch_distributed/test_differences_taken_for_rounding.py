@@ -10,7 +10,8 @@ from torch import nn
 
 import adjointlab as al
 from adjointlab.checks.verdict import Figure
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 
 pytestmark = pytest.mark.mpi_skip
 

@@ -17,7 +17,8 @@ import adjointlab as al
 from adjointlab.checks.check import checks_of
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.case import from_data, to_data
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.worlds.world import RankContext
 

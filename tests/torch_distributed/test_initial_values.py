@@ -19,7 +19,8 @@ from adjointlab.core.operator import ParameterMisplaced
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
 from adjointlab.engine.initial_values import give_initial_values, has_its_parts
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 
 pytestmark = pytest.mark.mpi_skip
 

@@ -14,7 +14,8 @@ from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_modul
 import adjointlab as al
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import outputs_of
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from tests.thorough import every_other
 
 pytestmark = pytest.mark.mpi_skip

@@ -17,7 +17,8 @@ from torch.nn.functional import cross_entropy, mse_loss
 import adjointlab as al
 from adjointlab.core.strategies import SCHEDULES
 from adjointlab.engine.discovery import find_subject
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 
 EXAMPLE = find_subject(f"{Path(__file__).parents[2]}/examples/pipeline.py:pipelines")
 CPU = torch.device("cpu")

@@ -18,7 +18,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 import adjointlab as al
 from adjointlab.checks.verdict import Status
 from adjointlab.core.placements import chunks
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 from tests.planted import parallel_modules, pipelines
 from tests.planted.bug import PlantedBug

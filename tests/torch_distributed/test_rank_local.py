@@ -8,7 +8,8 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.verdict import Status
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from tests.torch_distributed import parallel_state
 
 BUDGET = Budget(8, ranks=3, seed=1)

@@ -16,7 +16,7 @@ from torch.distributed import distributed_c10d as c10d
 
 import adjointlab as al
 from adjointlab.engine.discovery import found_as
-from adjointlab.engine.search import Budget
+from adjointlab.engine.search_result import Budget
 from adjointlab.session import run_check
 from adjointlab.worlds.launch import launched_world
 from adjointlab.worlds.world import Blocked, PeerFailed, Raised, RankContext, Run, World

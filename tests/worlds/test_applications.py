@@ -9,7 +9,8 @@ import pytest
 from hypothesis import strategies as st
 
 import adjointlab as al
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.worlds.applications import ApplicationMarks, crossed_message
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.world import FindingKind, Run, World

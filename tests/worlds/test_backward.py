@@ -10,7 +10,8 @@ import pytest
 
 import adjointlab as al
 from adjointlab.engine.run_case import judge
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.worlds.backward import BackwardPass, backward_lines
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.world import Blocked, World

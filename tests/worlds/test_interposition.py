@@ -219,7 +219,8 @@ aborting = al.subject.operator(Aborting)(lambda draw, ranks: blocks(draw, ranks)
 
 JUDGED = """
 from adjointlab.engine.discovery import find
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.worlds.launch import open_world
 
 world = open_world("simulated", 2)

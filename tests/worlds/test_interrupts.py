@@ -11,7 +11,8 @@ from typing import Any
 import hypothesis.core
 import pytest
 
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.worlds.process import Interrupts, RepeatedInterrupt, signals_held
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.samples import right

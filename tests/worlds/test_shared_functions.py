@@ -18,7 +18,7 @@ import adjointlab as al
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.failed_runs import REPLACED
-from adjointlab.engine.search import Budget
+from adjointlab.engine.search_result import Budget
 from adjointlab.session import run_check
 from adjointlab.worlds.launch import is_launched, open_world
 from adjointlab.worlds.shared_functions import put_back

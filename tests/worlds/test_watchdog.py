@@ -14,7 +14,7 @@ import pytest
 from adjointlab.core import arrays
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.run_case import body
-from adjointlab.engine.search import Budget
+from adjointlab.engine.search_result import Budget
 from adjointlab.session import run_check
 from adjointlab.worlds.call_sites import call_site_of_thread
 from adjointlab.worlds.simulated.world import SimulatedWorld

@@ -17,7 +17,8 @@ from adjointlab import session as front
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.interleavings import DEPENDS
-from adjointlab.engine.search import Budget, investigate
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from adjointlab.store.reproducer import read
 from adjointlab.worlds.schedule import Schedule, decode, schedules_from
 from adjointlab.worlds.simulated.schedules.pct import PriorityWalk
