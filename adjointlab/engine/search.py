@@ -9,10 +9,8 @@ leader draws and judges, the followers execute the cases that they are handed
 from __future__ import annotations
 
 import hashlib
-import math
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -23,11 +21,11 @@ from hypothesis import HealthCheck, Phase, Verbosity, given
 from hypothesis.errors import FailedHealthCheck, Flaky, HypothesisException, Unsatisfiable
 
 from adjointlab.checks.check import Spaces, check_named
-from adjointlab.checks.verdict import Figures, Verdict, coherent, unjudged
+from adjointlab.checks.verdict import Verdict, coherent, unjudged
 from adjointlab.engine.case import Case, cases
 from adjointlab.engine.confirming import Confirmation, Confirmed
 from adjointlab.engine.constants_of_modules import without_constants_of_modules
-from adjointlab.engine.counts import WITHOUT_REASON, CaseCounts
+from adjointlab.engine.drawn_cases import DrawnCases
 from adjointlab.engine.failed_runs import NO_RETURN
 from adjointlab.engine.independent_draws import INDEPENDENT
 from adjointlab.engine.run_case import (
@@ -37,11 +35,11 @@ from adjointlab.engine.run_case import (
     RecordCase,
     Stage,
     body,
-    inapplicable_because,
     nothing_known,
     run_case,
 )
 from adjointlab.engine.search_result import Budget, SearchResult
+from adjointlab.engine.shrinking import FirstFailure, Shrinking
 from adjointlab.engine.simulate_first import HangSimulator
 from adjointlab.engine.single_steps import MOST_STEPS, one_step_smaller, size, without_logs_of_shapes
 from adjointlab.engine.subject import Subject
@@ -143,64 +141,52 @@ class Search:
         found: Callable[[SearchResult], None] = lambda result: None,
     ) -> None:
         self.stage = Stage.DRAWING
-        self.tried = 0
         self._world, self._runner, self._subject, self._check = world, runner, subject, check
         self._budget, self._tick, self._found = budget, tick, found
         self._ranks = min(world.ranks, budget.ranks or world.ranks)
+        self._needs_several_ranks = max(subject.ranks_up_to(self._ranks), default=1) > 1
         self._seed = secrets.randbits(32) if budget.seed is None else budget.seed
+        self._drawn_until = time.monotonic() + budget.seconds
+        self._seconds_left = budget.shrinking
         self._confirmation = Confirmation(world, subject, self._run, explains=budget.shrinking > 0)
         self._simulator = HangSimulator(subject, world.watchdog) if world.can_revoke else None
-        self._is_simulated = False  # judge cases in simulation: there the first failure was reproduced
-        # Of the cases before the first failure, in their order, whether the check applied. A repeated search does not run them again.
-        self._was_judged: list[bool] = []
-        self._seconds_left = budget.shrinking
-        self._deadline = float("inf")
-        self._first: Verdict | None = None  # of the failure that is being shrunk
-        self._drawn_ranks = 0
-        self._is_smallest = False
-        self._judgements: dict[bytes, Judgement | None] = {}
-        self._figures: Figures = {}
-        self._exact = 0
-        self._counts = CaseCounts(budget.cases)
-        # Of the cases drawn so far, as a repeated search has them too, which plans its draws by them.
-        self._drawn_on: Counter[int] = Counter()  # numbers of ranks
-        self._drawn_judged = 0
-        self._drawn_until = time.monotonic() + budget.seconds
-        self._needs_several_ranks = max(subject.ranks_up_to(self._ranks), default=1) > 1
+        self._drawn = DrawnCases(budget.cases)
+        self._shrinking: Shrinking | None = None  # from the first failure on
         self._last_run = Run(())
-        self._first_failing: tuple[Case, Run, Spaces | None] | None = None
 
     def conduct(self) -> SearchResult:
         """Draw, shrink, confirm."""
         started = time.monotonic()
         failure = self._smallest_failure()
         hang = None
-        if self._is_simulated and isinstance(failure, _Failing):
+        if isinstance(failure, _Failing) and self._is_shrunk_in_simulation:
             self.stage = Stage.CONFIRMING
             hang = self._confirmation.hang_under_mpi(failure.case)
             if hang is None:
                 self._repeat_without_simulation()
                 failure = self._smallest_failure()
         result = self._result(failure if isinstance(failure, Verdict) else coherent())
+        drawn = self._drawn
         if isinstance(failure, _Failing):
+            assert self._shrinking is not None
             self.stage = Stage.CONFIRMING
             case = self._confirmation.with_fewer_schedules(failure.case, failure.verdict)
             confirmed = Confirmed(hang) if hang else self._confirmation.confirmed(case, failure.verdict)
-            is_smallest = self._is_smallest and confirmed.is_seen_again
+            is_smallest = self._shrinking.is_smallest and confirmed.is_seen_again
             result = replace(self._failed(confirmed.verdict, case, failure.spaces), is_smallest=is_smallest)
-            if self._first_failing is not None:
-                # The row of a failure says on how many ranks it was found.
-                self._counts.judge(*self._first_failing)
+            # The row of a failure says on how many ranks it was found.
+            drawn.counts.judge(*self._shrinking.first)
         seconds = time.monotonic() - started
-        return replace(result, seconds=seconds, figures=self._figures, exact=self._exact, counts=self._counts)
+        return replace(result, seconds=seconds, figures=drawn.figures, exact=drawn.exact, counts=drawn.counts)
 
     def _result(self, verdict: Verdict) -> SearchResult:
-        return SearchResult(
-            self._subject.name, self._check, self._world.name, verdict, self._counts.judged, self._seed
-        )
+        judged = self._drawn.counts.judged
+        return SearchResult(self._subject.name, self._check, self._world.name, verdict, judged, self._seed)
 
     def _failed(self, verdict: Verdict, case: Case, spaces: Spaces | None) -> SearchResult:
-        tried, drawn_ranks = self._counts.judged + 1, self._drawn_ranks
+        """The result where the search has failed, and has come to `case`."""
+        assert self._shrinking is not None
+        tried, drawn_ranks = self._drawn.counts.judged + 1, self._shrinking.first.case.ranks
         return replace(self._result(verdict), tried=tried, case=case, spaces=spaces, drawn_ranks=drawn_ranks)
 
     # Drawing and shrinking
@@ -212,27 +198,27 @@ class Search:
                 f"it is declared for {min(self._subject.ranks)} ranks and more, and there are {self._ranks}"
             )
         failure = self._drawn_failure()
-        if failure is None and self._needs_several_ranks and not self._counts.on_several_ranks:
+        if failure is None and self._lacks_several_ranks:
             # A few cases need not have several ranks among them; and where a check rejects each that has, it is to say so.
             failure = self._searched(max(1, self._budget.cases // 10), 2, self._ranks)
         if isinstance(failure, _Failing):
             return self._in_single_steps(self._on_fewer_ranks(failure))
-        return failure or self._counts.shortfall(needs_several_ranks=self._needs_several_ranks)
+        return failure or self._drawn.counts.shortfall(needs_several_ranks=self._needs_several_ranks)
 
     def _drawn_failure(self) -> _Failing | Verdict | None:
         """Draw the cases of the budget, some of them on each number of ranks.
 
         Each number of ranks is drawn by chance, and a small budget may come without one on two ranks.
         """
-        cases, numbers = self._budget.cases, self._subject.ranks_up_to(self._ranks)
+        drawn, cases, numbers = self._drawn, self._budget.cases, self._subject.ranks_up_to(self._ranks)
         fair = max(1, cases // (3 * len(numbers)))
         failure = self._searched_in_batches(cases - cases // 4)
-        for ranks in sorted(numbers, key=lambda ranks: (self._drawn_on[ranks], -ranks)):
-            missing = min(fair - self._drawn_on[ranks], cases - self._drawn_judged)
-            if failure is None and missing > 0 and not self._counts.is_cut_short:
+        for ranks in sorted(numbers, key=lambda ranks: (drawn.on_ranks[ranks], -ranks)):
+            missing = min(fair - drawn.on_ranks[ranks], cases - drawn.judged)
+            if failure is None and missing > 0 and not drawn.counts.is_cut_short:
                 failure = self._searched(missing, ranks, ranks, stream=f" on {ranks}")
-        if failure is None and not self._counts.is_cut_short:
-            failure = self._searched_in_batches(cases - self._drawn_judged, " more")
+        if failure is None and not drawn.counts.is_cut_short:
+            failure = self._searched_in_batches(cases - drawn.judged, " more")
         return failure
 
     def _searched_in_batches(self, number: int, stream: str = "") -> _Failing | Verdict | None:
@@ -241,15 +227,17 @@ class Search:
         for start in range(0, number, _BATCH):
             some = min(_BATCH, number - start)
             failure = self._searched(some, 1, self._ranks, stream=f"{stream} {start}" if start else stream)
-            if failure is not None or self._counts.is_cut_short:
+            if failure is not None or self._drawn.counts.is_cut_short:
                 break
         return failure
 
+    @property
+    def _lacks_several_ranks(self) -> bool:
+        return self._needs_several_ranks and not self._drawn.counts.on_several_ranks
+
     def _has_judged_enough(self) -> bool:
         """Return True once a check may be ended for lack of time."""
-        if self._needs_several_ranks and not self._counts.on_several_ranks:
-            return False
-        return self._counts.judged >= _LEAST_CASES
+        return self._drawn.counts.judged >= _LEAST_CASES and not self._lacks_several_ranks
 
     def _on_fewer_ranks(self, failure: _Failing) -> _Failing:
         """Return a failure of the same kind on as few ranks as one is found on.
@@ -277,7 +265,8 @@ class Search:
         while self._world.can_schedule:
             fails = self._fails_one_step_smaller(failure.case)
             if not fails:
-                self._is_smallest = fails is False
+                assert self._shrinking is not None
+                self._shrinking.is_smallest = fails is False
                 break
             smaller = self._searched(
                 _REDRAWN_SMALLER, 1, failure.case.ranks, partial(_is_smaller, than=failure.case)
@@ -300,11 +289,10 @@ class Search:
         return False
 
     def _is_the_failure(self, verdict: Verdict) -> bool:
-        """Return True for the first failure, and while it shrinks for one of its kind.
-
-        A smaller case that fails for another reason does not explain the first failure: it counts as passing.
-        """
-        return not verdict.is_coherent and (self._first is None or verdict.fails_like(self._first))
+        """Return True for the first failure, and while it shrinks for one of its kind."""
+        if self._shrinking is None:
+            return not verdict.is_coherent
+        return self._shrinking.is_failure(verdict)
 
     def _searched(
         self,
@@ -332,7 +320,7 @@ class Search:
             if judgement is None:
                 hypothesis.reject()
             if self._is_the_failure(judgement.verdict):
-                if self.stage is Stage.DRAWING:
+                if self._shrinking is None:
                     judgement = self._begin_shrinking(case, judgement)
                 self._found(self._unconfirmed(case, judgement))
                 raise _Failing(case, judgement)
@@ -348,92 +336,58 @@ class Search:
 
     def _judge(self, case: Case) -> Judgement | None:
         """Judge a case that Hypothesis has drawn; `None` where the check does not apply to it."""
-        if self.stage is Stage.DRAWING:
+        # Before the first failure hardly a case comes twice, and its key would cost more than it saves.
+        if self._shrinking is None:
             return self._judge_next(case)
-        # Judgements are remembered from the first failure on. The shrinker reaches the same case in many ways, and
-        # Hypothesis runs the smallest case once more at its end: under MPI each of these may cost a whole time-out. Before the
-        # first failure hardly a case comes twice, and its key would cost more than it saves.
-        key = case.key()
-        if key not in self._judgements:
-            if not self._has_time() and self._runner.known(case) is None:
-                # Out of time. Hypothesis has no way to be stopped that returns the smallest case so far; but once every new case
-                # passes, its shrinker finds nothing smaller and ends with the smallest that is remembered as failing.
-                return Judgement(coherent(), None)
-            self._judgements[key] = self._run_and_judge(case)
-        return self._judgements[key]
+        has_time = self._has_time() or self._runner.known(case) is not None
+        return self._shrinking.judged(case, self._run_and_judge, has_time=has_time)
 
     def _judge_next(self, case: Case) -> Judgement | None:
-        self.tried += 1
-        self._drawn_on[case.ranks] += 1
-        if self.tried <= len(self._was_judged):
-            is_judged = self._was_judged[self.tried - 1]
-            self._drawn_judged += is_judged
-            return Judgement(coherent(), None) if is_judged else None
-        self._tick(self.tried)
+        drawn = self._drawn
+        was_judged = drawn.add(case)
+        if was_judged is not None:
+            return Judgement(coherent(), None) if was_judged else None
+        self._tick(drawn.number)
         if time.monotonic() > self._drawn_until and self._has_judged_enough():
-            self._counts.end()
-        if self._counts.is_hopeless or self._counts.is_cut_short:
+            drawn.counts.end()
+        if drawn.counts.is_hopeless or drawn.counts.is_cut_short:
             raise _Enough
         judgement = self._run_and_judge(case)
-        reason = inapplicable_because(self._last_run)
-        if judgement is not None and judgement.verdict.is_coherent and _is_empty(judgement.spaces):
-            judgement, reason = None, "no tensor of the case has an element"
-        if judgement is None:
-            self._was_judged.append(False)
-            self._counts.reject(reason or WITHOUT_REASON)
-        elif judgement.verdict.is_coherent:
-            self._was_judged.append(True)
-            self._counts.judge(case, self._last_run, judgement.spaces)
-            self._drawn_judged += 1
-            # Not of cases that were not judged: without elements, nothing could be wrong.
-            self._exact += judgement.verdict.is_exact
-            self._add_figures(judgement.verdict.figures)
-        return judgement
+        return drawn.note(case, self._last_run, judgement)
 
     def _begin_shrinking(self, case: Case, judgement: Judgement) -> Judgement:
         """Start the clock at the first failure, and decide where it is shrunk; the judgement that it has there."""
         self.stage = Stage.SHRINKING
-        self._deadline = time.monotonic() + self._seconds_left
-        self._drawn_ranks = case.ranks
-        self._first_failing = case, self._last_run, judgement.spaces
+        deadline = time.monotonic() + self._seconds_left
+        first, simulator = FirstFailure(case, self._last_run, judgement.spaces), None
         if self._simulator is not None and judgement.verdict.is_hang:
             simulated = self._simulator.judged(case)
             if simulated is not None and simulated.verdict.is_hang:
-                self._is_simulated, judgement = True, simulated
-        self._first = judgement.verdict
-        self._judgements[case.key()] = judgement
+                simulator, judgement = self._simulator, simulated
+        self._shrinking = Shrinking(first, judgement, deadline, simulator)
         return judgement
+
+    @property
+    def _is_shrunk_in_simulation(self) -> bool:
+        return self._shrinking is not None and self._shrinking.simulator is not None
 
     def _repeat_without_simulation(self) -> None:
         """Go back to *drawing*: the same seed draws the same cases up to the first failure, and those are known to pass."""
+        assert self._shrinking is not None
         self.stage = Stage.DRAWING
-        self._seconds_left = max(0.0, self._deadline - time.monotonic())
-        self._deadline = float("inf")
-        self._simulator, self._is_simulated = None, False
-        self.tried = 0
-        self._drawn_on.clear()
-        self._drawn_judged = 0
-        self._first, self._judgements = None, {}
+        self._seconds_left = self._shrinking.seconds_left
+        self._simulator = self._shrinking = None
+        self._drawn.repeat()
 
     def _run_and_judge(self, case: Case) -> Judgement | None:
-        if self._is_simulated:
-            assert self._simulator is not None
-            return self._simulator.judged(case, "" if self._first is None else self._first.kind)
+        if self._shrinking is not None and self._shrinking.simulator is not None:
+            return self._shrinking.simulator.judged(case, self._shrinking.kind)
         return run_case(self._run, case)
-
-    def _add_figures(self, figures: Figures) -> None:
-        """Keep the worst of each number; texts that differ from case to case become "various"."""
-        for name, value in figures.items():
-            known = self._figures.get(name)
-            if isinstance(value, float | int) and isinstance(known, float | int):
-                self._figures[name] = max(known, value)
-            else:
-                self._figures[name] = value if known is None or known == value else "various"
 
     def _run(self, payload: Case, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
         """Run a case in the world. This method is the search's :class:`~adjointlab.worlds.world.Runner`."""
-        # `done` is the number of cases that were judged before: while drawing, `tried` counts the one that runs now.
-        done = self.tried - 1 if self.stage is Stage.DRAWING else self.tried
+        # The number of cases before this one: while drawing, it has been counted itself.
+        done = self._drawn.number - (self.stage is Stage.DRAWING)
         # The smallest case has to end a job twice before that counts as confirmed, unless there is no time for it.
         times = 2 if self.stage is Stage.CONFIRMING and self._has_time() else 1
         self._last_run = self._runner(
@@ -446,15 +400,9 @@ class Search:
 
         Every failure under MPI leaves communicators behind that can no longer be freed.
         """
-        if self.stage is Stage.DRAWING:
+        if self._shrinking is None:
             return True
-        return time.monotonic() <= self._deadline and not self._world.is_exhausted
-
-
-def _is_empty(spaces: Spaces | None) -> bool:
-    """Return True if all tensors are empty, so that whatever an operator does to their elements is right."""
-    tensors = () if spaces is None else spaces.tensors
-    return bool(tensors) and not any(math.prod(tensor.layout.shape) for tensor in tensors)
+        return time.monotonic() <= self._shrinking.deadline and not self._world.is_exhausted
 
 
 def _is_smaller(case: Case, than: Case) -> bool:

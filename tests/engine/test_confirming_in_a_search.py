@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
-from adjointlab.checks.verdict import Figure, Verdict, coherent, incoherent, unjudged
+from adjointlab.checks.verdict import Figure, Figures, Verdict, coherent, incoherent, unjudged
 from adjointlab.engine import confirming as module
 from adjointlab.engine.case import Case
 from adjointlab.engine.confirming import Confirmed
@@ -14,7 +15,10 @@ from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.run_case import NONDETERMINISTIC, Judgement, Stage
 from adjointlab.engine.search import Search, _Failing
 from adjointlab.engine.search_result import Budget, SearchResult
+from adjointlab.engine.shrinking import FirstFailure, Shrinking
+from adjointlab.engine.simulate_first import HangSimulator
 from adjointlab.worlds.schedule import schedules_from
+from adjointlab.worlds.watchdog import Watchdog
 from adjointlab.worlds.world import Run, WorldName
 from tests.engine.unrun_searches import (
     FAILING,
@@ -29,6 +33,7 @@ from tests.engine.unrun_searches import (
     search_of,
     stopped_clock,
 )
+from tests.samples import right
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -135,16 +140,20 @@ def test_a_failing_case_keeps_the_schedules_that_it_needs(monkeypatch: pytest.Mo
 
 CONFIRMED = Confirmed(incoherent("confirmed"))
 CHANGES = Confirmed(unjudged("changes", kind=NONDETERMINISTIC), is_seen_again=False)
+FIGURES: Figures = {Figure.GAIN: 2.0}
 
 
 def conducted(
-    monkeypatch: pytest.MonkeyPatch, *failures: Any, confirmed: Confirmed = CONFIRMED, **fields: Any
+    monkeypatch: pytest.MonkeyPatch,
+    *failures: Any,
+    confirmed: Confirmed = CONFIRMED,
+    shrinking: Shrinking | None = None,
 ) -> tuple[SearchResult, Search]:
     """The result of a search that comes to these smallest failures, and is `confirmed` so."""
     search = search_of()
-    search._counts.judged = 4
-    for name, value in fields.items():
-        setattr(search, name, value)
+    search._drawn.counts.judged, search._drawn.exact = 4, 3
+    search._drawn.figures = FIGURES
+    search._shrinking = shrinking
     waiting = list(failures)
     monkeypatch.setattr(search, "_smallest_failure", lambda: waiting.pop(0))
     monkeypatch.setattr(search._confirmation, "confirmed", lambda case, first: confirmed)
@@ -155,8 +164,7 @@ def test_a_search_without_a_failure_has_the_number_of_cases_and_the_worst_figure
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stopped_clock(monkeypatch)
-    figures = {Figure.GAIN: 2.0}
-    result, search = conducted(monkeypatch, None, _figures=figures, _exact=3)
+    result, search = conducted(monkeypatch, None)
     expected = SearchResult(
         "RingShift",
         "adjoint",
@@ -164,9 +172,9 @@ def test_a_search_without_a_failure_has_the_number_of_cases_and_the_worst_figure
         coherent(),
         4,
         1,
-        figures=figures,
+        figures=FIGURES,
         exact=3,
-        counts=search._counts,
+        counts=search._drawn.counts,
     )
     assert result == expected
     too_few = unjudged("too few")
@@ -182,8 +190,9 @@ def test_a_failure_is_reported_with_its_smallest_case_and_counts_among_the_judge
     smallest: bool, confirmed: Confirmed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run((), communicating=frozenset({0, 1}))
-    given = {"_drawn_ranks": 3, "_first_failing": (case_on(3), run, None), "_is_smallest": smallest}
-    result, search = conducted(monkeypatch, FAILING, confirmed=confirmed, **given)
+    begun = Shrinking(FirstFailure(case_on(3), run, None), WRONG, math.inf)
+    begun.is_smallest = smallest
+    result, search = conducted(monkeypatch, FAILING, confirmed=confirmed, shrinking=begun)
     assert result == SearchResult(
         "RingShift",
         "adjoint",
@@ -196,6 +205,8 @@ def test_a_failure_is_reported_with_its_smallest_case_and_counts_among_the_judge
         spaces=SPACES,
         drawn_ranks=3,
         is_smallest=smallest and confirmed is not CHANGES,
+        figures=FIGURES,
+        exact=3,
         counts=CaseCounts(100, 5, 1, 1, 2),
     )
     assert 0 <= result.seconds < 10
@@ -208,11 +219,13 @@ def test_a_search_is_repeated_only_where_what_was_simulated_does_not_hang_under_
     other = _Failing(case_on(1), WRONG)
     repeated: list[bool] = []
     monkeypatch.setattr(Search, "_repeat_without_simulation", lambda self: repeated.append(True))
+    simulator = HangSimulator(right, Watchdog())
+    begun = Shrinking(FirstFailure(case_on(3), Run(()), None), HANGS, math.inf, simulator)
     for seen in (HANGS, RIGHT):
         answering(monkeypatch, seen)
-        result, _ = conducted(monkeypatch, FAILING, other, _is_simulated=True)
+        result, _ = conducted(monkeypatch, FAILING, other, shrinking=begun)
         hangs = seen is HANGS
         assert (result.case, repeated) == ((case_on(2), []) if hangs else (case_on(1), [True]))
         assert result.verdict.headline == ("deadlock" if hangs else "confirmed")
-    result, _ = conducted(monkeypatch, None, _is_simulated=True)
+    result, _ = conducted(monkeypatch, None, shrinking=begun)
     assert result.verdict.is_coherent

@@ -12,7 +12,7 @@ import adjointlab as al
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status, Verdict, unjudged
 from adjointlab.engine.case import Case
-from adjointlab.engine.run_case import Judgement, Stage
+from adjointlab.engine.run_case import Judgement
 from adjointlab.engine.search import Search, _Failing
 from adjointlab.engine.search_result import Budget
 from adjointlab.worlds.world import FindingKind
@@ -22,6 +22,7 @@ from tests.engine.unrun_searches import (
     RIGHT,
     WRONG,
     answering,
+    begin_shrinking,
     case_on,
     search_of,
     stopped_clock,
@@ -44,9 +45,9 @@ def planned(
         number: int, least: int, most: int, accepts: Any = None, stream: str = ""
     ) -> _Failing | Verdict | None:
         calls.append((number, least, most, stream))
-        search._drawn_on.update(drawn.get(stream.split()[0] if stream else "first", {}))
-        search._counts.judged += number
-        search._drawn_judged += number
+        search._drawn.on_ranks.update(drawn.get(stream.split()[0] if stream else "first", {}))
+        search._drawn.counts.judged += number
+        search._drawn.judged += number
         return waiting.pop(0) if waiting else None
 
     monkeypatch.setattr(search, "_searched", searched)
@@ -105,7 +106,7 @@ def test_a_failure_ends_the_draws(answers: Sequence[Any], monkeypatch: pytest.Mo
 def test_nothing_more_is_drawn_once_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     search = search_of(Budget(5000, seed=1))
     calls = planned(search, monkeypatch)
-    search._counts.is_cut_short = True
+    search._drawn.counts.is_cut_short = True
     assert search._drawn_failure() is None
     assert calls == [(1000, 1, 3, "")]
 
@@ -128,7 +129,7 @@ def test_some_cases_of_several_ranks_are_drawn_where_there_were_none(
     cases: int, extra: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def drawn(search: Search, several: int) -> tuple[Any, Call]:
-        search._counts.on_several_ranks = several
+        search._drawn.counts.on_several_ranks = several
         calls = planned(search, monkeypatch)
         return search._smallest_failure(), calls[-1]
 
@@ -163,7 +164,7 @@ def test_a_failure_is_looked_for_on_ever_fewer_ranks(
     least = next((each for each in reversed(failures) if each is not None), first)
     assert search._on_fewer_ranks(first) is least
     assert drawn == calls
-    search.stage, search._deadline = Stage.SHRINKING, -math.inf
+    begin_shrinking(search, deadline=-math.inf)
     assert search._on_fewer_ranks(first) is first
     assert drawn == calls
 
@@ -189,6 +190,7 @@ def test_a_smaller_case_is_drawn_as_long_as_a_single_step_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     search = search_of()
+    begun = begin_shrinking(search)
     failures = [None if side is None else _Failing(case_on(2, side), WRONG) for side in answers]
     calls: list[Any] = []
     asked = iter([case_on(2, side) for side in (3, *(side for side in answers if side))])
@@ -207,7 +209,7 @@ def test_a_smaller_case_is_drawn_as_long_as_a_single_step_fails(
     monkeypatch.setattr(search, "_fails_one_step_smaller", fails)
     monkeypatch.setattr(search, "_searched", searched)
     assert search._in_single_steps(_Failing(case_on(2, 3), WRONG)).case == case_on(2, least)
-    assert search._is_smallest == is_smallest
+    assert begun.is_smallest == is_smallest
     assert calls == [(150, 1, 2)] * len(answers)
 
 
@@ -218,33 +220,33 @@ def test_what_takes_seconds_to_see_or_may_end_a_job_is_not_tried_in_single_steps
     for kind in ("no return", FindingKind.LIVELOCK):
         failure = _Failing(case_on(2), Judgement(unjudged("slow", kind=kind), None))
         search = search_of()
+        begun = begin_shrinking(search)
         assert search._in_single_steps(failure) is failure
-        assert not search._is_smallest
+        assert not begun.is_smallest
     search = search_of(can_schedule=False)
+    begun = begin_shrinking(search)
     assert search._in_single_steps(FAILING) is FAILING
-    assert (judged, search._is_smallest) == ([], False)
+    assert (judged, begun.is_smallest) == ([], False)
 
 
 @pytest.mark.parametrize(
-    ("answers", "first", "fails", "tried"),
+    ("answers", "fails", "tried"),
     [
-        ((RIGHT,), WRONG, False, 2),
-        ((None,), WRONG, False, 2),
-        ((OTHER,), WRONG, False, 2),
-        ((WRONG,), WRONG, True, 1),
-        ((OTHER,), None, True, 1),
-        ((None, WRONG), WRONG, True, 2),
+        ((RIGHT,), False, 2),
+        ((None,), False, 2),
+        ((OTHER,), False, 2),
+        ((WRONG,), True, 1),
+        ((None, WRONG), True, 2),
     ],
 )
 def test_a_single_step_fails_if_a_case_fails_alike(
     answers: Sequence[Judgement | None],
-    first: Judgement | None,
     fails: bool,
     tried: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     search = search_of()
-    search.stage, search._first = Stage.SHRINKING, first and first.verdict
+    begin_shrinking(search)
     judged = answering(monkeypatch, *answers)
     # One rank less, and a side of 3.
     assert search._fails_one_step_smaller(case_on(2, 4)) is fails
@@ -256,7 +258,7 @@ def test_a_case_on_a_number_of_ranks_that_the_subject_has_not_is_no_single_step(
 ) -> None:
     of_two = al.subject(RingShift, ranks=(2,))(lambda draw, ranks: {})
     search = search_of(subject=of_two)
-    search.stage = Stage.SHRINKING
+    begin_shrinking(search)
     judged = answering(monkeypatch, WRONG)
     assert search._fails_one_step_smaller(case_on(2, 4))
     assert {case.ranks for case in judged} == {2}
@@ -267,7 +269,7 @@ def test_nothing_is_claimed_of_single_steps_for_which_there_is_no_time(
 ) -> None:
     clock = stopped_clock(monkeypatch)
     search = search_of()
-    search.stage, search._deadline = Stage.SHRINKING, clock.now
+    begin_shrinking(search, deadline=clock.now)
     answering(monkeypatch, RIGHT)
     assert search._fails_one_step_smaller(case_on(2, 4)) is False
     clock.now += 1
@@ -280,7 +282,7 @@ def test_nothing_is_claimed_of_more_single_steps_than_are_made(
     sides: int, fails: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     search = search_of()
-    search.stage = Stage.SHRINKING
+    begin_shrinking(search)
     judged = answering(monkeypatch, RIGHT)
     case = Case(
         "RingShift", "adjoint", 1, {f"side {number}": 1 for number in range(sides)}, InputSetting(), 0

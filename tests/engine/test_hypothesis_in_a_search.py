@@ -25,6 +25,7 @@ from tests.engine.unrun_searches import (
     SPACES,
     WRONG,
     answering,
+    begin_shrinking,
     case_on,
     search_of,
 )
@@ -97,20 +98,20 @@ def test_a_search_of_hypothesis_runs_what_is_accepted_and_returns_the_smallest_f
         return WRONG if side > 5 else OTHER if side == 4 else None if side == 3 else RIGHT
 
     monkeypatch.setattr(module, "run_case", run_case)
-    search._first = WRONG.verdict
+    begun = begin_shrinking(search)
     found = search._searched(60, 2, 3, lambda case: case.parameters["side"] != 7)
     assert isinstance(found, _Failing)
     assert (found.case.parameters, found.case.ranks, found.case.schedules) == ({"side": 6}, 2, ())
     assert {case.ranks for case in judged} == {2, 3}
     assert 7 not in {case.parameters["side"] for case in judged}
     assert {each.verdict.kind for each in told} == {"wrong"}
-    assert search._first is told[0].verdict or search._first.kind == "wrong"
+    assert search._shrinking is begun
     assert told[-1].case == found.case
     # Nothing new comes of the same stream.
     again = search_of(subject=DRAWN)
     monkeypatch.setattr(module, "run_case", lambda run, case: RIGHT)
     assert again._searched(20, 1, 1, lambda case: False) is None
-    assert again.tried == 0
+    assert again._drawn.number == 0
 
 
 @pytest.mark.parametrize(("can_schedule", "number"), [(True, 4), (False, 0)])
@@ -141,7 +142,8 @@ def test_the_cases_of_a_search_follow_from_its_seed_its_check_and_the_stream(
 
 def test_a_failure_that_is_yet_to_be_made_smaller_says_so() -> None:
     search = search_of()
-    search._counts.judged, search._drawn_ranks = 6, 3
+    search._drawn.counts.judged = 6
+    begin_shrinking(search)
     lines = (("form", "exact"), ("interrupted", "before it was made smaller and seen again"))
     assert search._unconfirmed(case_on(2), WRONG) == SearchResult(
         "RingShift",

@@ -12,12 +12,13 @@ import pytest
 import adjointlab as al
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.verdict import Figure, coherent, unjudged
-from adjointlab.engine import confirming
+from adjointlab.engine import confirming, drawn_cases
 from adjointlab.engine import search as module
 from adjointlab.engine.case import Case
 from adjointlab.engine.counts import CaseCounts
+from adjointlab.engine.drawn_cases import _is_empty
 from adjointlab.engine.run_case import CaseRunner, Judgement, Stage
-from adjointlab.engine.search import _is_empty, _stream, _unjudged
+from adjointlab.engine.search import _stream, _unjudged
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.worlds.schedule import schedules_from
 from adjointlab.worlds.world import Run
@@ -28,6 +29,7 @@ from tests.engine.unrun_searches import (
     WRONG,
     Clock,
     answering,
+    begin_shrinking,
     case_on,
     search_of,
     stopped_clock,
@@ -85,14 +87,15 @@ def test_a_seed_draws_the_same_in_every_release_and_something_else_for_each_chec
 def test_there_is_time_while_drawing_and_later_until_the_deadline_or_the_end_of_communicators(
     clock: Clock,
 ) -> None:
-    for stage in Stage:
-        search, exhausted = search_of(), search_of(is_exhausted=True)
-        search.stage = exhausted.stage = stage
-        search._deadline = exhausted._deadline = clock.now
-        assert search._has_time()
-        assert exhausted._has_time() == (stage is Stage.DRAWING)
-        search._deadline -= 1
-        assert search._has_time() == (stage is Stage.DRAWING)
+    search, exhausted = search_of(), search_of(is_exhausted=True)
+    assert search._has_time()
+    assert exhausted._has_time()
+    for each in (search, exhausted):
+        begin_shrinking(each, deadline=clock.now)
+    assert search._has_time()
+    assert not exhausted._has_time()
+    clock.now += 1
+    assert not search._has_time()
 
 
 def test_a_check_may_be_ended_after_ten_cases_of_which_one_has_several_ranks() -> None:
@@ -104,7 +107,7 @@ def test_a_check_may_be_ended_after_ten_cases_of_which_one_has_several_ranks() -
         (1, 9, 0, False),
     ):
         search = search_of(ranks=ranks)
-        search._counts = CaseCounts(100, judged=judged, on_several_ranks=several)
+        search._drawn.counts = CaseCounts(100, judged=judged, on_several_ranks=several)
         assert search._has_judged_enough() is enough
 
 
@@ -114,11 +117,13 @@ def test_drawing_judges_each_case_anew_and_later_each_once(monkeypatch: pytest.M
     judged = answering(monkeypatch, RIGHT)
     for _ in range(2):
         assert search._judge(case_on(2)) is RIGHT
-    assert (len(judged), search.tried, search._drawn_on, ticks) == (2, 2, {2: 2}, [1, 2])
+    drawn = search._drawn
+    assert (len(judged), drawn.number, drawn.on_ranks, ticks) == (2, 2, {2: 2}, [1, 2])
+    begin_shrinking(search)
     for stage in (Stage.SHRINKING, Stage.CONFIRMING):
         search.stage = stage
         assert [search._judge(case_on(2)), search._judge(case_on(2))] == [RIGHT, RIGHT]
-    assert (len(judged), search.tried, ticks) == (3, 2, [1, 2])
+    assert (len(judged), drawn.number, ticks) == (3, 2, [1, 2])
 
 
 @pytest.mark.parametrize("is_known", [True, False])
@@ -129,9 +134,9 @@ def test_out_of_time_a_new_case_passes_unless_an_earlier_job_has_run_it(
     runner = CaseRunner(lambda *_, **__: Run(()), known=lambda case, times=1: known)
     search = search_of(runner=runner)
     judged = answering(monkeypatch, WRONG)
-    search.stage = Stage.SHRINKING
+    begin_shrinking(search, deadline=clock.now)
     assert search._judge(case_on(2)) is WRONG
-    search._deadline = clock.now - 1
+    clock.now += 1
     assert search._judge(case_on(2)) is WRONG
     assert search._judge(case_on(3)) == (WRONG if is_known else Judgement(coherent(), None))
     assert len(judged) == 1 + is_known
@@ -148,9 +153,10 @@ def test_coherent_cases_are_counted_with_their_figures_and_others_with_the_reaso
     given = [search._judge_next(case_on(ranks)) for ranks in (2, 1, 3, 2, 2)]
     assert given == [exact, RIGHT, None, None, WRONG]
     told = {"what was observed tells nothing": 1, "no tensor of the case has an element": 1}
-    assert search._counts == CaseCounts(100, judged=2, on_several_ranks=1, rejected=told)
-    assert search._was_judged == [True, True, False, False]
-    assert (search._exact, search._figures) == (1, {Figure.GAIN: 2.0})
+    drawn = search._drawn
+    assert drawn.counts == CaseCounts(100, judged=2, on_several_ranks=1, rejected=told)
+    assert (drawn.number, drawn.judged) == (5, 2)
+    assert (drawn.exact, drawn.figures) == (1, {Figure.GAIN: 2.0})
 
 
 def test_a_case_that_nothing_can_be_said_of_is_counted_by_what_the_check_says(
@@ -158,9 +164,9 @@ def test_a_case_that_nothing_can_be_said_of_is_counted_by_what_the_check_says(
 ) -> None:
     search = search_of()
     answering(monkeypatch, None)
-    monkeypatch.setattr(module, "inapplicable_because", lambda run: "it has no reference")
+    monkeypatch.setattr(drawn_cases, "inapplicable_because", lambda run: "it has no reference")
     search._judge_next(case_on(2))
-    assert search._counts.rejected == {"it has no reference": 1}
+    assert search._drawn.counts.rejected == {"it has no reference": 1}
 
 
 @pytest.mark.parametrize(
@@ -170,11 +176,11 @@ def test_after_its_seconds_a_search_judges_no_more_than_ten_cases(
     until: float, judged: int, is_ended: bool, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     search = search_of(ranks=1)
-    search._drawn_until, search._counts.judged = until, judged
+    search._drawn_until, search._drawn.counts.judged = until, judged
     answering(monkeypatch, WRONG)
     with pytest.raises(module._Enough) if is_ended else nullcontext():
         assert search._judge_next(case_on(1)) == WRONG
-    assert search._counts == (
+    assert search._drawn.counts == (
         CaseCounts(judged, judged, is_cut_short=True) if is_ended else CaseCounts(100, judged)
     )
 
@@ -183,11 +189,11 @@ def test_of_a_strategy_whose_cases_are_nearly_all_rejected_no_more_are_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     search = search_of()
-    search._counts.rejected = {"why": 801}
+    search._drawn.counts.rejected = {"why": 801}
     judged = answering(monkeypatch, WRONG)
     with pytest.raises(module._Enough):
         search._judge_next(case_on(1))
-    assert (judged, search._counts.judged) == ([], 0)
+    assert (judged, search._drawn.counts.judged) == ([], 0)
 
 
 def test_a_drawn_case_is_judged_in_simulation_where_the_failure_was_reproduced_there(
@@ -196,12 +202,10 @@ def test_a_drawn_case_is_judged_in_simulation_where_the_failure_was_reproduced_t
     search = search_of()
     asked: list[tuple[Case, str]] = []
     simulator: Any = SimpleNamespace(judged=lambda case, kind: asked.append((case, kind)) or HANGS)
-    search._simulator, search._is_simulated = simulator, True
+    begin_shrinking(search, HANGS, simulator=simulator)
     judged = answering(monkeypatch, WRONG)
-    assert search._run_and_judge(case_on(2)) is HANGS
-    search._first = HANGS.verdict
     assert search._run_and_judge(case_on(3)) is HANGS
-    assert (asked, judged) == ([(case_on(2), ""), (case_on(3), "deadlock")], [])
+    assert (asked, judged) == ([(case_on(3), "deadlock")], [])
 
 
 @pytest.mark.parametrize(
@@ -219,8 +223,9 @@ def test_a_case_runs_with_its_stage_and_the_number_of_those_before_it(
     run = Run((), decisions="1")
     given: list[Any] = []
     search = search_of(runner=lambda *args, **named: given.append((args, named)) or run)
-    search.stage, search.tried = stage, 7
-    search._deadline = clock.now if has_time else clock.now - 1
+    if stage is not Stage.DRAWING:
+        begin_shrinking(search, deadline=clock.now if has_time else clock.now - 1)
+    search.stage, search._drawn.number = stage, 7
     schedule = schedules_from(5, 2)[1]
     assert search._run(case_on(2), 2) is run
     assert search._last_run is run
@@ -255,11 +260,16 @@ def test_the_first_failure_starts_the_clock_and_a_hang_that_is_reproduced_is_shr
     search._last_run = Run((), decisions="1")
     judgement = search._begin_shrinking(case_on(3), first)
     assert judgement is (simulated if is_simulated else first)
-    assert (search.stage, search._deadline, search._drawn_ranks) == (Stage.SHRINKING, clock.now + 20, 3)
-    assert search._first_failing == (case_on(3), search._last_run, SPACES)
-    assert search._is_simulated is is_simulated
-    assert search._first is judgement.verdict
-    assert search._judgements == {case_on(3).key(): judgement}
+    begun = search._shrinking
+    assert begun is not None
+    assert (search.stage, begun.deadline, begun.kind) == (
+        Stage.SHRINKING,
+        clock.now + 20,
+        judgement.verdict.kind,
+    )
+    assert begun.first == (case_on(3), search._last_run, SPACES)
+    assert search._is_shrunk_in_simulation is is_simulated
+    assert search._judge(case_on(3)) is judgement
 
 
 def test_a_repeated_search_passes_over_the_cases_before_the_failure(
@@ -270,19 +280,19 @@ def test_a_repeated_search_passes_over_the_cases_before_the_failure(
     judged = answering(monkeypatch, RIGHT, None, RIGHT, HANGS)
     for ranks in (1, 2, 3, 2):
         search._judge_next(case_on(ranks))
-    search.stage, search._is_simulated, search._first = Stage.CONFIRMING, True, HANGS.verdict
-    search._judgements, search._deadline = {b"": None}, clock.now + 12
+    begin_shrinking(search, HANGS, clock.now + 12, search._simulator)
+    search.stage = Stage.CONFIRMING
     search._repeat_without_simulation()
-    assert (search.stage, search.tried, search._was_judged) == (Stage.DRAWING, 0, [True, False, True])
-    assert (search._seconds_left, search._deadline) == (12, math.inf)
-    assert (search._simulator, search._is_simulated, search._first) == (None, False, None)
-    assert (search._judgements, search._drawn_on) == ({}, {})
+    drawn = search._drawn
+    assert (search.stage, search._seconds_left) == (Stage.DRAWING, 12)
+    assert (search._simulator, search._shrinking) == (None, None)
+    assert (drawn.number, drawn.judged, drawn.on_ranks) == (0, 0, {})
     passed = Judgement(coherent(), None)
     assert [search._judge_next(case_on(ranks)) for ranks in (1, 2, 3)] == [passed, None, passed]
     assert (len(judged), ticks) == (4, [1, 2, 3, 4])
     assert search._judge_next(case_on(2)) is HANGS
     assert (len(judged), ticks) == (5, [1, 2, 3, 4, 4])
-    assert search._counts.judged == 2
+    assert (drawn.judged, drawn.counts.judged) == (2, 2)
 
 
 @pytest.mark.parametrize("number", [10, 80, 90, 97])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +13,13 @@ import adjointlab as al
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import coherent, incoherent, unjudged
-from adjointlab.engine import confirming
+from adjointlab.engine import confirming, shrinking
 from adjointlab.engine import search as module
 from adjointlab.engine.case import Case
-from adjointlab.engine.run_case import CaseRunner, Judgement
+from adjointlab.engine.run_case import CaseRunner, Judgement, Stage
 from adjointlab.engine.search import Search, _Failing
 from adjointlab.engine.search_result import Budget, SearchResult
+from adjointlab.engine.shrinking import FirstFailure, Shrinking
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.watchdog import Watchdog
 from adjointlab.worlds.world import Run, WorldName
@@ -37,6 +39,7 @@ def case_on(ranks: int, side: int = 4, seed: int = 0, **more: Any) -> Case:
 
 
 FAILING = _Failing(case_on(2), WRONG)
+FIRST = case_on(3, 99)
 
 
 class Clock:
@@ -52,7 +55,8 @@ class Clock:
 def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of searches, which goes by hand from now on."""
     clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
+    for each in (module, shrinking):
+        monkeypatch.setattr(each, "time", clock)
     return clock
 
 
@@ -70,6 +74,16 @@ def search_of(
     given: Any = SimpleNamespace(**(fields | {"is_exhausted": False, "watchdog": Watchdog()} | world))
     runner = runner or CaseRunner(lambda *_, **__: Run(()))
     return Search(given, runner, subject, check, budget or Budget(100, seed=1), tick, found)
+
+
+def begin_shrinking(
+    search: Search, judgement: Judgement = WRONG, deadline: float = math.inf, simulator: Any = None
+) -> Shrinking:
+    """Have a search begin to shrink: the case FIRST was judged so."""
+    search.stage = Stage.SHRINKING
+    first = FirstFailure(FIRST, Run(()), judgement.spaces)
+    search._shrinking = begun = Shrinking(first, judgement, deadline, simulator)
+    return begun
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, *answers: Judgement | None) -> list[Case]:
