@@ -1,4 +1,4 @@
-"""What a search is asked, and what it returns: limits, and the result of one check of one subject."""
+"""The limits of a search, and its result: that of one check of one subject."""
 
 from __future__ import annotations
 

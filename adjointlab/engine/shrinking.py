@@ -1,4 +1,4 @@
-"""What a search knows while it makes a failing case smaller: the first failure, smaller cases that were judged, the time left."""
+"""The state of a search that makes a failing case smaller: the first failure, smaller cases that were judged, the time left."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from adjointlab.worlds.schedule import schedules_from
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import Watchdog
 from adjointlab.worlds.world import Blocked, Finding, FindingKind, Run
+from tests.engine.unrun_searches import begin_shrinking
 from tests.samples import right, wrong
 
 
@@ -74,7 +75,7 @@ def test_a_search_that_is_repeated_has_the_seconds_that_are_left(
 ) -> None:
     world = SimulatedWorld(2)
     search = Search(world, CaseRunner(world.run), right, "adjoint", Budget(10, seed=1), lambda tried: None)
-    search._deadline = time.monotonic() - ago
+    begin_shrinking(search, deadline=time.monotonic() - ago)
     search._repeat_without_simulation()
     assert least <= search._seconds_left <= most
     assert search.stage is Stage.DRAWING

@@ -17,10 +17,9 @@ from adjointlab.checks.verdict import Figure, Status, Verdict, coherent, incoher
 from adjointlab.engine.case import Case
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.discovery import found_as
+from adjointlab.engine.drawn_cases import DrawnCases
 from adjointlab.engine.folded_warnings import FoldedWarning
-from adjointlab.engine.run_case import CaseRunner
-from adjointlab.engine.search import Search
-from adjointlab.engine.search_result import Budget, SearchResult
+from adjointlab.engine.search_result import SearchResult
 from adjointlab.engine.subject import SubjectError
 from adjointlab.exit_codes import ExitCode
 from adjointlab.quantities import counted, ranks_listed
@@ -31,7 +30,6 @@ from adjointlab.report.junit import as_junit
 from adjointlab.report.recap import recap
 from adjointlab.store.json_lines import json_figures
 from adjointlab.store.reproducer import Written
-from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.samples import right, wrong
 
 CASE = Case("Ring", "adjoint", 2, {"side": 3}, InputSetting(5), 0)
@@ -318,8 +316,7 @@ def test_drawing_is_given_up_after_eight_rejected_cases_for_each_that_was_asked_
 
 
 def test_the_worst_of_each_figure_is_kept_and_texts_that_differ_are_various() -> None:
-    world = SimulatedWorld(1)
-    search = Search(world, CaseRunner(world.run), right, "adjoint", Budget(1, seed=0), lambda tried: None)  # type: ignore[arg-type]
+    drawn = DrawnCases(1)
     for figures in (
         {
             Figure.GAIN: 3,
@@ -334,8 +331,8 @@ def test_the_worst_of_each_figure_is_kept_and_texts_that_differ_are_various() ->
             Figure.GAIN_SOURCE: "probe",
         },
     ):
-        search._add_figures(figures)  # type: ignore[arg-type]
-    assert search._figures == {
+        drawn._add_figures(figures)  # type: ignore[arg-type]
+    assert drawn.figures == {
         Figure.GAIN: 3,
         Figure.MISS_PROBABILITY: 1e-10,
         Figure.PROVED: "various",
