@@ -339,8 +339,11 @@ class Search:
         # Before the first failure hardly a case comes twice, and its key would cost more than it saves.
         if self._shrinking is None:
             return self._judge_next(case)
-        has_time = self._has_time() or self._runner.known(case) is not None
-        return self._shrinking.judged(case, self._run_and_judge, has_time=has_time)
+        return self._shrinking.judged(case, self._run_and_judge, self._may_run)
+
+    def _may_run(self, case: Case) -> bool:
+        """Return True while there is time, and later for a case that an earlier job has run."""
+        return self._has_time() or self._runner.known(case) is not None
 
     def _judge_next(self, case: Case) -> Judgement | None:
         drawn = self._drawn

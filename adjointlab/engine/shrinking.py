@@ -59,16 +59,16 @@ class Shrinking:
         return not verdict.is_coherent and verdict.fails_like(self._verdict)
 
     def judged(
-        self, case: Case, judge: Callable[[Case], Judgement | None], *, has_time: bool
+        self, case: Case, judge: Callable[[Case], Judgement | None], may_run: Callable[[Case], bool]
     ) -> Judgement | None:
-        """Judge a case, unless it was judged before.
+        """Judge a case, unless it was judged before; one that `may_run` is false of passes.
 
         The shrinker reaches the same case in many ways, and Hypothesis runs the smallest case once more at its end: under MPI each
         of these may cost a whole time-out.
         """
         key = case.key()
         if key not in self._judgements:
-            if not has_time:
+            if not may_run(case):
                 # Hypothesis has no way to be stopped that returns the smallest case so far; but once every new case
                 # passes, its shrinker finds nothing smaller and ends with the smallest that is remembered as failing.
                 return Judgement(coherent(), None)
