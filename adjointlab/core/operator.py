@@ -17,6 +17,7 @@ from adjointlab.core import arrays
 from adjointlab.core.communicators import size_of, sum_of_ranks
 from adjointlab.core.space import Space, batch_shape, mismatch
 from adjointlab.pictures.drawable import Drawable
+from adjointlab.quantities import counted
 from adjointlab.typing import Array, Communicator, NumpyArray
 
 if TYPE_CHECKING:
@@ -437,7 +438,7 @@ def results_in(
     """
     if len(outputs) != len(target.tensors):
         raise NotInSpace(
-            f"{what} returned {len(outputs)} tensors, but the space has {len(target.tensors)}: {target}"
+            f"{what} returned {counted(len(outputs), 'tensor')}, but the space has {len(target.tensors)}: {target}"
         )
     lacks_some = False
     for tensor, output in zip(target.tensors, outputs, strict=True):

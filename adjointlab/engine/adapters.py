@@ -9,7 +9,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from adjointlab.core.arrays import is_dtensor, local_part
+from adjointlab.core.arrays import is_dtensor, local_part, with_graph
 from adjointlab.core.declaration import SubjectError, has_parameter, require_accepts
 from adjointlab.core.layer import Layer, Prepare, trained
 from adjointlab.core.operator import AdaptedOperator, Direction, NotInSpace, as_tuple
@@ -298,21 +298,13 @@ class Differentiable(AdaptedOperator):
         """The gradients of the inputs, zero where there is none, by a graph that may be gone through `again`. Collective."""
         import torch
 
-        reached = [
-            (out, _in_shape_of(out, cotangent))
-            for out, cotangent in zip(outputs, y, strict=True)
-            if out.requires_grad
-        ]
+        ends, cotangents = with_graph(outputs, y)
         if (note_backward := getattr(self.comm, "note_backward", None)) is not None:
             tensors = zip(self.domain.tensors, x, strict=True)
             wanted = {tensor.name: entry.requires_grad for tensor, entry in tensors}
-            note_backward(BackwardPass(wanted, bool(reached), again))
-        if reached:
-            torch.autograd.backward(
-                [out for out, _ in reached],
-                [cotangent for _, cotangent in reached],
-                retain_graph=retain_graph,
-            )
+            note_backward(BackwardPass(wanted, bool(ends), again))
+        if ends:
+            torch.autograd.backward(ends, cotangents, retain_graph=retain_graph)
         return tuple(torch.zeros_like(entry) if entry.grad is None else entry.grad for entry in x)
 
 
@@ -330,11 +322,6 @@ def _described(result: object) -> str:
         if result is None
         else f"an object of the type {type(result).__module__}.{type(result).__qualname__}"
     )
-
-
-def _in_shape_of(output: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
-    """The cotangent of an output; an inactive rank may have returned any tensor without elements."""
-    return cotangent if output.numel() or cotangent.numel() else cotangent.reshape(output.shape)
 
 
 def _split_bounds(

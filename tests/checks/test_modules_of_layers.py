@@ -21,10 +21,8 @@ from adjointlab.checks.layers.modules import (
     has_copies_of_their_own,
     held,
     held_by_all,
-    in_shape_of,
     no_sequential_tensor,
     pass_keys,
-    reached,
     values,
     whole_array,
 )
@@ -208,24 +206,6 @@ def test_a_backward_pass_is_told_of_before_and_the_module_after_it(has_graph: bo
     assert (x.grad is not None) == has_graph
     if has_graph:
         assert x.grad.tolist() == [2, 2, 2]  # type: ignore[union-attr]
-
-
-def test_a_pass_starts_from_the_outputs_that_have_a_graph() -> None:
-    one, other = torch.ones(2, requires_grad=True), torch.ones(3)
-    y, w = torch.full((2,), 7.0), torch.zeros(3)
-    assert [[id(each) for each in part] for part in reached([one, other], [y, w])] == [[id(one)], [id(y)]]
-    assert [[id(each) for each in part] for part in reached([other, one], [w, y])] == [[id(one)], [id(y)]]
-    empty = torch.zeros(0, 4, requires_grad=True)
-    _, (shaped,) = reached([empty], [torch.zeros(0, dtype=torch.float64)])
-    assert (shaped.shape, shaped.dtype) == ((0, 4), torch.float32)
-
-
-def test_what_is_of_zero_volume_on_both_sides_takes_the_shape_and_type_of_the_layers_own() -> None:
-    empty, full = torch.zeros(0, 4), torch.ones(2)
-    taken = in_shape_of(empty, torch.zeros(3, 0, dtype=torch.float64))
-    assert (taken.shape, taken.dtype) == ((0, 4), torch.float32)
-    for own, given in ((empty, full), (full, empty), (full, torch.zeros(2))):
-        assert in_shape_of(own, given) is given
 
 
 def test_values_are_copies() -> None:

@@ -542,3 +542,27 @@ def test_an_empty_tensor_of_torch_has_the_strides_that_torch_gives_it() -> None:
     assert (
         arrays.from_numpy(np.zeros((0, 3, 2)), "float64", "torch").stride() == torch.empty(0, 3, 2).stride()
     )
+
+
+def test_a_pass_starts_from_the_outputs_that_have_a_graph() -> None:
+    one, other = torch.ones(2, requires_grad=True), torch.ones(3)
+    y, w = torch.full((2,), 7.0), torch.zeros(3)
+    assert [[id(each) for each in part] for part in arrays.with_graph([one, other], [y, w])] == [
+        [id(one)],
+        [id(y)],
+    ]
+    assert [[id(each) for each in part] for part in arrays.with_graph([other, one], [w, y])] == [
+        [id(one)],
+        [id(y)],
+    ]
+    empty = torch.zeros(0, 4, requires_grad=True)
+    _, (shaped,) = arrays.with_graph([empty], [torch.zeros(0, dtype=torch.float64)])
+    assert (shaped.shape, shaped.dtype) == ((0, 4), torch.float32)
+
+
+def test_what_is_of_zero_volume_on_both_sides_takes_the_shape_and_type_of_the_layers_own() -> None:
+    empty, full = torch.zeros(0, 4), torch.ones(2)
+    taken = arrays.in_shape_of(empty, torch.zeros(3, 0, dtype=torch.float64))
+    assert (taken.shape, taken.dtype) == ((0, 4), torch.float32)
+    for own, other in ((empty, full), (full, empty), (full, torch.zeros(2))):
+        assert arrays.in_shape_of(own, other) is other

@@ -28,9 +28,7 @@ from adjointlab.checks.layers.modules import (
     LocalModule,
     ModuleUnderTest,
     SequentialTwin,
-    in_shape_of,
     pass_keys,
-    reached,
 )
 from adjointlab.checks.layers.passes import gradients
 from adjointlab.checks.layers.twin import (
@@ -112,24 +110,26 @@ def _second_derivatives(context: CheckContext, version: ModuleUnderTest) -> dict
     for cotangent in cotangents:
         cotangent.requires_grad_(by_cotangents and arrays.is_differentiable(cotangent))
     outputs = version(inputs)
-    with_graph, of_those = reached(outputs, cotangents)
+    ends, of_those = arrays.with_graph(outputs, cotangents)
     leaves = (*inputs, *parameters) if is_by_parameters else tuple(inputs)
     wanted = [
-        (leaf, in_shape_of(leaf, v)) for leaf, v in zip(leaves, directions, strict=True) if leaf.requires_grad
+        (leaf, arrays.in_shape_of(leaf, v))
+        for leaf, v in zip(leaves, directions, strict=True)
+        if leaf.requires_grad
     ]
     if not is_by_parameters and not wanted:
         raise Inapplicable("no input of the module has a gradient")
     first: Sequence[torch.Tensor | None] = ()
-    if with_graph and wanted:
+    if ends and wanted:
         with version.pass_context():
             first = torch.autograd.grad(
-                with_graph, [leaf for leaf, _ in wanted], of_those, create_graph=True, allow_unused=True
+                ends, [leaf for leaf, _ in wanted], of_those, create_graph=True, allow_unused=True
             )
     # Of a layer that is linear in all it has, the gradients are constant: there is nothing to differentiate.
     second = [(g, v) for g, (_, v) in zip(first, wanted, strict=False) if g is not None]
     if not is_by_parameters:
         # As in training, where a loss stands beside a penalty: DistributedDataParallel waits for the gradients of all parameters.
-        second += zip(with_graph, of_those, strict=True)
+        second += zip(ends, of_those, strict=True)
     version.go_back(inputs, [g for g, _ in second], [v for _, v in second])
     return {
         _BY_INPUT: gradients(inputs),

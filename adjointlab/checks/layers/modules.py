@@ -29,6 +29,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.operator import NotInSpace, ParameterNotInSpace
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.core.vectors import SMALL_INTEGERS, THIRDS, VALUES, Draw, local_values
+from adjointlab.quantities import counted
 from adjointlab.typing import NumpyArray
 from adjointlab.worlds.backward import BackwardPass
 
@@ -46,10 +47,8 @@ __all__ = [
     "has_copies_of_their_own",
     "held",
     "held_by_all",
-    "in_shape_of",
     "no_sequential_tensor",
     "pass_keys",
-    "reached",
     "values",
     "whole_array",
 ]
@@ -152,13 +151,13 @@ class ModuleUnderTest(ABC):
 
         tensors = (*self.layer.domain.tensors, *self.layer.parameters.tensors)
         leaves = (*inputs, *self.parameters())
-        with_graph, of_those = reached(outputs, cotangents)
+        ends, of_those = arrays.with_graph(outputs, cotangents)
         wanted = {tensor.name: leaf.requires_grad for tensor, leaf in zip(tensors, leaves, strict=True)}
-        self.note_backward(BackwardPass(wanted, bool(with_graph)))
+        self.note_backward(BackwardPass(wanted, bool(ends)))
         self._call_hook("before_backward")
-        if with_graph:
+        if ends:
             with self.pass_context():
-                torch.autograd.backward(with_graph, of_those)
+                torch.autograd.backward(ends, of_those)
             self.note_return(torch.autograd.backward)
         self._call_hook("after_backward")
 
@@ -249,7 +248,7 @@ class LocalModule(ModuleUnderTest):
         declared = self.layer.codomain.tensors
         if len(outputs) != len(declared):
             raise NotInSpace(
-                f"the layer returned {len(outputs)} tensors, but the codomain has {len(declared)}"
+                f"the layer returned {counted(len(outputs), 'tensor')}, but the codomain has {len(declared)}"
             )
         for tensor, output in zip(declared, outputs, strict=True):
             self._check("the layer returned", tensor, output)
@@ -385,19 +384,6 @@ def first_positions(tensors: Sequence[torch.Tensor]) -> list[int]:
     """For each tensor, the position of the first that is the same one: tied parameters are declared under all their names, or some."""
     first: dict[int, int] = {}
     return [first.setdefault(id(tensor), position) for position, tensor in enumerate(tensors)]
-
-
-def in_shape_of(own: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    """Return `given`, as `own` is where both are of zero volume: an inactive rank may hold any such tensor."""
-    return given if own.numel() or given.numel() else given.reshape(own.shape).to(own.dtype)
-
-
-def reached(
-    outputs: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the outputs that have a graph, each with its cotangent: a backward pass starts from these."""
-    pairs = [(y, in_shape_of(y, w)) for y, w in zip(outputs, cotangents, strict=True) if y.requires_grad]
-    return [y for y, _ in pairs], [w for _, w in pairs]
 
 
 def values(tensors: Sequence[torch.Tensor]) -> Local:

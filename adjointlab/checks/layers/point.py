@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from adjointlab.checks.elements import Local
 from adjointlab.checks.layers.differences import Estimate, derivatives
-from adjointlab.checks.layers.modules import ModuleUnderTest, first_positions, in_shape_of, values
+from adjointlab.checks.layers.modules import ModuleUnderTest, first_positions, values
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer, outputs_of
 from adjointlab.core.vectors import Draw
@@ -101,7 +101,7 @@ class Point:
         def dual(p: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             if not arrays.is_differentiable(p):
                 return p
-            made: torch.Tensor = forward_ad.make_dual(p.detach(), in_shape_of(p, v))  # type: ignore[no-untyped-call]
+            made: torch.Tensor = forward_ad.make_dual(p.detach(), arrays.in_shape_of(p, v))  # type: ignore[no-untyped-call]
             return made
 
         outputs = self.elsewhere(
@@ -121,7 +121,7 @@ class Point:
         relative = max(layer.rounding or 0.0, _EVALUATION * unit_roundoff(layer))
 
         def along(p: torch.Tensor, v: torch.Tensor, step: float) -> torch.Tensor:
-            return p + step * in_shape_of(p, v) if arrays.is_differentiable(p) else p
+            return p + step * arrays.in_shape_of(p, v) if arrays.is_differentiable(p) else p
 
         def moved(step: float) -> Local:
             with torch.no_grad():

@@ -71,12 +71,14 @@ from adjointlab.core.arrays.rank_streams import rank_context
 from adjointlab.core.arrays.torch_tensors import (
     convert_module,
     element_type_in,
+    in_shape_of,
     is_differentiable,
     is_dtensor,
     local_gradient,
     local_part,
     move_module,
     warm_up_torch,
+    with_graph,
 )
 from adjointlab.core.arrays.transfers import start_transfer, view_in
 
@@ -111,6 +113,7 @@ __all__ = [
     "from_numpy",
     "from_summable",
     "in_numpy",
+    "in_shape_of",
     "installed",
     "is_array",
     "is_differentiable",
@@ -150,6 +153,7 @@ __all__ = [
     "type_in_space",
     "view_in",
     "warm_up_torch",
+    "with_graph",
     "without_memory",
     "zeros",
 ]

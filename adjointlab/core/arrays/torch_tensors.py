@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING, Any
 from adjointlab.core.arrays.devices import installed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
 __all__ = [
     "convert_module",
     "element_type_in",
+    "in_shape_of",
     "is_differentiable",
     "is_dtensor",
     "local_gradient",
     "local_part",
     "move_module",
     "warm_up_torch",
+    "with_graph",
 ]
 
 
@@ -36,6 +40,19 @@ def local_part(tensor: Any) -> Any:
 def is_differentiable(tensor: torch.Tensor) -> bool:
     """Return True for a tensor of real or complex numbers, which can require a gradient."""
     return tensor.is_floating_point() or tensor.is_complex()
+
+
+def in_shape_of(own: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    """Return `given`, as `own` is where both are of zero volume: an inactive rank may hold any such tensor."""
+    return given if own.numel() or given.numel() else given.reshape(own.shape).to(own.dtype)
+
+
+def with_graph(
+    outputs: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return the outputs that have a graph, and their cotangents: a backward pass starts from these."""
+    pairs = [(y, in_shape_of(y, w)) for y, w in zip(outputs, cotangents, strict=True) if y.requires_grad]
+    return [y for y, _ in pairs], [w for _, w in pairs]
 
 
 def is_dtensor(tensor: object) -> bool:
