@@ -157,6 +157,16 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/pictures/test_failures.py",
         ),
     ),
+    ("checks/arithmetic", ("tests/checks/test_contexts.py", "tests/checks/test_figures.py", _LOOKS)),
+    (
+        "checks/gain",
+        (
+            "tests/checks/test_contexts.py",
+            "tests/checks/test_figures.py",
+            "tests/checks/test_rounding_of_operators.py",
+            _LOOKS,
+        ),
+    ),
     (
         "checks/context",
         (

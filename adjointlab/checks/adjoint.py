@@ -1,7 +1,7 @@
 """The dot test: <Fx, y> = <x, F*y> on random x and y [Hewett21, eqs. 1 and 26].
 
 *Exact form.* x and y are integers from {-K, ..., K}, with K so small that no operation rounds
-(:mod:`adjointlab.checks.context`), and both inner products are accumulated as integers. Then they are equal for a right
+(:mod:`adjointlab.checks.arithmetic`), and both inner products are accumulated as integers. Then they are equal for a right
 adjoint. For a wrong one, <Fx, y> - <x, F*y> is a polynomial of degree two in the values that is not zero, and by the lemma of
 Schwartz and Zippel one draw makes it vanish with probability at most 2/(2K+1). Draws repeat until the product of these bounds
 is below 1e-9. If the gain is read off the matrix, intermediates may be larger than it shows; then differences within the
@@ -21,9 +21,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from adjointlab.checks.check import Spaces
-from adjointlab.checks.context import CheckContext, Gain, GainSource
+from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import SMALL, Local, first_not_finite, norm, returned_not_finite
 from adjointlab.checks.evidence import Evidence
+from adjointlab.checks.gain import Gain, GainSource
 from adjointlab.checks.hints import narrowing_hint
 from adjointlab.checks.matrix import PERHAPS, WitnessedCheck
 from adjointlab.checks.schedule_invariant import InnerProductResult, ScheduleInvariant
@@ -88,14 +89,14 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
     order = 10
 
     def observe(self, context: CheckContext) -> DotTestObservation:
-        gain = context.gain
-        bound = context.integer_bound() if gain.value else 0
+        gain = context.arithmetic.gain
+        bound = context.arithmetic.integer_bound() if gain.value else 0
         rounds = _rounds(bound)
-        integers, tensors = context.has_integers, context.tensors
+        integers, tensors = context.arithmetic.has_integers, context.tensors
         bounds = [bound] * rounds + ([] if integers else [0])
         if not bounds:
             raise Inapplicable(
-                f"{_why_inexact(gain, context.precision)}, and integer tensors have no floating form"
+                f"{_why_inexact(gain, context.arithmetic.precision)}, and integer tensors have no floating form"
             )
         # Go through all draws even if one was not finite: that is known on this rank alone, and the others wait in the
         # calls of the next draw.
@@ -106,7 +107,7 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
             gain,
             # A cast between element types rounds too.
             gain.roundings + (len({tensor.dtype for tensor in tensors}) > 1),
-            0.0 if integers else 2.0**-context.precision,
+            0.0 if integers else 2.0**-context.arithmetic.precision,
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[DotTestObservation]) -> Verdict:
@@ -209,14 +210,14 @@ def _products(context: CheckContext, number: int, bound: int) -> InnerProducts |
         bound,
         pair_local(codomain, drawn.fx, drawn.y, rank),
         pair_local(domain, drawn.x, drawn.fstar_y, rank),
-        None if bound and context.gain.is_exact else _magnitudes(drawn, domain, codomain, rank),
+        None if bound and context.arithmetic.gain.is_exact else _magnitudes(drawn, domain, codomain, rank),
         exponents,
     )
 
 
 def _exponents(context: CheckContext, number: int, bound: int) -> tuple[int, int]:
     """The exponents of the powers of two by which x and y of a draw are multiplied; `bound` is that of its integers, if it has them."""
-    if context.has_integers:
+    if context.arithmetic.has_integers:
         return 0, 0
     seed = context.setting.seed + number
     near = _NEAR[seed % 4], _NEAR[seed // 4 % 4]

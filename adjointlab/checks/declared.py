@@ -39,7 +39,7 @@ class DeclaredCheck(Check[DeclaredOutputs]):
     order = 60
 
     def observe(self, context: CheckContext) -> DeclaredOutputs:
-        bound = context.integers()
+        bound = context.arithmetic.integers()
         x, y = context.primal(0, bound), context.dual(0, bound)
         fx, fstar_y = context.forward(x), context.adjoint(y)
         outputs = BothDirections(context.numpy(fx), context.numpy(fstar_y))

@@ -49,14 +49,14 @@ class LinearityCheck(Check[LinearityObservation]):
     order = 40
 
     def observe(self, context: CheckContext) -> LinearityObservation:
-        bound = context.integers(_HEADROOM)
+        bound = context.arithmetic.integers(_HEADROOM)
         # An operator that is linear over the reals alone, such as conjugation, is no operator on a complex space.
         complex_field = context.domain.is_complex and not Spaces(context.domain, context.codomain).mixed
         scalar = 1j if complex_field and context.setting.seed % 2 else 2
         forward = _images(context, context.forward, context.primal, scalar, bound)
         # F* is linear too: the conjugate is in the pairing, and the scalar passes through unchanged.
         adjoint = _images(context, context.adjoint, context.dual, scalar, bound)
-        tolerance = context.tolerance_under(_HEADROOM)
+        tolerance = context.arithmetic.tolerance_under(_HEADROOM)
         return LinearityObservation(BothDirections(forward, adjoint), tolerance)
 
     def judge(self, spaces: Spaces, observations: Sequence[LinearityObservation]) -> Verdict:

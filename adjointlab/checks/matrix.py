@@ -20,17 +20,17 @@ import numpy as np
 
 from adjointlab.checks.check import AnyCheck, BothDirections, Check, ObservationT, Spaces
 from adjointlab.checks.compared import SPECIFICATION, Bases, compared, locate
-from adjointlab.checks.context import (
-    ROUNDING_FACTORS,
-    ROUNDING_MARGIN,
-    Apply,
-    CheckContext,
-    largest_rounding,
-    times,
-)
+from adjointlab.checks.context import CheckContext
 from adjointlab.checks.declarations import declaration_hint
 from adjointlab.checks.elements import SMALL, is_whole, returned_not_finite
 from adjointlab.checks.evidence import ComparedMatrices, Evidence, unlike_texts
+from adjointlab.checks.gain import (
+    ROUNDING_FACTORS,
+    ROUNDING_MARGIN,
+    Apply,
+    largest_rounding,
+    times,
+)
 from adjointlab.checks.hints import scaled_alike_hint
 from adjointlab.checks.program_matrix import program_matrix
 from adjointlab.checks.schedule_invariant import MatrixResult, ScheduleInvariant
@@ -183,7 +183,7 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
                 _repeated(context, dual, domain.dual, rows, adjoint, context.adjoint),
             ),
             alone=BothDirections(alone, adjoint_alone),
-            precision=context.precision,
+            precision=context.arithmetic.precision,
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Verdict:
@@ -402,7 +402,7 @@ def _of_coefficients(context: CheckContext) -> float:
     A third is rounded when it is stored, and again when it is applied. Where nobody declares anything of the coefficients, two
     formulas for a cosine may differ by many units in the last place; in half precision that many would be a fault.
     """
-    unit, declared = 2.0**-context.precision, context.operator.rounding or 0.0
+    unit, declared = 2.0**-context.arithmetic.precision, context.operator.rounding or 0.0
     return max(4 * unit, min(256 * unit, 2.0**-16) if context.operator.gain is None else 0.0, declared)
 
 
@@ -415,7 +415,7 @@ def _repeated(
     apply: Apply,
 ) -> Repeated:
     """Apply some of the basis vectors `indices`, whose images are the columns of `matrix`, again times each factor."""
-    if has_program(context.operator) or context.has_integers or not indices:
+    if has_program(context.operator) or context.arithmetic.has_integers or not indices:
         return Repeated()  # nothing rounds
     seed, number = context.setting.seed, len(indices)
     positions = tuple(sorted({(seed + number * part // _REPEATED) % number for part in range(_REPEATED)}))

@@ -78,14 +78,14 @@ class ProofCheck(Check[ProofObservation]):
 
     def observe(self, context: CheckContext) -> ProofObservation:
         forward, adjoint = _directions(context.domain, context.codomain)
-        bound = min(context.integers(), _LARGEST_INTEGER)
+        bound = min(context.arithmetic.integers(), _LARGEST_INTEGER)
         return ProofObservation(
             BothDirections(
                 _probed(context, forward, context.forward, bound),
                 _probed(context, adjoint, context.adjoint, bound),
             ),
             context.programs if context.rank == 0 else None,
-            context.precision,
+            context.arithmetic.precision,
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[ProofObservation]) -> Verdict:

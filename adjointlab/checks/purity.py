@@ -104,7 +104,7 @@ class PurityCheck(Check[PurityObservation]):
                 _observe(context, Direction.FORWARD, "primal", context.domain, context.forward),
                 _observe(context, Direction.ADJOINT, "dual", context.codomain.dual, context.adjoint),
             ),
-            context.tolerance,
+            context.arithmetic.tolerance,
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[PurityObservation]) -> Verdict:
@@ -239,7 +239,7 @@ def _observe(
     space: Space,
     apply: Callable[..., tuple[Array, ...]],
 ) -> DirectionOutputs:
-    bound = context.integers()
+    bound = context.arithmetic.integers()
 
     def applied(circumstance: Circumstance) -> tuple[tuple[Placed, ...], tuple[Array, ...]]:
         placed = context.placed(space, side, 0, bound, order=circumstance.order)

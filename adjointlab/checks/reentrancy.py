@@ -69,7 +69,7 @@ class ReentrancyCheck(Check[ReentrancyObservation]):
     order = 80
 
     def observe(self, context: CheckContext) -> ReentrancyObservation:
-        bound, after_nan = context.integers(), _after_nan(context)
+        bound, after_nan = context.arithmetic.integers(), _after_nan(context)
         used, other = _instance(context), _instance(context)
         # Before any forward: an adjoint that receives what a forward has sent finds nothing here. Later on it would, for there
         # are as many calls of either, and an MPI library may buffer what is sent.
@@ -81,7 +81,9 @@ class ReentrancyCheck(Check[ReentrancyObservation]):
                 (context.adjoint, lambda call: context.dual(_CALLS - call, bound)),
             )
         )
-        return ReentrancyObservation(BothDirections(forward, adjoint), context.tolerance, after_nan)
+        return ReentrancyObservation(
+            BothDirections(forward, adjoint), context.arithmetic.tolerance, after_nan
+        )
 
     def judge(self, spaces: Spaces, observations: Sequence[ReentrancyObservation]) -> Verdict:
         first, *_ = observations

@@ -56,7 +56,7 @@ class SpecificationCheck(Check[SpecifiedOutputs]):
         return replace(verdict, evidence=Evidence(place, answer.evidence.matrices))
 
     def observe(self, context: CheckContext) -> SpecifiedOutputs:
-        bound, seed = context.integers(), context.setting.seed
+        bound, seed = context.arithmetic.integers(), context.setting.seed
         outputs = BothDirections(
             context.numpy(context.forward(context.primal(0, bound))),
             context.numpy(context.adjoint(context.dual(0, bound))),
@@ -66,7 +66,7 @@ class SpecificationCheck(Check[SpecifiedOutputs]):
         if context.rank == 0 and programs is None:
             raise Inapplicable("the operator has no specification in this case")
         inputs = BothDirections(Draw(seed, 0, "primal", bound), Draw(seed, 0, "dual", bound))
-        return SpecifiedOutputs(outputs, inputs, programs, context.tolerance)
+        return SpecifiedOutputs(outputs, inputs, programs, context.arithmetic.tolerance)
 
     def judge(self, spaces: Spaces, observations: Sequence[SpecifiedOutputs]) -> Verdict:
         first = observations[0]

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import adjointlab as al
-from adjointlab.checks.context import CheckContext, Gain, GainSource, InputSetting
+from adjointlab.checks.arithmetic import Arithmetic
+from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.elements import EXACT
+from adjointlab.checks.gain import Gain, GainSource
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
 from adjointlab.core.operator import Direction
@@ -175,8 +177,8 @@ def test_of_a_layer_the_module_is_noted_and_it_is_no_operator() -> None:
 
 
 def test_what_is_computed_once_is_documented_on_the_class() -> None:
-    described: Any = CheckContext.gain
-    assert described.__doc__.startswith("Gain of the operator: declared,")
+    described: Any = Arithmetic.gain
+    assert described.__doc__.startswith("Gain of the operator; collective,")
 
 
 # Communicators that calls leave behind.
@@ -255,12 +257,12 @@ def program(gain: int, adjoint: Any = None) -> Any:
     ],
 )
 def test_a_gain_is_declared_or_that_of_the_specification_or_unknown(
-    given: dict[str, Any], gain: Gain
+    given: dict[str, Any], gain: Gain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("adjointlab.checks.gain._measured_rounding", lambda context: 0.0)
     of = context(Operator(**given))
-    of._measured_rounding = lambda: 0.0  # type: ignore[method-assign]
-    assert of.gain == gain
-    assert (of.tolerance == EXACT) == (gain.source is not GainSource.UNKNOWN)
+    assert of.arithmetic.gain == gain
+    assert (of.arithmetic.tolerance == EXACT) == (gain.source is not GainSource.UNKNOWN)
 
 
 def test_a_specification_is_of_both_directions_or_transposed() -> None:
@@ -271,6 +273,6 @@ def test_a_specification_is_of_both_directions_or_transposed() -> None:
 
 
 def test_the_element_type_of_fewest_bits_counts_in_either_space() -> None:
-    assert context(Operator()).precision == 24
-    assert context(Operator(domain=LONG, codomain=SHORT)).precision == 24
-    assert context(Operator(domain=SHORT, codomain=SHORT)).precision == 53
+    assert context(Operator()).arithmetic.precision == 24
+    assert context(Operator(domain=LONG, codomain=SHORT)).arithmetic.precision == 24
+    assert context(Operator(domain=SHORT, codomain=SHORT)).arithmetic.precision == 53

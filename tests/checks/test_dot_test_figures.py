@@ -19,8 +19,9 @@ from adjointlab.checks.adjoint import (
     _products,
 )
 from adjointlab.checks.check import Spaces, check_named
-from adjointlab.checks.context import CheckContext, Gain, GainSource, InputSetting
+from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.elements import EXACT
+from adjointlab.checks.gain import Gain, GainSource
 from adjointlab.checks.hints import FaultKind
 from adjointlab.checks.schedule_invariant import InnerProductResult
 from adjointlab.checks.verdict import Figure, Inapplicable, Verdict
@@ -294,7 +295,7 @@ def test_twice_a_vector_and_another_are_combined_or_i_times_it_in_every_other_ca
 ) -> None:
     def arguments(context: CheckContext) -> Any:
         seen = check_named("linearity").observe(context)
-        bound = context.integers(4)
+        bound = context.arithmetic.integers(4)
         operator: Any = context.operator
         (x,), (y,) = context.primal(0, bound), context.primal(1, bound)
         (v,), (w,) = context.dual(0, bound), context.dual(1, bound)

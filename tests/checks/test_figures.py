@@ -21,8 +21,9 @@ from adjointlab.checks.adjoint import (
     miss_probability,
 )
 from adjointlab.checks.check import Spaces, check_named
-from adjointlab.checks.context import CheckContext, Gain, GainSource, InputSetting, _probed
+from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.elements import EXACT, Tolerance, first_difference, is_whole, norm
+from adjointlab.checks.gain import Gain, GainSource, _probed
 from adjointlab.checks.matrix import MATRIX, WITNESS, MatrixCheck, _allowed
 from adjointlab.checks.schedule_invariant import InnerProductResult, MatrixResult
 from adjointlab.checks.verdict import Figure, Inapplicable
@@ -164,7 +165,7 @@ def context_of(make: Any, ranks: int = 2) -> CheckContext:
                 made.gain,
                 made.tolerance,
             )
-        )(CheckContext(lambda: make(context.comm), InputSetting(), context.comm)),
+        )(CheckContext(lambda: make(context.comm), InputSetting(), context.comm).arithmetic),
         None,
         ranks,
     )
@@ -411,16 +412,17 @@ def test_a_matrix_of_64_columns_is_probed_for_its_gain_and_one_more_is_not() -> 
     ],
 )
 def test_integers_of_an_inexact_operator_have_half_of_the_bits(
-    dtype: str, shape: tuple[int, ...], headroom: int, bound: int
+    dtype: str, shape: tuple[int, ...], headroom: int, bound: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Its operator is one of NumPy.
+    monkeypatch.setattr("adjointlab.checks.gain._measured_rounding", lambda context: 0.0)
     if dtype == "bfloat16":
         pytest.importorskip("torch")
 
     def integers(rank_context: Any, _: object) -> int:
         make = ring(gain=None, shape=shape, dtype=dtype)
         of = CheckContext(lambda: make(rank_context.comm), InputSetting(), rank_context.comm)
-        of._measured_rounding = lambda: 0.0  # type: ignore[method-assign] # its operator is one of NumPy
-        return of.integers(headroom)
+        return of.arithmetic.integers(headroom)
 
     assert SimulatedWorld(2).run(integers, None, 2).values == (bound, bound)
 
@@ -428,7 +430,9 @@ def test_integers_of_an_inexact_operator_have_half_of_the_bits(
 def test_no_integer_is_exact_under_a_declared_gain_that_is_too_large() -> None:
     def integers(rank_context: Any, _: object) -> int:
         make = ring(gain=2**12, dtype="float16")
-        return CheckContext(lambda: make(rank_context.comm), InputSetting(), rank_context.comm).integers()
+        return CheckContext(
+            lambda: make(rank_context.comm), InputSetting(), rank_context.comm
+        ).arithmetic.integers()
 
     (outcome, _) = SimulatedWorld(2).run(integers, None, 2).outcomes
     assert isinstance(outcome, Raised)

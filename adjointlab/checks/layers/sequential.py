@@ -67,10 +67,10 @@ class SequentialCheck(Check[_Observation]):
     def observe(self, context: CheckContext) -> _Observation:
         if isinstance(context.instance, Layer):
             return twin_passes(context, backward=False)
-        bound = context.integers()
+        bound = context.arithmetic.integers()
         outputs = context.numpy(context.forward(context.primal(0, bound)))
         if context.rank:
-            return ReferenceOutputs(outputs, None, context.tolerance)
+            return ReferenceOutputs(outputs, None, context.arithmetic.tolerance)
         if context.reference is None:
             raise ValueError("the subject gives no reference to compare with")
         draw = Draw(context.setting.seed, 0, "primal", bound)
@@ -88,7 +88,7 @@ class SequentialCheck(Check[_Observation]):
         whole = [arrays.to_numpy(_required_array(a)) for a in as_tuple(result)]
         _require_number(len(whole), len(context.codomain.tensors))
         expected = held_by_all(context.codomain, whole, context.comm.Get_size())
-        return ReferenceOutputs(outputs, expected, context.tolerance)
+        return ReferenceOutputs(outputs, expected, context.arithmetic.tolerance)
 
     def judge(self, spaces: Spaces, observations: Sequence[_Observation]) -> Verdict:
         if not _of_operator(observations):

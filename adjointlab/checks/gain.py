@@ -1,0 +1,255 @@
+"""The gain of an operator: a bound on its arithmetic, declared, computed from its specification, or measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from adjointlab.checks.basis_probe import packed_matrix
+from adjointlab.checks.elements import is_whole, norm, wide
+from adjointlab.core import arrays
+from adjointlab.core.operator import basis_vector, has_program
+from adjointlab.core.space import Space
+from adjointlab.typing import Array, NumpyArray
+
+if TYPE_CHECKING:
+    from adjointlab.checks.context import CheckContext
+
+__all__ = [
+    "ROUNDING_FACTORS",
+    "ROUNDING_MARGIN",
+    "Apply",
+    "Gain",
+    "GainSource",
+    "exact_under",
+    "gain_of",
+    "largest_rounding",
+    "times",
+]
+
+Apply: TypeAlias = Callable[[Sequence[Array]], tuple[Array, ...]]
+"""One direction of an operator, on this rank's local tensors."""
+
+PROBED_DIMENSION = 64
+"""Dimension of the largest operator whose gain is read off a basis probe where it is not declared."""
+
+_LARGEST_BOUND = 2**53
+"""Largest K. A value is a 64-bit hash modulo 2K + 1, which must be far below 2**64 for all values to be as likely."""
+
+_SMALL_INTEGERS = 2**6
+"""Bound of integers whose images show a fraction: far from the size at which every number of the type is an integer."""
+
+_FOR_GAIN = 1000
+"""Number of the first of the draws that the gain is looked into with, which no check draws."""
+
+_FEW_COLUMNS = 6
+"""Of so many columns all are looked at for fractions."""
+
+_VECTORS_OF_SIGNS = 3
+"""Vectors of signs that are applied where there are more."""
+
+ROUNDING_FACTORS = (3, 7)
+"""Integers that vectors are applied again with, to see what rounds."""
+
+ROUNDING_MARGIN = 16
+"""Factor by which rounding elsewhere may exceed the largest that was measured: few of many numbers were looked at."""
+
+_LARGEST_GAIN = 2**64
+"""Largest gain that is stated: under it no integer is exact in any element type."""
+
+
+class GainSource(Enum):
+    """Source from which the gain of an operator is known."""
+
+    DECLARED = "declared"  # by the operator
+    PROGRAM = "program"  # computed from its specification
+    PROBE = "probe"  # from its matrix, which does not show intermediates
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Bounds on the arithmetic of an operator, in both directions.
+
+    `value` is the largest absolute row sum of any intermediate, in units of the coefficients' last bit; 0 where it or these are
+    unknown, which leaves the floating form of a test alone. `fan_in` bounds the number of terms added up for an output, and
+    `row_sum` is the largest absolute row sum in units of one; 0 where it is unknown. `measured` is what rounding was seen to change,
+    relative to norms: neither the matrix nor a bound on its rows tells how an operator comes by its results.
+    """
+
+    value: int
+    fan_in: int
+    row_sum: float
+    source: GainSource
+    measured: float = 0.0
+
+    @property
+    def is_exact(self) -> bool:
+        """True if integers below 2**p / value are certain to be exact.
+
+        A probe is no certainty: an intermediate may be larger than any entry of the matrix, as in (x + c) - c.
+        """
+        return self.value > 0 and self.source in (GainSource.DECLARED, GainSource.PROGRAM)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all coefficients are integers."""
+        return 0 < self.value == self.row_sum
+
+    @property
+    def roundings(self) -> int:
+        """Most roundings on the way from an input to an output, of tensors of one element type.
+
+        A sum of n terms rounds n - 1 times, and once more where a coefficient is a fraction, or too many are larger than one.
+        """
+        return self.fan_in - (self.is_whole and self.row_sum <= self.fan_in)
+
+
+def gain_of(context: CheckContext) -> Gain:
+    """Gain of the context's operator: declared, else read off its program, else off its matrix where that is small.
+
+    Collective, but for an operator that has a program.
+    """
+    gain, declared = _declared_or_read_off(context), context.operator.rounding
+    if declared:  # no integer is exact
+        return replace(gain, value=0, measured=max(declared, _measured_rounding(context)))
+    return gain if gain.is_whole else replace(gain, measured=_measured_rounding(context))
+
+
+def _declared_or_read_off(context: CheckContext) -> Gain:
+    """Gain as far as integers go: what rounding changes is not measured yet."""
+    operator, dimension = context.operator, _dimension(context)
+    if operator.gain is not None:
+        fan_in = operator.fan_in or dimension
+        value = operator.gain if _maps_integers_to_integers(context) else 0
+        return Gain(value, fan_in, float(operator.gain), GainSource.DECLARED)
+    specification = operator.specification()
+    if specification is not None:
+        programs = specification if isinstance(specification, tuple) else (specification,)
+        value = max(program.gain() for program in programs)
+        return Gain(value, operator.fan_in or value, float(value), GainSource.PROGRAM)
+    if dimension > PROBED_DIMENSION:
+        return Gain(0, operator.fan_in or dimension, 0.0, GainSource.UNKNOWN)
+    matrix = packed_matrix(operator, context.library, context.arithmetic.precision, context.setting.seed)
+    return _probed(operator.matrix(context.library) if matrix is None else matrix, operator.fan_in)
+
+
+def _maps_integers_to_integers(context: CheckContext) -> bool:
+    """False if an instance of its own has shown that the coefficients are fractions. Collective, for operators of user code.
+
+    The basis vectors show all of their columns, and where they are many, random integers and signs show most.
+    """
+    if has_program(context.operator) or all(tensor.element.is_integer for tensor in context.codomain.tensors):
+        return True
+    operator = context.fresh()  # the checks mean the first calls of theirs to be the first
+    dimension = context.domain.dimension
+    columns = range(dimension) if dimension <= _FEW_COLUMNS else [context.setting.seed % dimension]
+    vectors = [basis_vector(context.domain, column, context.rank, context.library) for column in columns]
+    if dimension > _FEW_COLUMNS:
+        bound = max(
+            1, min(exact_under(context.arithmetic.precision, context.operator.gain or 1), _SMALL_INTEGERS)
+        )
+        vectors += [
+            context.primal(_FOR_GAIN, bound),
+            *(_signs(context, number) for number in range(_VECTORS_OF_SIGNS)),
+        ]
+    with np.errstate(all="ignore"):  # what is not finite is for each check to report
+        images = [array for vector in vectors for array in context.numpy(context.forward(vector, operator))]
+        are_whole = all(map(is_whole, images))
+    return all(operator.comm.allgather(are_whole))
+
+
+def _signs(context: CheckContext, number: int) -> tuple[Array, ...]:
+    """This rank's part of a random element of the domain whose entries are 1 and -1, of which no fraction has a whole multiple."""
+    values = context.drawn(context.domain, "primal", _FOR_GAIN + 2 + number, _SMALL_INTEGERS, 0)
+    return tuple(
+        arrays.from_numpy(np.where(each.real > 0, 1, -1), tensor.dtype, context.library)
+        for each, tensor in zip(values, context.domain.tensors, strict=True)
+    )
+
+
+def _measured_rounding(context: CheckContext) -> float:
+    """By how much rounding changes the images of a random vector in either direction, relative to their norm. Collective.
+
+    The vector is applied again times 3 and times 7, which rounds otherwise wherever something rounds. At most `largest_rounding`: an
+    operator that is not linear, or casts, is not to pass for one that rounds.
+    """
+    if context.arithmetic.has_integers:
+        return 0.0
+    operator = context.fresh()
+    norms = [
+        *_norms(context, context.codomain, lambda x: context.forward(x, operator), context.primal),
+        *_norms(context, context.domain, lambda y: context.adjoint(y, operator), context.dual),
+    ]
+    of_ranks = zip(*operator.comm.allgather(norms), strict=True)
+    relative = [
+        math.hypot(*(changed for changed, _ in ranks)) / image
+        for ranks in of_ranks
+        if 0 < (image := math.hypot(*(image for _, image in ranks))) < math.inf
+    ]
+    largest = max(filter(math.isfinite, relative), default=0.0)
+    return min(ROUNDING_MARGIN * largest, largest_rounding(context.arithmetic.precision))
+
+
+def _norms(
+    context: CheckContext,
+    space: Space,
+    apply: Apply,
+    element: Callable[[int, int], tuple[Array, ...]],
+) -> list[tuple[float, float]]:
+    """For each factor this rank's norms: of what an image is otherwise times it, and of the image."""
+    # Integers that leave room for the factor, so that nothing rounds outside the operator.
+    x = element(_FOR_GAIN + 1, 2 ** (context.arithmetic.precision - 4))
+    plain, norms = context.numpy(apply(x)), []
+    with np.errstate(all="ignore"):  # what is not finite measures nothing
+        for factor in ROUNDING_FACTORS:
+            images = context.numpy(times(factor, apply)(x))
+            changed = [
+                image.astype(wide(image.dtype)) / factor - before
+                for image, before in zip(images, plain, strict=True)
+            ]
+            norms.append((norm(space, changed, context.rank), norm(space, plain, context.rank)))
+    return norms
+
+
+def _dimension(context: CheckContext) -> int:
+    """The longer side of the operator's matrix."""
+    return max(context.domain.dimension, context.codomain.dual.dimension)
+
+
+def exact_under(precision: int, gain: int) -> int:
+    """K, the largest integers that no intermediate rounds, with so many bits of `precision` and a `gain`."""
+    return int(min((2**precision - 1) // gain, _LARGEST_BOUND))
+
+
+def times(factor: int, apply: Apply) -> Apply:
+    """Return the function that applies an operator to its argument times a factor."""
+    return lambda x: apply([arrays.copy(array * factor) for array in x])
+
+
+def largest_rounding(precision: int) -> float:
+    """The largest measured difference that is put down to rounding: of 53 bits 33 stay, and so a cast to a narrower type shows."""
+    return math.pow(2.0, -0.62 * precision)
+
+
+def _probed(matrix: NumpyArray, fan_in: int | None) -> Gain:
+    """Gain of an operator with this matrix and no larger intermediates."""
+    if not matrix.size or not np.all(np.isfinite(matrix)):
+        # Any bound serves: what is not finite is reported by each check before it compares anything.
+        return Gain(1, fan_in or 1, 1.0, GainSource.PROBE)
+    # |re| + |im| bounds what either component of a complex product adds up.
+    magnitudes = np.abs(matrix.real) + np.abs(matrix.imag)
+    # Rows bound forward, columns adjoint.
+    row_sum = float(max(magnitudes.sum(axis=0).max(), magnitudes.sum(axis=1).max()))
+    components = np.concatenate([matrix.real.ravel(), matrix.imag.ravel()])
+    # One over the weight of the last bit of all: the entries are fractions of powers of two.
+    units = max(entry.as_integer_ratio()[1] for entry in np.unique(components).tolist())
+    value = min(max(1, math.ceil(min(row_sum, _LARGEST_GAIN))) * units, _LARGEST_GAIN)
+    terms = int(max((magnitudes != 0).sum(axis=0).max(), (magnitudes != 0).sum(axis=1).max()))
+    # Intermediates that the matrix does not show may add up two terms more.
+    return Gain(value, fan_in or terms + 2, row_sum, GainSource.PROBE)
