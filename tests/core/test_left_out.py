@@ -27,8 +27,8 @@ OTHERWISE: dict[str, dict[str, float]] = {
         "strategies.partitions.whole": True,
     },
     "checks": {
-        "context.CheckContext.integer_bound.headroom": 1,  # factors
-        "context.CheckContext.integers.headroom": 1,
+        "arithmetic.Arithmetic.integer_bound.headroom": 1,  # factors
+        "arithmetic.Arithmetic.integers.headroom": 1,
         "layers.jacobian.TwinPairing.allows.times": 1,
         "drawing.verdict_drawing.most_ranks": 8,
         "elements.is_whole.precision": math.inf,
