@@ -29,6 +29,7 @@ __all__ = [
     "BYTE",
     "CART",
     "COMM_NULL",
+    "COMM_TYPE_SHARED",
     "COMPLEX",
     "DIST_GRAPH",
     "DOUBLE",
@@ -125,6 +126,7 @@ ANY_TAG: Final = Constant("ANY_TAG", -9002)
 PROC_NULL: Final = Constant("PROC_NULL", -9003)
 ROOT: Final = Constant("ROOT", -9004)
 UNDEFINED: Final = Constant("UNDEFINED", -9005)
+COMM_TYPE_SHARED: Final = Constant("COMM_TYPE_SHARED", -9006)
 
 # What comparing two groups gives.
 IDENT: Final = Constant("IDENT", -9021)

@@ -140,18 +140,14 @@ class _Retries:
             yield Hint(FaultKind.EMPTY, text)
 
     def of_schedule(self) -> Iterator[Hint]:
-        """Hints on faults that need another order of ranks and messages than the simplest, of wrong results: hangs say so themselves."""
+        """Hints on faults that need another order of ranks and messages than the simplest; hangs say so themselves."""
         simplest = structs.replace(self.case, schedule=0)
-        if (
-            not self.case.schedule
-            or self.verdict.status is not Status.INCOHERENT
-            or not self._vanishes(simplest, self.case)
-        ):
+        if not self.case.schedule or self.verdict.is_hang or not self._vanishes(simplest, self.case):
             return
         run: Run = self.run(self.case, self.case.ranks, seed=self.case.schedule)
-        text = "right where ranks run in turn and messages arrive at once, and wrong in another order that MPI allows"
+        text = "right where ranks run in turn and messages arrive at once, and wrong in another execution that MPI allows"
         if run.matched:
-            text += f": perhaps in which messages arrive, as {run.matched[0]}"
+            text += f": perhaps because {run.matched[0]}"
         elif run.delayed:
             calls = dict.fromkeys(f"{call} at {call.where}" for call in run.delayed[:_CALLS])
             text += f": perhaps a buffer is used before the wait for {' or '.join(calls)}"

@@ -38,7 +38,16 @@ __all__ = [
 Operator: TypeAlias = "MPI.Op | Callable[[Any, Any], Any]"
 """Reduction operation as user code gives it. mpi4py's, which can be called too, is translated on entry."""
 
-INTEGERS = ("ANY_SOURCE", "ANY_TAG", "PROC_NULL", "ROOT", "UNDEFINED", "UNWEIGHTED", "WEIGHTS_EMPTY")
+INTEGERS = (
+    "ANY_SOURCE",
+    "ANY_TAG",
+    "COMM_TYPE_SHARED",
+    "PROC_NULL",
+    "ROOT",
+    "UNDEFINED",
+    "UNWEIGHTED",
+    "WEIGHTS_EMPTY",
+)
 DATATYPES = {value.name: value for value in vars(MPI).values() if isinstance(value, MPI.Datatype)}
 BY_NUMPY = {value.numpy: value for value in DATATYPES.values() if value is not MPI.BYTE}
 CODES = {np.dtype(name).str[1:]: value for name, value in BY_NUMPY.items()} | {

@@ -14,7 +14,7 @@ from typing import Final
 __all__ = ["ONLY_SIMULATED", "instead_of", "missing"]
 
 # Listed here, because neither world may import the other, and the simulated one must work without MPI.
-ONLY_SIMULATED: Final = frozenset({"Bsend", "Improbe", "Mprobe", "Split_type", "bsend", "improbe", "mprobe"})
+ONLY_SIMULATED: Final = frozenset({"Bsend", "Improbe", "Mprobe", "bsend", "improbe", "mprobe"})
 
 _OF_NEIGHBOURS: Final = ("degrees", "indegree", "outdegree", "inedges", "outedges", "inoutedges")
 
@@ -38,7 +38,6 @@ _INSTEAD: Final = {
         ),
         ("Idup Idup_with_info", "use Dup"),
         ("free", "use Free"),
-        ("Split_type", "use Split, with a color of your own"),
         ("Compare", "compare communicators with ==, or what their Get_group gives"),
         ("Cart_map Graph_map", "use Create_cart with reorder=False, which keeps the ranks"),
         ("Create_graph", "use Create_dist_graph_adjacent, to which each rank names its own neighbours"),

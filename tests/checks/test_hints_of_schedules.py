@@ -42,8 +42,25 @@ class Shift(al.LinearOperator):
         return self._moved(y, -1)
 
 
-def told(**parameters: Any) -> dict[FaultKind, str]:
-    @al.subject.operator(Shift, name="shift")
+class Asserting(Shift):
+    """The same, but it raises where nothing has arrived before the wait."""
+
+    def __init__(self, comm: Any) -> None:
+        super().__init__(comm, True, 1)
+
+    def _moved(self, x: Any, step: int) -> Any:
+        rank, size = self.comm.Get_rank(), self.comm.Get_size()
+        got = np.full(1, np.nan)
+        receive = self.comm.Irecv(got, (rank - step) % size, 0)
+        self.comm.Send(np.ascontiguousarray(x), (rank + step) % size, 0)
+        self.comm.Barrier()
+        assert not np.isnan(got[0])
+        receive.Wait()
+        return got
+
+
+def told(operator: type[Shift] = Shift, **parameters: Any) -> dict[FaultKind, str]:
+    @al.subject.operator(operator, name="shift")
     def cases(draw: Any, ranks: int) -> dict[str, Any]:
         return parameters
 
@@ -59,7 +76,7 @@ def test_what_is_read_before_a_wait_is_told_with_the_call() -> None:
     hints = told(early=True, factor=1)
     text = hints[FaultKind.SCHEDULE]
     assert text.startswith(
-        "right where ranks run in turn and messages arrive at once, and wrong in another order"
+        "right where ranks run in turn and messages arrive at once, and wrong in another execution"
     )
     assert "used before the wait for Irecv(source=" in text
     assert "test_hints_of_schedules.py:" in text
@@ -68,3 +85,7 @@ def test_what_is_read_before_a_wait_is_told_with_the_call() -> None:
 def test_what_is_wrong_in_any_order_has_no_such_hint() -> None:
     assert FaultKind.SCHEDULE not in told(early=False, factor=2)
     assert told(early=False, factor=1) == {}
+
+
+def test_an_exception_that_another_order_brings_is_told_with_the_call_that_was_not_waited_for() -> None:
+    assert "used before the wait for Irecv(source=" in told(Asserting)[FaultKind.SCHEDULE]

@@ -158,6 +158,17 @@ class GuardedComm(CommBase):
 
         return self._derive("Split", (color, key), create, GuardedCall(self, "Split"), is_alike=False)
 
+    def Split_type(self, split_type: int, key: int = 0, info: object = None) -> GuardedComm:
+        """Make a communicator for each node, its ranks ordered by `key`. The hints are not passed on."""
+        split_type = native(split_type)
+        return self._derive(
+            "Split_type",
+            (split_type, key),
+            lambda _: self.inner.Split_type(split_type, key),
+            GuardedCall(self, "Split_type"),
+            is_alike=False,
+        )
+
     def Create(self, group: MPI.Group) -> GuardedComm:
         """Make a communicator of the ranks in `group`; all ranks of this one call it."""
         ranks = _members(group, self)

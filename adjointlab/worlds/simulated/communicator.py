@@ -8,6 +8,7 @@ from types import NoneType
 from typing import Any, ClassVar, Final, NoReturn
 
 from adjointlab import MPI
+from adjointlab.quantities import ranks_listed
 from adjointlab.typing import Buffer, Status
 from adjointlab.worlds.arguments import elements
 from adjointlab.worlds.backward import BackwardPass
@@ -59,7 +60,9 @@ _INTERNAL: Final = frozenset(
         "carried_topology",
         "first_given",
         "keep",
+        "members_in_order",
         "new_shared",
+        "node",
         "note_application",
         "note_backward",
         "note_return",
@@ -335,6 +338,32 @@ class Communicator(LocalCalls):
         shared = self._run.new_shared(tuple(members), topology)
         shared.made = call_here("made")
         return shared
+
+    def node(self, name: str) -> int:
+        """The node that this rank is on, for its call of `name`."""
+        nodes = self._run.machine.nodes
+        own = nodes[self._task.rank]
+        others = [rank for rank, node in enumerate(nodes) if node == own and rank != self._task.rank]
+        if len(others) + 1 < len(nodes):
+            self._note_choice(
+                name, f"is on one node with {ranks_listed(others)}" if others else "is alone on its node"
+            )
+        return own
+
+    def members_in_order(self, name: str, *, reorder: bool) -> tuple[int, ...]:
+        """The members of this communicator, ranks of the run, as a call of `name` that may `reorder` them leaves them."""
+        members = self.Get_group().members
+        if not reorder:
+            return members
+        placed = self._run.machine.in_order(members)
+        if placed != members:
+            self._note_choice(
+                name, f"is rank {placed.index(self._task.rank)} of a communicator that may reorder its ranks"
+            )
+        return placed
+
+    def _note_choice(self, name: str, what: str) -> None:
+        self._scheduler.matched.append(Matched(self._task.rank, self._call(name), what))
 
     @property
     def carried_topology(self) -> Topology | None:

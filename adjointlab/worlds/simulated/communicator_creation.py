@@ -88,8 +88,8 @@ def Split(comm: Communicator, color: int = 0, key: int = 0) -> ObjectContributio
 
 
 def Split_type(comm: Communicator, split_type: int, key: int = 0, info: object = None) -> ObjectContribution:
-    """All simulated ranks share memory, so of any type there is one communicator."""
-    return _by_color(comm, "Split_type", None if is_undefined(split_type) else "memory", key)
+    """Ranks of a node are together, of whichever type: those that share memory share all else."""
+    return _by_color(comm, "Split_type", None if is_undefined(split_type) else comm.node("Split_type"), key)
 
 
 def Create(comm: Communicator, group: object) -> ObjectContribution:
@@ -134,7 +134,8 @@ def Create_cart(
             f"Invalid argument: the communicator has {comm.size} ranks, and the grid {extents} {grid.size}",
             MPI.ERR_ARG,
         )
-    return contribution_to(comm, comm.Get_group().members[: grid.size], grid, kind="Create_cart")
+    members = comm.members_in_order("Create_cart", reorder=bool(reorder))
+    return contribution_to(comm, members[: grid.size], grid, kind="Create_cart")
 
 
 def Create_dist_graph_adjacent(
@@ -147,12 +148,13 @@ def Create_dist_graph_adjacent(
     reorder: bool = False,
 ) -> ObjectContribution:
     own = neighbours(comm.size, sources, destinations, sourceweights, destweights)
+    members = comm.members_in_order("Create_dist_graph_adjacent", reorder=bool(reorder))
 
     def compute(contributions: Sequence[ObjectContribution]) -> None:
         named = [each.payload for each in contributions]
         if unmatched := unmatched_edge(named):
             raise Disagreement(*unmatched)
-        _give(comm, Graph(tuple(named)), contributions)
+        _give(comm, members, Graph(tuple(named)), contributions)
 
     return ObjectContribution("Create_dist_graph_adjacent", compute, own, result=comm.view)
 
@@ -167,16 +169,19 @@ def Create_dist_graph(
     reorder: bool = False,
 ) -> ObjectContribution:
     own = edges(comm.size, sources, degrees, destinations, weights)
+    members = comm.members_in_order("Create_dist_graph", reorder=bool(reorder))
 
     def compute(contributions: Sequence[ObjectContribution]) -> None:
         named = [edge for each in contributions for edge in each.payload]
-        _give(comm, Graph.of_edges(comm.size, named), contributions)
+        _give(comm, members, Graph.of_edges(comm.size, named), contributions)
 
     return ObjectContribution("Create_dist_graph", compute, own, result=comm.view)
 
 
-def _give(comm: Communicator, graph: Graph, contributions: Sequence[ObjectContribution]) -> None:
-    made = comm.new_shared(comm.Get_group().members, graph)
+def _give(
+    comm: Communicator, members: Sequence[int], graph: Graph, contributions: Sequence[ObjectContribution]
+) -> None:
+    made = comm.new_shared(members, graph)
     for each in contributions:
         each.given = made
 

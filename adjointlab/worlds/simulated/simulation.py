@@ -30,6 +30,7 @@ from adjointlab.worlds.process_group import process_groups_of
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.collectives import CollectiveCall, SharedCommunicator
+from adjointlab.worlds.simulated.machine import Machine
 from adjointlab.worlds.simulated.matching import Message, Receive, Send
 from adjointlab.worlds.simulated.scheduler import (
     IN_ANOTHER_THREAD,
@@ -79,6 +80,7 @@ class Simulation:
         self.findings: list[Finding] = []
         self.divergences = Divergences()
         self.strategy: Strategy = self._recorder or strategy
+        self.machine = Machine(size, self.strategy)
         self._diagnosis = Diagnosis(self)
         self.scheduler = Scheduler(
             size,

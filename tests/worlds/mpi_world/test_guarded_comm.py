@@ -159,6 +159,7 @@ def some_requests(comm, mpi):
 def derived(comm, mpi):
     halves = comm.Split(comm.rank % 2, key=-comm.rank)
     some = comm.Split(mpi.UNDEFINED if comm.rank else 0)
+    node = comm.Split_type(mpi.COMM_TYPE_SHARED, key=-comm.rank)
     group = comm.Get_group().Incl([1, 0])
     pair = comm.Create_group(group) if comm.rank < 2 else comm.Dup().Split(5)
     if comm.rank < 2:
@@ -169,8 +170,11 @@ def derived(comm, mpi):
         bool(some),
         pair.allgather(comm.rank) if comm.rank < 2 else None,
         created.rank if comm.rank < 2 else bool(created),
+        node.allgather(comm.rank),
+        bool(comm.Split_type(mpi.UNDEFINED)),
     )
     halves.Free()
+    node.Free()
     return answer
 
 
