@@ -32,6 +32,7 @@ __all__ = [
     "is_in_place",
     "is_undefined",
     "mark_cancelled",
+    "refuse_in_place_off_root",
     "to_mpi4py",
 ]
 
@@ -99,6 +100,15 @@ def as_tag(value: int) -> int:
 def is_undefined(value: int) -> bool:
     """Return True if `value` is `UNDEFINED`."""
     return value < 0 and _integer(value, ("UNDEFINED",)) == MPI.UNDEFINED
+
+
+def refuse_in_place_off_root(name: str, buffer: object) -> None:
+    """Raise `adjointlab.MPI.Exception` if a rank that is not the root gives IN_PLACE to the rooted collective `name`.
+
+    MPI libraries need not notice it, and some wait for ever then.
+    """
+    if buffer is not None and is_in_place(buffer):
+        raise MPI.Exception(f"{name}: only the root may give IN_PLACE", MPI.ERR_BUFFER)
 
 
 def is_in_place(value: object) -> bool:

@@ -20,10 +20,11 @@ from adjointlab.typing import Buffer, Status
 from adjointlab.worlds.arguments import REFUSALS, elements
 from adjointlab.worlds.call_labels import CallLabel, label_of_call
 from adjointlab.worlds.call_sites import call_site, caller
-from adjointlab.worlds.constants import to_mpi4py
+from adjointlab.worlds.constants import refuse_in_place_off_root, to_mpi4py
 from adjointlab.worlds.mpi.buffer_watch import BufferWatch, CollectiveWatcher, watch_receive, watch_send
 from adjointlab.worlds.mpi.call_log import CallSignature, SignatureReader
-from adjointlab.worlds.mpi.calls import GuardedCall
+from adjointlab.worlds.mpi.calls import GuardedCall, by_name
+from adjointlab.worlds.mpi.collectives import collective_kind
 from adjointlab.worlds.mpi.communicator_base import CommBase
 from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.mpi.message_log import content_of, set_envelope
@@ -178,9 +179,14 @@ def _started_collective(comm: CommBase, name: str) -> Callable[..., GuardedReque
 
 def _starter(comm: CommBase, name: str) -> Callable[[Sequence[Buffer], Mapping[str, object]], MPI.Request]:
     """MPI's non-blocking call `name`, with its arguments translated."""
-    start = getattr(comm.inner, name)
+    start, kind = getattr(comm.inner, name), collective_kind(name)
+    of_root = kind.only_root_in_place
 
     def started(arguments: Sequence[Buffer], keywords: Mapping[str, object]) -> MPI.Request:
+        if of_root is not None:
+            given = by_name(kind.parameters, arguments, keywords)
+            if given.get("root", 0) != comm.rank:
+                refuse_in_place_off_root(name.removeprefix("I").capitalize(), given.get(of_root))
         translated = {key: native(value) for key, value in keywords.items()}
         request: MPI.Request = start(*map(native, arguments), **translated)
         return request

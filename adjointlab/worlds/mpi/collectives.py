@@ -27,6 +27,11 @@ class Collective(NamedTuple):
     only_root_receives: bool = False
 
     @property
+    def only_root_in_place(self) -> str | None:
+        """The buffer for which the root alone may give ``IN_PLACE``; None of a collective without such a one."""
+        return "sendbuf" if self.only_root_receives else "recvbuf" if self.only_root_sends else None
+
+    @property
     def has_blocks(self) -> bool:
         """True if the numbers of elements may differ from rank to rank, so that each has to fit one other rank's."""
         return self.sends_blocks or self.receives_blocks

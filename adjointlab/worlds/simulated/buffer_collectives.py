@@ -17,7 +17,7 @@ from adjointlab import MPI
 from adjointlab.quantities import counted
 from adjointlab.typing import Buffer, Communicator
 from adjointlab.worlds.arguments import Blocks, Elements, Flat, blocks, elements, typed_blocks
-from adjointlab.worlds.constants import Operator, as_op, is_in_place
+from adjointlab.worlds.constants import Operator, as_op, is_in_place, refuse_in_place_off_root
 from adjointlab.worlds.parts import counts_text
 from adjointlab.worlds.simulated.collectives import (
     Contribution,
@@ -188,6 +188,8 @@ def _reduction(
     receives: bool = True,
 ) -> BufferContribution:
     """Contribution to a reduction with as many elements received as sent."""
+    if not receives:
+        refuse_in_place_off_root(kind, sendbuf)
     receive = _received(recvbuf) if receives else None
     send = _sent_unless_in_place(sendbuf) if receives else _sent(sendbuf)
     if send is not None and receive is not None:
@@ -376,6 +378,7 @@ def _gathering(
 ) -> BufferContribution:
     # MPI ignores the receive buffer of all ranks but the root, which may be anything there.
     if valid_root(comm, root) != comm.rank:
+        refuse_in_place_off_root(kind, sendbuf)
         send = _sent(sendbuf)
         return BufferContribution(kind, _gather, root=root, send=send, count=_count(kind, send, 1))
     receive = _of_all_ranks(kind, comm, recvbuf, writable=True)
@@ -414,6 +417,7 @@ def _scattering(
     kind: str, comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, root: int
 ) -> BufferContribution:
     if valid_root(comm, root) != comm.rank:
+        refuse_in_place_off_root(kind, recvbuf)
         receive = _received(recvbuf)
         return BufferContribution(kind, _scatter, root=root, receive=receive, count=_count(kind, receive, 1))
     send = _of_all_ranks(kind, comm, sendbuf, writable=False)

@@ -273,6 +273,22 @@ def test_a_call_does_what_mpi4py_does(world, plain, name, constants):
     assert repr(run.values) == repr(tuple(expected))
 
 
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("Reduce", lambda comm: comm.Reduce(MPI.IN_PLACE, np.ones(1), root=1)),
+        ("Gather", lambda comm: comm.Gather(sendbuf=MPI4PY.IN_PLACE, recvbuf=None, root=1)),
+        ("Scatterv", lambda comm: comm.Iscatterv(None, MPI.IN_PLACE, 1).Wait()),
+    ],
+)
+def test_the_root_alone_may_give_in_place(world, name, call):
+    if world.ranks < 2:
+        pytest.skip("two processes are needed")
+    run = world.run(lambda context, _: context.rank == 0 and call(context.comm))
+
+    assert run.outcomes[0].message == f"{name}: only the root may give IN_PLACE"
+
+
 def test_torch_tensors_are_buffers(world):
     torch = pytest.importorskip("torch")
 

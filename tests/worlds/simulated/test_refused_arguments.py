@@ -169,6 +169,21 @@ def test_what_does_not_fit_is_refused(
     assert run.completed, (run.findings, run.outcomes)
 
 
+OFF_ROOT = {
+    "Reduce": lambda comm: comm.Reduce(MPI.IN_PLACE, np.ones(1), root=1),
+    "Gather": lambda comm: comm.Gather(MPI.IN_PLACE, np.ones(2), root=1),
+    "Gatherv": lambda comm: comm.Gatherv(MPI.IN_PLACE, [np.ones(2), [1, 1]], root=1),
+    "Scatter": lambda comm: comm.Scatter(np.ones(2), MPI.IN_PLACE, root=1),
+    "Scatterv": lambda comm: comm.Scatterv([np.ones(2), [1, 1]], MPI.IN_PLACE, root=1),
+}
+
+
+@pytest.mark.parametrize("name", OFF_ROOT)
+def test_the_root_alone_may_give_in_place(name: str) -> None:
+    run = WORLD.run(lambda context, _: OFF_ROOT[name](context.comm), ranks=2)
+    assert run.outcomes[0].message == f"{name}: only the root may give IN_PLACE"
+
+
 def test_a_grid_is_kept_along_as_many_dimensions_as_it_has() -> None:
     def body(context: Any, _: Any) -> Any:
         grid = context.comm.Create_cart([2, 1], [True, False])
