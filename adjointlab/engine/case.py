@@ -38,7 +38,7 @@ from adjointlab.worlds.schedule import Schedule, schedules_from
 __all__ = ["SEED_PERIOD", "Case", "Data", "cases", "from_data", "to_data"]
 
 
-SEED_PERIOD: Final = 3840
+SEED_PERIOD: Final = 7680
 """Added to a seed, it changes the values, what samples are taken and what instances draw when they are made, and nothing else that a case
 derives from its seed: fills of memory, powers of two, plans of passes."""
 

@@ -172,13 +172,13 @@ class _SubjectDecorators:
         `loss_parallel`.
         Unless gradients are added up by "sum", or code before or after the backward pass may clear or add up what stood in ``.grad``, they
         are added to earlier ones in some cases; `accumulates` says whether they may be.
-        In some cases the module has been evaluated before on twice or half the first dimension of all inputs, where the sequential module
-        takes that; not with `one_batch_size`. With `twice_differentiable`, derivatives of the gradients by inputs are compared too, as a penalty on
+        In some cases the module has been evaluated or trained before on twice or half the first dimension of all inputs, where the
+        sequential module takes that; not with `one_batch_size`. With `twice_differentiable`, derivatives of the gradients by inputs are compared too, as a penalty on
         gradients needs them.
         In some cases parameters are frozen before the module is made parallel; ``frozen=0`` in the dictionary forbids that. In some both
         modules are put into evaluation mode, where outputs have the same places, shapes and types in it: not with ``evaluated=False``, nor
         where ``training`` is given.
-        ``optimizer(parameters)`` makes an optimiser, of which so many `steps` are compared too.
+        ``optimizer(parameters)`` makes an optimiser. What it has made of parameters and buffers after so many `steps` is compared too.
         """
         _require_optimizer(optimizer, steps, "parallel")
         require_reductions(data_parallel)

@@ -100,8 +100,11 @@ def test_a_plan_follows_from_the_seed() -> None:
         for block in range(20):
             other = PassPlan.of(seed % 12 + 12 * block, backward=True)
             plain = PassPlan.of(seed % 12, backward=True)
-            size = "" if block < 17 else "smaller" if block == 19 else "larger"
-            assert other == replace(plain, evaluated=block >= 15, other_batch=size)
+            size = "larger" if block in (12, 13, 17, 18) else "smaller" if block in (14, 19) else ""
+            before = "" if block < 12 else "training" if block < 15 else "evaluation"
+            assert other == replace(plain, before=before, other_batch=size)
+        reversed_plan = PassPlan.of(seed + 3840, backward=True)
+        assert reversed_plan == replace(plan, last_first=plan.together)
 
 
 @pytest.mark.parametrize("alternates", [True, False])
@@ -110,14 +113,18 @@ def test_a_layer_may_not_allow_all_of_a_plan(alternates: bool, accumulates: bool
     plan = PassPlan(True, ALL, together=True, accumulated=True)
     allowed = plan.for_layer(layer(alternates=alternates, accumulates=accumulates))
     assert allowed == PassPlan(True, ALL, not alternates, accumulates)
-    evaluated = PassPlan(True, ALL, together=False, accumulated=False, evaluated=True)
+    last_first = replace(plan, last_first=True)
+    assert last_first.for_layer(layer(alternates=alternates)).last_first == (not alternates)
+    evaluated = PassPlan(True, ALL, together=False, accumulated=False, before="evaluation")
     for needs_all in (True, False):
         of = layer(alternates=alternates, needs_all_outputs=needs_all)
-        assert evaluated.for_layer(of).evaluated == (alternates or not needs_all)
+        assert evaluated.for_layer(of).before == ("evaluation" if alternates or not needs_all else "")
     of = layer(other_batch=lambda is_larger: al.Space(tensor("x")) if is_larger else None)
     for size, of_plan in (("larger", "larger"), ("smaller", ""), ("", "")):
         assert replace(evaluated, other_batch=size).for_layer(of).other_batch == of_plan
-        assert not replace(evaluated, evaluated=False, other_batch=size).for_layer(of).other_batch
+        assert not replace(evaluated, before="", other_batch=size).for_layer(of).other_batch
+        trained = replace(evaluated, before="training", other_batch=size).for_layer(of)
+        assert (trained.before, trained.other_batch) == ("training" if of_plan else "", of_plan)
     neither = PassPlan(True, ALL, together=False, accumulated=False)
     assert neither.for_layer(layer(alternates=alternates, accumulates=accumulates)) == neither
 
@@ -153,26 +160,34 @@ def test_no_output_is_left_out_where_all_are_needed_or_there_is_one(of: Layer, i
     assert not PassPlan.of(12 * 40, backward=False).left_out
 
 
-@pytest.mark.parametrize("seed", [*range(24), *range(12 * 15, 12 * 18), 12 * (40 + 15)])
+@pytest.mark.parametrize("seed", [*range(24), *range(12 * 12, 12 * 18), 12 * (40 + 15), 3840, 3843])
 def test_a_plainer_seed_takes_one_thing_from_the_plan(seed: int) -> None:
     plan = PassPlan.of(seed, backward=True)
     told = [(hint.kind, hint.text, PassPlan.of(other, backward=True)) for hint, other in plainer_seeds(seed)]
     kept = (
         FaultKind.KEPT,
         "right where each pass goes backward before the next one goes forward, and wrong where both go forward first",
-        replace(plan, together=False),
+        replace(plan, together=False, last_first=False),
     )
     added = (
         FaultKind.ACCUMULATED,
         "right where there are no gradients before, and wrong where they are added to earlier ones",
         replace(plan, accumulated=False),
     )
-    evaluated = (
+    how = {"evaluation": "forward without gradients", "training": "forward and backward with another batch"}
+    before = (
         FaultKind.KEPT,
-        "right where nothing comes before, and wrong where the instance has gone forward without gradients",
-        replace(plan, evaluated=False, other_batch=""),
+        f"right where nothing comes before, and wrong where the instance has gone {how.get(plan.before)}",
+        replace(plan, before="", other_batch=""),
     )
-    assert told == [kept] * plan.together + [added] * plan.accumulated + [evaluated] * plan.evaluated
+    ordered = (
+        FaultKind.KEPT,
+        "right where of two passes the first goes backward first, and wrong where the last one does",
+        replace(plan, last_first=False),
+    )
+    assert told == [ordered] * plan.last_first + [kept] * plan.together + [added] * plan.accumulated + [
+        before
+    ] * bool(plan.before)
     assert all(other >= 0 for _, other in plainer_seeds(seed))
 
 
@@ -288,7 +303,10 @@ def test_gradients_are_compared_where_they_are_required(
     plan: PassPlan, values: str, of: Layer, tolerance: Tolerance
 ) -> None:
     found = _comparison(context(of, values=values), INPUT_GRADIENT, LOCAL, frozenset("ai"), plan)
-    assert found == Comparison("input gradient", of.domain.dual, LOCAL, tolerance, frozenset("bi"))
+    is_own = plan.accumulated and not of.rounding
+    assert found == Comparison(
+        "input gradient", of.domain.dual, LOCAL, tolerance, frozenset("bi"), is_own=is_own
+    )
     infinite = _comparison(context(of, values="infinite"), PARAMETER_GRADIENT, LOCAL, frozenset("w"), PLAIN)
     assert infinite.not_finite is WhereNotFinite.UNJUDGED
     assert infinite.without == frozenset("cn")

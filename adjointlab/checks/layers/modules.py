@@ -211,9 +211,13 @@ class ModuleUnderTest(ABC):
         self.check_outputs(outputs)
         return outputs
 
-    def applied_to(self, space: Space, key: Draw) -> tuple[torch.Tensor, ...]:
-        """Apply the module to drawn inputs of another space than its own."""
-        return outputs_of(self.module(*prepared(self.layer.prepare, *self.tensors(space, key))))
+    def drawn_inputs(self, space: Space, key: Draw) -> tuple[torch.Tensor, ...]:
+        """Legal inputs of another space than the layer's."""
+        return prepared(self.layer.prepare, *self.tensors(space, key))
+
+    def applied_to(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Apply the module to inputs of another space than the layer's."""
+        return tuple(map(arrays.local_part, outputs_of(self.module(*inputs))))
 
     def given(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Tensors that the module is called with for these inputs."""

@@ -6,7 +6,7 @@ to the next: running statistics, which both must keep alike, or by mistake a ten
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import compress
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUFFERS",
+    "EVALUATION",
     "OUTPUTS",
     "PARAMETERS",
+    "TRAINING",
     "Pass",
     "PassPlan",
     "ResultKind",
@@ -46,15 +48,31 @@ _SUBSETS = 32
 """Number of subsets of outputs that are left out; in half of the cases none is, and 0 stands for that."""
 
 
+EVALUATION, TRAINING = "evaluation", "training"
+"""What may come before the passes that are compared: a forward pass without gradients, or one forward and one backward."""
+
+_BEFORE: Mapping[int, tuple[str, str]] = {
+    **dict.fromkeys((12, 13), (TRAINING, "larger")),
+    14: (TRAINING, "smaller"),
+    **dict.fromkeys((15, 16), (EVALUATION, "")),
+    **dict.fromkeys((17, 18), (EVALUATION, "larger")),
+    19: (EVALUATION, "smaller"),
+}
+"""What comes before, and with which other batch, by the number that is drawn below 20: nothing in three cases of five."""
+
+_ORDERED = 3840
+"""The order of backward passes that are taken together goes by this multiple of the seed: all else repeats after as many seeds."""
+
+
 @dataclass(frozen=True)
 class PassPlan:
     """Course of a case's passes, drawn from its seed; the same on all ranks.
 
-    `together`: all of them go forward before the first goes backward, as an instance does that stands in a graph twice; they
-    share the parameters. Else each has its own, as after a step of an optimiser. `accumulated`: gradients are added to
-    others, which stand in ``.grad`` before. `left_out`: seed of the outputs that are left out of the loss, 0 for none. `evaluated`:
-    before the first of them one goes forward without gradients, as where a model is evaluated and then trained; with `other_batch`,
-    on one that is "larger" or "smaller".
+    `together`: all of them go forward before any goes backward, as an instance does that stands in a graph twice, or in a pipeline of
+    microbatches; they share the parameters, and the last may go backward first (`last_first`). Else each has its own, as after a step
+    of an optimiser. `accumulated`: gradients are added to others, which stand in ``.grad`` before. `left_out`: seed of the outputs that
+    are left out of the loss, 0 for none. `before` the first of them comes nothing, an :data:`EVALUATION`, or :data:`TRAINING`; with
+    `other_batch`, on one that is "larger" or "smaller".
     """
 
     backward: bool
@@ -62,7 +80,8 @@ class PassPlan:
     together: bool
     accumulated: bool
     left_out: int = 0
-    evaluated: bool = False
+    last_first: bool = False
+    before: str = ""
     other_batch: str = ""
 
     @classmethod
@@ -71,31 +90,34 @@ class PassPlan:
         together, accumulated, number = not seed // 3 % 2, bool(seed // 6 % 2), seed // 12 % (2 * _SUBSETS)
         if not backward:
             return cls(backward, requires_grad, together=False, accumulated=False)
-        before = seed // 12 % 20
+        before, other_batch = _BEFORE.get(seed // 12 % 20, ("", ""))
         return cls(
             backward,
             requires_grad,
             together,
             accumulated,
             left_out=max(number - _SUBSETS, 0),
-            evaluated=before >= 15,
-            other_batch="" if before < 17 else "smaller" if before == 19 else "larger",
+            last_first=together and bool(seed // _ORDERED % 2),
+            before=before,
+            other_batch=other_batch,
         )
 
     def for_layer(self, layer: Layer) -> PassPlan:
         """The plan as far as a layer allows it."""
         # A step of a pipeline goes backward too; what is data-parallel need not.
         may_evaluate = not layer.needs_graph and (layer.alternates or not layer.needs_all_outputs)
-        evaluated = self.evaluated and may_evaluate
+        takes_other = bool(self.other_batch) and layer.other_batch(self.other_batch == "larger") is not None
+        may_come = {EVALUATION: may_evaluate, TRAINING: takes_other}
+        before = self.before if may_come.get(self.before) else ""
+        together = self.together and not layer.alternates
         return replace(
             self,
-            together=self.together and not layer.alternates,
+            together=together,
             accumulated=self.accumulated and layer.accumulates,
             left_out=0 if layer.needs_all_outputs or len(layer.codomain.tensors) < 2 else self.left_out,
-            evaluated=evaluated,
-            other_batch=self.other_batch
-            if evaluated and self.other_batch and layer.other_batch(self.other_batch == "larger") is not None
-            else "",
+            last_first=self.last_first and together,
+            before=before,
+            other_batch=self.other_batch if before and takes_other else "",
         )
 
     def in_loss(self, layer: Layer) -> tuple[bool, ...]:
@@ -137,14 +159,22 @@ def _wanted(seed: int, rank: int, number: int) -> tuple[bool, ...]:
 def plainer_seeds(seed: int) -> Iterator[tuple[Hint, int]]:
     """Seeds whose plan of passes with a backward pass is plainer in one respect, each with the hint on a fault that it does not show."""
     plan = PassPlan.of(seed, backward=True)
+    if plan.last_first:
+        text = "right where of two passes the first goes backward first, and wrong where the last one does"
+        yield Hint(FaultKind.KEPT, text), seed - _ORDERED
     if plan.together:
         text = "right where each pass goes backward before the next one goes forward, and wrong where both go forward first"
         yield Hint(FaultKind.KEPT, text), seed + 3
     if plan.accumulated:
         text = "right where there are no gradients before, and wrong where they are added to earlier ones"
         yield Hint(FaultKind.ACCUMULATED, text), seed - 6
-    if plan.evaluated:
-        text = "right where nothing comes before, and wrong where the instance has gone forward without gradients"
+    if plan.before:
+        how = (
+            "forward without gradients"
+            if plan.before == EVALUATION
+            else "forward and backward with another batch"
+        )
+        text = f"right where nothing comes before, and wrong where the instance has gone {how}"
         # The next seed that differs in nothing else.
         yield Hint(FaultKind.KEPT, text), seed + 2 * 12 * 2 * _SUBSETS
 
@@ -201,8 +231,8 @@ def run_passes(
     for number, each in enumerate(passes):
         if number == 0 or not plan.together:
             _fill_parameters(version, pass_keys(context, number)["parameters"], passes[:number])
-        if number == 0 and plan.evaluated:
-            _evaluate(version, plan, context, differentiated)
+        if number == 0 and plan.before:
+            _go_before(version, plan, context, differentiated)
         each.outputs = version(each.leaves)
         # Copied now: a later pass may overwrite them, which is then found by comparing them once more.
         each.seen = each.results[OUTPUTS] = values(each.outputs)
@@ -211,7 +241,7 @@ def run_passes(
         if plan.backward and not plan.together:
             _go_back(version, each, plan)
     if plan.backward and plan.together:
-        for each in passes:
+        for each in reversed(passes) if plan.last_first else passes:
             _go_back(version, each, plan)
     for each in passes:
         each.note_overwritten()
@@ -228,20 +258,37 @@ def _fill_parameters(version: ModuleUnderTest, key: Draw, earlier: Sequence[Pass
         each.seen = values(each.outputs)
 
 
-def _evaluate(
+def _go_before(
     version: ModuleUnderTest, plan: PassPlan, context: CheckContext, differentiated: frozenset[str] | None
 ) -> None:
-    """Go forward without gradients, with data of its own. Collective for a layer."""
+    """Go forward without gradients, or forward and backward, with data of its own. Collective for a layer."""
     import torch
 
     other = version.layer.other_batch(plan.other_batch == "larger") if plan.other_batch else None
+    if plan.before == TRAINING:
+        assert other is not None
+        _train(version, other, pass_keys(context, _PASSES)["inputs"], differentiated)
+        return
     with torch.no_grad():
         if other is None:
             outputs = version(_drawn(version, plan, context, _PASSES, differentiated).leaves)
         else:
-            outputs = version.applied_to(other, pass_keys(context, _PASSES)["inputs"])
+            outputs = version.applied_to(version.drawn_inputs(other, pass_keys(context, _PASSES)["inputs"]))
         # Read, as user code does: torch may wait for the messages of an output only then.
         values(outputs)
+
+
+def _train(version: ModuleUnderTest, inputs: Space, key: Draw, differentiated: frozenset[str] | None) -> None:
+    """Go forward and backward on `inputs`, of another batch. The gradients are those of a sum, and are not looked at."""
+    import torch
+
+    leaves = [
+        _leaf(x, differentiated is None or tensor.name in differentiated)
+        for tensor, x in zip(inputs.tensors, version.drawn_inputs(inputs, key), strict=True)
+    ]
+    outputs = version.applied_to(version.given(leaves))
+    values(outputs)
+    version.go_back(leaves, outputs, [torch.ones_like(y) for y in outputs])
 
 
 def _require_gradients(version: ModuleUnderTest, differentiated: frozenset[str] | None) -> None:

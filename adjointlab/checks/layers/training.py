@@ -1,15 +1,15 @@
-"""Parameters after some steps of an optimiser, and the optimiser's state, beside those of the sequential layer.
+"""Parameters and buffers after some steps of an optimiser, and the optimiser's state, beside those of the sequential layer.
 
 A step goes forward on fresh inputs, backward from fresh cotangents, and lets the optimiser change the parameters. So what a step leaves
-behind and the next one meets is compared too: parameters that a rank has changed alone, gradients that are kept, state that is cut
-otherwise than its parameter.
+behind and the next one meets is compared too: parameters and buffers that a rank has changed alone, gradients that are kept, state that is
+cut otherwise than its parameter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 __all__ = ["TRAINING", "TrainingCheck"]
 
 
+_BUFFERS: Final = "buffers after the steps"
+
+
 class TrainingCheck(TwinCheck):
     """k steps of an optimiser, for subjects that declare one."""
 
@@ -65,7 +68,14 @@ class TrainingCheck(TwinCheck):
         not_finite = WhereNotFinite.UNJUDGED if context.values == INFINITE else WhereNotFinite.WRONG
         comparisons = tuple(
             # One of the ranks that hold a parameter may keep its state for all, as ZeRO has it.
-            Comparison(what, layer.parameters, local, tolerance, stateless.get(what), not_finite=not_finite)
+            Comparison(
+                what,
+                layer.buffers if what == _BUFFERS else layer.parameters,
+                local,
+                tolerance,
+                stateless.get(what),
+                not_finite=not_finite,
+            )
             for what, local in found.items()
         )
         if not context.rank:
@@ -102,7 +112,7 @@ def _nothing_of(kind: str, parameters: Comparison) -> Comparison:
 def _trained(
     context: CheckContext, version: ModuleUnderTest
 ) -> tuple[Mapping[str, Local], Mapping[str, frozenset[str]]]:
-    """Parameters and state after the steps, by name; and for each kind of state the parameters of which the optimiser here has none."""
+    """Parameters, buffers and state after the steps, by name; and for each kind of state the parameters of which the optimiser here has none."""
     layer = version.layer
     assert layer.optimizer is not None
     if layer.initial is None:
@@ -126,7 +136,7 @@ def _trained(
         optimizer.zero_grad()
     if layer.rounding and isinstance(version, SequentialTwin):
         _require_visible_steps(layer, before, values(parameters))
-    found, stateless = {AFTER_STEPS: values(parameters)}, {}
+    found, stateless = {AFTER_STEPS: values(parameters), _BUFFERS: values(version.buffers())}, {}
     for kind in _state_kinds(optimizer, parameters):
         states = [optimizer.state.get(parameter, {}).get(kind) for parameter in parameters]
         what = f"{kind} of the optimiser"

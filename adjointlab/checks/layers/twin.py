@@ -33,6 +33,7 @@ from adjointlab.checks.layers.modules import (
 )
 from adjointlab.checks.layers.passes import (
     BUFFERS,
+    EVALUATION,
     OUTPUTS,
     PARAMETERS,
     Pass,
@@ -115,6 +116,9 @@ class Comparison:
     allowances: Allowances | None = None
     result: str = ""
     not_finite: WhereNotFinite = WhereNotFinite.WRONG
+    is_own: bool = (
+        False  # the tolerance is for sums that the check itself makes, and none that the layer declares
+    )
 
 
 class Change(NamedTuple):
@@ -132,7 +136,7 @@ class PassObservation:
     comparisons: tuple[Comparison, ...]
     changes: tuple[Change, ...] = ()
     accumulated: bool = False
-    evaluated: bool = False
+    before: str = ""
     other_batch: str = ""
     left_out: tuple[str, ...] = ()  # names of outputs
     # Parameters that this rank has elements of, and that require no gradient, or one, as they are made; from rank 0 those of the twin.
@@ -189,7 +193,7 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
                 ),
                 _changes(layer, each),
                 plan.accumulated,
-                plan.evaluated,
+                plan.before,
                 plan.other_batch,
                 _left_out(layer, plan),
                 *(_frozen_and_trained(layer, context.rank) if backward else ()),
@@ -357,7 +361,8 @@ def _comparison(
         for tensor in space.tensors
         if tensor.name not in differentiated or tensor.element.is_integer
     )
-    return Comparison(kind.name, space, local, tolerance, without, not_finite=not_finite)
+    is_own = plan.accumulated and not layer.rounding
+    return Comparison(kind.name, space, local, tolerance, without, not_finite=not_finite, is_own=is_own)
 
 
 def _where_not_finite(context: CheckContext, kind: ResultKind) -> WhereNotFinite:
@@ -455,7 +460,7 @@ def _reasons(wrong: Comparison, difference: Difference) -> Iterator[tuple[str, s
         yield _RANDOM
     elif difference.is_small and wrong.what != AFTER_STEPS:
         yield _ANOTHER_FORMULA
-    elif wrong.tolerance.relative:
+    elif wrong.tolerance.relative and not wrong.is_own:
         yield _DECLARED_ROUNDING
 
 
@@ -470,9 +475,10 @@ def _circumstances(
         yield "accumulated", ".grad held other gradients before, which are taken off here"
     if is_gradient and (without := _not_required(first)):
         yield "without", f"gradients of {', '.join(without)}, which require none here"
-    if first.evaluated:
+    if first.before:
         others = f"a {first.other_batch} batch" if first.other_batch else "other inputs"
-        yield "before", f"the same instance has gone forward without gradients, with {others}"
+        how = "without gradients" if first.before == EVALUATION else "and backward"
+        yield "before", f"the same instance has gone forward {how}, with {others}"
     if is_gradient and first.left_out:
         yield "loss", f"of the other outputs: it does not depend on {', '.join(first.left_out)}"
 
