@@ -82,6 +82,11 @@ _UNWRITTEN: Final = (
     "formula has no value there, such as 0/0",
 )
 
+_INFINITE_INPUT: Final = (
+    "perhaps",
+    "an infinite input meets a zero, such as that of a mask, or another infinite one; where they are not meant, `prepare` makes legal inputs",
+)
+
 _ANOTHER_FORMULA: Final = (
     "perhaps",
     "a cast to a narrower element type, or a formula that rounds more than the sequential one: how far it may be off is declared as "
@@ -456,6 +461,8 @@ def _reasons(wrong: Comparison, difference: Difference) -> Iterator[tuple[str, s
     """A line on what the difference may be due to, if its values suggest any."""
     if difference.actual == "nan" and wrong.not_finite is WhereNotFinite.WRONG:
         yield _UNWRITTEN
+    elif difference.actual == "nan":
+        yield _INFINITE_INPUT
     elif wrong.allowances is not None and wrong.allowances.is_random:
         yield _RANDOM
     elif difference.is_small and wrong.what != AFTER_STEPS:
