@@ -49,7 +49,7 @@ def _table(file: Path) -> Mapping[str, object] | None:
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror or error}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"{file} is no TOML in UTF-8: {error}") from None
+        raise ValueError(f"{file} is not TOML in UTF-8: {error}") from None
     tool = content.get("tool")
     table = tool.get("adjointlab") if isinstance(tool, dict) else None
     if table is not None and not isinstance(table, dict):

@@ -104,7 +104,7 @@ CASES: Final = Option(
     "cases",
     50,
     int,
-    "Cases to draw for each check; some draw a part of them, as they find early what they find.",
+    "Cases to draw for each check. Some checks draw only a part of them, because they find faults early.",
     least=1,
 )
 SEED: Final = Option[int | None](
@@ -130,7 +130,7 @@ WATCHDOG: Final = Option[float | None](
     "watchdog",
     None,
     float,
-    "Seconds without a call of MPI after which a rank, or a strategy, is ended; four times as many in all.",
+    "Seconds without an MPI call after which a rank is ended; it has four times as long in all. Also for strategies.",
     "30; less while a hang is shrunk",
     least=0.1,
 )

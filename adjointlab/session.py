@@ -250,7 +250,7 @@ def replay_corpus(
     if failing is None:
         return None
     path, result = failing
-    note = "as this stored case fails, none was drawn; if the strategy draws no such case any more, remove it"
+    note = "this stored case still fails, so none was drawn; remove it if the strategy draws no such case any more"
     lines = (*result.verdict.lines, ("stored", note))
     result = replace(result, verdict=replace(result.verdict, lines=lines), warnings=folded.found)
     return CheckResult(found, result, Written.beside(path), replayed=path)

@@ -1,6 +1,6 @@
 """A function of JAX's, step by step, with operations that are wrong in their last digits.
 
-JAX compiles what it computes, so nobody sees its operations but in the program that it makes of a function. Of that program loops and
+JAX compiles what it computes, so the operations are visible only in the program that it makes of a function, the jaxpr. Of that program loops and
 branches are taken for one operation each.
 """
 

@@ -6,7 +6,7 @@
         return dict(domain=adjointlab.Space(copies, types=("partial",)), codomain=adjointlab.Space(copies, types=("invariant",)))
 
 mpi4jax calls the MPI library by itself, from compiled code. So it needs real ranks (mpiexec), and its waits are not guarded: a hang ends by the
-watchdog of `adjointlab run`.
+watchdog.
 """
 
 from __future__ import annotations

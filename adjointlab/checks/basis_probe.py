@@ -5,7 +5,7 @@ once, as digits::
 
     F (e_0 + 16 e_1 + 256 e_2)  =  f_0 + 16 f_1 + 256 f_2           digits from -7 to 7: each f_i can be read off
 
-An entry that is larger, or no integer, changes the digits beside it. So what was read is held against one more application, to random
+An entry that is larger, or no integer, changes the digits beside it. So what was read is compared with one more application, to random
 integers, and thrown away where that does not agree exactly.
 """
 

@@ -405,7 +405,7 @@ def returned_not_finite(direction: str, rank: int, where: str, value: str) -> Ve
     return incoherent(
         f"{direction} returned {value} on rank {rank}",
         ("element", where),
-        ("but", "all that it was given is finite"),
+        ("but", "all inputs were finite"),
         # Not the headline: while a case shrinks, the rank may become another one.
         kind=f"{direction} is not finite",
     )

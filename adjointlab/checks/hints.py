@@ -108,7 +108,7 @@ def value_hint(
     if are_telling(moved, allowed).any() and _all_among(moved[moved != 0], want, allowed):
         return Hint(
             FaultKind.MISPLACED,
-            "the wrong elements hold values that are due at other elements",
+            "the wrong elements hold values expected at other elements",
         )
     return hint
 
@@ -139,9 +139,11 @@ def _relation(
         return _NARROWED
     if w.imag.any():
         if all_are(np.conj(w)):
-            return Hint(FaultKind.CONJUGATE, "the conjugate of what is due")
+            return Hint(FaultKind.CONJUGATE, "the conjugate of the expected value")
         if all_are(w.real.astype(np.complex128)):
-            return Hint(FaultKind.REAL_PART, "the real part of what is due: the imaginary part is dropped")
+            return Hint(
+                FaultKind.REAL_PART, "the real part of the expected value: the imaginary part is dropped"
+            )
     if (np.abs(w) > 10 * allowed).all():
         for factor, kind, text in _factors(*sizes):
             if all_are(factor * w):
@@ -149,7 +151,7 @@ def _relation(
     if not g.any():
         return _zero(want, wrong, ranks)
     if not w.any():
-        return Hint(FaultKind.EXTRA, "something where nothing is due")
+        return Hint(FaultKind.EXTRA, "a value where zero is expected")
     return None
 
 
@@ -158,16 +160,16 @@ def _factors(size: int, run_ranks: int) -> Iterator[tuple[float, FaultKind, str]
 
     On two ranks, twice is not told from times the number of ranks: the kind is what holds in any case.
     """
-    yield -1.0, FaultKind.SIGN, "the negative of what is due"
+    yield -1.0, FaultKind.SIGN, "the negative of the expected value"
     for ranks in sorted({size, run_ranks} - {0, 1, 2}):
-        yield float(ranks), FaultKind.TIMES_RANKS, f"{ranks} times what is due, on {ranks} ranks"
-        yield 1 / ranks, FaultKind.BY_RANKS, f"1/{ranks} of what is due, on {ranks} ranks"
+        yield float(ranks), FaultKind.TIMES_RANKS, f"{ranks} times the expected value, on {ranks} ranks"
+        yield 1 / ranks, FaultKind.BY_RANKS, f"1/{ranks} of the expected value, on {ranks} ranks"
     on_two = ", on 2 ranks" if 2 in (size, run_ranks) else ""
-    yield 2.0, FaultKind.DOUBLED, f"twice what is due{on_two}"
-    yield 0.5, FaultKind.HALVED, f"half of what is due{on_two}"
+    yield 2.0, FaultKind.DOUBLED, f"twice the expected value{on_two}"
+    yield 0.5, FaultKind.HALVED, f"half of the expected value{on_two}"
     for number in range(3, run_ranks):
-        yield float(number), FaultKind.MULTIPLE, f"{number} times what is due, on {run_ranks} ranks"
-        yield 1 / number, FaultKind.FRACTION, f"1/{number} of what is due, on {run_ranks} ranks"
+        yield float(number), FaultKind.MULTIPLE, f"{number} times the expected value, on {run_ranks} ranks"
+        yield 1 / number, FaultKind.FRACTION, f"1/{number} of the expected value, on {run_ranks} ranks"
 
 
 def _zero(want: NumpyArray, wrong: NumpyArray, ranks: NumpyArray) -> Hint:
@@ -175,7 +177,7 @@ def _zero(want: NumpyArray, wrong: NumpyArray, ranks: NumpyArray) -> Hint:
     match sorted(set(ranks[wrong].tolist())):
         case [rank] if right and rank not in right:
             return Hint(FaultKind.ZERO_RANK, f"all is zero on rank {rank}, and right elsewhere")
-    return Hint(FaultKind.MISSING, "zero where something is due")
+    return Hint(FaultKind.MISSING, "zero where another value is expected")
 
 
 def matrix_hint(
@@ -230,7 +232,7 @@ def _root_hint(pairs: Sequence[tuple[NumpyArray, NumpyArray]], size: int) -> Hin
         (1 / root, FaultKind.BY_ROOT, f"1/√{size} of"),
     ):
         if all(_is_scaled(got, want, factor) for got, want in pairs):
-            return Hint(kind, f"{text} what is due, on {size} ranks")
+            return Hint(kind, f"{text} the expected value, on {size} ranks")
     return None
 
 

@@ -15,7 +15,7 @@ from adjointlab.typing import NumpyArray
 __all__ = ["marked_grid", "tensor_hint"]
 
 _COMPARED = 2**16
-"""Most elements that are held against each other for a hint: every case that fails while shrinking takes the time."""
+"""Most elements that are compared with each other for a hint: every case that fails while shrinking takes the time."""
 
 _PIECES = 8
 """The number of ranks, at most, that the picture of a difference shows."""

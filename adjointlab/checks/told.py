@@ -35,7 +35,7 @@ def _compared(evidence: Evidence) -> str:
         name, against = (
             (matrices.names[0], f"the {SPECIFICATION}") if is_specified else ("adjoint", "forward")
         )
-        return f"{name.partition(',')[0]}, held against {against}: "
+        return f"{name.partition(',')[0]}, compared with {against}: "
     if place is not None and place.hint is not None:
-        return f"{place.values[0][0]}, held against {place.values[1][0]}: "
+        return f"{place.values[0][0]}, compared with {place.values[1][0]}: "
     return ""

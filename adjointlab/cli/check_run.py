@@ -329,7 +329,7 @@ class CheckRun:
 
         if not self.files.are_asked_for:
             return
-        known = self._known(ExitCode.UNJUDGED, "the run is not complete: it goes on, or has died")
+        known = self._known(ExitCode.UNJUDGED, "the run is not complete: it is still running, or was killed")
         with working_directory(self.setup.surroundings.folder):
             self.files.save_so_far(known)
 

@@ -85,7 +85,7 @@ Quiet = Annotated[
     typer.Option(
         "--quiet",
         "-q",
-        help="Print failures only, and to standard error what may be meant to be checked and is not.",
+        help="Print failures only; warn on standard error of what looks like a subject and is not checked.",
     ),
 ]
 Colour = Annotated[

@@ -316,9 +316,7 @@ def _load_module(name: str, reference: str) -> ModuleType:
 def _load_file(path: Path, reference: str) -> ModuleType:
     if path.suffix != ".py" or not path.is_file():
         what = (
-            "a folder, and subjects stand in files"
-            if path.is_dir()
-            else "there is no Python file of that name"
+            "it is a folder; give a Python file" if path.is_dir() else "there is no Python file of that name"
         )
         raise NotFound(f"{reference}: {what}; {_FORMS}")
     file = path.resolve()

@@ -62,7 +62,7 @@ def check_parallel(
 ) -> Mapping[str, Verdict]:
     """Check that a module is, once ``parallelize(module, mesh)`` has made it parallel, the same as before.
 
-    Its outputs, gradients, buffers and, with an `optimizer`, the parameters after so many `steps` are held against those of
+    Its outputs, gradients, buffers and, with an `optimizer`, the parameters after so many `steps` are compared with those of
     `sequential`, a module or a function that makes one, in so many `cases` on up to 4 simulated ranks (or in another `world`).
 
     `inputs` are examples, of which shapes and element types matter, or a strategy ``inputs(draw, ranks)`` that draws shapes, the mesh,
@@ -125,7 +125,7 @@ def check_pipeline(
 ) -> Mapping[str, Verdict]:
     """Check that a step of the schedule that ``pipeline(module)`` makes of a module's parts is the step of that module.
 
-    Its loss, outputs, gradients, buffers and, with an `optimizer`, the parameters after so many `steps` are held against those of
+    Its loss, outputs, gradients, buffers and, with an `optimizer`, the parameters after so many `steps` are compared with those of
     `sequential`, a module or a function that makes one, with ``loss(output, target)``, in so many `cases` on up to 4 simulated ranks, or
     on so many `ranks` (or in another `world`).
 

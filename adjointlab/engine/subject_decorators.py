@@ -48,8 +48,8 @@ __all__ = ["subject"]
 class _SubjectDecorators:
     """Declares subjects: each method decorates ``def cases(draw, ranks)``, which draws one case's arguments as a dictionary.
 
-    The forms are :meth:`operator`, :meth:`pair`, :meth:`autograd`, :meth:`layer`, :meth:`parallel`, :meth:`pipeline` and :meth:`dtensor`; all take the :class:`Options`. Calling
-    the object itself, as in ``@adjointlab.subject(MyOperator)``, is an older spelling of the same.
+    The forms are :meth:`operator`, :meth:`pair`, :meth:`autograd`, :meth:`layer`, :meth:`parallel`, :meth:`pipeline` and :meth:`dtensor`; all
+    take the :class:`Options`. ``@adjointlab.subject(MyOperator)`` is short for :meth:`operator`.
 
     All raise :class:`SubjectError` that says what is missing.
     """
@@ -183,7 +183,7 @@ class _SubjectDecorators:
         _require_optimizer(optimizer, steps, "parallel")
         require_reductions(data_parallel)
         _require_own_group(options, "parallel")
-        _require_no_reference(options, "parallel", "the sequential module is what it is held against")
+        _require_no_reference(options, "parallel", "the sequential module is what it is compared with")
         if isinstance(context, AbstractContextManager):
             raise SubjectError(
                 f"context: {context!r} is no function that makes a context: give one, such as a lambda that returns it"
@@ -236,7 +236,7 @@ class _SubjectDecorators:
         if reduction not in ("mean", "sum"):
             raise SubjectError(f'@subject.pipeline: the reduction is "mean" or "sum", not {reduction!r}')
         _require_own_group(options, "pipeline")
-        _require_no_reference(options, "pipeline", "the sequential module is what it is held against")
+        _require_no_reference(options, "pipeline", "the sequential module is what it is compared with")
         recipe = PipelineRecipe(
             sequential,
             pipeline,
@@ -264,7 +264,7 @@ class _SubjectDecorators:
         of a case has `inputs`, the global shape of the argument or a list of several; `placements`, those of the argument or a list
         for each; and, if these are not the defaults, `mesh` (all ranks in one dimension) and `dtype` ("float64").
 
-        What results claim, shapes and placements, is held against what the ranks have. A `linear` function is checked as an
+        What results claim, shapes and placements, is compared with what the ranks have. A `linear` function is checked as an
         operator: dot test, matrix and the rest. For any other, ``prepare(*inputs)`` makes legal inputs of drawn ones, as for a layer::
 
             @adjointlab.subject.dtensor(lambda x, to: x.redistribute(placements=to), reference=lambda x, to: x, linear=True)

@@ -81,7 +81,7 @@ def _history(check_result: CheckResult) -> str:
     ranks = counted(result.case.ranks, "rank")
     if check_result.replayed is not None:
         return f"        (replayed on {ranks})"
-    smallest = ", smallest in each single step" if result.is_smallest else ""
+    smallest = ", no smaller neighbour fails" if result.is_smallest else ""
     shrunk = f"shrunk to {ranks}" if result.drawn_ranks > result.case.ranks else f"on {ranks}"
     return f"        (found after {counted(result.tried, 'case')}, {shrunk}{smallest})"
 

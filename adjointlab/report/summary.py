@@ -160,8 +160,8 @@ def blind_spots(results: Sequence[CheckResult]) -> str:
     if not blind:
         return ""
     return (
-        f"{', '.join(blind)}: no reference and no specification, so a fault that forward and adjoint share stays "
-        "unseen; the option reference=... of its decorator takes the sequential function"
+        f"{', '.join(blind)}: no reference and no specification, so a fault that forward and adjoint share would "
+        "go unseen; give the sequential function as reference=... to the decorator"
     )
 
 
@@ -226,6 +226,6 @@ def silence(coherent: Iterable[tuple[str, CaseCounts]]) -> str:
         else " (as code does that asks MPI.COMM_WORLD for its size when it is imported)"
     )
     return (
-        f"{', '.join(names)}: no rank communicated with another in any case{needed}; if it should have, it talks past the "
-        f"communicator that it is given, or takes itself for alone{asked}"
+        f"{', '.join(names)}: no rank communicated with another in any case{needed}; if it should have, it may "
+        f"bypass the communicator that it is given, or take itself for the only rank{asked}"
     )

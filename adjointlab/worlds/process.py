@@ -128,7 +128,7 @@ class _ExitGuard:
         if self.is_final:
             self._say(f"user code wanted to end the process by {call}; the exit code stays {self.earned}")
             raise HookEnded
-        rest = "; what was not judged by then is not judged" if self.earned == ExitCode.UNJUDGED else ""
+        rest = "; the checks that were left did not run" if self.earned == ExitCode.UNJUDGED else ""
         try:
             with suppress(Exception):  # user code may have closed it
                 sys.stdout.flush()

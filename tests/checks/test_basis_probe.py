@@ -41,7 +41,7 @@ def packed(matrix: NumpyArray, dtype: str = "float64") -> tuple[NumpyArray | Non
         precision = domain.tensors[0].element.precision
         found = packed_matrix(operator, "numpy", precision, seed=1)
         needed = own.applications
-        # What was read off is held against one more application, to integers that hardly agree by accident.
+        # What was read off is compared with one more application, to integers that hardly agree by accident.
         if needed and width >= 12:
             assert own.last.min() < 0 < own.last.max()
             assert (1000 if width >= 2000 else 2**9) < np.abs(own.last).max() <= 2**10

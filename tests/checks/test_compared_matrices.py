@@ -51,11 +51,11 @@ def test_the_relation_of_large_matrices_is_not_looked_for(side: int, has_hint: b
     shown = compared(("forward", "specification"), (2 * right, right), right != 0, bases)
     assert (shown.hint is not None) is has_hint
     if shown.hint is not None:
-        # Forward is held against the specification, and adjoint against forward.
-        assert shown.hint.text == "twice what is due, on 2 ranks"
+        # Forward is compared with the specification, and adjoint against forward.
+        assert shown.hint.text == "twice the expected value, on 2 ranks"
         held = compared(("forward", "adjoint, transposed"), (2 * right, right), right != 0, bases)
         assert held.hint is not None
-        assert held.hint.text == "half of what is due, on 2 ranks"
+        assert held.hint.text == "half of the expected value, on 2 ranks"
 
 
 @pytest.mark.parametrize("is_whole", [False, True])

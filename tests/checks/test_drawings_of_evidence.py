@@ -119,7 +119,7 @@ def test_matrices_are_drawn_with_the_movement_between_the_two_elements() -> None
 
 
 def test_a_place_is_drawn_with_both_values_and_the_hint() -> None:
-    hint = Hint(FaultKind.DOUBLED, "twice what is due")
+    hint = Hint(FaultKind.DOUBLED, "twice the expected value")
     place = Place(grid_of(2, 1), "y[1] (rank 1)", (("distributed", "4"), ("sequential", "2")))
     grid, told, *_ = drawn(Evidence(place=place, hint=hint))
     assert grid == Grid("x", "", (2,), place.grid.pieces, (), place.grid.marks)

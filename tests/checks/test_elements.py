@@ -163,7 +163,7 @@ def test_a_difference_has_a_picture_and_a_hint_on_its_kind() -> None:
     found = first_difference(LINE, got, want)
     assert found is not None
     assert found.hint is not None
-    assert (found.hint.kind, found.hint.text) == (FaultKind.DOUBLED, "twice what is due, on 2 ranks")
+    assert (found.hint.kind, found.hint.text) == (FaultKind.DOUBLED, "twice the expected value, on 2 ranks")
     evidence = found.evidence("here", "there")
     assert evidence is not None
     assert evidence.place is not None
@@ -175,7 +175,7 @@ def test_a_difference_has_a_picture_and_a_hint_on_its_kind() -> None:
     found = first_difference(LINE, [(3 * x,) for (x,) in want] + third, want + third)
     assert found is not None
     assert found.hint is not None
-    assert found.hint.text == "3 times what is due, on 3 ranks"
+    assert found.hint.text == "3 times the expected value, on 3 ranks"
 
 
 ALIKE, THERE, UNJUDGED = WhereNotFinite.ALIKE, WhereNotFinite.THERE_UNJUDGED, WhereNotFinite.UNJUDGED
@@ -301,7 +301,7 @@ def test_the_first_value_that_is_not_finite_is_told(value: float, name: str) -> 
     found = not_finite_verdict("forward", space, [(right, right), wrong])
     assert found is not None
     assert found.headline == f"forward returned {name} on rank 1"
-    assert found.lines == (("element", "y[3] (rank 1)"), ("but", "all that it was given is finite"))
+    assert found.lines == (("element", "y[3] (rank 1)"), ("but", "all inputs were finite"))
     assert found.kind == "forward is not finite"
 
 

@@ -25,7 +25,7 @@ from adjointlab.pictures.model import Grid
 pytestmark = pytest.mark.mpi_skip
 
 GRID = Grid("", "", (), (), ())
-VALUES, RETRIED = Hint(FaultKind.DOUBLED, "twice what is due"), Hint(FaultKind.STRIDES, "of strides")
+VALUES, RETRIED = Hint(FaultKind.DOUBLED, "twice the expected value"), Hint(FaultKind.STRIDES, "of strides")
 
 
 def matrices(names: tuple[str, ...] = ("forward", "adjoint, transposed"), **given: Any) -> ComparedMatrices:
@@ -42,17 +42,17 @@ def told(**evidence: Any) -> list[tuple[FaultKind, str]]:
 
 
 def test_hints_are_told_with_the_results_that_they_compare() -> None:
-    doubled, text = FaultKind.DOUBLED, "twice what is due"
+    doubled, text = FaultKind.DOUBLED, "twice the expected value"
     assert hints_told(incoherent("wrong")) == ()
     assert told(place=place()) == []
-    assert told(place=place(VALUES)) == [(doubled, f"here, held against fresh: {text}")]
-    assert told(matrices=matrices(hint=VALUES)) == [(doubled, f"adjoint, held against forward: {text}")]
+    assert told(place=place(VALUES)) == [(doubled, f"here, compared with fresh: {text}")]
+    assert told(matrices=matrices(hint=VALUES)) == [(doubled, f"adjoint, compared with forward: {text}")]
     for name in ("forward", "adjoint, transposed"):
         specified = matrices((name, "specification"), hint=VALUES)
-        against = f"{name.split(',')[0]}, held against the specification: {text}"
+        against = f"{name.split(',')[0]}, compared with the specification: {text}"
         assert told(matrices=specified) == [(doubled, against)]
     third = matrices(("forward", "adjoint, transposed", "specification"), hint=VALUES)
-    assert told(matrices=third) == [(doubled, f"adjoint, held against forward: {text}")]
+    assert told(matrices=third) == [(doubled, f"adjoint, compared with forward: {text}")]
     assert told(hint=VALUES) == [(doubled, text)]
     assert told(hint=VALUES, retried=(RETRIED,)) == [(doubled, text), (RETRIED.kind, "of strides")]
     declared = matrices(declaration="y were declared invariant")
@@ -153,12 +153,15 @@ def test_hints_are_looked_for_in_tensors_of_equal_shapes_and_of_some_size() -> N
         found = tensor_hint(tensor, got, want, allowed, ranks)
         return "" if found is None else found.text
 
-    assert hint({rank: 2 * part for rank, part in due.items()}) == "twice what is due, on 2 ranks"
-    assert hint({rank: 3 * part for rank, part in due.items()}, ranks=3) == "3 times what is due, on 3 ranks"
+    assert hint({rank: 2 * part for rank, part in due.items()}) == "twice the expected value, on 2 ranks"
+    assert (
+        hint({rank: 3 * part for rank, part in due.items()}, ranks=3)
+        == "3 times the expected value, on 3 ranks"
+    )
     assert hint({rank: 2 * part + 1 for rank, part in due.items()}) == ""
     assert (
         hint({rank: 2 * part + 1 for rank, part in due.items()}, allowed=1.0)
-        == "twice what is due, on 2 ranks"
+        == "twice the expected value, on 2 ranks"
     )
     assert hint({0: due[0], 1: 0 * due[1]}) == "all is zero on rank 1, and right elsewhere"
     assert hint({0: 2 * due[0], 1: due[1][:1]}) == ""
@@ -197,7 +200,7 @@ def test_only_elements_that_could_have_changed_tell_of_the_own_part() -> None:
     correct = compared(right, right)
     assert _stayed(correct, leader, correct, leader_after, 0) == []
     assert _stayed(seen, leader, stays, leader, 0) == []
-    # A 64th of the largest value is no difference yet, neither of what is due nor of what is there.
+    # A 64th of the largest value is no difference yet, neither of the expected value nor of what is there.
     largest, by_one, by_two = np.array([64.0, 1.0]), np.array([64.0, 2.0]), np.array([64.0, 3.0])
     for got, before, then, found in (
         (by_two, largest, by_one, []),

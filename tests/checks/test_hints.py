@@ -228,9 +228,9 @@ def test_zeros_on_one_rank_are_told_where_others_are_right_and_it_has_nothing_ri
 
     assert hint(2, 3) == (FaultKind.ZERO_RANK, "all is zero on rank 1, and right elsewhere")
     assert hint(0, 1) == (FaultKind.ZERO_RANK, "all is zero on rank 0, and right elsewhere")
-    assert hint(2) == (FaultKind.MISSING, "zero where something is due")
-    assert hint(1, 2, 3) == (FaultKind.MISSING, "zero where something is due")
-    assert hint(0, 1, 2, 3) == (FaultKind.MISSING, "zero where something is due")
+    assert hint(2) == (FaultKind.MISSING, "zero where another value is expected")
+    assert hint(1, 2, 3) == (FaultKind.MISSING, "zero where another value is expected")
+    assert hint(0, 1, 2, 3) == (FaultKind.MISSING, "zero where another value is expected")
 
 
 @pytest.mark.parametrize(

@@ -493,20 +493,20 @@ def test_a_parameter_that_the_outputs_have_once_more_is_told_where_the_values_te
         found = verdict.evidence.place.hint
         return None if found is None else (found.kind, found.text)
 
-    again = "what is due plus {}bias: the parameter bias is counted again"
+    again = "the expected value plus {}bias: the parameter bias is counted again"
     assert hint(values + bias) == (FaultKind.REPEATED, again.format(""))
     assert hint(values + 2 * bias) == (FaultKind.REPEATED, again.format("2 times "))
     assert hint(values - bias) == (
         FaultKind.REPEATED,
-        "what is due less bias: the parameter bias is left out",
+        "the expected value less bias: the parameter bias is left out",
     )
     assert hint(values + bias, "buffers") is None
     assert hint(values + bias * [1, 1, 1, 1.5]) is None
     zero = values.copy()
     zero[2:] = 0
     assert hint(zero) == (FaultKind.ZERO_RANK, "all is zero on rank 1, and right elsewhere")
-    assert hint(2 * values) == (FaultKind.DOUBLED, "twice what is due, on 2 ranks")
-    # Something where nothing is due may be the parameter.
+    assert hint(2 * values) == (FaultKind.DOUBLED, "twice the expected value, on 2 ranks")
+    # Something where zero is expected may be the parameter.
     assert hint(bias, want=np.zeros(4)) == (FaultKind.REPEATED, again.format(""))
 
 

@@ -101,12 +101,12 @@ def test_a_hundred_values_tell_that_all_are_misplaced(foreign: int, told: FaultK
         ([0, 0, -1, -1], [-1, -1, -1, -1], "all is zero on rank 0, and right elsewhere"),
         ([0, 0, 1, 1], [1, 0, 1, 1], "all is zero on rank 0, and right elsewhere"),
         ([0, 0, 0, 1], [1, 1, 0, 1], "all is zero on rank 0, and right elsewhere"),
-        ([0, 1, 1, 1], [1, 1, 1, 1], "zero where something is due"),
-        ([0, -1, 1, 1], [-1, -1, 1, 1], "zero where something is due"),
-        ([0, 0, 0, 0], [1, 1, 0, 0], "zero where something is due"),
-        ([0, 0, 0, 0], [1, 1, 1, 1], "zero where something is due"),
-        ([0, 1, 0, 1], [1, 1, 1, 1], "zero where something is due"),
-        ([0, 0, 0, 1], [1, 1, 1, 1], "zero where something is due"),
+        ([0, 1, 1, 1], [1, 1, 1, 1], "zero where another value is expected"),
+        ([0, -1, 1, 1], [-1, -1, 1, 1], "zero where another value is expected"),
+        ([0, 0, 0, 0], [1, 1, 0, 0], "zero where another value is expected"),
+        ([0, 0, 0, 0], [1, 1, 1, 1], "zero where another value is expected"),
+        ([0, 1, 0, 1], [1, 1, 1, 1], "zero where another value is expected"),
+        ([0, 0, 0, 1], [1, 1, 1, 1], "zero where another value is expected"),
     ],
 )
 def test_zeros_are_those_of_one_rank_if_all_of_its_values_are_and_others_are_right(

@@ -33,10 +33,10 @@ ON_RANK_1 = BIAS * np.array([0, 0, 1, 1, 1])
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (BIAS, "what is due plus bias: the parameter bias is counted again"),
-        (3 * BIAS, "what is due plus 3 times bias: the parameter bias is counted again"),
-        (-BIAS, "what is due less bias: the parameter bias is left out"),
-        (ON_RANK_1, "what is due plus bias: the parameter bias is counted again"),
+        (BIAS, "the expected value plus bias: the parameter bias is counted again"),
+        (3 * BIAS, "the expected value plus 3 times bias: the parameter bias is counted again"),
+        (-BIAS, "the expected value less bias: the parameter bias is left out"),
+        (ON_RANK_1, "the expected value plus bias: the parameter bias is counted again"),
     ],
 )
 def test_a_multiple_of_a_parameter_is_told(error: NumpyArray, text: str):
@@ -72,7 +72,7 @@ def test_other_parameters_and_other_dimensions_do_not_hide_the_one_that_is_count
     for error in (BIAS, BIAS[:, None]):
         hint = repeated_hint(square, [due + error], [due], (space, local), 1e-12)
         assert hint is not None
-        assert hint.text == "what is due plus bias: the parameter bias is counted again"
+        assert hint.text == "the expected value plus bias: the parameter bias is counted again"
     # Of summands no rank has the whole.
     alone = al.Space(partial), [(BIAS,)]
     assert repeated_hint(square, [due + BIAS], [due], alone, 1e-12) is None

@@ -34,35 +34,35 @@ def told(factor: float, size: int, run_ranks: int = 0) -> tuple[FaultKind, str] 
 @pytest.mark.parametrize(
     ("factor", "size", "run_ranks", "hint"),
     [
-        (-1, 1, 0, (FaultKind.SIGN, "the negative of what is due")),
-        (-1, 3, 6, (FaultKind.SIGN, "the negative of what is due")),
-        (2, 1, 0, (FaultKind.DOUBLED, "twice what is due")),
-        (2, 2, 0, (FaultKind.DOUBLED, "twice what is due, on 2 ranks")),
-        (2, 1, 2, (FaultKind.DOUBLED, "twice what is due, on 2 ranks")),
-        (2, 2, 6, (FaultKind.DOUBLED, "twice what is due, on 2 ranks")),
-        (2, 3, 0, (FaultKind.DOUBLED, "twice what is due")),
-        (0.5, 4, 0, (FaultKind.HALVED, "half of what is due")),
-        (0.5, 2, 4, (FaultKind.HALVED, "half of what is due, on 2 ranks")),
-        (3, 3, 0, (FaultKind.TIMES_RANKS, "3 times what is due, on 3 ranks")),
-        (3, 3, 6, (FaultKind.TIMES_RANKS, "3 times what is due, on 3 ranks")),
-        (6, 3, 6, (FaultKind.TIMES_RANKS, "6 times what is due, on 6 ranks")),
-        (1 / 3, 3, 6, (FaultKind.BY_RANKS, "1/3 of what is due, on 3 ranks")),
-        (1 / 6, 3, 6, (FaultKind.BY_RANKS, "1/6 of what is due, on 6 ranks")),
-        (4, 3, 6, (FaultKind.MULTIPLE, "4 times what is due, on 6 ranks")),
-        (5, 3, 6, (FaultKind.MULTIPLE, "5 times what is due, on 6 ranks")),
-        (0.25, 3, 6, (FaultKind.FRACTION, "1/4 of what is due, on 6 ranks")),
-        (0.2, 3, 6, (FaultKind.FRACTION, "1/5 of what is due, on 6 ranks")),
-        (3, 4, 0, (FaultKind.MULTIPLE, "3 times what is due, on 4 ranks")),
+        (-1, 1, 0, (FaultKind.SIGN, "the negative of the expected value")),
+        (-1, 3, 6, (FaultKind.SIGN, "the negative of the expected value")),
+        (2, 1, 0, (FaultKind.DOUBLED, "twice the expected value")),
+        (2, 2, 0, (FaultKind.DOUBLED, "twice the expected value, on 2 ranks")),
+        (2, 1, 2, (FaultKind.DOUBLED, "twice the expected value, on 2 ranks")),
+        (2, 2, 6, (FaultKind.DOUBLED, "twice the expected value, on 2 ranks")),
+        (2, 3, 0, (FaultKind.DOUBLED, "twice the expected value")),
+        (0.5, 4, 0, (FaultKind.HALVED, "half of the expected value")),
+        (0.5, 2, 4, (FaultKind.HALVED, "half of the expected value, on 2 ranks")),
+        (3, 3, 0, (FaultKind.TIMES_RANKS, "3 times the expected value, on 3 ranks")),
+        (3, 3, 6, (FaultKind.TIMES_RANKS, "3 times the expected value, on 3 ranks")),
+        (6, 3, 6, (FaultKind.TIMES_RANKS, "6 times the expected value, on 6 ranks")),
+        (1 / 3, 3, 6, (FaultKind.BY_RANKS, "1/3 of the expected value, on 3 ranks")),
+        (1 / 6, 3, 6, (FaultKind.BY_RANKS, "1/6 of the expected value, on 6 ranks")),
+        (4, 3, 6, (FaultKind.MULTIPLE, "4 times the expected value, on 6 ranks")),
+        (5, 3, 6, (FaultKind.MULTIPLE, "5 times the expected value, on 6 ranks")),
+        (0.25, 3, 6, (FaultKind.FRACTION, "1/4 of the expected value, on 6 ranks")),
+        (0.2, 3, 6, (FaultKind.FRACTION, "1/5 of the expected value, on 6 ranks")),
+        (3, 4, 0, (FaultKind.MULTIPLE, "3 times the expected value, on 4 ranks")),
         (7, 3, 6, None),
         (1 / 7, 3, 6, None),
         (3, 2, 0, None),
-        (3, 1, 3, (FaultKind.TIMES_RANKS, "3 times what is due, on 3 ranks")),
+        (3, 1, 3, (FaultKind.TIMES_RANKS, "3 times the expected value, on 3 ranks")),
         (-2, 4, 4, None),
         (1.5, 4, 4, None),
-        (np.sqrt(2), 2, 0, (FaultKind.TIMES_ROOT, "√2 times what is due, on 2 ranks")),
-        (1 / np.sqrt(2), 2, 6, (FaultKind.BY_ROOT, "1/√2 of what is due, on 2 ranks")),
-        (np.sqrt(6), 6, 0, (FaultKind.TIMES_ROOT, "√6 times what is due, on 6 ranks")),
-        (1 / np.sqrt(6), 6, 0, (FaultKind.BY_ROOT, "1/√6 of what is due, on 6 ranks")),
+        (np.sqrt(2), 2, 0, (FaultKind.TIMES_ROOT, "√2 times the expected value, on 2 ranks")),
+        (1 / np.sqrt(2), 2, 6, (FaultKind.BY_ROOT, "1/√2 of the expected value, on 2 ranks")),
+        (np.sqrt(6), 6, 0, (FaultKind.TIMES_ROOT, "√6 times the expected value, on 6 ranks")),
+        (1 / np.sqrt(6), 6, 0, (FaultKind.BY_ROOT, "1/√6 of the expected value, on 6 ranks")),
         (np.sqrt(6), 2, 6, None),
     ],
 )
@@ -74,7 +74,7 @@ def test_a_factor_is_told_with_the_ranks_that_it_is_of(
 
 def test_the_relation_is_that_of_the_elements_that_differ_whatever_the_others_are() -> None:
     got = np.where([True, False, True, False], 2 * WANT, WANT)
-    assert value_hint(got, WANT, RANKS, 1) == Hint(FaultKind.DOUBLED, "twice what is due")
+    assert value_hint(got, WANT, RANKS, 1) == Hint(FaultKind.DOUBLED, "twice the expected value")
     got[0] = -WANT[0]
     assert value_hint(got, WANT, RANKS, 1) is None
 
@@ -82,13 +82,13 @@ def test_the_relation_is_that_of_the_elements_that_differ_whatever_the_others_ar
 @pytest.mark.parametrize(
     ("got", "hint"),
     [
-        (np.conj, (FaultKind.CONJUGATE, "the conjugate of what is due")),
+        (np.conj, (FaultKind.CONJUGATE, "the conjugate of the expected value")),
         (
             lambda want: want.real + 0j,
-            (FaultKind.REAL_PART, "the real part of what is due: the imaginary part is dropped"),
+            (FaultKind.REAL_PART, "the real part of the expected value: the imaginary part is dropped"),
         ),
-        (lambda want: 2 * want, (FaultKind.DOUBLED, "twice what is due")),
-        (lambda want: -want, (FaultKind.SIGN, "the negative of what is due")),
+        (lambda want: 2 * want, (FaultKind.DOUBLED, "twice the expected value")),
+        (lambda want: -want, (FaultKind.SIGN, "the negative of the expected value")),
         (lambda want: 1j * want, None),
         (
             lambda want: want * (1 + 2.0**-9),
@@ -103,8 +103,8 @@ def test_complex_values_tell_what_became_of_their_parts(got: Any, hint: tuple[Fa
 
 
 def test_values_in_other_places_are_misplaced_and_something_where_nothing_is_due_is_extra() -> None:
-    misplaced = Hint(FaultKind.MISPLACED, "the wrong elements hold values that are due at other elements")
-    extra = Hint(FaultKind.EXTRA, "something where nothing is due")
+    misplaced = Hint(FaultKind.MISPLACED, "the wrong elements hold values expected at other elements")
+    extra = Hint(FaultKind.EXTRA, "a value where zero is expected")
     want = np.array([243540.0, -280552.0, 0.0, 0.0])
     assert value_hint(want[[1, 0, 2, 3]], want, RANKS, 1) == misplaced
     assert value_hint(want[[0, 1, 0, 3]], want, RANKS, 1) == misplaced
@@ -141,7 +141,7 @@ def test_a_value_tells_if_it_is_large_or_has_many_digits_and_stands_out_of_the_t
 
 SUM_DROPPED = Hint(FaultKind.SUM_DROPPED, "some of the terms of a sum are missing, and the others are right")
 MISPLACED = Hint(FaultKind.MISPLACED, "the same entries in other places")
-MISSING = Hint(FaultKind.MISSING, "zero where something is due")
+MISSING = Hint(FaultKind.MISSING, "zero where another value is expected")
 
 
 @pytest.mark.parametrize(
@@ -151,12 +151,12 @@ MISSING = Hint(FaultKind.MISSING, "zero where something is due")
         (
             [[1, 0, 0], [0, 1, 0], [0, 0, 3]],
             np.eye(3),
-            Hint(FaultKind.TIMES_RANKS, "3 times what is due, on 3 ranks"),
+            Hint(FaultKind.TIMES_RANKS, "3 times the expected value, on 3 ranks"),
         ),
         (
             [[1, 0, 0], [0, 1, 0], [0, 0, 1 / 3]],
             np.eye(3),
-            Hint(FaultKind.BY_RANKS, "1/3 of what is due, on 3 ranks"),
+            Hint(FaultKind.BY_RANKS, "1/3 of the expected value, on 3 ranks"),
         ),
         (
             np.eye(3) * [1, 1, 0],
@@ -167,7 +167,7 @@ MISSING = Hint(FaultKind.MISSING, "zero where something is due")
         (
             np.eye(3) + np.eye(3, k=2),
             np.eye(3),
-            Hint(FaultKind.EXTRA, "something where nothing is due"),
+            Hint(FaultKind.EXTRA, "a value where zero is expected"),
         ),
         ([[1, 0, 0], [0, 0, 0], [0, 0, 0]], [[1, 0, 0], [1, 0, 0], [1, 0, 0]], SUM_DROPPED),
         ([[1, 0, 0], [0, 0, 0], [0, 0, 0]], [[1, 1, 1], [0, 0, 0], [0, 0, 0]], SUM_DROPPED),
@@ -178,7 +178,7 @@ MISSING = Hint(FaultKind.MISSING, "zero where something is due")
         (
             [[1j, 0, 0], [0, 1, 0], [0, 0, 1]],
             [[-1j, 0, 0], [0, 1, 0], [0, 0, 1]],
-            Hint(FaultKind.CONJUGATE, "the conjugate of what is due"),
+            Hint(FaultKind.CONJUGATE, "the conjugate of the expected value"),
         ),
         ([[np.nan, 0, 0], [0, 1, 0], [0, 0, 1]], np.eye(3), None),
         (np.eye(3), [[np.inf, 0, 0], [0, 1, 0], [0, 0, 1]], None),
@@ -190,9 +190,9 @@ def test_a_matrix_tells_what_became_of_its_entries(got: Any, want: Any, hint: Hi
 
 def test_the_ranks_of_a_matrix_are_those_of_its_rows_and_columns() -> None:
     for rows, columns, text in (
-        ([0, 1], [2, 2], "3 times what is due, on 3 ranks"),
-        ([0, 0], [1, 2], "3 times what is due, on 3 ranks"),
-        ([0, 1], [2, 3], "3 times what is due, on 4 ranks"),
+        ([0, 1], [2, 2], "3 times the expected value, on 3 ranks"),
+        ([0, 0], [1, 2], "3 times the expected value, on 3 ranks"),
+        ([0, 1], [2, 3], "3 times the expected value, on 4 ranks"),
     ):
         hint = matrix_hint(3 * np.eye(2), np.eye(2), rows, columns)
         assert hint is not None
@@ -210,10 +210,10 @@ def scaled(one: float, other: float, size: int) -> Hint | None:
 def test_both_directions_may_be_scaled_by_a_root(size: int) -> None:
     root = float(np.sqrt(size))
     assert scaled(root, root, size) == Hint(
-        FaultKind.TIMES_ROOT, f"√{size} times what is due, on {size} ranks, in both directions"
+        FaultKind.TIMES_ROOT, f"√{size} times the expected value, on {size} ranks, in both directions"
     )
     assert scaled(1 / root, 1 / root, size) == Hint(
-        FaultKind.BY_ROOT, f"1/√{size} of what is due, on {size} ranks, in both directions"
+        FaultKind.BY_ROOT, f"1/√{size} of the expected value, on {size} ranks, in both directions"
     )
     for one, other in ((root, 1 / root), (1 / root, root), (root, 1), (1, root), (1, 1)):
         assert scaled(one, other, size) is None

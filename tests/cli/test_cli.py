@@ -225,7 +225,7 @@ def test_under_mpiexec_rank_0_alone_prints_and_all_ranks_end_alike(tmp_path: Pat
     # Of the lab's own subjects, such as Copy, it is known.
     assert "\nAlone: no rank communicated with another in any case" in result.stdout
     # The lab itself asks COMM_WORLD for its size, to compare it with the launcher's; that is no hint at user code.
-    assert "takes itself for alone (as code does that" in result.stdout
+    assert "take itself for the only rank (as code does that" in result.stdout
     assert result.stdout.count("WrongShift: adjoint is not the transpose of forward") == 1
     assert result.stdout.count("2 ranks under MPI") == 1
     assert "replay   mpiexec -n 2 adjointlab replay" in result.stdout

@@ -67,7 +67,7 @@ def test_a_file_that_cannot_be_read_is_refused_and_not_passed_over(
     (tmp_path / "pyproject.toml").write_bytes(content)
     refused = here("check", f"{SAMPLES}:right")
     assert refused.returncode == 2
-    assert f"{tmp_path / 'pyproject.toml'} is no TOML in UTF-8" in refused.stderr
+    assert f"{tmp_path / 'pyproject.toml'} is not TOML in UTF-8" in refused.stderr
 
 
 def test_a_list_of_known_failures_that_is_not_there_is_told_with_the_file_that_names_it(

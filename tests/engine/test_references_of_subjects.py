@@ -367,7 +367,7 @@ def written(path: Path, name: str = "Shift", before: str = "") -> Path:
         ("file.py", f"file.py: there is no Python file of that name; {FORMS}"),
         ("a/file.txt", f"a/file.txt: there is no Python file of that name; {FORMS}"),
         ("a/file.md", f"a/file.md: there is no Python file of that name; {FORMS}"),
-        ("a/folder.py", f"a/folder.py: a folder, and subjects stand in files; {FORMS}"),
+        ("a/folder.py", f"a/folder.py: it is a folder; give a Python file; {FORMS}"),
     ],
 )
 def test_a_reference_that_is_no_name_and_no_file_is_told_of_the_forms(

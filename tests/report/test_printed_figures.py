@@ -348,7 +348,7 @@ def test_the_worst_of_each_figure_is_kept_and_texts_that_differ_are_various() ->
     [
         (dict(tried=1, drawn_ranks=2), "(found after 1 case, on 2 ranks)"),
         (dict(tried=12, drawn_ranks=8), "(found after 12 cases, shrunk to 2 ranks)"),
-        (dict(tried=12, drawn_ranks=8, is_smallest=True), "(found after 12 cases, shrunk to 2 ranks, smallest in each single step)"),
+        (dict(tried=12, drawn_ranks=8, is_smallest=True), "(found after 12 cases, shrunk to 2 ranks, no smaller neighbour fails)"),
     ],
 )  # fmt: skip
 def test_a_failure_tells_after_how_many_cases_and_on_how_many_ranks(

@@ -1,4 +1,4 @@
-"""A module that is made parallel is held against the module that it is made from, with no space declared by hand."""
+"""A module that is made parallel is compared with the module that it is made from, with no space declared by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of DTensors are held against the same functions of plain tensors, and what they claim against what ranks have."""
+"""Functions of DTensors are compared with the same functions of plain tensors, and what they claim against what ranks have."""
 
 from __future__ import annotations
 

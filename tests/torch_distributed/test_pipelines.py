@@ -1,4 +1,4 @@
-"""A schedule of torch.distributed.pipelining is held against the module of whose parts its stages are made."""
+"""A schedule of torch.distributed.pipelining is compared with the module of whose parts its stages are made."""
 
 from __future__ import annotations
 

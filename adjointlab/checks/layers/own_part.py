@@ -1,4 +1,4 @@
-"""The own part of a rank as all that a wrong result of a layer is made of, from two runs that differ in what other ranks hold."""
+"""Wrong results of a layer that depend on the rank's own data only: seen in two runs that differ in what the other ranks hold."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def repeated_hint(
                     change, done = f"plus {name}", "counted again"
                 case _:
                     change, done = f"plus {times} times {name}", "counted again"
-            return Hint(FaultKind.REPEATED, f"what is due {change}: the parameter {name} is {done}")
+            return Hint(FaultKind.REPEATED, f"the expected value {change}: the parameter {name} is {done}")
     return None
 
 
