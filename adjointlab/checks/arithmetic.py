@@ -36,7 +36,7 @@ _LARGEST_INTEGER = 2**20
 
 
 class Arithmetic:
-    """Which numbers the operator of a check's context computes exactly, on one rank, and by how much others may be rounded."""
+    """The numbers that the operator of a check's context computes exactly, on one rank, and the rounding of others."""
 
     def __init__(self, context: CheckContext) -> None:
         self._context = context

@@ -7,6 +7,7 @@ mpiexec all ranks end with the same code, and rank 0 alone prints.
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import os
 import signal
@@ -14,7 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import NoReturn
 
 import typer
@@ -89,6 +90,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             install_exit_hooks(folder)
     elif is_program:
         guard_exit_of_c()
+        with suppress(OSError, ValueError):  # standard error is closed, or no file
+            # A crash of user code is not silent then. (Under `adjointlab run` the hooks have done the same.)
+            faulthandler.enable()
     code = _exit_code(arguments, is_program=is_program)
     if folder is not None:
         from adjointlab.supervisor.exit_hooks import record_exit_code

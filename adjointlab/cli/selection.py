@@ -23,8 +23,8 @@ def selected(references: list[str], only: list[str] | None) -> Plan:
     for name in only or ():
         check_named(name)
     plan = [(entry, name) for entry in found for name in checks_of(entry.subject, only)]
-    if not plan:
+    if lacking := [name for name in only or () if name not in {check for _, check in plan}]:
         raise UsageError(
-            f"--check: none of the subjects has the check {', '.join(only or ())}; see adjointlab list"
+            f"--check: none of the subjects has the check {', '.join(lacking)}; see adjointlab list"
         )
     return plan, nameless

@@ -305,7 +305,10 @@ def _load_module(name: str, reference: str) -> ModuleType:
         except ModuleNotFoundError as error:
             if error.name and (name == error.name or name.startswith(f"{error.name}.")):
                 modules: list[ModuleType] = []
-                near = did_you_mean(name, [entry.subject.name for entry in _installed(modules)])
+                names = [entry.subject.name for entry in _installed(modules)]
+                near = did_you_mean(name, names)
+                if name in names:
+                    near = f"; {name} alone is the name of an installed subject"
                 reasons = "".join(f"; {text}" for module in modules if (text := _reason(module)))
                 raise NotFound(
                     f"there is no module or installed subject {name}{reasons}{near or f'; {_FORMS}'}"

@@ -232,7 +232,7 @@ def dying(draw, ranks):
             "ended by SIGTERM",
         ),
         ("os._exit(0)", 3, "user code ended the process"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", -9, "it goes on, or has died"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -9, "it is still running, or was killed"),
     ],
 )
 def test_a_run_that_is_ended_leaves_errors_for_what_was_not_judged(

@@ -48,8 +48,7 @@ def test_a_stored_case_that_fails_still_says_that_it_is_one_and_what_to_do_if_it
     again = run(*CHECK, cwd=subject.parent)
     assert again.returncode == 1
     assert (
-        "stored   as this stored case fails, none was drawn; if the strategy draws no such case"
-        in again.stdout
+        "stored   this stored case still fails, so none was drawn; remove it if the strategy" in again.stdout
     )
     for file in subject.parent.glob(".adjointlab/*"):
         file.unlink()

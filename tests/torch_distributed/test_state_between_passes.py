@@ -1,4 +1,4 @@
-"""What a module keeps from one pass for a later one: counts of the first batch, results for the backward pass, buffers that steps change."""
+"""State that a module keeps from one pass for a later one: counts of the first batch, results for the backward pass, buffers that steps change."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ _SUBSETS = 32
 
 
 EVALUATION, TRAINING = "evaluation", "training"
-"""What may come before the passes that are compared: a forward pass without gradients, or one forward and one backward."""
+"""Passes that may come before those that are compared: one forward without gradients, or one forward and one backward."""
 
 _BEFORE: Mapping[int, tuple[str, str]] = {
     **dict.fromkeys((12, 13), (TRAINING, "larger")),
@@ -58,7 +58,7 @@ _BEFORE: Mapping[int, tuple[str, str]] = {
     **dict.fromkeys((17, 18), (EVALUATION, "larger")),
     19: (EVALUATION, "smaller"),
 }
-"""What comes before, and with which other batch, by the number that is drawn below 20: nothing in three cases of five."""
+"""The pass that comes before, and its other batch, by the number that is drawn below 20: none in three cases of five."""
 
 _ORDERED = 3840
 """The order of backward passes that are taken together goes by this multiple of the seed: all else repeats after as many seeds."""

@@ -1,4 +1,4 @@
-"""What MPI leaves to the machine and the library, which a schedule decides: the nodes of ranks, and their order where they may be reordered."""
+"""The choices that MPI leaves to the machine and the library, and that a schedule makes: the nodes of ranks, and their order where they may be reordered."""
 
 from __future__ import annotations
 
