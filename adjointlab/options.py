@@ -108,7 +108,7 @@ CASES: Final = Option(
     least=1,
 )
 SEED: Final = Option[int | None](
-    "seed", None, int, "Seed of the draws.", "a fresh one, which is printed", least=0
+    "seed", None, int, "Seed of the draws.", "a fresh one, in the table and in --json", least=0
 )
 RANKS: Final = Option(
     "ranks",
