@@ -127,6 +127,10 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/checks/test_values_of_inputs.py",
         ),
     ),
+    (
+        "checks/probed_matrices",
+        ("tests/checks/test_probed_matrices.py", "tests/checks/test_rounding_and_mixed_matrices.py", _LOOKS),
+    ),
     ("checks/declarations", ("tests/checks/test_limits.py", "tests/checks/test_hints.py")),
     ("checks/basis_probe", ("tests/checks/test_basis_probe.py", _LOOKS)),
     (

@@ -4,41 +4,31 @@ Given linearity, which is sampled (:mod:`adjointlab.checks.linearity`), equality
 the first entry that differs names the fault: which element on which rank moves where, and the weight each direction gives it.
 A basis vector of a replicated or invariant tensor stands on all its ranks at once, one of a varying or partial tensor on one.
 
-Entries that are integers are equal. What may round the others depends on what stands between, which a matrix does not show: a
-second difference of smoothed values loses half of their digits, a copy none. So it is measured: some basis vectors are applied again
-times small integers, which rounds otherwise wherever something rounds.
+Entries that are integers are equal; what rounds the others is measured (:mod:`adjointlab.checks.probed_matrices`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 import numpy as np
 
-from adjointlab.checks.check import AnyCheck, BothDirections, Check, ObservationT, Spaces
+from adjointlab.checks.check import AnyCheck, Check, ObservationT, Spaces
 from adjointlab.checks.compared import SPECIFICATION, Bases, compared, locate
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.declarations import declaration_hint
 from adjointlab.checks.elements import SMALL, is_whole, returned_not_finite
 from adjointlab.checks.evidence import ComparedMatrices, Evidence, unlike_texts
-from adjointlab.checks.gain import (
-    ROUNDING_FACTORS,
-    ROUNDING_MARGIN,
-    Apply,
-    largest_rounding,
-    times,
-)
 from adjointlab.checks.hints import scaled_alike_hint
+from adjointlab.checks.probed_matrices import SAMPLE, ProbedMatrices, entry_tolerance, probed, summed
 from adjointlab.checks.program_matrix import program_matrix
 from adjointlab.checks.schedule_invariant import MatrixResult, ScheduleInvariant
 from adjointlab.checks.verdict import Figure, Figures, MatrixEntry, Status, Verdict, coherent, incoherent
-from adjointlab.core.operator import AdaptedOperator, Direction, contributions, has_program
-from adjointlab.core.program import Program
-from adjointlab.core.space import Space
-from adjointlab.typing import Array, NumpyArray
+from adjointlab.core.operator import Direction
+from adjointlab.typing import NumpyArray
 
 __all__ = [
     "MATRIX",
@@ -50,58 +40,12 @@ __all__ = [
     "first_witness",
 ]
 
-_SAMPLE = 24
-"""Basis vectors that are probed in either direction of an ordinary case."""
-
-_DENSE = 2**22
-"""Most entries of a matrix that is probed as a whole: 32 MiB on every rank, and as much again for each comparison."""
-
-
-_KEPT = 2**24
-"""Most elements of sampled columns that all ranks keep together; each rank keeps whole columns. One column is always probed."""
-
 _SPECIFIED = 2**16
 """Most entries of a matrix beside which that of the specification is shown: it takes as much memory again, and time."""
 
 
 _TRANSPOSE: Final = "matrix"
 """Kind of failure of an entry that the two directions give differently."""
-
-_REPEATED = 3
-"""Basis vectors on each side that are applied again."""
-
-
-@dataclass(frozen=True)
-class Repeated:
-    """One rank's contributions to what some probed vectors gave otherwise when they were applied again.
-
-    `differences` is of shape (elements, vectors).
-    """
-
-    positions: tuple[int, ...] = ()  # of the vectors, among those that were probed
-    differences: NumpyArray = field(default_factory=lambda: np.zeros((0, 0)))
-
-
-def _not_repeated() -> BothDirections[Repeated]:
-    return BothDirections(Repeated(), Repeated())
-
-
-@dataclass(frozen=True)
-class ProbedMatrices:
-    """One rank's contributions to the probed columns of forward and of adjoint, and facts that all ranks share."""
-
-    columns: tuple[int, ...]  # i, of the domain
-    rows: tuple[int, ...]  # j, of the codomain's dual
-    # <F e_i, f_j> for probed i and all j; <e_i, F* f_j> for all i and probed j: both of shape (j, i)
-    matrices: BothDirections[NumpyArray]
-    tolerance: float
-    gain: int  # as declared; 0 where it is not
-    # Outputs that do not require a gradient here, though torch is to differentiate.
-    without_graph: tuple[str, ...] = ()
-    programs: tuple[Program, Program] | None = None  # the specification, where rank 0 was asked for it
-    repeated: BothDirections[Repeated] = field(default_factory=_not_repeated)  # times a factor
-    alone: BothDirections[Repeated] = field(default_factory=_not_repeated)  # and not in their batch
-    precision: int = 53
 
 
 @dataclass(frozen=True)
@@ -155,36 +99,13 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
     A matrix of more than 2**22 entries is sampled, whatever the limit, and of a very large one fewer columns.
     """
 
-    limit: int = _SAMPLE
+    limit: int = SAMPLE
     name = "matrix"
     order: ClassVar[int | None] = 20
     share = 0.5
 
     def observe(self, context: CheckContext) -> ProbedMatrices:
-        domain, codomain = context.domain, context.codomain
-        dual, seed = codomain.dual, context.setting.seed
-        limit = self.limit
-        if domain.dimension * dual.dimension > _DENSE:
-            largest = max(domain.dimension, dual.dimension) * context.comm.Get_size()
-            limit = min(limit, _SAMPLE, max(1, _KEPT // largest))
-        # Drawn from the case's seed, so alike on all ranks: a probe is collective.
-        columns, rows = _chosen(domain.dimension, limit, seed), _chosen(dual.dimension, limit, seed + 1)
-        forward, alone = _probed(context, domain, codomain, columns, context.forward)
-        adjoint, adjoint_alone = _probed(context, dual, domain.dual, rows, context.adjoint)
-        return ProbedMatrices(
-            columns,
-            rows,
-            BothDirections(forward, np.conj(adjoint.T)),
-            _of_coefficients(context),
-            context.operator.gain or 0,
-            _without_graph(context),
-            repeated=BothDirections(
-                _repeated(context, domain, codomain, columns, forward, context.forward),
-                _repeated(context, dual, domain.dual, rows, adjoint, context.adjoint),
-            ),
-            alone=BothDirections(alone, adjoint_alone),
-            precision=context.arithmetic.precision,
-        )
+        return probed(context, self.limit)
 
     def judge(self, spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Verdict:
         first, *_ = observations
@@ -224,10 +145,10 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
     def schedule_invariants(
         self, spaces: Spaces, observations: Sequence[ProbedMatrices]
     ) -> Mapping[str, ScheduleInvariant]:
-        tolerance, precision = _tolerance(observations), observations[0].precision
+        tolerance, precision = entry_tolerance(observations), observations[0].precision
         return {
             f"the matrix of {direction}": MatrixResult(matrix, _allowed(matrix, tolerance, precision))
-            for direction, matrix in zip(Direction, _summed(observations), strict=True)
+            for direction, matrix in zip(Direction, summed(observations), strict=True)
         }
 
 
@@ -263,7 +184,7 @@ class WitnessCheck(MatrixCheck):
 
 
 def _declaration(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> str:
-    forward, adjoint = _summed(observations)
+    forward, adjoint = summed(observations)
     if forward.shape != adjoint.shape or forward.size > _SPECIFIED:
         return ""
     return declaration_hint(spaces.domain, spaces.codomain, forward, adjoint)
@@ -273,7 +194,7 @@ def beside_specification(
     evidence: Evidence | None, spaces: Spaces, observations: Sequence[ProbedMatrices]
 ) -> ComparedMatrices | None:
     """The matrices of the evidence beside that of the specification; where there are none, those that differ from it."""
-    programs, (forward, adjoint) = observations[0].programs, _summed(observations)
+    programs, (forward, adjoint) = observations[0].programs, summed(observations)
     if programs is None or forward.shape != adjoint.shape or forward.size > _SPECIFIED:
         return None
     try:
@@ -303,13 +224,6 @@ def beside_specification(
 def _active(spaces: Spaces) -> int:
     """Number of ranks that hold some tensor."""
     return len({rank for tensor in spaces.tensors for rank in tensor.layout.partition.ranks})
-
-
-def _without_graph(context: CheckContext) -> tuple[str, ...]:
-    operator, rank = context.operator, context.rank
-    numbers = operator.without_graph if isinstance(operator, AdaptedOperator) else frozenset[int]()
-    outputs = [operator.codomain.tensors[number] for number in sorted(numbers)]
-    return tuple(tensor.name for tensor in outputs if tensor.layout.local_size(rank))
 
 
 def _explained_by_graph(observations: Sequence[ProbedMatrices]) -> list[tuple[str, str]]:
@@ -374,88 +288,7 @@ def _allowed_of_batch(observations: Sequence[ProbedMatrices], number: int) -> fl
     # Relative to the row and the column, as in `find_witness`.
     of_rows = columns.max(axis=1, initial=0.0)[:, None]
     largest = np.minimum(chosen.max(axis=0, initial=0.0), of_rows)
-    return np.asarray(_tolerance(observations) * largest)
-
-
-def _probed(
-    context: CheckContext,
-    source: Space,
-    target: Space,
-    indices: Sequence[int],
-    apply: Callable[[Sequence[Array]], Sequence[Array]],
-) -> tuple[NumpyArray, Repeated]:
-    """This rank's contributions to the columns `indices`, and what one vector gives otherwise alone than in its batch."""
-    rank, library, batched = context.rank, context.library, context.operator.batched
-    matrix = contributions(source, target, indices, apply, rank, library, batched)
-    if not batched or not indices:
-        return matrix, Repeated()
-    # An operator is used on one vector at a time, and a batch may take another path through its code.
-    column = context.setting.seed % len(indices)
-    alone = contributions(source, target, [indices[column]], apply, rank, library, batched=False)
-    with np.errstate(all="ignore"):  # what is not finite is for the judge to report
-        return matrix, Repeated((column,), alone - matrix[:, [column]])
-
-
-def _of_coefficients(context: CheckContext) -> float:
-    """Relative difference that entries may have which are not whole, whatever rounds when they are applied.
-
-    A third is rounded when it is stored, and again when it is applied. Where nobody declares anything of the coefficients, two
-    formulas for a cosine may differ by many units in the last place; in half precision that many would be a fault.
-    """
-    unit, declared = 2.0**-context.arithmetic.precision, context.operator.rounding or 0.0
-    return max(4 * unit, min(256 * unit, 2.0**-16) if context.operator.gain is None else 0.0, declared)
-
-
-def _repeated(
-    context: CheckContext,
-    source: Space,
-    target: Space,
-    indices: Sequence[int],
-    matrix: NumpyArray,
-    apply: Apply,
-) -> Repeated:
-    """Apply some of the basis vectors `indices`, whose images are the columns of `matrix`, again times each factor."""
-    if has_program(context.operator) or context.arithmetic.has_integers or not indices:
-        return Repeated()  # nothing rounds
-    seed, number = context.setting.seed, len(indices)
-    positions = tuple(sorted({(seed + number * part // _REPEATED) % number for part in range(_REPEATED)}))
-    chosen = [indices[position] for position in positions]
-    differences = []
-    for factor in ROUNDING_FACTORS:
-        with np.errstate(
-            all="ignore"
-        ):  # what is not finite, as half precision may overflow, measures nothing
-            images = contributions(
-                source,
-                target,
-                chosen,
-                times(factor, apply),
-                context.rank,
-                context.library,
-                context.operator.batched,
-            )
-            differences.append(images / factor - matrix[:, list(positions)])
-    return Repeated(positions, np.concatenate(differences, axis=1))
-
-
-def _tolerance(observations: Sequence[ProbedMatrices]) -> float:
-    """The difference that rounding may make to an entry, relative to the largest in its column: as it is measured."""
-    first, *_ = observations
-    measured = 0.0
-    forward, adjoint = _summed(observations)
-    for matrix, number in ((forward, 0), (adjoint.T, 1)):
-        with np.errstate(all="ignore"):  # what is not finite measures nothing
-            total = np.abs(np.sum([seen.repeated[number].differences for seen in observations], axis=0))
-            columns = matrix[:, list(first.repeated[number].positions) * len(ROUNDING_FACTORS)]
-            largest = np.abs(columns).max(axis=0, initial=0.0)
-            relative = total.max(axis=0, initial=0.0)[largest > 0] / largest[largest > 0]
-        measured = max(measured, float(relative[np.isfinite(relative)].max(initial=0.0)))
-    return first.tolerance + min(ROUNDING_MARGIN * measured, largest_rounding(first.precision))
-
-
-def _summed(observations: Sequence[ProbedMatrices]) -> BothDirections[NumpyArray]:
-    forward, adjoint = zip(*(seen.matrices for seen in observations), strict=True)
-    return BothDirections(np.sum(forward, axis=0), np.sum(adjoint, axis=0))
+    return np.asarray(entry_tolerance(observations) * largest)
 
 
 def _allowed(matrix: NumpyArray, tolerance: float, precision: int) -> float:
@@ -465,24 +298,24 @@ def _allowed(matrix: NumpyArray, tolerance: float, precision: int) -> float:
 
 def _largest_row_sum(observations: Sequence[ProbedMatrices]) -> float:
     """Largest absolute row sum of either direction, as far as it was probed: a lower bound of the gain."""
-    forward = _summed(observations).forward
+    forward = summed(observations).forward
     sizes = np.abs(forward.real) + np.abs(forward.imag)
     return float(max(sizes.sum(axis=0).max(initial=0.0), sizes.sum(axis=1).max(initial=0.0)))
 
 
 def _rounding_of_row_sum(observations: Sequence[ProbedMatrices], row_sum: float) -> float:
     """By how much rounding may put a row sum off: each of its terms as much as an entry, and their sum once for each."""
-    forward, precision = _summed(observations).forward, observations[0].precision
+    forward, precision = summed(observations).forward, observations[0].precision
     if is_whole(forward, precision):
         return 0.0
     terms: int = max(forward.shape)
-    return row_sum * (_tolerance(observations) + terms * 2.0**-53)
+    return row_sum * (entry_tolerance(observations) + terms * 2.0**-53)
 
 
 def find_witness(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Witness | None:
     """Return the first entry, by column, that differs between the directions."""
     first, *_ = observations
-    whole_columns, whole_rows = _summed(observations)
+    whole_columns, whole_rows = summed(observations)
     forward, adjoint = whole_columns[list(first.rows), :], whole_rows[:, list(first.columns)]
     if spaces.mixed:
         forward, adjoint = forward.real, adjoint.real
@@ -495,7 +328,7 @@ def find_witness(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Witn
             np.maximum(of_columns, np.abs(adjoint).max(axis=0, initial=0.0)),
             np.maximum(of_rows, np.abs(forward).max(axis=1, initial=0.0))[:, None],
         )
-        allowed = _tolerance(observations) * largest
+        allowed = entry_tolerance(observations) * largest
     wrong = ~(np.abs(forward - adjoint) <= allowed)
     bases = (spaces.domain, first.columns), (spaces.codomain.dual, first.rows)
     return first_witness((forward, adjoint), wrong, bases)
@@ -527,13 +360,6 @@ def first_witness(
         complex(other[row, column]),
         compared(names, matrices, wrong, bases, of_adjoint=of_adjoint),
     )
-
-
-def _chosen(dimension: int, limit: int, seed: int) -> tuple[int, ...]:
-    if dimension <= limit:
-        return tuple(range(dimension))
-    chosen = np.random.default_rng(seed).choice(dimension, size=limit, replace=False)
-    return tuple(sorted(int(i) for i in chosen))
 
 
 MATRIX, WITNESS = MatrixCheck(), WitnessCheck()

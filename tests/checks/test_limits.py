@@ -73,7 +73,7 @@ def test_the_specification_and_other_declarations_are_beside_matrices_of_65536_e
     domain, codomain = (al.Space(al.Layout((side,), al.Partition((2,)))) for side in (256, rows))
     found = np.ones((rows, 256))
     observations: Any = [SimpleNamespace(programs=(None, None))]
-    monkeypatch.setattr(matrix, "_summed", lambda observations: (found, found))
+    monkeypatch.setattr(matrix, "summed", lambda observations: (found, found))
     monkeypatch.setattr(matrix, "declaration_hint", lambda *given: "x were declared invariant")
     monkeypatch.setattr(
         matrix,

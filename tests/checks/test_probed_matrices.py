@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import adjointlab as al
-from adjointlab.checks import matrix
+from adjointlab.checks import matrix, probed_matrices
 from adjointlab.checks.check import BothDirections, Spaces
 from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.evidence import Evidence
@@ -19,15 +19,13 @@ from adjointlab.checks.matrix import (
     MATRIX,
     WITNESS,
     MatrixCheck,
-    ProbedMatrices,
-    Repeated,
     _active,
-    _chosen,
     _declaration,
     _largest_row_sum,
     beside_specification,
     find_witness,
 )
+from adjointlab.checks.probed_matrices import ProbedMatrices, Repeated, _chosen
 from adjointlab.checks.schedule_invariant import MatrixResult
 from adjointlab.checks.verdict import Figure, MatrixEntry
 from adjointlab.core.program import Program
@@ -75,9 +73,9 @@ def test_as_many_basis_vectors_are_drawn_as_the_limit_says_each_of_them_by_some_
 def test_of_a_large_matrix_so_many_columns_are_probed_as_all_ranks_may_keep(
     kept: int, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matrix, "_KEPT", kept)
+    monkeypatch.setattr(probed_matrices, "_KEPT", kept)
     assert [len(seen.columns) for seen in observed(ring(shape=(4,)))] == [8, 8]  # not as large
-    monkeypatch.setattr(matrix, "_DENSE", 63)
+    monkeypatch.setattr(probed_matrices, "_DENSE", 63)
     for seen in observed(ring(shape=(4,))):
         assert len(seen.columns) == len(seen.rows) == columns
         assert seen.matrices.forward.shape == (8, columns)

@@ -9,13 +9,8 @@ import pytest
 
 from adjointlab.checks.check import BothDirections
 from adjointlab.checks.context import InputSetting
-from adjointlab.checks.matrix import (
-    MATRIX,
-    MatrixCheck,
-    ProbedMatrices,
-    _chosen,
-    _explained_by_graph,
-)
+from adjointlab.checks.matrix import MATRIX, MatrixCheck, _explained_by_graph
+from adjointlab.checks.probed_matrices import ProbedMatrices, _chosen
 from adjointlab.checks.verdict import Figure
 from tests.checks.looks.harness import Look, assert_seen, each_of, verdict
 from tests.checks.looks.operators import Ring, doubled, filled_with, last_lost, on, ring, where

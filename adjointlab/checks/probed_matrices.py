@@ -1,0 +1,198 @@
+"""Columns of the matrices of an operator and of its adjoint, as one rank probes them; and the rounding that they show.
+
+What may round an entry depends on what stands between, which a matrix does not show: a second difference of smoothed values loses half of
+their digits, a copy none. So it is measured: some basis vectors are applied again times small integers, which rounds otherwise wherever
+something rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from adjointlab.checks.check import BothDirections
+from adjointlab.checks.context import CheckContext
+from adjointlab.checks.gain import (
+    ROUNDING_FACTORS,
+    ROUNDING_MARGIN,
+    Apply,
+    largest_rounding,
+    times,
+)
+from adjointlab.core.operator import AdaptedOperator, contributions, has_program
+from adjointlab.core.program import Program
+from adjointlab.core.space import Space
+from adjointlab.typing import Array, NumpyArray
+
+__all__ = ["SAMPLE", "ProbedMatrices", "Repeated", "entry_tolerance", "probed", "summed"]
+
+SAMPLE = 24
+"""Basis vectors that are probed in either direction of an ordinary case."""
+
+_DENSE = 2**22
+"""Most entries of a matrix that is probed as a whole: 32 MiB on every rank, and as much again for each comparison."""
+
+
+_KEPT = 2**24
+"""Most elements of sampled columns that all ranks keep together; each rank keeps whole columns. One column is always probed."""
+
+_REPEATED = 3
+"""Basis vectors on each side that are applied again."""
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """One rank's contributions to what some probed vectors gave otherwise when they were applied again.
+
+    `differences` is of shape (elements, vectors).
+    """
+
+    positions: tuple[int, ...] = ()  # of the vectors, among those that were probed
+    differences: NumpyArray = field(default_factory=lambda: np.zeros((0, 0)))
+
+
+def _not_repeated() -> BothDirections[Repeated]:
+    return BothDirections(Repeated(), Repeated())
+
+
+@dataclass(frozen=True)
+class ProbedMatrices:
+    """One rank's contributions to the probed columns of forward and of adjoint, and facts that all ranks share."""
+
+    columns: tuple[int, ...]  # i, of the domain
+    rows: tuple[int, ...]  # j, of the codomain's dual
+    # <F e_i, f_j> for probed i and all j; <e_i, F* f_j> for all i and probed j: both of shape (j, i)
+    matrices: BothDirections[NumpyArray]
+    tolerance: float
+    gain: int  # as declared; 0 where it is not
+    # Outputs that do not require a gradient here, though torch is to differentiate.
+    without_graph: tuple[str, ...] = ()
+    programs: tuple[Program, Program] | None = None  # the specification, where rank 0 was asked for it
+    repeated: BothDirections[Repeated] = field(default_factory=_not_repeated)  # times a factor
+    alone: BothDirections[Repeated] = field(default_factory=_not_repeated)  # and not in their batch
+    precision: int = 53
+
+
+def probed(context: CheckContext, limit: int) -> ProbedMatrices:
+    """Probe at most `limit` basis vectors on each side, and of a very large matrix fewer. Collective."""
+    domain, codomain = context.domain, context.codomain
+    dual, seed = codomain.dual, context.setting.seed
+    if domain.dimension * dual.dimension > _DENSE:
+        largest = max(domain.dimension, dual.dimension) * context.comm.Get_size()
+        limit = min(limit, SAMPLE, max(1, _KEPT // largest))
+    # Drawn from the case's seed, so alike on all ranks: a probe is collective.
+    columns, rows = _chosen(domain.dimension, limit, seed), _chosen(dual.dimension, limit, seed + 1)
+    forward, alone = _columns(context, domain, codomain, columns, context.forward)
+    adjoint, adjoint_alone = _columns(context, dual, domain.dual, rows, context.adjoint)
+    return ProbedMatrices(
+        columns,
+        rows,
+        BothDirections(forward, np.conj(adjoint.T)),
+        _of_coefficients(context),
+        context.operator.gain or 0,
+        _without_graph(context),
+        repeated=BothDirections(
+            _repeated(context, domain, codomain, columns, forward, context.forward),
+            _repeated(context, dual, domain.dual, rows, adjoint, context.adjoint),
+        ),
+        alone=BothDirections(alone, adjoint_alone),
+        precision=context.arithmetic.precision,
+    )
+
+
+def _without_graph(context: CheckContext) -> tuple[str, ...]:
+    operator, rank = context.operator, context.rank
+    numbers = operator.without_graph if isinstance(operator, AdaptedOperator) else frozenset[int]()
+    outputs = [operator.codomain.tensors[number] for number in sorted(numbers)]
+    return tuple(tensor.name for tensor in outputs if tensor.layout.local_size(rank))
+
+
+def _columns(
+    context: CheckContext,
+    source: Space,
+    target: Space,
+    indices: Sequence[int],
+    apply: Callable[[Sequence[Array]], Sequence[Array]],
+) -> tuple[NumpyArray, Repeated]:
+    """This rank's contributions to the columns `indices`, and what one vector gives otherwise alone than in its batch."""
+    rank, library, batched = context.rank, context.library, context.operator.batched
+    matrix = contributions(source, target, indices, apply, rank, library, batched)
+    if not batched or not indices:
+        return matrix, Repeated()
+    # An operator is used on one vector at a time, and a batch may take another path through its code.
+    column = context.setting.seed % len(indices)
+    alone = contributions(source, target, [indices[column]], apply, rank, library, batched=False)
+    with np.errstate(all="ignore"):  # what is not finite is for the judge to report
+        return matrix, Repeated((column,), alone - matrix[:, [column]])
+
+
+def _of_coefficients(context: CheckContext) -> float:
+    """Relative difference that entries may have which are not whole, whatever rounds when they are applied.
+
+    A third is rounded when it is stored, and again when it is applied. Where nobody declares anything of the coefficients, two
+    formulas for a cosine may differ by many units in the last place; in half precision that many would be a fault.
+    """
+    unit, declared = 2.0**-context.arithmetic.precision, context.operator.rounding or 0.0
+    return max(4 * unit, min(256 * unit, 2.0**-16) if context.operator.gain is None else 0.0, declared)
+
+
+def _repeated(
+    context: CheckContext,
+    source: Space,
+    target: Space,
+    indices: Sequence[int],
+    matrix: NumpyArray,
+    apply: Apply,
+) -> Repeated:
+    """Apply some of the basis vectors `indices`, whose images are the columns of `matrix`, again times each factor."""
+    if has_program(context.operator) or context.arithmetic.has_integers or not indices:
+        return Repeated()  # nothing rounds
+    seed, number = context.setting.seed, len(indices)
+    positions = tuple(sorted({(seed + number * part // _REPEATED) % number for part in range(_REPEATED)}))
+    chosen = [indices[position] for position in positions]
+    differences = []
+    for factor in ROUNDING_FACTORS:
+        with np.errstate(
+            all="ignore"
+        ):  # what is not finite, as half precision may overflow, measures nothing
+            images = contributions(
+                source,
+                target,
+                chosen,
+                times(factor, apply),
+                context.rank,
+                context.library,
+                context.operator.batched,
+            )
+            differences.append(images / factor - matrix[:, list(positions)])
+    return Repeated(positions, np.concatenate(differences, axis=1))
+
+
+def entry_tolerance(observations: Sequence[ProbedMatrices]) -> float:
+    """Return the difference that rounding may make to an entry, relative to the largest in its column: as it is measured."""
+    first, *_ = observations
+    measured = 0.0
+    forward, adjoint = summed(observations)
+    for matrix, number in ((forward, 0), (adjoint.T, 1)):
+        with np.errstate(all="ignore"):  # what is not finite measures nothing
+            total = np.abs(np.sum([seen.repeated[number].differences for seen in observations], axis=0))
+            columns = matrix[:, list(first.repeated[number].positions) * len(ROUNDING_FACTORS)]
+            largest = np.abs(columns).max(axis=0, initial=0.0)
+            relative = total.max(axis=0, initial=0.0)[largest > 0] / largest[largest > 0]
+        measured = max(measured, float(relative[np.isfinite(relative)].max(initial=0.0)))
+    return first.tolerance + min(ROUNDING_MARGIN * measured, largest_rounding(first.precision))
+
+
+def summed(observations: Sequence[ProbedMatrices]) -> BothDirections[NumpyArray]:
+    """The probed columns of both directions, of all ranks together."""
+    forward, adjoint = zip(*(seen.matrices for seen in observations), strict=True)
+    return BothDirections(np.sum(forward, axis=0), np.sum(adjoint, axis=0))
+
+
+def _chosen(dimension: int, limit: int, seed: int) -> tuple[int, ...]:
+    if dimension <= limit:
+        return tuple(range(dimension))
+    chosen = np.random.default_rng(seed).choice(dimension, size=limit, replace=False)
+    return tuple(sorted(int(i) for i in chosen))
