@@ -20,6 +20,7 @@ from adjointlab.worlds.applications import ApplicationMarks, crossed_message
 from adjointlab.worlds.arguments import REFUSALS, elements
 from adjointlab.worlds.call_sites import CallSite
 from adjointlab.worlds.constants import as_source, as_tag
+from adjointlab.worlds.object_room import ObjectRoom
 
 __all__ = [
     "OBJECT",
@@ -197,7 +198,9 @@ def _difference(sent: MessageDescription, received: MessageDescription, crossed:
     if UNKNOWN in (sent.content, received.content):
         return ""
     if received.content == OBJECT:
-        return "" if sent.content == OBJECT else "an array was sent, and an object is received"
+        if sent.content != OBJECT:
+            return "an array was sent, and an object is received"
+        return ObjectRoom(received.nbytes).overflow(sent.nbytes)
     if sent.content == OBJECT:
         if received.itemsize > 1:
             return f"an object was sent, and {received.content} is received"

@@ -27,6 +27,7 @@ from adjointlab.worlds.mpi.communicator_base import CommBase
 from adjointlab.worlds.mpi.message_log import OBJECT
 from adjointlab.worlds.mpi.neighbourhoods import in_blocking_order
 from adjointlab.worlds.mpi.requests import GuardedRequest, ObjectReceive
+from adjointlab.worlds.object_room import ObjectRoom, room_of
 
 __all__ = ["NEIGHBOUR_OBJECT_CALLS", "OBJECT_CALLS"]
 
@@ -61,13 +62,18 @@ def _isend(name: str, comm: CommBase, obj: object, dest: int, tag: int = 0) -> G
 
 
 def _start_receive(
-    comm: CommBase, name: str, source: int, tag: int, keywords: Mapping[str, object] | None = None
+    comm: CommBase,
+    name: str,
+    room: ObjectRoom,
+    source: int,
+    tag: int,
+    keywords: Mapping[str, object] | None = None,
 ) -> ObjectReceive:
     source, tag = native(source), native(tag)
     comm.count(source, is_send=False)
     keywords = {"source": source, "tag": tag} if keywords is None else keywords
     call = GuardedCall(comm, name, (), keywords, peer=peer_of(source), is_receive=True)
-    return ObjectReceive(comm.receives, source, tag, call)
+    return ObjectReceive(comm.receives, room, source, tag, call)
 
 
 def recv(
@@ -77,13 +83,13 @@ def recv(
     tag: int = ours.ANY_TAG,
     status: Status | None = None,
 ) -> Any:
-    return _start_receive(comm, "recv", source, tag).wait(status)
+    return _start_receive(comm, "recv", room_of(buf), source, tag).wait(status)
 
 
 def irecv(
     comm: CommBase, buf: Buffer = None, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG
 ) -> ObjectReceive:
-    return _start_receive(comm, "irecv", source, tag)
+    return _start_receive(comm, "irecv", room_of(buf, is_posted_first=True), source, tag)
 
 
 def sendrecv(
@@ -105,7 +111,7 @@ def sendrecv(
     # The send must not wait for its receive, or two ranks that exchange with each other would wait for ever.
     request, call = _start_send(comm, "sendrecv", sendobj, dest, sendtag)
     sending = GuardedRequest(request, call._replace(arguments=(), keywords=keywords), comm.guard)
-    received = _start_receive(comm, "sendrecv", source, recvtag, keywords).wait(status)
+    received = _start_receive(comm, "sendrecv", room_of(recvbuf), source, recvtag, keywords).wait(status)
     sending.Wait()
     return received
 

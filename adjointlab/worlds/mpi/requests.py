@@ -18,6 +18,7 @@ from adjointlab.worlds.mpi.buffer_watch import BufferWatch
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.mpi.message_log import OBJECT, MessageLog, ReceiveEntry, set_envelope
+from adjointlab.worlds.object_room import ObjectRoom
 from adjointlab.worlds.polling import keep_alive
 
 __all__ = ["GuardedRequest", "ObjectReceive", "ReceiveQueue", "fill"]
@@ -216,7 +217,9 @@ class ReceiveQueue:
         if receive.message is not None:
             self.waiting.remove(receive)
             receive.begin()
-            found, content = receive.envelope, (OBJECT, receive.envelope.Get_count(MPI.BYTE))
+            found = receive.envelope
+            size, room = found.Get_count(MPI.BYTE), receive.room.nbytes
+            content = (OBJECT, size if room is None else room)
             self._messages.receive(
                 found.Get_source(), found.Get_tag(), receive.call.name, content, *receive.posted_at
             )
@@ -226,8 +229,11 @@ class ReceiveQueue:
 class ObjectReceive(_OpenRequest):
     """An object being received: the result of ``irecv``."""
 
-    def __init__(self, queue: ReceiveQueue, source: int, tag: int, call: GuardedCall) -> None:
+    def __init__(
+        self, queue: ReceiveQueue, room: ObjectRoom, source: int, tag: int, call: GuardedCall
+    ) -> None:
         self.queue = queue
+        self.room = room
         self.source = source
         self.tag = tag
         self.call = call

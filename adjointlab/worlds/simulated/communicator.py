@@ -18,6 +18,7 @@ from adjointlab.worlds.constants import as_source, as_tag, c_int, fill_status
 from adjointlab.worlds.graph_arguments import Neighbours
 from adjointlab.worlds.interposition import means_comm_world
 from adjointlab.worlds.local_calls import LARGEST_TAG, LocalCalls
+from adjointlab.worlds.object_room import ENOUGH, ObjectRoom, room_of
 from adjointlab.worlds.refused_calls import missing
 from adjointlab.worlds.simulated.buffer_collectives import BUFFER_COLLECTIVES, refuse_aliased
 from adjointlab.worlds.simulated.collectives import (
@@ -52,7 +53,6 @@ __all__ = [
 ]
 
 
-_OBJECT: Final = object()
 """Stands for the buffer of a receive of an object."""
 
 _INTERNAL: Final = frozenset(
@@ -255,12 +255,14 @@ class Communicator(LocalCalls):
         tag: int = MPI.ANY_TAG,
         status: Status | None = None,
     ) -> Any:
-        return self._complete(self._receive("recv", _OBJECT, source, tag), status)
+        return self._complete(self._receive("recv", room_of(buf), source, tag), status)
 
     def irecv(
         self, buf: Buffer = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG
     ) -> SimulatedRequest:
-        return self._request(self._receive("irecv", _OBJECT, source, tag, blocking=False))
+        return self._request(
+            self._receive("irecv", room_of(buf, is_posted_first=True), source, tag, blocking=False)
+        )
 
     def sendrecv(
         self,
@@ -274,7 +276,7 @@ class Communicator(LocalCalls):
     ) -> Any:
         content = pickled(sendobj)
         self._destination(dest), _tag(sendtag)
-        receive = self._receive("sendrecv", _OBJECT, source, recvtag)
+        receive = self._receive("sendrecv", room_of(recvbuf), source, recvtag)
         return self._complete(receive, status, self._send("sendrecv", content, dest, sendtag, pickled=True))
 
     # Probes
@@ -442,14 +444,16 @@ class Communicator(LocalCalls):
             message.capture()
         return send
 
-    def _receive(self, name: str, buf: Buffer, source: int, tag: int, *, blocking: bool = True) -> Pending:
+    def _receive(
+        self, name: str, buf: Buffer | ObjectRoom, source: int, tag: int, *, blocking: bool = True
+    ) -> Pending:
         """Start a receive."""
         source, tag = self._peer(source), _tag(tag, is_receive=True)
         call = self._call(name, ("source", source), ("tag", tag))
         self._begin()
         if source == MPI.PROC_NULL:
             return Null(self._task, call)
-        target = None if buf is _OBJECT else elements(buf, writable=True)
+        target = buf if isinstance(buf, ObjectRoom) else elements(buf, writable=True)
         receive = Receive(self._task, call, source, tag, self._shared.members, target)
         if not blocking and self._run.strategy.deviates():
             receive.delay()
@@ -457,14 +461,14 @@ class Communicator(LocalCalls):
         self._shared.mailboxes[self._rank].post(receive)
         return receive
 
-    def _receive_matched(self, name: str, buf: Buffer, message: Message | None) -> Pending:
+    def _receive_matched(self, name: str, buf: Buffer | ObjectRoom, message: Message | None) -> Pending:
         """Start the receive of a message that a probe has matched."""
         source, tag = (MPI.PROC_NULL, MPI.ANY_TAG) if message is None else (message.source, message.tag)
         call = self._call(name, ("source", source), ("tag", tag))
         self._begin()
         if message is None:
             return Null(self._task, call)
-        target = None if buf is _OBJECT else elements(buf, writable=True)
+        target = buf if isinstance(buf, ObjectRoom) else elements(buf, writable=True)
         receive = Receive(self._task, call, source, tag, self._shared.members, target)
         self._shared.mailboxes[self._rank].deliver(receive, message)
         return receive
@@ -691,12 +695,12 @@ class MatchedMessage:
         return self._comm._request(self._receive("Irecv", buf))
 
     def recv(self, status: Status | None = None) -> Any:
-        return self._comm._complete(self._receive("recv", _OBJECT), status)
+        return self._comm._complete(self._receive("recv", ENOUGH), status)
 
     def irecv(self) -> SimulatedRequest:
-        return self._comm._request(self._receive("irecv", _OBJECT))
+        return self._comm._request(self._receive("irecv", ENOUGH))
 
-    def _receive(self, name: str, buf: Buffer) -> Pending:
+    def _receive(self, name: str, buf: Buffer | ObjectRoom) -> Pending:
         return self._comm._receive_matched(name, buf, self._message)
 
 

@@ -24,6 +24,7 @@ from adjointlab import MPI
 from adjointlab.worlds.applications import crossed_message
 from adjointlab.worlds.arguments import Elements, Flat
 from adjointlab.worlds.call_sites import SimulatedCall
+from adjointlab.worlds.object_room import ObjectRoom
 from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.world import Blocked, Finding, FindingKind, Matched
@@ -160,7 +161,7 @@ class PendingProbe(MessageWait):
 class Receive(MessageWait):
     """A receive; done when it has its message."""
 
-    __slots__ = ("_late", "_poisoned", "_saved", "_target", "message")
+    __slots__ = ("_late", "_poisoned", "_room", "_saved", "_target", "message")
 
     def __init__(
         self,
@@ -169,11 +170,12 @@ class Receive(MessageWait):
         source: int,
         tag: int,
         members: tuple[int, ...],
-        target: Elements | None,
+        target: Elements | ObjectRoom,
     ) -> None:
         super().__init__(task, call, source, tag, members)
         self.message: Message | None = None
-        self._target = target  # None for an object
+        self._room = target if isinstance(target, ObjectRoom) else None
+        self._target = None if isinstance(target, ObjectRoom) else target  # None for an object
         self._late = False  # the buffer is filled by `finish`
         self._saved: Flat | None = None  # what it held, where it is filled late
         self._poisoned = b""  # what it holds until then
@@ -196,7 +198,10 @@ class Receive(MessageWait):
         self.message = message
         target = self._target
         if target is None:
-            return None if message.pickled else "an array was sent, and an object is received"
+            assert self._room is not None
+            if not message.pickled:
+                return "an array was sent, and an object is received"
+            return self._room.overflow(message.nbytes) or None
         data = message.data
         is_bytes = MPI.BYTE in (message.datatype, target.datatype)
         if not is_bytes and data.size and target.array.size and data.dtype != target.array.dtype:

@@ -31,6 +31,16 @@ def world():
 
 # What rank 0 does, what rank 1 does, and the finding.
 MISMATCHES = {
+    "a pickle that is too large for irecv without a buffer": (
+        lambda comm: comm.send(bytes(40_000), 1),
+        lambda comm: comm.irecv(source=0).wait(),
+        "an object of 40018 bytes, pickled, was sent, and the receive has room for 32768",
+    ),
+    "a pickle that is too large for its buffer": (
+        lambda comm: comm.send([1, 2, 3], 1),
+        lambda comm: comm.recv(bytearray(5), 0),
+        "an object of 22 bytes, pickled, was sent, and the receive has room for 5",
+    ),
     "a pickle into a buffer": (
         lambda comm: comm.send({"many": [1, 2]}, 1),
         lambda comm: comm.Recv(np.zeros(90), 0),

@@ -157,6 +157,33 @@ def test_objects_are_copied_on_their_way():
     assert values(body, ranks=2) == ({"list": [0]}, {"list": [1]})
 
 
+@pytest.mark.parametrize(
+    ("receive", "room"),
+    [
+        (lambda comm: comm.irecv(source=0).wait(), 32768),
+        (lambda comm: comm.irecv(bytearray(90), source=0).wait(), 90),
+        (lambda comm: comm.recv(70, source=0), 70),
+        (lambda comm: comm.sendrecv(None, MPI.PROC_NULL, recvbuf=bytearray(80), source=0), 80),
+        (lambda comm: comm.recv(source=0), None),
+        (lambda comm: comm.irecv(bytearray(50_000), source=0).wait(), None),
+        (lambda comm: comm.mprobe(source=0).irecv().wait(), None),
+    ],
+)
+def test_a_receive_of_an_object_has_the_room_of_its_buffer_and_irecv_32_kib_without_one(receive, room):
+    run = SimulatedWorld(2).run(
+        lambda context, _: (
+            receive(context.comm) if context.rank else context.comm.send(bytes(40_000), dest=1)
+        ),
+        None,
+        2,
+    )
+    told = [finding.text for finding in run.findings]
+    if room is None:
+        assert run.values[1] == bytes(40_000)
+    else:
+        assert f"pickled, was sent, and the receive has room for {room}" in told[0]
+
+
 def test_a_cancelled_receive_takes_no_message():
     def body(comm):
         buffer = np.full(2, 7.0)
