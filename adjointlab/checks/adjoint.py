@@ -32,7 +32,7 @@ from adjointlab.checks.verdict import Figure, Figures, Inapplicable, Verdict, co
 from adjointlab.core import arrays
 from adjointlab.core.operator import Direction
 from adjointlab.core.space import Space
-from adjointlab.core.vectors import Exact, exact_sum, pair_local
+from adjointlab.core.vectors import ZERO, Exact, exact_sum, pair_local
 from adjointlab.typing import NumpyArray
 
 __all__ = ["ADJOINT", "AdjointCheck", "DotTestObservation", "InnerProducts", "miss_probability"]
@@ -125,7 +125,11 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
         has_results = bool(spaces.domain.dimension and spaces.codomain.dimension)
         may_round = not first.gain.is_exact and first.roundings > 0
         is_exact = bool(with_integers) and not any(with_integers) and (has_results or not may_round)
-        figures: Figures = {Figure.GAIN: first.gain.value, Figure.GAIN_SOURCE: first.gain.source.value}
+        figures: Figures = {
+            Figure.GAIN: first.gain.value,
+            Figure.GAIN_SOURCE: first.gain.source.value,
+            Figure.NONZERO: any(each != ZERO for draw in draws for each in (draw.forward, draw.adjoint)),
+        }
         if is_exact:
             figures[Figure.MISS_PROBABILITY] = miss_probability(draws[0].bound) ** len(with_integers)
         for draw, tolerance in zip(draws, tolerances, strict=True):

@@ -146,7 +146,9 @@ def _reach(entry: CheckResult, like: CheckResult | None) -> str:
         return _fault(entry, like)
     figures = result.figures
     notes = _counted(result.counts)
-    if isinstance(miss := figures.get(Figure.MISS_PROBABILITY), float):
+    if not figures.get(Figure.NONZERO, True):
+        notes.append("every result was zero, in both directions")
+    elif isinstance(miss := figures.get(Figure.MISS_PROBABILITY), float):
         exact = f"exact: misses a wrong case with probability below {_rounded_up(miss)}"
         if result.exact < result.tried:
             exact = f"{result.exact} of {result.tried} cases {exact}; the rest within rounding"

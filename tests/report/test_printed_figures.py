@@ -209,6 +209,8 @@ def test_failures_of_two_subjects_that_read_alike_are_told_apart() -> None:
         (dict(figures=EXACT | {Figure.MISS_PROBABILITY: 0.9e-10}, exact=20), "probability below 1e-10"),
         (dict(figures=EXACT | {Figure.MISS_PROBABILITY: 0.0}, exact=20), "probability below 1e-300"),
         (dict(figures={}), "within rounding only"),
+        (dict(figures=EXACT | {Figure.NONZERO: True}, exact=20), "exact: misses a wrong case with probability below 1e-9"),
+        (dict(figures=EXACT | {Figure.NONZERO: False}, exact=20), "every result was zero, in both directions"),
         (dict(figures={Figure.FLOATING_ERROR: 2.34e-17}), "within rounding only; floating error 2e-17"),
         (dict(figures={Figure.PROVED: "all entries"}, check="matrix"), "entries: all"),
         (dict(figures={Figure.PROVED: "a sample"}, check="matrix"), "entries: a sample"),
