@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from adjointlab.cli.device import usable_device
 from adjointlab.cli.output import Output, progress_line
-from adjointlab.cli.parameters import Quiet, Subjects
+from adjointlab.cli.parameters import DeviceOfProofs, FolderOfProofs, Quiet, Subjects
 from adjointlab.cli.result_files import folder_of_failures
 from adjointlab.cli.startup import UsageError, or_usage_error
 from adjointlab.options import DEVICE, FOLDER
@@ -32,21 +31,9 @@ def exhaust(
             help="Change a bound, such as ranks=3 or side=2. May be repeated. The table shows those that there are.",
         ),
     ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="Use tensors in memory of the host (cpu), or of a CUDA device (cuda). Default: NumPy arrays.",
-            metavar=DEVICE.metavar,
-            show_default=False,
-        ),
-    ] = DEVICE.default,
+    device: DeviceOfProofs = DEVICE.default,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one for each core.")] = None,
-    folder: Annotated[
-        Path,
-        typer.Option(
-            help=f"Folder in which failures are stored. Default: {FOLDER.default}.", show_default=False
-        ),
-    ] = FOLDER.default,
+    folder: FolderOfProofs = FOLDER.default,
     quiet: Quiet = False,
 ) -> int:
     """Prove every small case: all cases within a bound instead of drawn ones, each by its whole matrices."""

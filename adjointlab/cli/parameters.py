@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
@@ -24,7 +25,7 @@ def _as_typer(option: Option[T]) -> object:
         help=option.full_help,
         metavar=option.metavar,
         show_default=False,
-        file_okay=option is not options.FOLDER,
+        file_okay=option.name != options.FOLDER.name,
     )
 
 
@@ -58,6 +59,37 @@ Subjects = Annotated[
 ]
 Ranks = Annotated[int | None, _as_typer(options.RANKS)]
 Device = Annotated[str | None, _as_typer(options.DEVICE)]
+
+# The same options, where a command draws no cases.
+RanksOfReplay = Annotated[
+    int | None,
+    _as_typer(
+        replace(options.RANKS, help="Simulated ranks, at least those of the case.", default_text="as many")
+    ),
+]
+DeviceOfReplay = Annotated[
+    str | None,
+    _as_typer(
+        replace(
+            options.DEVICE,
+            help="Put the tensors into memory of the host (cpu), or of a CUDA device (cuda).",
+            default_text="as they are stored",
+        )
+    ),
+]
+DeviceOfProofs = Annotated[
+    str | None,
+    _as_typer(
+        replace(
+            options.DEVICE,
+            help="Use tensors in memory of the host (cpu), or of a CUDA device (cuda).",
+            default_text="arrays of NumPy",
+        )
+    ),
+]
+FolderOfProofs = Annotated[
+    Path, _as_typer(replace(options.FOLDER, help="Folder in which failures are stored."))
+]
 Cases = Annotated[int, _as_typer(options.CASES)]
 Seed = Annotated[int | None, _as_typer(options.SEED)]
 Schedules = Annotated[int, _as_typer(options.SCHEDULES)]

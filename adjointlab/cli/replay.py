@@ -11,7 +11,7 @@ import typer
 
 from adjointlab.cli.device import usable_device
 from adjointlab.cli.output import Output, describe_ranks
-from adjointlab.cli.parameters import Strict, Watchdog, is_configured
+from adjointlab.cli.parameters import DeviceOfReplay, RanksOfReplay, Strict, Watchdog, is_configured
 from adjointlab.cli.startup import UsageError, opened_world
 from adjointlab.devices.memories import is_on_device, on
 from adjointlab.options import DEVICE, RANKS
@@ -32,23 +32,8 @@ def replay(
     subject: Annotated[
         str | None, typer.Option(help="Where its subject is, if it is not installed; as for check.")
     ] = None,
-    ranks: Annotated[
-        int | None,
-        typer.Option(
-            min=RANKS.least,
-            max=int(RANKS.most),
-            help="Number of simulated ranks, at least those of the case. Default: as many.",
-            show_default=False,
-        ),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="Put the tensors into memory of the host (cpu), or of a CUDA device (cuda). Default: as stored.",
-            metavar=DEVICE.metavar,
-            show_default=False,
-        ),
-    ] = DEVICE.default,
+    ranks: RanksOfReplay = None,
+    device: DeviceOfReplay = DEVICE.default,
     strict: Strict = False,
     watchdog: Watchdog = None,
 ) -> int:
