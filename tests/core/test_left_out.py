@@ -35,7 +35,7 @@ OTHERWISE: dict[str, dict[str, float]] = {
         "evidence.ComparedMatrices.is_whole": True,
         "evidence.Wait.is_blocked": True,
         "evidence.weight_text.digits": 6,
-        "matrix.ProbedMatrices.precision": 53,
+        "probed_matrices.ProbedMatrices.precision": 53,
         "matrix.MatrixCheck.limit": 24,
         "matrix.WitnessCheck.limit": 4096,
     },
