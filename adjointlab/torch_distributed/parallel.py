@@ -144,7 +144,9 @@ class ParallelModule(NamedModule):
     @property
     def is_data_parallel(self) -> bool:
         """True if a backward pass by all parameters has to follow each forward pass."""
-        return any(isinstance(part, DistributedDataParallel) for part in self.made.modules())
+        return _has_flat_parameters(self.made) or any(
+            isinstance(part, DistributedDataParallel) for part in self.made.modules()
+        )
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with self.pass_context():
@@ -206,7 +208,7 @@ class ParallelModule(NamedModule):
             check_claim(held)
             placements, shape = _extended(self._mesh, held.device_mesh, held.placements), tuple(held.shape)
         elif name not in declared and tuple(held.shape) != tuple(shape):
-            if any(type(part).__name__ == "FullyShardedDataParallel" for part in self.made.modules()):
+            if _has_flat_parameters(self.made):
                 raise TypeError(
                     "FullyShardedDataParallel flattens parameters, so that no rank has a part of one by itself: use torch's fully_shard"
                 )
@@ -215,6 +217,11 @@ class ParallelModule(NamedModule):
                 f'share it, with parameter_placements={{"{name}": [Shard(0)]}} in the dictionary of the strategy'
             )
         return tensor_on(self._mesh, placements, shape, dtype_name(held), name)
+
+
+def _has_flat_parameters(module: nn.Module) -> bool:
+    """Return True if a part is of torch's FullyShardedDataParallel, which takes long to import."""
+    return any(type(part).__name__ == "FullyShardedDataParallel" for part in module.modules())
 
 
 def _places(paths: Iterable[OutputPath]) -> str:

@@ -9,7 +9,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    FullyShardedDataParallel,
+    MixedPrecisionPolicy,
+    ShardingStrategy,
+    fully_shard,
+)
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, loss_parallel, parallelize_module
 from torch.nn import functional as F
@@ -266,6 +271,20 @@ def test_modules_with_flattened_parameters_are_told_to_use_fully_shard() -> None
 
     with pytest.raises(AssertionError, match="use torch's fully_shard"):
         al.check_parallel(linear, flattened, EXAMPLE, data_parallel="mean", mesh=(2,), cases=2)
+
+
+@pytest.mark.filterwarnings("ignore:The `NO_SHARD` sharding strategy is deprecated:FutureWarning")
+def test_modules_with_flattened_parameters_that_are_whole_go_backward_after_every_forward_pass() -> None:
+    def whole(module: nn.Module, mesh: Any) -> nn.Module:
+        return FullyShardedDataParallel(
+            module,
+            process_group=mesh.get_group(),
+            use_orig_params=True,
+            device_id=torch.device("cpu"),
+            sharding_strategy=ShardingStrategy.NO_SHARD,
+        )
+
+    al.check_parallel(linear, whole, EXAMPLE, data_parallel="mean", mesh=(2,), cases=12, frozen=())
 
 
 def test_collectives_on_a_thread_of_the_users_own_are_told_where_they_belong() -> None:
