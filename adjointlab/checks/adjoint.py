@@ -128,7 +128,7 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
         figures: Figures = {
             Figure.GAIN: first.gain.value,
             Figure.GAIN_SOURCE: first.gain.source.value,
-            Figure.NONZERO: any(each != ZERO for draw in draws for each in (draw.forward, draw.adjoint)),
+            Figure.NONZERO: sum(each != ZERO for draw in draws for each in (draw.forward, draw.adjoint)),
         }
         if is_exact:
             figures[Figure.MISS_PROBABILITY] = miss_probability(draws[0].bound) ** len(with_integers)

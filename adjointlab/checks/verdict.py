@@ -48,7 +48,7 @@ class Figure(StrEnum):
     GAIN_SOURCE = "gain from"
     MISS_PROBABILITY = "miss probability"  # of an exact test
     FLOATING_ERROR = "floating error"  # [Hewett21, eq. 26]
-    NONZERO = "results other than zero"  # whether there were any
+    NONZERO = "inner products other than zero"  # the most in a case
     ENTRIES = "entries"  # of a matrix, as many as were compared
     PROVED = "proved"  # whether those are all
     ROUNDING = "taken for rounding"  # the largest difference, relative to the largest value of its tensor

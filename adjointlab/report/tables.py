@@ -146,7 +146,7 @@ def _reach(entry: CheckResult, like: CheckResult | None) -> str:
         return _fault(entry, like)
     figures = result.figures
     notes = _counted(result.counts)
-    if not figures.get(Figure.NONZERO, True):
+    if not figures.get(Figure.NONZERO, 1):
         notes.append("every result was zero, in both directions")
     elif isinstance(miss := figures.get(Figure.MISS_PROBABILITY), float):
         exact = f"exact: misses a wrong case with probability below {_rounded_up(miss)}"

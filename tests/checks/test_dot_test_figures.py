@@ -216,7 +216,10 @@ def test_a_verdict_is_exact_if_there_are_integers_and_no_tolerance(
         {Figure.GAIN: gain.value}
         | (probability if is_exact else {})
         | floating
-        | {Figure.GAIN_SOURCE: gain.source.value, Figure.NONZERO: any(each.forward != ZERO for each in draws)}
+        | {
+            Figure.GAIN_SOURCE: gain.source.value,
+            Figure.NONZERO: 2 * sum(each.forward != ZERO for each in draws),
+        }
     )
 
 
