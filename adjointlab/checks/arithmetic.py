@@ -14,6 +14,7 @@ multiple of 1/2, so that one bit is spent on the fraction. Where it is declared,
 from __future__ import annotations
 
 import math
+import weakref
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,7 +40,8 @@ class Arithmetic:
     """The numbers that the operator of a check's context computes exactly, on one rank, and the rounding of others."""
 
     def __init__(self, context: CheckContext) -> None:
-        self._context = context
+        # The context holds this object. Without a cycle, what user code ends in its operator's `__del__` has ended when the case has.
+        self._context: CheckContext = weakref.proxy(context)
 
     @computed_once
     def gain(self) -> Gain:

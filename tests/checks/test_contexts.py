@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,6 +59,23 @@ def test_a_setting_names_a_memory_and_the_order_of_either_side() -> None:
         orders = "row-major, column-major, strided, offset, reversed"
         some = ", ".join(f"{order} on even ranks" for order in orders.split(", ")[1:])
         assert str(raised.value) == f"order: 'odd' is not one of {orders}, {some}"
+
+
+def test_an_operator_ends_with_the_context_of_its_case_and_waits_for_no_garbage_collection() -> None:
+    ended: list[str] = []
+
+    class Ending(Operator):
+        def __del__(self) -> None:
+            ended.append("the operator")
+
+    of = context(Ending(gain=1))
+    assert of.arithmetic.gain.value == 1
+    gc.disable()
+    try:
+        del of
+        assert ended == ["the operator"]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -273,6 +291,8 @@ def test_a_specification_is_of_both_directions_or_transposed() -> None:
 
 
 def test_the_element_type_of_fewest_bits_counts_in_either_space() -> None:
-    assert context(Operator()).arithmetic.precision == 24
-    assert context(Operator(domain=LONG, codomain=SHORT)).arithmetic.precision == 24
-    assert context(Operator(domain=SHORT, codomain=SHORT)).arithmetic.precision == 53
+    mixed, turned = context(Operator()), context(Operator(domain=LONG, codomain=SHORT))
+    double = context(Operator(domain=SHORT, codomain=SHORT))
+    assert mixed.arithmetic.precision == 24
+    assert turned.arithmetic.precision == 24
+    assert double.arithmetic.precision == 53

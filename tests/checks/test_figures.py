@@ -159,13 +159,13 @@ def context_of(make: Any, ranks: int = 2) -> CheckContext:
     run = SimulatedWorld(ranks).run(
         lambda context, _: (
             lambda made: (
-                made.integer_bound(),
-                made.integer_bound(4),
-                made.integers(),
-                made.gain,
-                made.tolerance,
+                made.arithmetic.integer_bound(),
+                made.arithmetic.integer_bound(4),
+                made.arithmetic.integers(),
+                made.arithmetic.gain,
+                made.arithmetic.tolerance,
             )
-        )(CheckContext(lambda: make(context.comm), InputSetting(), context.comm).arithmetic),
+        )(CheckContext(lambda: make(context.comm), InputSetting(), context.comm)),
         None,
         ranks,
     )
@@ -430,9 +430,8 @@ def test_integers_of_an_inexact_operator_have_half_of_the_bits(
 def test_no_integer_is_exact_under_a_declared_gain_that_is_too_large() -> None:
     def integers(rank_context: Any, _: object) -> int:
         make = ring(gain=2**12, dtype="float16")
-        return CheckContext(
-            lambda: make(rank_context.comm), InputSetting(), rank_context.comm
-        ).arithmetic.integers()
+        of = CheckContext(lambda: make(rank_context.comm), InputSetting(), rank_context.comm)
+        return of.arithmetic.integers()
 
     (outcome, _) = SimulatedWorld(2).run(integers, None, 2).outcomes
     assert isinstance(outcome, Raised)

@@ -213,7 +213,8 @@ def test_a_gain_that_is_declared_for_fractions_bounds_rounding_and_promises_noth
     def gain(operator: Any) -> Any:
         def body(context: Any, _: None) -> Any:
             comm = context.comm
-            return CheckContext(lambda: operator(comm, 4), InputSetting(seed=3), comm).arithmetic.gain
+            of = CheckContext(lambda: operator(comm, 4), InputSetting(seed=3), comm)
+            return of.arithmetic.gain
 
         return SimulatedWorld(1).run(body, None).values[0]
 
