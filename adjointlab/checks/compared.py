@@ -84,7 +84,7 @@ def _hint(
     if max(first.shape) > _RANKED:
         return None
     columns, rows = ([place_of(space, vector)[1] for vector in vectors] for space, vectors in bases)
-    # Forward is compared with the specification, and adjoint against forward.
+    # Forward is compared with the specification, and adjoint with forward.
     got, want = (first, second) if names[1] == SPECIFICATION else (second, first)
     return matrix_hint(got, want, rows, columns)
 

@@ -1,7 +1,7 @@
 """The room that a receive has for the pickle of an object.
 
 mpi4py's `irecv` posts its receive before it knows the size of the message: it takes what fits into the buffer that it is given, and 32 KiB
-without one [mpi4py]. `recv` asks for the size first, unless it is given a buffer. A pickle that is larger is an error of truncation there.
+without one. `recv` asks for the size first, unless it is given a buffer. A pickle that is larger is an error of truncation there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ObjectRoom(NamedTuple):
             return ""
         return (
             f"an object of {sent} bytes, pickled, was sent, and the receive has room for {self.nbytes}: give irecv a larger buffer (it has "
-            f"{_IRECV_BUFSZ} bytes without one), or use recv"
+            f"{_default_of_irecv()} bytes without one), or use recv"
         )
 
 

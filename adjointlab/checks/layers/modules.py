@@ -111,7 +111,7 @@ class ModuleUnderTest(ABC):
 
     def inputs(self, key: Draw) -> list[torch.Tensor]:
         """Legal inputs, made of drawn ones by the subject, and changed where the subject has left them as they were."""
-        inputs = list(prepared(self.layer.prepare, *self.tensors(self.layer.domain, key)))
+        inputs = list(self.drawn_inputs(self.layer.domain, key))
         if self._change is None:
             return inputs
         return [
@@ -206,17 +206,17 @@ class ModuleUnderTest(ABC):
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Apply the module; one that may write into its inputs gets copies."""
-        outputs = tuple(map(arrays.local_part, outputs_of(self.module(*self.given(inputs)))))
+        outputs = self.applied_to(self.given(inputs))
         self.note_return(type(self.module).forward)
         self.check_outputs(outputs)
         return outputs
 
     def drawn_inputs(self, space: Space, key: Draw) -> tuple[torch.Tensor, ...]:
-        """Legal inputs of another space than the layer's."""
+        """Inputs of a space, the layer's or another, that the subject makes legal of drawn ones."""
         return prepared(self.layer.prepare, *self.tensors(space, key))
 
     def applied_to(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Apply the module to inputs of another space than the layer's."""
+        """The local outputs of the module for inputs of the layer's space or of another, which are not checked here."""
         return tuple(map(arrays.local_part, outputs_of(self.module(*inputs))))
 
     def given(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:

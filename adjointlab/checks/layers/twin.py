@@ -121,9 +121,8 @@ class Comparison:
     allowances: Allowances | None = None
     result: str = ""
     not_finite: WhereNotFinite = WhereNotFinite.WRONG
-    is_own: bool = (
-        False  # the tolerance is for sums that the check itself makes, and none that the layer declares
-    )
+    # The tolerance is for sums that the check itself makes, and none that the layer declares.
+    is_own: bool = False
 
 
 class Change(NamedTuple):

@@ -53,8 +53,6 @@ __all__ = [
 ]
 
 
-"""Stands for the buffer of a receive of an object."""
-
 _INTERNAL: Final = frozenset(
     {
         "carried_topology",
