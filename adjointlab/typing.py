@@ -13,12 +13,14 @@ from adjointlab.MPI import ANY_SOURCE, ANY_TAG, SUM, Op
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
 __all__ = [
     "Array",
     "Buffer",
     "CartesianCommunicator",
     "Communicator",
+    "DtypeLike",
     "Group",
     "NumpyArray",
     "Request",
@@ -31,6 +33,10 @@ Buffer: TypeAlias = object
 
 NumpyArray: TypeAlias = "np.ndarray[Any, Any]"
 """A NumPy array of any shape and element type."""
+
+
+DtypeLike: TypeAlias = "str | np.dtype[Any] | type[Any] | torch.dtype"
+"""An element type by its name, or as a type of NumPy, torch or JAX."""
 
 
 class Array(Protocol):

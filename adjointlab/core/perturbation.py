@@ -100,13 +100,17 @@ class Perturbation(TorchDispatchMode):
 
     def wrong(self, value: torch.Tensor, elementwise: bool, spares_integers: bool) -> torch.Tensor:
         """The value with errors; those of the real and the imaginary part of a complex number are independent."""
-        if not value.is_complex():
-            return value * self.factors(value, elementwise, spares_integers)
-        parts = torch.view_as_real(value.resolve_conj())
-        return torch.view_as_complex(parts * self.factors(parts, elementwise, spares_integers))
+        if value.is_complex():
+            parts = torch.view_as_real(value.resolve_conj())
+            return torch.view_as_complex(self.wrong(parts, elementwise, spares_integers))
+        errors = self.relative_errors(value, elementwise, spares_integers)
+        # Units in the last place of subnormal numbers are not relative to their size.
+        smallest_normal = torch.finfo(value.dtype).smallest_normal
+        is_subnormal = torch.logical_and(value != 0, value.abs() < smallest_normal)
+        return value * (1 + errors) + torch.where(is_subnormal, errors * smallest_normal, 0.0)
 
-    def factors(self, value: torch.Tensor, elementwise: bool, spares_integers: bool) -> torch.Tensor:
-        """Factors near one: of equal values equal ones, or independent ones."""
+    def relative_errors(self, value: torch.Tensor, elementwise: bool, spares_integers: bool) -> torch.Tensor:
+        """Errors of a real value relative to its elements: of equal elements equal ones, or independent ones."""
         if elementwise:
             mantissas = torch.frexp(value.double()).mantissa
             # Of an infinity, such as the score of a masked key, nothing can be wrong: a NaN would allow for any difference.
@@ -120,7 +124,7 @@ class Perturbation(TorchDispatchMode):
         if spares_integers:
             largest = 2.0**-_SPARE_BITS / torch.finfo(value.dtype).eps
             errors[torch.logical_and(value == value.round(), value.abs() <= largest)] = 0.0
-        return 1 + errors
+        return errors
 
 
 def _is_view(func: Any) -> bool:

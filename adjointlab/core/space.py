@@ -34,7 +34,7 @@ from adjointlab.core.partition import shared_property
 from adjointlab.core.placements import placed
 from adjointlab.pictures.drawable import Drawable
 from adjointlab.spelling import described_type, did_you_mean
-from adjointlab.typing import Array
+from adjointlab.typing import Array, DtypeLike
 
 if TYPE_CHECKING:
     from adjointlab.pictures.model import Drawing
@@ -88,8 +88,8 @@ _DUALS = {
 class Tensor:
     """One distributed tensor: a layout, an element type, and a local type for each dimension of its partition.
 
-    `types` defaults to varying everywhere, [Hewett21]'s view. Its entries may be strings. `name` names the buffers of a
-    specification; it does not matter for equality.
+    `dtype` is kept by its name. `types` defaults to varying everywhere, [Hewett21]'s view. Its entries may be strings. `name` names
+    the buffers of a specification; it does not matter for equality.
 
     Raises `ValueError` for another number of types than the partition has dimensions, and for a type other than varying along a
     dimension whose workers hold different windows.
@@ -242,7 +242,7 @@ class Space(Drawable):
     """The named tensors that an operator reads or writes, in order.
 
     ``Space(layout, dtype="float32")`` has one tensor; ``Space(Tensor(...), Tensor(...))`` has several. A layout among the
-    arguments stands for a tensor of the given dtype and types.
+    arguments stands for a tensor of the given dtype, by its name or as a type of NumPy, torch or JAX, and types.
 
     Raises `ValueError` for repeated names, and `TypeError` for what is neither a layout nor a tensor.
     """
@@ -252,7 +252,7 @@ class Space(Drawable):
     def __init__(
         self,
         *tensors: Layout | Tensor,
-        dtype: str = "float64",
+        dtype: DtypeLike = "float64",
         types: Sequence[LocalType | str] = (),
         name: str = "x",
     ) -> None:
@@ -264,7 +264,7 @@ class Space(Drawable):
                 f"types: {types!r} is one string; give one local type for each partition dimension"
             )
         entries = tuple(
-            _tensor(entry, dtype, tuple(LocalType(t) for t in types), name)
+            _tensor(entry, arrays.dtype(dtype).name, tuple(LocalType(t) for t in types), name)
             if isinstance(entry, Layout)
             else entry
             for entry in tensors
@@ -280,7 +280,7 @@ class Space(Drawable):
         mesh: Any,
         placements: Sequence[object],
         shape: Sequence[int],
-        dtype: str = "float64",
+        dtype: DtypeLike = "float64",
         name: str = "x",
     ) -> Space:
         """The space of a DTensor of global `shape` with `placements` on `mesh`, a DeviceMesh or the shape of one.

@@ -20,6 +20,7 @@ from adjointlab.core.kept_strategies import BOOLEANS, choices, integers, made_on
 from adjointlab.core.layout import Layout, balanced_cut
 from adjointlab.core.partition import Partition, PartitionLike, as_partition
 from adjointlab.quantities import counted
+from adjointlab.typing import DtypeLike
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import Placement
@@ -355,20 +356,19 @@ def broadcasting_partitions(
 
 
 def dtypes(
-    names: Sequence[str] | None = None, *, bfloat16: bool = False, integers: bool = False
+    names: Sequence[DtypeLike] | None = None, *, bfloat16: bool = False, integers: bool = False
 ) -> SearchStrategy[str]:
-    """Draw element types: real and complex, down to half precision; float64 is the simplest.
+    """Draw names of element types: real and complex, down to half precision; float64 is the simplest.
 
     `bfloat16` adds that type where torch is installed: NumPy does not have it. `integers` adds int64 and int32, in which an
     operator is linear as long as nothing overflows. Raises `ValueError` for `names` that are none of element types.
     """
     if isinstance(names, str) or (names is not None and not names):
         raise ValueError(f"names: {names!r} is no list of element types, such as ['float32']")
-    for name in names or ():
-        dtype(name)
+    given = tuple(dtype(each).name for each in names or ())
     every = FLOATING + (("bfloat16",) if bfloat16 and installed("torch") else ())
     every += ("int64", "int32") if integers else ()
-    return choices(tuple(names) if names is not None else every)
+    return choices(given or every)
 
 
 SCHEDULES = (

@@ -77,7 +77,12 @@ def _is_no_group(value: object) -> bool:
 def _checked(
     original: Callable[..., Any], run: CurrentRun, ranks: int | None, takes_groups_only: bool
 ) -> Callable[..., Any]:
+    is_compiling = sys.modules["torch"].compiler.is_compiling
+
     def checked(*arguments: Any, **keywords: Any) -> Any:
+        # torch.compile traces this function too, and may not look for attributes of groups.
+        if is_compiling():
+            return original(*arguments, **keywords)
         world = sys.modules["torch.distributed.distributed_c10d"]._world
         default, is_alone = world.default_pg, getattr(world, "is_alone", False)
         owners = [group.rank_of_run for group in (default, *arguments) if hasattr(group, "rank_of_run")]

@@ -109,6 +109,16 @@ def test_nothing_is_said_of_a_number_that_the_least_error_makes_a_nan_of() -> No
     assert allowed(lambda x: torch.sqrt(x.sum() - x.sum()), x) == torch.inf
 
 
+def test_subnormal_numbers_are_uncertain_by_units_in_their_last_place() -> None:
+    unit = torch.finfo(torch.float32).smallest_normal * torch.finfo(torch.float32).eps
+    x = torch.tensor([4.0, 1.0, -2.0, 0.0]) * unit
+    # The mean is 0.75 units: 0 or 1 in another order of the same sums and quotients.
+    assert allowed(lambda x: x.mean(), x) >= unit
+    assert allowed(lambda x: (x - x.mean() > 0).float(), x) >= 1
+    # Zeros are exact.
+    assert allowed(lambda x: (x * 2 > 0).float(), x[3:]) < 1e-6
+
+
 def test_a_second_derivative_through_a_sum_with_a_gradient_that_is_zero_is_measured() -> None:
     """Torch finds the shape of such a sum by tensors without memory."""
 
@@ -392,12 +402,12 @@ def test_errors_fill_their_interval_on_both_sides_and_no_two_samples_have_the_sa
     samples = []
     for sample in range(3):
         perturbation: Any = Perturbation(sample, error, False)
-        units = (perturbation.factors(value, elementwise, False) - 1) / (error * eps)
+        units = perturbation.relative_errors(value, elementwise, False) / (error * eps)
         assert -1.001 <= units.min() < -0.98
         assert 0.98 < units.max() <= 1.001
         assert abs(units.mean()) < 0.1
         again: Any = Perturbation(sample, error, False)
-        assert torch.equal(units, (again.factors(value, elementwise, False) - 1) / (error * eps))
+        assert torch.equal(units, again.relative_errors(value, elementwise, False) / (error * eps))
         samples.append(units)
     for one, other in ((0, 1), (0, 2), (1, 2)):
         assert (samples[one] != samples[other]).double().mean() > 0.9
@@ -408,11 +418,11 @@ def test_errors_fill_their_interval_on_both_sides_and_no_two_samples_have_the_sa
 def test_equal_values_have_equal_errors_element_by_element_and_integers_may_be_spared() -> None:
     value = torch.tensor([0.3, 0.3, 2.0, 0.3, 5.5, -4.0, torch.inf, 2.0**48, 2.0**49], dtype=torch.float64)
     perturbation: Any = Perturbation(1, 1e4, True)
-    every = perturbation.factors(value, True, False)
+    every = perturbation.relative_errors(value, True, False)
     assert every[0] == every[1] == every[3]
     assert len(set(every.tolist())) > 3
     assert torch.isfinite(every).all()
-    spared = perturbation.factors(value, True, True)
-    assert (spared == 1).tolist() == [False] * 2 + [True, False, False, True, True, True, False]
-    alone = perturbation.factors(value, False, False)
+    spared = perturbation.relative_errors(value, True, True)
+    assert (spared == 0).tolist() == [False] * 2 + [True, False, False, True, True, True, False]
+    alone = perturbation.relative_errors(value, False, False)
     assert len({float(each) for each in alone[[0, 1, 3]]}) == 3

@@ -370,6 +370,17 @@ def test_element_types_know_their_precision() -> None:
         dtype([])  # type: ignore[arg-type]
 
 
+def test_an_element_type_is_given_by_its_name_or_as_a_type_of_numpy_or_torch() -> None:
+    layout = Layout((3,), (1,))
+    named = Space(layout, dtype="float32")
+    torch = pytest.importorskip("torch")
+    for each in (np.float32, np.dtype("float32"), torch.float32):
+        assert Space(layout, dtype=each) == named
+        assert Space(layout, dtype=each).tensors[0].dtype == "float32"
+    with pytest.raises(ValueError, match="<class 'float'> is not one of float64"):
+        Space(layout, dtype=float)
+
+
 @pytest.mark.parametrize("grid", [Partition((2,)), Partition((2,), (1, 0))], ids=str)
 def test_spaces_need_messages_where_a_rank_has_results_that_depend_on_others_data_alone(
     grid: Partition,

@@ -27,6 +27,7 @@ from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer, elementwise, outputs_of, prepared, undeclared
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import NotInSpace, ParameterNotInSpace
+from adjointlab.core.rounding import perturb_of_now
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.core.vectors import SMALL_INTEGERS, THIRDS, VALUES, Draw, local_values
 from adjointlab.quantities import counted
@@ -87,7 +88,7 @@ class ModuleUnderTest(ABC):
     def __init__(self, context: CheckContext, module: torch.nn.Module) -> None:
         self.layer, self.module, self.memory = context.layer, module, context.torch_memory
         arrays.move_module(module, self.memory)
-        self._change = _change_of(context.values)
+        self._change, self.makes_thirds = _change_of(context.values), context.values == THIRDS
         self.note_return: Callable[[Callable[..., object]], None] = lambda function: None
         self.note_backward: Callable[[BackwardPass], None] = lambda begun: None
         self._averaged = 1
@@ -304,7 +305,22 @@ class SequentialTwin(ModuleUnderTest):
                 _require_shape("buffer", tensor, buffer)
 
     def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
-        return whole_array(space, position, key)
+        """The whole tensor; while rounding is tried out, the sum of summands that are rounded, as the ranks may have them."""
+        return whole_array(space, position, key, self._rounded_summand(space.tensors[position]))
+
+    def _rounded_summand(self, tensor: Tensor) -> Callable[[NumpyArray], NumpyArray]:
+        perturb = perturb_of_now()
+        has_summands = LocalType.PARTIAL in tensor.types or any(tensor.layout.overlapping)
+        if perturb is None or tensor.element.is_integer or not has_summands:
+            return lambda summand: summand
+        # Integers are exact on the ranks too, unless thirds are made of them.
+        divisor = 3 if self.makes_thirds else 1
+
+        def rounded(summand: NumpyArray) -> NumpyArray:
+            given = cast("torch.Tensor", arrays.from_numpy(summand, tensor.dtype, self.memory))
+            return arrays.to_numpy(perturb(given / divisor, elementwise=False) * divisor)
+
+        return rounded
 
     def begin_with(self, names: Collection[str]) -> None:
         import torch
@@ -395,8 +411,13 @@ def values(tensors: Sequence[torch.Tensor]) -> Local:
     return tuple(np.array(arrays.to_numpy(arrays.local_part(tensor.detach()))) for tensor in tensors)
 
 
-def whole_array(space: Space, position: int, key: Draw) -> NumpyArray:
-    """Return a drawn tensor of `space` as a whole; summands are added.
+def whole_array(
+    space: Space,
+    position: int,
+    key: Draw,
+    changed: Callable[[NumpyArray], NumpyArray] = lambda summand: summand,
+) -> NumpyArray:
+    """Return a drawn tensor of `space` as a whole; summands are added, each as it is `changed`.
 
     Raises :class:`Inapplicable` if ranks hold different values of one element, so that there is no whole tensor. Those of cotangents in
     windows that overlap are summands.
@@ -410,7 +431,7 @@ def whole_array(space: Space, position: int, key: Draw) -> NumpyArray:
     for rank, first in tensor.groups.items():
         if rank == first:
             inside, part = _overlap(layout, rank)
-            whole[part] += local_values(space, position, rank, key)[inside]
+            whole[part] += changed(local_values(space, position, rank, key))[inside]
     return whole
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from adjointlab.typing import DtypeLike
+
 __all__ = ["DTYPES", "Dtype", "dtype", "type_in_space"]
 
 
@@ -53,12 +55,12 @@ DTYPES = {
 }
 
 
-def dtype(name: str) -> Dtype:
-    """Return the element type called `name`; raise `ValueError` naming the legal ones."""
-    try:
-        return DTYPES[name]
-    except (KeyError, TypeError):
-        raise ValueError(f"dtype: {name!r} is not one of {', '.join(DTYPES)}") from None
+def dtype(given: DtypeLike) -> Dtype:
+    """Return the element type of a name, or of a type of NumPy, torch or JAX; raise `ValueError` naming the legal ones."""
+    name = given if isinstance(given, str) else getattr(given, "__name__", str(given)).removeprefix("torch.")
+    if name not in DTYPES:
+        raise ValueError(f"dtype: {given!r} is not one of {', '.join(DTYPES)}")
+    return DTYPES[name]
 
 
 def type_in_space(name: str) -> str:
