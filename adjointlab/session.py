@@ -10,6 +10,7 @@ from pathlib import Path
 
 from adjointlab.check_result import NO_COMMUNICATOR, NO_MEMORY, CheckResult, SearchInterrupted
 from adjointlab.checks.check import check_named
+from adjointlab.checks.elements import unmixed
 from adjointlab.checks.verdict import Status, Verdict, unjudged
 from adjointlab.core.arrays import installed
 from adjointlab.devices.memories import on
@@ -222,10 +223,13 @@ def replay_corpus(
         for path, case in stored(folder, found.subject, check):
             if _obstacle(world, case, device) or (job_log is not None and job_log.is_newer(path)):
                 continue
+            if memory := _undeclared_memory(found.subject, case):
+                _note_of_other_declaration(world, path, f"and has no arrays in {memory}")
+                continue
             replayed.append(path)
             result = _replayed(world, CaseRunner(run, record, known), found.subject, case)
             if result.verdict.kind == MISDECLARED:  # a case of such a verdict is not stored
-                _note_of_other_declaration(world, path, result)
+                _note_of_other_declaration(world, path, f"in which {result.verdict.headline}")
                 continue
             if result.status is not Status.COHERENT and result.verdict.kind != _NOTHING_TO_SAY:
                 return path, result
@@ -277,11 +281,20 @@ def _note_of_unseen_failures(world: World, found: Found, check: str, unseen: Map
     )
 
 
-def _note_of_other_declaration(world: World, path: Path, result: SearchResult) -> None:
+def _undeclared_memory(subject: Subject, case: Case) -> str:
+    """The memory of a stored case in which the subject, as it is declared now, draws no arrays; empty where it draws all."""
+    setting = case.setting
+    if setting.library not in subject.arrays:
+        return f"memory of {setting.library}"
+    orders = map(unmixed, (setting.primal_order, setting.dual_order))
+    return next((f"{order} memory" for order in orders if order not in subject.orders), "")
+
+
+def _note_of_other_declaration(world: World, path: Path, why: str) -> None:
     """Say that the failure stored at `path` is of a case that the subject's declaration does not fit any more."""
     world.watchdog.say(
         f"adjointlab: note: the failure stored in {printable(str(path))} is not replayed: remove it, for its subject is declared in "
-        f"another way now, in which {printable(result.verdict.headline)}\n"
+        f"another way now, {printable(why)}\n"
     )
 
 

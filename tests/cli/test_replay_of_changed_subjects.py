@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,27 @@ def test_a_stored_case_that_does_not_fit_its_subject_any_more_is_passed_over_wit
         in corrected.stderr
     )
     assert "but Scaled(comm, layout, by) takes no `factor`" in corrected.stderr
+
+
+@pytest.mark.parametrize(
+    ("declared", "setting", "where"),
+    [
+        ('arrays=("numpy",)', {"library": "torch"}, "memory of torch"),
+        ('orders=("row-major",)', {"primal_order": "column-major on even ranks"}, "column-major memory"),
+    ],
+)
+def test_a_stored_case_in_memory_that_is_not_declared_any_more_is_passed_over_with_a_note(
+    subject: Path, declared: str, setting: dict[str, str], where: str
+) -> None:
+    stored = stored_in(subject.parent)
+    case = json.loads(stored.read_text())
+    case["case"]["setting"] |= setting
+    stored.write_text(json.dumps(case))
+    assert run(*CHECK, cwd=subject.parent).returncode == 1
+    subject.write_text(SUBJECT.replace("(Scaled)", f"(Scaled, {declared})").replace("(2 * y,)", "(3 * y,)"))
+    passed_over = run(*CHECK, cwd=subject.parent)
+    assert passed_over.returncode == 0, passed_over.stdout
+    assert f"its subject is declared in another way now, and has no arrays in {where}" in passed_over.stderr
 
 
 def stored_in(folder: Path) -> Path:
