@@ -123,7 +123,8 @@ class Layer:
     `rounding` bounds the difference between outputs or gradients and the sequential ones, relative to the largest value of each
     tensor: 0 where the arithmetic is exact on small integers. Where terms cancel, the result may be smaller than the error
     that rounding them made: `reach` is a lower bound for the largest value that the difference is compared with. Where `rounding`
-    is `None`, the sequential layer shows how much rounding matters.
+    is `None`, the sequential layer shows how much rounding matters: in its own element types, or in the wider rounding of
+    `computes_in`, the name of a type that the module computes in.
 
     With `overwrites_inputs` the module may write into its inputs, as an activation in place does, and gets copies of them.
     With `uniform_requires_grad` its messages may depend on which inputs and parameters require a gradient, which is then the
@@ -152,6 +153,7 @@ class Layer:
     rounding: float | None = None
     prepare: Prepare = elementwise
     reach: float = 0.0
+    computes_in: str = ""
     overwrites_inputs: bool = False
     uniform_requires_grad: bool = False
     frozen: frozenset[str] | None = None

@@ -55,14 +55,15 @@ _STATISTICS = frozenset({"running_mean", "running_var"})
 class Perturbation(TorchDispatchMode):
     """Context in which operations of this thread have arguments and results that are wrong by up to `error` units in the last place.
 
-    The errors are random, and the same for equal samples. With `spares_integers` small integers have none, but in normalisations.
+    The errors are random, and the same for equal samples. With `spares_integers` small integers have none, but in normalisations. A unit
+    in the last place is that of the value's own type, or the relative one given as `least`, if that is larger.
     """
 
-    def __init__(self, sample: int, error: float, spares_integers: bool) -> None:
+    def __init__(self, sample: int, error: float, spares_integers: bool, least: float = 0.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.generator = torch.Generator().manual_seed(sample)
         self.factor = 1e6 * (sample + math.pi)
-        self.error, self.spares_integers = error, spares_integers
+        self.error, self.spares_integers, self.least = error, spares_integers, least
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -104,10 +105,13 @@ class Perturbation(TorchDispatchMode):
             parts = torch.view_as_real(value.resolve_conj())
             return torch.view_as_complex(self.wrong(parts, elementwise, spares_integers))
         errors = self.relative_errors(value, elementwise, spares_integers)
+        wrong = value * (1 + errors)
+        if value.is_sparse:  # torch cannot compare it
+            return wrong
         # Units in the last place of subnormal numbers are not relative to their size.
         smallest_normal = torch.finfo(value.dtype).smallest_normal
         is_subnormal = torch.logical_and(value != 0, value.abs() < smallest_normal)
-        return value * (1 + errors) + torch.where(is_subnormal, errors * smallest_normal, 0.0)
+        return wrong + torch.where(is_subnormal, errors * smallest_normal, 0.0)
 
     def relative_errors(self, value: torch.Tensor, elementwise: bool, spares_integers: bool) -> torch.Tensor:
         """Errors of a real value relative to its elements: of equal elements equal ones, or independent ones."""
@@ -119,10 +123,11 @@ class Perturbation(TorchDispatchMode):
             # On the host, whose generator gives the same numbers for a value that lies on a device.
             drawn = torch.rand(value.shape, generator=self.generator, dtype=torch.float64)
             fractions = drawn.to(value.device)
+        epsilon = max(torch.finfo(value.dtype).eps, self.least)
         # In the value's own precision, where an infinity stays one.
-        errors = ((2 * fractions - 1) * self.error * torch.finfo(value.dtype).eps).to(value.dtype)
+        errors = ((2 * fractions - 1) * self.error * epsilon).to(value.dtype)
         if spares_integers:
-            largest = 2.0**-_SPARE_BITS / torch.finfo(value.dtype).eps
+            largest = 2.0**-_SPARE_BITS / epsilon
             errors[torch.logical_and(value == value.round(), value.abs() <= largest)] = 0.0
         return errors
 

@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from adjointlab.core.arrays import is_dtensor, local_part, with_graph
+from adjointlab.core.arrays import DTYPES, is_dtensor, local_part, with_graph
 from adjointlab.core.declaration import SubjectError, has_parameter, require_accepts
 from adjointlab.core.layer import Layer, Prepare, trained
 from adjointlab.core.operator import AdaptedOperator, Direction, NotInSpace, as_tuple
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "DeclaredTolerance",
     "Differentiable",
     "FunctionPair",
     "Parameters",
@@ -373,7 +374,7 @@ def make_layer(
             )
         return value
 
-    rounding, reach = declared_tolerance(module, parameters)
+    tolerance = declared_tolerance(module, parameters)
     return Layer(
         comm,
         module,
@@ -381,9 +382,10 @@ def make_layer(
         declared("codomain", None),
         declared("parameter_space", Space()),
         declared("buffer_space", Space()),
-        rounding=rounding,
+        rounding=tolerance.rounding,
         prepare=prepare,
-        reach=reach,
+        reach=tolerance.reach,
+        computes_in=tolerance.computes_in,
         overwrites_inputs=bool(declared("overwrites_inputs", False)),
         uniform_requires_grad=bool(declared("uniform_requires_grad", False)),
         trained=trained(module),
@@ -391,23 +393,41 @@ def make_layer(
     )
 
 
-def declared_tolerance(module: object, parameters: Parameters) -> tuple[float | None, float]:
-    """The `rounding` and `reach` of a layer, as entries of its case or attributes of its module say. `None`: it is to be measured.
+_REAL_TYPES: Final = tuple(name for name, entry in DTYPES.items() if entry.kind == "real")
 
-    Raises :class:`SubjectError` for what is no number from 0 on.
+
+class DeclaredTolerance(NamedTuple):
+    """How far results of a layer may be off (see :class:`Layer`); without `rounding`, that is to be measured."""
+
+    rounding: float | None
+    reach: float
+    computes_in: str
+
+
+def declared_tolerance(module: object, parameters: Parameters) -> DeclaredTolerance:
+    """The `rounding` and `reach` of a layer, as entries of its case or attributes of its module say.
+
+    A `rounding` that is the name of an element type is that which results have where the module computes in this type. Raises
+    :class:`SubjectError` for what is no number from 0 on, nor the name of a type of floating-point numbers.
     """
-    found: list[float | None] = []
-    for name, default in (("rounding", None), ("reach", 0.0)):
-        value: Any = parameters.get(name, getattr(module, name, default))
-        try:
-            number = None if value is None else float(value)
-        except (TypeError, ValueError):
-            number = math.nan
-        if number is not None and not 0.0 <= number < math.inf:
-            raise SubjectError(f"{name}: {value!r} is no number from 0 on")
-        found.append(number)
-    rounding, reach = found
-    return rounding, reach or 0.0
+    rounding, reach = (parameters.get(name, getattr(module, name, None)) for name in ("rounding", "reach"))
+    computes_in = rounding if isinstance(rounding, str) and rounding in _REAL_TYPES else ""
+    return DeclaredTolerance(
+        None if computes_in or rounding is None else _number_from_zero("rounding", rounding),
+        0.0 if reach is None else _number_from_zero("reach", reach),
+        computes_in,
+    )
+
+
+def _number_from_zero(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0.0 <= number < math.inf:
+        or_type = f", nor one of {', '.join(_REAL_TYPES)}" if name == "rounding" else ""
+        raise SubjectError(f"{name}: {value!r} is no number from 0 on{or_type}")
+    return number
 
 
 def make_twin(build: UserFunction, /, **parameters: object) -> torch.nn.Module:

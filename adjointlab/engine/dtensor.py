@@ -73,7 +73,7 @@ class DTensorRecipe:
     def layer(self, comm: Communicator, /, **parameters: Any) -> Layer:
         """The function as a layer without parameters. Collective."""
         made, domain = self._made(comm, parameters)
-        rounding, reach = declared_tolerance(made, parameters)
+        tolerance = declared_tolerance(made, parameters)
         return Layer(
             comm,
             made,
@@ -81,9 +81,10 @@ class DTensorRecipe:
             made.codomain,
             Space(),
             Space(),
-            rounding=rounding,
+            rounding=tolerance.rounding,
             prepare=self.prepare,
-            reach=reach,
+            reach=tolerance.reach,
+            computes_in=tolerance.computes_in,
             uniform_requires_grad=True,
         )
 

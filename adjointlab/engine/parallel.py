@@ -23,7 +23,7 @@ from adjointlab.core.layer import (
     trained,
 )
 from adjointlab.core.space import Space
-from adjointlab.engine.adapters import Parameters, UserFunction, declared_tolerance
+from adjointlab.engine.adapters import DeclaredTolerance, Parameters, UserFunction, declared_tolerance
 from adjointlab.engine.initial_values import give_initial_values, has_its_parts
 from adjointlab.engine.meshes import MeshShape, as_mesh, placements_by_name, placements_of
 from adjointlab.engine.sequential_module import (
@@ -185,7 +185,7 @@ class ParallelRecipe:
         _require_rows(placing, example.outputs)
         sequential = self._to_parallelize(example, parameters, leaves_one=bool(sharing))
         mesh = shape.make_on(comm, self.device_type)
-        made, rounding, reach = self._made_parallel(sequential, example, mesh, placing, parameters)
+        made, tolerance = self._made_parallel(sequential, example, mesh, placing, parameters)
         requiring_gradients = trained(made) - sequential.frozen_by_lab
         if "training" in parameters:  # also the parts that `parallelize` has made anew
             made.train(bool(parameters["training"]))
@@ -199,9 +199,10 @@ class ParallelRecipe:
             _outputs_on(mesh, placing, example.outputs),
             space,
             made.buffer_space(),
-            rounding=rounding,
+            rounding=tolerance.rounding,
             prepare=self.prepare,
-            reach=reach,
+            reach=tolerance.reach,
+            computes_in=tolerance.computes_in,
             uniform_requires_grad=True,
             frozen=sequential.frozen,
             averaged=math.prod(shape.extents[dim] for dim, how in sharing.items() if how == "mean"),
@@ -237,14 +238,14 @@ class ParallelRecipe:
         mesh: DeviceMesh,
         placing: Placing,
         parameters: Parameters,
-    ) -> tuple[ParallelModule, float | None, float]:
-        """The parallel module, and the `rounding` and `reach` that it declares. Collective."""
+    ) -> tuple[ParallelModule, DeclaredTolerance]:
+        """The parallel module, and the tolerance that it declares. Collective."""
         from adjointlab.torch_distributed.parallel import ParallelModule
 
         module = self._parallelized(sequential.module, mesh, str(parameters.get("dtype", "float64")))
         # A wrapper has no attributes of the module that it wraps.
         declares = any(hasattr(module, name) for name in ("rounding", "reach"))
-        rounding, reach = declared_tolerance(module if declares else example.module, parameters)
+        tolerance = declared_tolerance(module if declares else example.module, parameters)
         made = ParallelModule(
             module,
             mesh,
@@ -253,9 +254,9 @@ class ParallelRecipe:
             {path: y.dtype for path, y in example.outputs.items()},
             sequential.names,
             self.hooks,
-            in_another_type=bool(rounding),
+            in_another_type=bool(tolerance.rounding or tolerance.computes_in),
         )
-        return made, rounding, reach
+        return made, tolerance
 
     def _accumulates(self, sharing: Mapping[int, Reduction]) -> bool:
         """Return True if gradients may be added to earlier ones: not where something sums up ``.grad`` by itself."""

@@ -100,7 +100,7 @@ class PipelineRecipe:
         domain = _domain(ends, parameters, target)
         by_inputs = bool(parameters.get("input_gradient", False))
         without_gradient = {tensor.name for tensor in domain.tensors[-1 if by_inputs else 0 :]}
-        rounding, reach = declared_tolerance(module, parameters)
+        tolerance = declared_tolerance(module, parameters)
         return Layer(
             comm,
             made,
@@ -108,9 +108,10 @@ class PipelineRecipe:
             _codomain(ends, outputs, len(ranks)),
             _space_of_stages(names.parameters, known, [each.parameters for each in ranks]),
             _space_of_stages(names.buffers, known, [each.buffers for each in ranks]),
-            rounding=rounding,
+            rounding=tolerance.rounding,
             prepare=self.prepare,
-            reach=reach,
+            reach=tolerance.reach,
+            computes_in=tolerance.computes_in,
             uniform_requires_grad=True,
             frozen=frozen.union(without_gradient),
             # What sums up .grad by itself would sum up what stood there before.

@@ -283,7 +283,7 @@ def test_operations_are_wrong_by_eight_units_and_by_more_where_that_makes_a_larg
     class Nothing(nullcontext[None]):
         unseen = None
 
-    errors: list[tuple[int, float, bool]] = []
+    errors: list[tuple[int, float, bool, float]] = []
     results = iter(range(20))
 
     def recorded(*given: Any) -> Any:
@@ -294,9 +294,9 @@ def test_operations_are_wrong_by_eight_units_and_by_more_where_that_makes_a_larg
     _, allowances = measured(lambda: {"y": (np.array([1.0 if is_small else float(next(results))]),)})
     allowances.measure()
 
-    def of_runs(units: float, *, spares_integers: bool) -> list[tuple[int, float, bool]]:
+    def of_runs(units: float, *, spares_integers: bool) -> list[tuple[int, float, bool, float]]:
         return [
-            (sample, error, spares_integers)
+            (sample, error, spares_integers, 0.0)
             for sample, error in zip((0, 1, 2, 0), (units,) * 3 + (-units,), strict=True)
         ]
 

@@ -364,7 +364,10 @@ def test_a_module_that_rounds_otherwise_says_by_how_much(world: al.SimulatedWorl
 
     assert not check().is_coherent
     assert check(rounding=2.0**-6).is_coherent
-    assert "rounding: 'much' is no number from 0 on" in check(rounding="much").headline
+    assert check(rounding="bfloat16").is_coherent
+    assert not check(rounding="float32").is_coherent
+    wrong = "rounding: 'much' is no number from 0 on, nor one of float64, float32, float16, bfloat16"
+    assert wrong in check(rounding="much").headline
 
 
 def test_a_sparse_gradient_is_compared_as_a_dense_one(world: al.SimulatedWorld) -> None:

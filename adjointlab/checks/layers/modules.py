@@ -317,7 +317,7 @@ class SequentialTwin(ModuleUnderTest):
         divisor = 3 if self.makes_thirds else 1
 
         def rounded(summand: NumpyArray) -> NumpyArray:
-            given = cast("torch.Tensor", arrays.from_numpy(summand, tensor.dtype, self.memory))
+            given = cast("torch.Tensor", arrays.from_numpy(summand, tensor.dtype, "torch"))
             return arrays.to_numpy(perturb(given / divisor, elementwise=False) * divisor)
 
         return rounded

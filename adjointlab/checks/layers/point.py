@@ -135,7 +135,7 @@ class Point:
 
 
 def unit_roundoff(layer: Layer) -> float:
-    """Return the largest unit roundoff of the layer's tensors."""
+    """Return the largest unit roundoff of the layer's tensors, and of what it computes in."""
     spaces = (layer.domain, layer.parameters, layer.codomain)
     precisions = [
         tensor.element.precision
@@ -143,4 +143,5 @@ def unit_roundoff(layer: Layer) -> float:
         for tensor in space.tensors
         if not tensor.element.is_integer
     ]
-    return 2.0 ** -min(precisions, default=53)
+    computes_in = [arrays.dtype(layer.computes_in).precision] if layer.computes_in else []
+    return 2.0 ** -min((*precisions, *computes_in), default=53)

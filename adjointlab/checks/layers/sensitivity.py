@@ -92,9 +92,9 @@ class Allowances:
 
 
 def measured(
-    run: Callable[[], Mapping[str, Local]], *, is_subnormal: bool = False
+    run: Callable[[], Mapping[str, Local]], *, is_subnormal: bool = False, computes_in: str = ""
 ) -> tuple[Mapping[str, Local], Allowances]:
-    """Return the results of `run`, and by how much rounding may change each tensor of them.
+    """Return the results of `run`, and by how much rounding may change each tensor of them: in its types, or that of `computes_in`.
 
     `run` is called again to measure that, by whoever asks for it first: in the context variables of now, with the same random numbers,
     and none is taken from the streams of the caller. With `is_subnormal` results may differ by the smallest normal number too.
@@ -105,14 +105,15 @@ def measured(
     results = run()
     # By the module when it is called, or when it was made: so it may be random.
     has_drawn = not torch.equal(before[-1], torch.get_rng_state())
+    unit = torch.finfo(getattr(torch, computes_in)).eps if computes_in else 0.0
     least = {
-        name: tuple(_least_difference(array, is_subnormal) for array in local)
+        name: tuple(_least_difference(array, is_subnormal, unit) for array in local)
         for name, local in results.items()
     }
 
     def measure() -> Differences:
         with own_streams(), torch.set_grad_enabled(with_graph):
-            more = _differences_by_rounding(run, results, before)
+            more = _differences_by_rounding(run, results, before, unit)
         return {
             name: tuple(one + other for one, other in zip(least[name], more[name], strict=True))
             for name in results
@@ -135,9 +136,12 @@ def measured(
 
 
 def _differences_by_rounding(
-    run: Callable[[], Mapping[str, Local]], results: Mapping[str, Local], random_states: _RandomStates
+    run: Callable[[], Mapping[str, Local]],
+    results: Mapping[str, Local],
+    random_states: _RandomStates,
+    unit: float,
 ) -> Differences:
-    """By how much `results` differ from those of runs with perturbed operations.
+    """By how much `results` differ from those of runs with perturbed operations, whose relative errors are in units of `unit` at least.
 
     Raises :class:`Inapplicable` if none of these runs comes to its end, so that nothing is known of the rounding.
     """
@@ -150,7 +154,7 @@ def _differences_by_rounding(
     def perturbed(sample: int, error: float, spares_integers: bool) -> Mapping[str, Local] | None:
         _restore(random_states)
         try:
-            perturbation = Perturbation(sample, error, spares_integers)
+            perturbation = Perturbation(sample, error, spares_integers, unit)
             with perturbation, perturbing(perturbation.unseen):
                 return run()
         except Exception as exception:
@@ -181,33 +185,36 @@ def _differences_by_rounding(
             f"the sequential layer raises {kind} where its operations are wrong in the last digits"
         ) from raised[0]
     is_small = all(
-        _is_small(difference, array)
+        _is_small(difference, array, unit)
         for name, local in results.items()
         for difference, array in zip(every[name], local, strict=True)
     )
     grown = every if is_small else differences(_GROWTH * _ERROR)
     some = every if is_small else differences(spares_integers=True)
     return {
-        name: tuple(map(_attributed, every[name], grown[name], some[name], local))
+        name: tuple(
+            _attributed(*differences, unit)
+            for differences in zip(every[name], grown[name], some[name], local, strict=True)
+        )
         for name, local in results.items()
     }
 
 
-def _attributed(every: float, grown: float, some: float, array: NumpyArray) -> float:
+def _attributed(every: float, grown: float, some: float, array: NumpyArray, unit: float = 0.0) -> float:
     """The part of a difference that is put down to rounding, with a margin."""
     # A kink is too much for rounding alone, and hardly grows with the errors; an infinite difference does not grow.
-    is_kink = not _is_small(every, array) and (grown < math.sqrt(_GROWTH) * every or grown == every)
+    is_kink = not _is_small(every, array, unit) and (grown < math.sqrt(_GROWTH) * every or grown == every)
     return _SAFETY * (some if is_kink else every)
 
 
-def _least_difference(array: NumpyArray, is_subnormal: bool) -> float:
-    least = _UNITS * _epsilon(array) * _largest(array)
+def _least_difference(array: NumpyArray, is_subnormal: bool, unit: float = 0.0) -> float:
+    least = _UNITS * _epsilon(array, unit) * _largest(array)
     # Units in the last place of such numbers are not relative to their size, and processors may take them for zero.
     return least + (float(np.finfo(array.dtype).tiny) if is_subnormal and array.dtype.kind in "fc" else 0.0)
 
 
-def _is_small(difference: float, array: NumpyArray) -> bool:
-    return difference <= math.sqrt(_epsilon(array)) * max(_largest(array), 1.0)
+def _is_small(difference: float, array: NumpyArray, unit: float = 0.0) -> bool:
+    return difference <= math.sqrt(_epsilon(array, unit)) * max(_largest(array), 1.0)
 
 
 def _difference(result: NumpyArray, perturbed: NumpyArray) -> float:
@@ -231,8 +238,8 @@ def _largest(array: NumpyArray) -> float:
     return float(finite.max(initial=0.0))
 
 
-def _epsilon(array: NumpyArray) -> float:
-    return float(np.finfo(array.dtype).eps) if array.dtype.kind in "fc" else 0.0
+def _epsilon(array: NumpyArray, least: float = 0.0) -> float:
+    return max(float(np.finfo(array.dtype).eps), least) if array.dtype.kind in "fc" else 0.0
 
 
 _RandomStates: TypeAlias = "tuple[object, Any, torch.Tensor]"

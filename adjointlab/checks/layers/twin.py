@@ -254,15 +254,19 @@ def results_of_twin(
     run = partial(_run_alone, context, run)
     unfit = Inapplicable("the sequential layer gives NaN or infinity")
     allowances = None
-    if context.layer.rounding and context.values == SUBNORMAL:
+    computes_in = context.layer.computes_in
+    if (context.layer.rounding or computes_in) and context.values == SUBNORMAL:
         raise Inapplicable("a declared rounding is relative, and that of subnormal values is not")
     if context.values == SMALL_INTEGERS:
         with _named(context):
-            results, allowances = measured(run) if is_measured(context) else (run(), None)
+            results, allowances = (
+                measured(run, computes_in=computes_in) if is_measured(context) else (run(), None)
+            )
     else:
         unfit = Inapplicable(f"the sequential layer does not take {context.values} values")
         try:
-            results, allowances = measured(run, is_subnormal=context.values == SUBNORMAL)
+            is_subnormal = context.values == SUBNORMAL
+            results, allowances = measured(run, is_subnormal=is_subnormal, computes_in=computes_in)
         except (Inapplicable, SubjectError):  # whatever the values are
             raise
         except Exception as error:
