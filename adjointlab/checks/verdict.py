@@ -17,6 +17,7 @@ __all__ = [
     "Figures",
     "Inapplicable",
     "MatrixEntry",
+    "NotMeasured",
     "Status",
     "Verdict",
     "coherent",
@@ -31,6 +32,10 @@ class Inapplicable(Exception):
     Raise it from data that all ranks share, so that it is raised on every rank or on none: a rank that went on alone
     would wait for messages of the others.
     """
+
+
+class NotMeasured(Exception):
+    """A judge needs to know what rounding does, which can be measured within a run alone: the case is to run again, measuring it."""
 
 
 class Status(Enum):

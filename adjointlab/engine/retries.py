@@ -31,7 +31,7 @@ from adjointlab.engine.case import SEED_PERIOD, Case
 from adjointlab.engine.even_cuts import Cuts, has_uneven_cuts, with_cuts
 from adjointlab.engine.failed_runs import NO_RETURN
 from adjointlab.engine.interleavings import DEPENDS
-from adjointlab.engine.run_case import NONDETERMINISTIC, Judgement, RankObservation, judgement_of, run_case
+from adjointlab.engine.run_case import NONDETERMINISTIC, Judgement, RankObservation, run_and_judge, run_case
 from adjointlab.engine.subject import Subject
 from adjointlab.quantities import ranks_listed
 from adjointlab.worlds.world import FindingKind, Run, Runner
@@ -248,8 +248,8 @@ class _Retries:
         """Return the observations of all ranks, of a case that could be judged; else none."""
         if time.process_time() > self.ends:
             return ()
-        run: Run = self.run(case, case.ranks, seed=case.schedule)
-        if not run.completed or judgement_of(case, run) is None:
+        run, judgement = run_and_judge(self.run, case)
+        if not run.completed or judgement is None:
             return ()
         seen: Iterable[RankObservation] = run.values
         return [each.observation for each in seen]

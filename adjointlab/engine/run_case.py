@@ -19,7 +19,7 @@ from adjointlab.checks.forms import FormRefused
 from adjointlab.checks.fresh_memory import FILLS, filled
 from adjointlab.checks.hints import Hint, hint_beside_right_entries
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
-from adjointlab.checks.verdict import Inapplicable, Status, Verdict, incoherent, unjudged
+from adjointlab.checks.verdict import Inapplicable, NotMeasured, Status, Verdict, incoherent, unjudged
 from adjointlab.core import arrays
 from adjointlab.core.declaration import has_parameter, require_accepts
 from adjointlab.core.layer import Layer
@@ -59,6 +59,7 @@ __all__ = [
     "judge",
     "judgement_of",
     "nothing_known",
+    "run_and_judge",
     "run_case",
     "schedule_invariants",
     "spaces_of",
@@ -103,7 +104,7 @@ class CaseRunner:
 
     A case that kills its process leaves no result. So the order matters: first the known runs are asked, so that a case
     that has ended a job is taken for its run instead of ending this one too; then the case is recorded; then it runs. Where a rank
-    refuses a form of the operator, the case runs again without that form.
+    refuses a form of the operator, the case runs again without that form. On record is a case as it is drawn.
     """
 
     run: Runner
@@ -121,10 +122,11 @@ class CaseRunner:
         done: int = 0,
         times: int = 1,
     ) -> Run:
-        if (known := self.known(payload, times)) is not None:
+        drawn = structs.replace(payload, measures_rounding=False)
+        if (known := self.known(drawn, times)) is not None:
             return known
         if self.record is not None:
-            self.record(payload, done, stage)
+            self.record(drawn, done, stage)
         while True:
             run = self.run(payload, ranks, seed=seed, schedule=schedule)
             refused = _refused_form(run)
@@ -141,19 +143,34 @@ def _refused_form(run: Run) -> str:
 
 def run_case(run: Runner, case: Case) -> Judgement | None:
     """Run and judge one case under all its schedules; `None` where its check does not apply to it."""
-    if case.schedules:
-        runs = [run(case, case.ranks, seed=case.schedule, schedule=each) for each in case.schedules]
-        verdicts = []
-        for each in runs:
-            if (judgement := judgement_of(case, each)) is None:
-                return None
-            verdicts.append(judgement.verdict)
-        return Judgement(judge_all(case, runs, verdicts, schedule_invariants), spaces_of(runs[0]))
-    return judgement_of(case, run(case, case.ranks, seed=case.schedule))
+    if not case.schedules:
+        return run_and_judge(run, case)[1]
+    runs, verdicts = [], []
+    for schedule in case.schedules:
+        each, judgement = run_and_judge(run, case, schedule)
+        if judgement is None:
+            return None
+        runs.append(each)
+        verdicts.append(judgement.verdict)
+    return Judgement(judge_all(case, runs, verdicts, schedule_invariants), spaces_of(runs[0]))
+
+
+def run_and_judge(run: Runner, case: Case, schedule: Schedule | None = None) -> tuple[Run, Judgement | None]:
+    """Run a case once, or once more where its judge asks what rounding does; the last run, and the judgement as of :func:`judgement_of`."""
+    last = run(case, case.ranks, seed=case.schedule, schedule=schedule)
+    try:
+        return last, judgement_of(case, last)
+    except NotMeasured:
+        case = structs.replace(case, measures_rounding=True)
+        last = run(case, case.ranks, seed=case.schedule, schedule=schedule)
+        return last, judgement_of(case, last)
 
 
 def judgement_of(case: Case, run: Run) -> Judgement | None:
-    """Judge one run of a case; `None` where its check has nothing to say about it, which it may know only in the end."""
+    """Judge one run of a case; `None` where its check has nothing to say about it, which it may know only in the end.
+
+    Raises :class:`NotMeasured` where the run did not measure what its judge asks for.
+    """
     if is_inapplicable(run):
         return None
     try:
@@ -246,6 +263,7 @@ def body(subject: Subject) -> Body:
             case.same_on,
             alone,
             case.forms_left_out,
+            case.measures_rounding,
         )
         # Operators have a check of their own for this, which tells what they read.
         fill = FILLS[case.setting.seed % len(FILLS)] if subject.is_layer else None

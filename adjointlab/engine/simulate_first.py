@@ -16,7 +16,7 @@ from typing import Final
 from msgspec import structs
 
 from adjointlab.engine.case import Case
-from adjointlab.engine.run_case import CaseRunner, Judgement, body, judgement_of
+from adjointlab.engine.run_case import CaseRunner, Judgement, body, run_and_judge
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import Watchdog
@@ -44,7 +44,7 @@ class HangSimulator:
             run = CaseRunner(partial(world.run, body(self.subject)))
             for offset in range(_SCHEDULES):
                 variant = structs.replace(case, schedule=case.schedule + offset)
-                judgement = judgement_of(variant, run(variant, variant.ranks, seed=variant.schedule))
+                _, judgement = run_and_judge(run, variant)
                 if (
                     judgement is not None
                     and judgement.verdict.is_hang

@@ -397,9 +397,9 @@ def test_observations_are_those_of_all_ranks_of_a_run_that_can_be_judged(
         return _Retries(run, case, WRONG, right, float("inf"))
 
     verdicts: dict[str, Judgement | None] = {"judged": Judgement(WRONG, None)}
-    monkeypatch.setattr("adjointlab.engine.retries.judgement_of", lambda case, run: verdicts["judged"])
+    monkeypatch.setattr("adjointlab.engine.run_case.judgement_of", lambda case, run: verdicts["judged"])
     assert retries(Run(returned))._observed(case) == [0, 10]
-    assert ran == [((case, 2), {"seed": 7})]
+    assert ran == [((case, 2), {"seed": 7, "schedule": None})]
     assert retries(Run(returned, (Finding(FindingKind.BLOCKED, ""),)))._observed(case) == ()
     verdicts["judged"] = None
     assert retries(Run(returned))._observed(case) == ()

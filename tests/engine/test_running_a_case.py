@@ -108,7 +108,9 @@ def test_a_case_is_judged_under_all_its_schedules(
     monkeypatch.setattr(module, "judge", judge)
     monkeypatch.setattr(module, "judge_all", judge_all)
     judgement = run_case(run, case)
-    assert asked == [(case, 2, 5, schedule) for schedule in (schedules or (None,))]
+    # Up to the first run of which there is nothing to say.
+    runs_judged = (schedules or (None,))[: unsaid[0] + 1 if unsaid else None]
+    assert asked == [(case, 2, 5, schedule) for schedule in runs_judged]
     assert judgement == (None if expected is None else Judgement(incoherent(expected), SPACES))
 
 

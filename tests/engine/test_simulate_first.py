@@ -9,7 +9,7 @@ import pytest
 
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import coherent, unjudged
-from adjointlab.engine import simulate_first
+from adjointlab.engine import run_case, simulate_first
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import Judgement
 from adjointlab.engine.simulate_first import HangSimulator
@@ -63,7 +63,7 @@ def test_a_case_is_run_under_four_schedules_up_to_a_hang_of_the_kind(
 
     watchdog = Watchdog()
     monkeypatch.setattr(simulate_first, "SimulatedWorld", world)
-    monkeypatch.setattr(simulate_first, "judgement_of", judgement_of)
+    monkeypatch.setattr(run_case, "judgement_of", judgement_of)
     assert HangSimulator(right, watchdog).judged(CASE, kind) is answers[runs - 1]
     # The simulation is watched as the world is, and ends with the last run.
     assert (watched, closed) == ([watchdog], [runs])

@@ -11,17 +11,19 @@ import adjointlab as al
 from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.evidence import Evidence, Wait
-from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent, unjudged
+from adjointlab.checks.verdict import Inapplicable, NotMeasured, Verdict, coherent, incoherent, unjudged
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.operator import NotInSpace, ParameterNotInSpace, WrongClaim
 from adjointlab.engine.case import Case
 from adjointlab.engine.failed_runs import HANGS
 from adjointlab.engine.run_case import (
+    CaseRunner,
     RankObservation,
     inapplicable_because,
     is_inapplicable,
     judge,
     judgement_of,
+    run_and_judge,
     schedule_invariants,
     spaces_of,
 )
@@ -263,3 +265,26 @@ def test_a_check_may_have_nothing_to_say_before_it_judges_or_only_then(
     monkeypatch.setattr(check, "judge", judged_late)
     assert judgement_of(CASE, observed(spaces(2), spaces(2))) is None
     assert judgement_of(CASE, Run((MINE, DONE))) == (judge(CASE, Run((MINE, DONE))), None)
+
+
+def test_a_case_runs_again_where_its_judge_asks_what_rounding_does_and_is_on_record_as_it_was_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measures: list[bool] = []
+    recorded: list[Case] = []
+
+    def run(case: Case, ranks: int, *, seed: int, schedule: object) -> Run:
+        measures.append(case.measures_rounding)
+        return observed(spaces(2), spaces(2))
+
+    def judge_measured(self: object, *given: object) -> Verdict:
+        if not measures[-1]:
+            raise NotMeasured
+        return coherent()
+
+    monkeypatch.setattr(type(check_named(CASE.check)), "judge", judge_measured)
+    runner = CaseRunner(run, lambda case, done, stage: recorded.append(case))
+    _, judgement = run_and_judge(runner, CASE)
+    assert judgement is not None
+    assert judgement.verdict == coherent()
+    assert (measures, recorded) == ([False, True], [CASE, CASE])

@@ -68,3 +68,32 @@ def test_what_cancels_beyond_the_declared_rounding_is_told_to_need_a_reach(reach
     assert told == any(
         "or to `reach` if that is larger: declare how large" in text for _, text in verdict.lines
     )
+
+
+@pytest.mark.parametrize(("factor", "is_measured"), [(1.0, False), (1.0 + 2.0**-47, True)])
+def test_rounding_is_measured_only_where_results_differ_by_more_than_any_may(
+    factor: float, is_measured: bool
+) -> None:
+    """A module is made for the twin once a case, and more often to measure."""
+    made: list[nn.Module] = []
+
+    class Third(nn.Module):
+        factor = 1.0
+
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x / 3 * self.factor
+
+    def off(module: Any, mesh: Any) -> None:
+        module.factor = factor
+
+    @al.subject.parallel(Third, off)
+    def subject(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(4, 8))
+
+    result = investigate(al.SimulatedWorld(1), subject, "sequential", Budget(10, seed=1))
+    assert result.verdict.is_coherent, result.verdict
+    assert (len(made) > 5 * result.tried) == is_measured

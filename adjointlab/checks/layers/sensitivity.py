@@ -19,12 +19,12 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from adjointlab.checks.elements import Local
-from adjointlab.checks.verdict import Inapplicable
+from adjointlab.checks.verdict import Inapplicable, NotMeasured
 from adjointlab.core.rounding import perturbing
 from adjointlab.typing import NumpyArray
 from adjointlab.worlds.randomness import own_streams
@@ -89,6 +89,14 @@ class Allowances:
     def measure(self) -> None:
         """Measure it now, and find out whether the results are random."""
         _ = self.most, self.is_random
+
+    def without_measurement(self) -> Allowances:
+        """The same with no runs to come: whoever asks for what they would show raises :class:`NotMeasured`."""
+        return Allowances(self.least, _not_measured, _not_measured)
+
+
+def _not_measured() -> NoReturn:
+    raise NotMeasured
 
 
 def measured(

@@ -276,7 +276,10 @@ def results_of_twin(
     ):
         raise unfit
     if context.needs_run and allowances is not None:
-        allowances.measure()
+        if context.measures_rounding:
+            allowances.measure()
+        else:
+            allowances = allowances.without_measurement()
     return results, allowances
 
 
