@@ -75,6 +75,8 @@ def _filling(allocate: Callable[P, ArrayT]) -> Callable[P, ArrayT]:
 
 def _overwrite(array: Any, value: float) -> None:
     if "torch" in sys.modules and isinstance(array, sys.modules["torch"].Tensor):
+        if array.is_meta or hasattr(array, "fake_mode"):
+            return  # it stands for a tensor, and has no memory: DTensor makes several for each operation
         with sys.modules["torch"].no_grad():
             array.fill_(value if array.is_floating_point() or array.is_complex() else _whole(value))
     elif array.dtype.kind in "fc":
