@@ -48,7 +48,7 @@ from adjointlab.checks.layers.twin import (
     twin_passes,
     with_expected,
 )
-from adjointlab.checks.verdict import Inapplicable
+from adjointlab.checks.verdict import Inapplicable, NotMeasured
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer
 from tests.checks.looks.harness import WORLD
@@ -539,7 +539,12 @@ def raising(error: Exception) -> Any:
     return run
 
 
-def test_rounding_is_measured_later_or_at_once_where_the_twin_needs_a_run() -> None:
+@pytest.mark.parametrize(
+    ("needs_run", "measures"), [(False, False), (False, True), (True, False), (True, True)]
+)
+def test_rounding_is_measured_later_or_where_the_twin_needs_a_run_at_once_or_not_at_all(
+    needs_run: bool, measures: bool
+) -> None:
     runs: list[bool] = []
 
     def run() -> Any:
@@ -548,16 +553,22 @@ def test_rounding_is_measured_later_or_at_once_where_the_twin_needs_a_run() -> N
 
     assert results_of_twin(given(), run) == (RESULTS, None)
     for values, rounding in (("integers", None), ("large", 0.0), ("subnormal", None), ("infinite", 0.0)):
-        for needs_run in (False, True):
-            runs.clear()
-            of = given(values, rounding)
-            of.needs_run = needs_run
-            results, allowances = results_of_twin(of, run)
-            assert results is RESULTS
-            assert allowances is not None
-            tiny = float(np.finfo(float).tiny) if values == "subnormal" else 0.0
-            assert allowances.least == {"y": (8 * 2.0**-52 * 3 + tiny, 0.0)}
-            assert (len(runs) > 1) == needs_run
+        runs.clear()
+        of = given(values, rounding)
+        of.needs_run, of.measures_rounding = needs_run, measures
+        results, allowances = results_of_twin(of, run)
+        assert results is RESULTS
+        assert allowances is not None
+        tiny = float(np.finfo(float).tiny) if values == "subnormal" else 0.0
+        assert allowances.least == {"y": (8 * 2.0**-52 * 3 + tiny, 0.0)}
+        assert (len(runs) > 1) == (needs_run and measures)
+        asked = [lambda of=allowances: of.most, lambda of=allowances: of.is_random]
+        for ask in asked:
+            if needs_run and not measures:
+                with pytest.raises(NotMeasured):
+                    ask()
+            else:
+                ask()
 
 
 @pytest.mark.parametrize(("rounding", "values"), [(0.0, "integers"), (None, "integers")])
