@@ -471,6 +471,8 @@ class Scheduler:
 
     def _finish(self, worker: Worker) -> Task | None:
         """Hand over after the last step of a rank; return a rank for this thread to run, if the next has none."""
+        if worker.is_spent:
+            self._put_right()
         self.note_event()
         self._unfinished -= 1
         if not self._unfinished:
@@ -487,6 +489,15 @@ class Scheduler:
         self._pool.give(worker)
         following.worker.lock.release()
         return None
+
+    def _put_right(self) -> None:
+        """Make the lists right after an exception from outside, which may have come in the middle of a hand-over.
+
+        The rank that it has ended may be among those that can run, or count as blocked, and the one that was to be next in neither.
+        """
+        for each in self.tasks:
+            each.blocked = each.blocked and each.outcome is None
+        self._ready = deque(each for each in self.tasks if each.outcome is None and not each.blocked)
 
     def _interrupt(self) -> None:
         """Cancel all ranks after a Ctrl-C, which was raised in the thread that waits for them."""

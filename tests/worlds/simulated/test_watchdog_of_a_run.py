@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from adjointlab.worlds.process import ExitCode
+from adjointlab.worlds.simulated.scheduler import Scheduler, Task
 from adjointlab.worlds.simulated.simulation_watchdog import SimulationWatchdog
+from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import Overdue, Watchdog
+from adjointlab.worlds.world import Dead, RankContext
 
 
 class Ended(BaseException):
@@ -86,3 +91,36 @@ def test_a_run_whose_rank_has_no_thread_yet_is_not_looked_at(seen: list[Any]) ->
     scheduler: Any = SimpleNamespace(current=SimpleNamespace(worker=None), progress=0)
     SimulationWatchdog(Watchdog(1.0), scheduler, None).look()
     assert not seen
+
+
+def exchanging(context: RankContext, payload: object) -> None:
+    for number in range(6):
+        context.comm.sendrecv(number, (context.rank + 1) % context.size)
+        context.comm.barrier()
+
+
+@pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.parametrize("number", range(0, 18, 3))
+def test_an_exception_in_the_middle_of_a_hand_over_leaves_no_rank_behind(
+    number: int, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes as rank 1 takes the next rank out of those that can run: just before, or when it is in no list any more."""
+    original, calls = Scheduler._next, itertools.count()
+
+    def interrupted(self: Scheduler) -> Task:
+        rank = self.current
+        following = original(self) if taken or rank.rank != 1 else None
+        if rank.rank == 1 and rank.worker is not None and next(calls) == number:
+            rank.worker.is_spent, rank.cancelled_as = True, Dead("overdue")
+            raise Overdue("did not come back within 1 s, at ring.py:7")
+        return following or original(self)
+
+    def hangs() -> None:
+        pytest.fail("nobody runs any more")
+
+    monkeypatch.setattr(Scheduler, "_next", interrupted)
+    monkeypatch.setattr(SimulationWatchdog, "look", lambda self: hangs())
+    with closing(SimulatedWorld(3)) as world:
+        outcomes = world.run(exchanging, seed=7).outcomes
+    assert outcomes[1] == Dead("overdue")
+    assert len(outcomes) == 3
