@@ -75,7 +75,7 @@ def test_a_fault_is_found_as_what_it_is_on_as_few_ranks_as_show_it(
         pytest.skip("cannot show in this world")
     schedules = 6 if fault.options and world.name == "simulated" else 1
     assert fault.subject is not None
-    budget = Budget(seed=1, schedules=schedules, shrinking=10.0)
+    budget = Budget(seed=1, schedules=schedules, shrinking=4.0)
     report = run_check(world, found_as(fault.subject), fault.check, budget, tmp_path).result
 
     assert (report.verdict.kind or report.status.value) in kinds, str(report.verdict)

@@ -475,6 +475,7 @@ class Dropping(nn.Module):
             return self.linear(nn.functional.dropout(x, 0.5))  # type: ignore[no-any-return]
 
 
+@pytest.mark.mpi_skip
 def test_dropout_from_one_seed_drops_the_same_elements_in_every_memory_order() -> None:
     subject = al.subject.parallel(Dropping, as_it_is)(lambda draw, ranks: dict(inputs=(4, 3)))
     world = al.SimulatedWorld(2)
@@ -489,6 +490,7 @@ class NoSteps(torch.optim.SGD):
             super().step(closure)
 
 
+@pytest.mark.mpi_skip
 @pytest.mark.parametrize(("lr", "status"), [(0.001, Status.UNJUDGED), (1.0, Status.INCOHERENT)])
 def test_steps_that_a_declared_rounding_would_hide_are_not_judged(lr: float, status: Status) -> None:
     subject = al.subject.parallel(

@@ -9,6 +9,8 @@ from adjointlab.worlds.collection_thresholds import thresholds_for
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import RankContext
 
+pytestmark = pytest.mark.mpi_skip
+
 KEPT = 400
 """Objects that a rank keeps until all ranks have them."""
 

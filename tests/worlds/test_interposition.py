@@ -137,6 +137,7 @@ world.close()
 """
 
 
+@pytest.mark.mpi_skip  # one process starts the others
 @pytest.mark.parametrize(("world", "processes"), [("simulated", 0), pytest.param("mpi", 3, marks=needs_mpi)])
 def test_every_reference_to_comm_world_means_the_communicator_of_the_run(
     world: str, processes: int, tmp_path: Path
@@ -236,6 +237,7 @@ MPI.COMM_SELF.Abort(0)
 """
 
 
+@pytest.mark.mpi_skip  # one process starts the others
 def test_what_a_module_makes_of_comm_self_and_asks_comm_world_is_followed_and_abort_is_no_end_with_0(
     tmp_path: Path,
 ) -> None:

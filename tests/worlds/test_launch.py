@@ -290,6 +290,7 @@ def test_mpi_is_not_imported_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> 
 CHECK = ("adjointlab", "check", "SendReceive", "--cases", "2")
 
 
+@pytest.mark.mpi_skip  # one process starts the others
 def test_a_rank_without_partners_gives_no_verdict(tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
     # As its own library's launcher sets them, MPI may take them at their word, and end the process itself.
