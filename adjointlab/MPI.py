@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeAlias
 
 from adjointlab.datatypes import BYTE, ORDER_C, ORDER_FORTRAN, Datatype
 
@@ -31,6 +31,8 @@ __all__ = [
     "COMM_NULL",
     "COMM_TYPE_SHARED",
     "COMPLEX",
+    "C_DOUBLE_COMPLEX",
+    "C_FLOAT_COMPLEX",
     "DIST_GRAPH",
     "DOUBLE",
     "DOUBLE_COMPLEX",
@@ -155,6 +157,15 @@ UNWEIGHTED: Final = Constant("UNWEIGHTED", -9008)
 WEIGHTS_EMPTY: Final = Constant("WEIGHTS_EMPTY", -9009)
 
 
+def __getattr__(name: str) -> NoReturn:
+    instead = (
+        "one-sided communication works in neither world: exchange messages, or gather"
+        if name == "Win"
+        else "mpi4py's own may have it (from mpi4py import MPI), and both worlds understand them"
+    )
+    raise AttributeError(f"adjointlab.MPI has no {name}; {instead}", name=name, obj=sys.modules[__name__])
+
+
 class Op(Enum):
     """A reduction operation."""
 
@@ -168,6 +179,13 @@ class Op(Enum):
     BAND = "BAND"
     BOR = "BOR"
     BXOR = "BXOR"
+
+    @staticmethod
+    def Create(function: object, commute: bool = False) -> NoReturn:
+        """Refuse: operations of user code are mpi4py's own, which both worlds take. Raises `NotImplementedError`."""
+        raise NotImplementedError(
+            "adjointlab.MPI makes no operations of your own; make it with mpi4py's Op.Create (from mpi4py import MPI), which both worlds take"
+        )
 
 
 SUM: Final = Op.SUM
@@ -198,7 +216,9 @@ FLOAT: Final = Datatype("FLOAT", "float32")
 DOUBLE: Final = Datatype("DOUBLE", "float64")
 COMPLEX: Final = Datatype("COMPLEX", "complex64")
 FLOAT_COMPLEX: Final = COMPLEX
+C_FLOAT_COMPLEX: Final = COMPLEX
 DOUBLE_COMPLEX: Final = Datatype("DOUBLE_COMPLEX", "complex128")
+C_DOUBLE_COMPLEX: Final = DOUBLE_COMPLEX
 INT8_T: Final = Datatype("INT8_T", "int8")
 INT16_T: Final = Datatype("INT16_T", "int16")
 INT32_T: Final = Datatype("INT32_T", "int32")

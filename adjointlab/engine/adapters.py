@@ -397,7 +397,7 @@ _REAL_TYPES: Final = tuple(name for name, entry in DTYPES.items() if entry.kind 
 
 
 class DeclaredTolerance(NamedTuple):
-    """How far results of a layer may be off (see :class:`Layer`); without `rounding`, that is to be measured."""
+    """Largest differences that results of a layer may have (see :class:`Layer`); without `rounding`, they are to be measured."""
 
     rounding: float | None
     reach: float

@@ -6,7 +6,7 @@ mpi4py; the rank that arrives last computes for all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from operator import index
 from typing import TypeAlias
@@ -28,7 +28,7 @@ from adjointlab.worlds.simulated.collectives import (
     valid_root,
 )
 from adjointlab.worlds.simulated.matching import poison
-from adjointlab.worlds.simulated.reductions import accumulate_into, check, fold
+from adjointlab.worlds.simulated.reductions import check, fold, running
 
 __all__ = ["BUFFER_COLLECTIVES", "BufferContribution", "block", "move", "refuse_aliased"]
 
@@ -248,13 +248,13 @@ def Allreduce(
     return _reduction("Allreduce", _allreduce, sendbuf, recvbuf, op)
 
 
+def _running(contributions: Contributions) -> Iterator[tuple[BufferContribution, Flat]]:
+    totals = running(contributions[0].operation, (each.contribution for each in contributions))
+    return zip(contributions, totals, strict=True)
+
+
 def _scan(contributions: Contributions) -> None:
-    total: Flat | None = None
-    for each in contributions:
-        if total is None:
-            total = each.contribution.copy()
-        else:
-            accumulate_into(total, each.operation, each.contribution)
+    for each, total in _running(contributions):
         each.result[:] = total
 
 
@@ -263,12 +263,12 @@ def Scan(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, op: Operator = MP
 
 
 def _exscan(contributions: Contributions) -> None:
-    # What rank 0 receives is undefined in MPI: its buffer stays as it is.
-    total = contributions[0].contribution.copy()
-    for each in contributions[1:]:
-        own = each.contribution.copy()  # in place, the next line overwrites it
-        each.result[:] = total
-        accumulate_into(total, each.operation, own)
+    before: Flat | None = None
+    for each, total in _running(contributions):
+        # What rank 0 receives is undefined in MPI: its buffer stays as it is.
+        if before is not None:
+            each.result[:] = before
+        before = total.copy()
 
 
 def Exscan(

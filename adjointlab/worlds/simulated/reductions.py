@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from adjointlab import MPI
 from adjointlab.worlds.arguments import Elements, Flat
 from adjointlab.worlds.constants import Operator
 
-__all__ = ["accumulate_into", "check", "fold", "fold_objects"]
+__all__ = ["accumulate_into", "check", "fold", "fold_objects", "running"]
 
 
 class Operation(NamedTuple):
@@ -101,14 +102,27 @@ def _memory(array: Flat) -> object:
     return mpi.buffer.frombuffer(array)
 
 
+def running(op: Operator, arrays: Iterable[Flat]) -> Iterator[Flat]:
+    """For each of `arrays`, yield what it and those before it come to, in memory that may be overwritten for the next one.
+
+    They are combined from the first to the last; from the last to the first if user code says that the order is all one.
+    """
+    says_commutes: Callable[[], bool] = getattr(op, "Is_commutative", lambda: False)
+    is_reversed, total = says_commutes(), None
+    for more in arrays:
+        if total is None:
+            total = more.copy()
+        elif is_reversed:
+            before, total = total, more.copy()
+            accumulate_into(total, op, before)
+        else:
+            accumulate_into(total, op, more)
+        yield total
+
+
 def fold(op: Operator, arrays: Sequence[Flat]) -> Flat:
-    """Combine `arrays` from the first to the last, into a new array; from the last to the first if user code says that the order is all one."""
-    commutes: Callable[[], bool] = getattr(op, "Is_commutative", lambda: False)
-    first, *others = reversed(arrays) if commutes() else arrays
-    total = first.copy()
-    for more in others:
-        accumulate_into(total, op, more)
-    return total
+    """Combine `arrays`, one at least, into a new array, in the order of :func:`running`."""
+    return deque(running(op, arrays), maxlen=1).pop()
 
 
 def fold_objects(op: Operator, objects: Iterable[Any]) -> Any:

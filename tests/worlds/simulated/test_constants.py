@@ -230,3 +230,15 @@ def test_a_test_of_several_completes_none_of_them_while_one_is_missing(seed):
         return [*received, *(status.Get_tag() for status in statuses)]
 
     assert WORLD.run(body, ranks=2, seed=seed).values == ([3.0, 4.0, 1, 2], [3.0, 4.0, 1, 2])
+
+
+def test_what_the_labs_constants_do_not_have_is_said_with_what_has_it() -> None:
+    assert MPI.C_FLOAT_COMPLEX is MPI.COMPLEX
+    assert MPI.C_DOUBLE_COMPLEX is MPI.DOUBLE_COMPLEX
+    assert not hasattr(MPI, "INFO_NULL")
+    with pytest.raises(AttributeError, match=r"has no INFO_NULL; mpi4py's own may have it"):
+        _ = MPI.INFO_NULL
+    with pytest.raises(AttributeError, match="one-sided communication works in neither world"):
+        _ = MPI.Win
+    with pytest.raises(NotImplementedError, match=r"mpi4py's Op\.Create"):
+        MPI.Op.Create(max, commute=True)

@@ -110,16 +110,28 @@ def test_an_operation_of_user_code_combines_in_the_order_of_ranks_and_another_of
         operation.Free()
 
 
+def joined(first: Any, second: Any, datatype: Any) -> None:
+    """``second[:] = first`` followed by ``second``, digit by digit: associative, and not commutative."""
+    one, other = (np.frombuffer(each, "int64") for each in (first, second))
+    other[:] = int(f"{one[0]}{other[0]}")
+
+
 def test_an_operation_of_user_code_that_is_said_to_commute_combines_in_the_opposite_order() -> None:
     theirs = pytest.importorskip("mpi4py.MPI")
-    operation = theirs.Op.Create(tens, commute=True)
+    operation = theirs.Op.Create(joined, commute=True)
 
     def body(comm: Any) -> Any:
-        buffer = np.empty(1, "int64")
-        comm.Allreduce(np.array([comm.rank + 1]), buffer, operation)
-        return int(buffer[0])
+        own, found = np.array([comm.rank + 1]), []
+        for call in (comm.Allreduce, comm.Scan, comm.Exscan):
+            buffer = np.full(1, -1, "int64")
+            call(own, buffer, operation)
+            found.append(int(buffer[0]))
+        in_place = own.copy()
+        comm.Exscan(theirs.IN_PLACE, in_place, operation)
+        return *found, int(in_place[0])
 
     try:
-        assert values(body) == (321, 321, 321)
+        # The first rank receives nothing from Exscan.
+        assert values(body) == ((321, 1, -1, 1), (321, 21, 1, 1), (321, 321, 21, 21))
     finally:
         operation.Free()
