@@ -26,9 +26,9 @@ from adjointlab.checks.elements import SMALL, Local, first_not_finite, norm, ret
 from adjointlab.checks.evidence import Evidence
 from adjointlab.checks.gain import Gain, GainSource
 from adjointlab.checks.hints import narrowing_hint
-from adjointlab.checks.matrix import PERHAPS, WitnessedCheck
+from adjointlab.checks.matrix import WitnessedCheck
 from adjointlab.checks.schedule_invariant import InnerProductResult, ScheduleInvariant
-from adjointlab.checks.verdict import Figure, Figures, Inapplicable, Verdict, coherent, incoherent
+from adjointlab.checks.verdict import PERHAPS, Figure, Figures, Inapplicable, Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.operator import Direction
 from adjointlab.core.space import Space

@@ -186,6 +186,7 @@ class Difference(NamedTuple):
     grid: Grid | None = None  # the tensor, with the place marked
     hint: Hint | None = None
     is_small: bool = False  # relative to the values
+    error: float = 0.0  # the absolute value
 
     def evidence(self, actual: str, expected: str, hint: Hint | None = None) -> Evidence | None:
         """The difference as a picture shows it, with both values under these names.
@@ -291,6 +292,7 @@ def first_difference(
                     marked_grid(tensor, (rank, Role.WRONG), index),
                     tensor_hint(tensor, got, want, tolerance.allowed(scale), len(actual)),
                     is_small=_is_small(array[index], want[rank][index], want.values()),
+                    error=_distance(array[index], want[rank][index]),
                 )
     return None
 
@@ -310,15 +312,19 @@ def relative_difference(
     return largest / scale if scale else 0.0
 
 
+def _distance(actual: complex, expected: complex) -> float:
+    with np.errstate(invalid="ignore"):
+        return float(abs(actual - expected))
+
+
 def _is_small(actual: complex, expected: complex, values: Iterable[NumpyArray]) -> bool:
     """Return True if two numbers differ by far less than the largest of the values, or than one where these are all zero.
 
     Not where one is a multiple of the other, which no rounding makes of it.
     """
     largest = max(map(largest_magnitude, values), default=0.0)
-    with np.errstate(invalid="ignore"):
-        is_small = abs(actual - expected) < SMALL * (largest or 1.0)
-    return bool(is_small) and not _is_multiple(actual, expected)
+    is_small = _distance(actual, expected) < SMALL * (largest or 1.0)
+    return is_small and not _is_multiple(actual, expected)
 
 
 _LARGEST_MULTIPLE: Final = 64

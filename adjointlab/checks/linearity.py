@@ -14,7 +14,7 @@ from adjointlab.checks.check import BothDirections, Check, Spaces
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import Local, Tolerance, first_difference, not_finite_verdict
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
-from adjointlab.checks.verdict import Verdict, coherent, incoherent
+from adjointlab.checks.verdict import PERHAPS, Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.typing import Array
 
@@ -69,7 +69,8 @@ class LinearityCheck(Check[LinearityObservation]):
                 if verdict := not_finite_verdict(direction, space, outputs):
                     return verdict
             if difference := first_difference(space, combined, combination, first.tolerance):
-                lines = difference.lines("F(cx + y)", "c F(x) + F(y)")
+                perhaps = (PERHAPS,) if difference.is_small else ()
+                lines = (*difference.lines("F(cx + y)", "c F(x) + F(y)"), *perhaps)
                 evidence = difference.evidence("F(cx + y)", "c F(x) + F(y)")
                 return incoherent(f"{direction} is not linear", *lines, evidence=evidence)
             nothing = [tuple(np.zeros_like(array) for array in local) for local in zero]

@@ -26,13 +26,21 @@ from adjointlab.checks.hints import scaled_alike_hint
 from adjointlab.checks.probed_matrices import SAMPLE, ProbedMatrices, entry_tolerance, probed, summed
 from adjointlab.checks.program_matrix import program_matrix
 from adjointlab.checks.schedule_invariant import MatrixResult, ScheduleInvariant
-from adjointlab.checks.verdict import Figure, Figures, MatrixEntry, Status, Verdict, coherent, incoherent
+from adjointlab.checks.verdict import (
+    PERHAPS,
+    Figure,
+    Figures,
+    MatrixEntry,
+    Status,
+    Verdict,
+    coherent,
+    incoherent,
+)
 from adjointlab.core.operator import Direction
 from adjointlab.typing import NumpyArray
 
 __all__ = [
     "MATRIX",
-    "PERHAPS",
     "WITNESS",
     "MatrixCheck",
     "Witness",
@@ -69,13 +77,6 @@ class Witness:
             (Direction.ADJOINT, f"gives that entry weight {second}"),
             *((PERHAPS,) if is_small else ()),
         )
-
-
-PERHAPS: Final = (
-    "perhaps",
-    "a cast to a narrower element type, a solver that stops at a tolerance, or an ill-conditioned one: how far it may be off is declared as `rounding`",
-)
-"""Of relative errors below :data:`~adjointlab.checks.elements.SMALL`."""
 
 
 class WitnessedCheck(Check[ObservationT]):

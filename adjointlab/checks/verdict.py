@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from adjointlab.checks.evidence import Evidence
 from adjointlab.pictures.drawable import Drawable
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from adjointlab.pictures.model import Drawing
 
 __all__ = [
+    "PERHAPS",
     "Figure",
     "Figures",
     "Inapplicable",
@@ -32,6 +33,14 @@ class Inapplicable(Exception):
     Raise it from data that all ranks share, so that it is raised on every rank or on none: a rank that went on alone
     would wait for messages of the others.
     """
+
+
+PERHAPS: Final = (
+    "perhaps",
+    "a cast to a narrower element type, a solver that stops at a tolerance, an ill-conditioned one, or a declared gain beside coefficients "
+    "that are no integers: how far it may be off is declared as `rounding`",
+)
+"""What relative errors below :data:`~adjointlab.checks.elements.SMALL` may come from."""
 
 
 class NotMeasured(Exception):

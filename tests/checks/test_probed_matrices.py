@@ -12,6 +12,7 @@ import adjointlab as al
 from adjointlab.checks import matrix, probed_matrices
 from adjointlab.checks.check import BothDirections, Spaces
 from adjointlab.checks.context import CheckContext, InputSetting
+from adjointlab.checks.elements import Difference
 from adjointlab.checks.evidence import Evidence
 from adjointlab.checks.hints import FaultKind
 from adjointlab.checks.layers.own_part import _rounding
@@ -218,8 +219,8 @@ def test_no_schedule_may_change_a_matrix_beyond_its_tolerance() -> None:
 
 def test_matrices_of_other_shapes_differ_whichever_is_larger() -> None:
     one, other = MatrixResult(np.zeros((2, 3)), 0.0), MatrixResult(np.zeros((2, 4)), 0.0)
-    assert one.difference(other) == ("shape", "(2, 3)", "(2, 4)", None, None, False)
-    assert other.difference(one) == ("shape", "(2, 4)", "(2, 3)", None, None, False)
+    assert one.difference(other) == Difference("shape", "(2, 3)", "(2, 4)")
+    assert other.difference(one) == Difference("shape", "(2, 4)", "(2, 3)")
 
 
 # Beside the specification.

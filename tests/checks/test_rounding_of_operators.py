@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 import adjointlab as al
+from adjointlab.checks.check import BothDirections, Spaces
 from adjointlab.checks.context import CheckContext, InputSetting
-from adjointlab.checks.verdict import Verdict
+from adjointlab.checks.elements import EXACT
+from adjointlab.checks.linearity import LINEARITY, Images, LinearityObservation
+from adjointlab.checks.verdict import PERHAPS, Verdict
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
@@ -310,3 +313,15 @@ def test_rounding_is_allowed_for_the_integers_that_are_drawn_where_fewer_would_b
     case = Case("Spread", "linearity", 1, {}, InputSetting(seed=193701396), 0)
     subject = al.subject.operator(Spread)(lambda draw, ranks: {})
     assert replay(SimulatedWorld(1), subject, case).verdict.is_coherent
+
+
+@pytest.mark.parametrize(("error", "is_told"), [(1e-12, True), (0.5, False)])
+def test_a_small_difference_in_linearity_is_told_with_what_it_may_come_from(
+    error: float, is_told: bool
+) -> None:
+    space = al.Space(al.Layout((1,), (1,)))
+    images = Images((np.array([3.0 + error]),), (np.array([3.0]),), (np.zeros(1),))
+    observed = LinearityObservation(BothDirections(images, images), EXACT)
+    verdict = LINEARITY.judge(Spaces(space, space), [observed])
+    assert verdict.headline == "forward is not linear"
+    assert (PERHAPS in verdict.lines) is is_told

@@ -57,6 +57,16 @@ class Precise(torch.nn.Module):
         return torch.tanh(x)
 
 
+def test_what_is_wrong_by_far_more_than_terms_could_round_is_not_told_to_need_a_reach() -> None:
+    @al.subject.parallel(Precise, lambda module, mesh: Saturating())
+    def subject(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(2, 1), dtype="float32", rounding=1e-12)
+
+    verdict = investigate(al.SimulatedWorld(1), subject, "gradients", Budget(30, seed=1)).verdict
+    assert not verdict.is_coherent
+    assert not any("declare how large" in text for _, text in verdict.lines)
+
+
 @pytest.mark.parametrize(("reach", "told"), [(0.0, True), (64.0, False)])
 def test_what_cancels_beyond_the_declared_rounding_is_told_to_need_a_reach(reach: float, told: bool) -> None:
     @al.subject.parallel(Precise, lambda module, mesh: Saturating())

@@ -96,6 +96,9 @@ _ANOTHER_FORMULA: Final = (
 AFTER_STEPS: Final = "parameters after the steps"
 """The result of an optimiser's steps. A difference is small beside a parameter also where it is as large as a step."""
 
+_LARGEST_TERMS: Final = 1e6
+"""Terms of what a layer computes of small integers are seldom larger: a larger difference is not the rounding of terms that cancel."""
+
 _DECLARED_ROUNDING: Final = (
     "perhaps",
     "terms that cancel, or a function that saturates in a narrow element type: what is left is smaller than what rounding did to them. The "
@@ -473,7 +476,7 @@ def _reasons(wrong: Comparison, difference: Difference) -> Iterator[tuple[str, s
         yield _RANDOM
     elif difference.is_small and wrong.what != AFTER_STEPS:
         yield _ANOTHER_FORMULA
-    elif wrong.tolerance.relative and not wrong.is_own:
+    elif not wrong.is_own and 0.0 < difference.error <= wrong.tolerance.relative * _LARGEST_TERMS:
         yield _DECLARED_ROUNDING
 
 
