@@ -40,7 +40,7 @@ PERHAPS: Final = (
     "a cast to a narrower element type, a solver that stops at a tolerance, an ill-conditioned one, or a declared gain beside coefficients "
     "that are no integers: how far it may be off is declared as `rounding`",
 )
-"""What relative errors below :data:`~adjointlab.checks.elements.SMALL` may come from."""
+"""Line on the possible causes of relative errors below :data:`~adjointlab.checks.elements.SMALL`."""
 
 
 class NotMeasured(Exception):
