@@ -161,9 +161,7 @@ def run_and_judge(run: Runner, case: Case, schedule: Schedule | None = None) -> 
     try:
         return last, judgement_of(case, last)
     except NotMeasured:
-        case = structs.replace(case, measures_rounding=True)
-        last = run(case, case.ranks, seed=case.schedule, schedule=schedule)
-        return last, judgement_of(case, last)
+        return run_and_judge(run, structs.replace(case, measures_rounding=True), schedule)
 
 
 def judgement_of(case: Case, run: Run) -> Judgement | None:

@@ -88,7 +88,7 @@ class ModuleUnderTest(ABC):
     def __init__(self, context: CheckContext, module: torch.nn.Module) -> None:
         self.layer, self.module, self.memory = context.layer, module, context.torch_memory
         arrays.move_module(module, self.memory)
-        self._change, self.makes_thirds = _change_of(context.values), context.values == THIRDS
+        self._change = _change_of(context.values)
         self.note_return: Callable[[Callable[..., object]], None] = lambda function: None
         self.note_backward: Callable[[BackwardPass], None] = lambda begun: None
         self._averaged = 1
@@ -293,6 +293,7 @@ class SequentialTwin(ModuleUnderTest):
         layer = context.layer
         assert context.reference is not None
         super().__init__(context, context.reference())
+        self._makes_thirds = context.values == THIRDS
         if faults := undeclared(self.module, layer.parameters, layer.buffers):
             raise SubjectError(
                 f"the sequential twin and the layer are not called alike: the twin {faults[0]}"
@@ -314,7 +315,7 @@ class SequentialTwin(ModuleUnderTest):
         if perturb is None or tensor.element.is_integer or not has_summands:
             return lambda summand: summand
         # Integers are exact on the ranks too, unless thirds are made of them.
-        divisor = 3 if self.makes_thirds else 1
+        divisor = 3 if self._makes_thirds else 1
 
         def rounded(summand: NumpyArray) -> NumpyArray:
             given = cast("torch.Tensor", arrays.from_numpy(summand, tensor.dtype, "torch"))
