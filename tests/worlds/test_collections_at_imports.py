@@ -30,6 +30,12 @@ def collections() -> Iterator[list[int]]:
     gc.unfreeze()
 
 
+def _begin_anew(collections: list[int]) -> None:
+    """Forget the collections so far, and let none be near: pytest's own objects may begin one before the test does."""
+    gc.collect(0)
+    collections.clear()
+
+
 def _objects(count: int = 20_000) -> list[list[int]]:
     return [[number] for number in range(count)]
 
@@ -38,6 +44,7 @@ def test_the_objects_of_a_module_are_not_collected_and_are_old_ones_afterwards(
     collections: list[int],
 ) -> None:
     own = gc.get_threshold()
+    _begin_anew(collections)
     with few_collections():
         held = _objects()
         in_block, young_in_block = list(collections), gc.get_objects(generation=0)
@@ -52,6 +59,7 @@ def test_the_objects_of_a_module_are_not_collected_and_are_old_ones_afterwards(
 
 
 def test_garbage_does_not_pile_up(collections: list[int]) -> None:
+    _begin_anew(collections)
     with few_collections():
         for _ in range(120_000):
             cycle: list[object] = []
@@ -68,6 +76,7 @@ def test_the_thresholds_come_back_after_an_exception(collections: list[int]) -> 
 
 def test_a_program_that_collects_nothing_by_itself_goes_on_so(collections: list[int]) -> None:
     gc.set_threshold(0)
+    _begin_anew(collections)
     with few_collections():
         _objects()
     assert gc.get_threshold()[0] == 0
