@@ -50,11 +50,22 @@ _SIMULATED_ONLY = (
 _ALL_SKIPPED = "\npytestmark = pytest.mark.mpi_skip\n"
 """A line of files that need no processes of MPI in any of their tests."""
 
-_ON_THREE_RANKS = ("tests/power/", "tests/test_examples")
-"""What is seen on three real ranks as well as on two or four."""
+_ON_RANKS = {
+    # Planted bugs, adapters and examples show on two real ranks what they show on more.
+    "tests/adapters/": (2,),
+    "tests/power/": (2,),
+    "tests/test_examples": (2,),
+    "tests/subjects/test_layers": (4,),
+    # Their cases on two ranks are drawn on three as well; four are for grids of 2 x 2.
+    "tests/subjects/": (3, 4),
+    "tests/layers/": (2, 3, 4),
+    "tests/torch_distributed/": (2, 3, 4),
+    "tests/": (2, 3),
+}
+"""The numbers of real ranks, of two, three and four, on which tests run; the first that a path begins with counts.
 
-_DRAWN = "tests/subjects/"
-"""Its cases on two ranks are drawn where there are three as well."""
+Any other number runs all of them.
+"""
 
 _SLOW = (
     "tests/benchmarks/",
@@ -103,8 +114,8 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Under a launcher, leave out the tests that use simulated ranks alone: they would run once on every rank."""
     if not is_launched():
         return None
-    place, ranks = collection_path.relative_to(ROOT).as_posix(), _launched_ranks()
-    if (place.startswith(_ON_THREE_RANKS) and ranks != 3) or (place.startswith(_DRAWN) and ranks == 2):
+    place = collection_path.relative_to(ROOT).as_posix()
+    if collection_path.is_file() and not _runs_on(_launched_ranks(), place):
         return True
     simulated = place.startswith(_SIMULATED_ONLY) or (
         collection_path.suffix == ".py" and _ALL_SKIPPED in collection_path.read_text(encoding="utf-8")
@@ -114,6 +125,12 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
         top_level and collection_path.name.startswith("test_") and collection_path.name != "test_examples.py"
     )
     return True if simulated or apart else None
+
+
+def _runs_on(ranks: int | None, place: str) -> bool:
+    """True if the tests in a file run on so many real ranks."""
+    chosen = next((some for start, some in _ON_RANKS.items() if place.startswith(start)), ())
+    return ranks in chosen or not chosen or ranks not in (2, 3, 4)
 
 
 def _launched_ranks() -> int | None:

@@ -14,7 +14,13 @@ from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.world import World
-from tests.running import ROOT
+from tests.running import LAUNCHER, ROOT
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what starts processes of MPI where none can be started."""
+    if LAUNCHER is None and item.get_closest_marker("starts_mpiexec"):
+        pytest.skip("needs mpiexec: install the extra `mpi`")
 
 
 @pytest.fixture(scope="session")

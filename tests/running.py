@@ -10,8 +10,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLES = Path(__file__).with_name("samples.py")
 
@@ -36,8 +34,6 @@ LAUNCHER = shutil.which(
 
 IS_OPEN_MPI = os.environ.get("ADJOINTLAB_CI_MPI") == "openmpi"
 """Open MPI's launcher, once it is interrupted or terminated, ends the ranks itself, and drops what they print then."""
-
-needs_mpi = pytest.mark.skipif(LAUNCHER is None, reason="needs mpiexec: install the extra `mpi`")
 
 
 def run(

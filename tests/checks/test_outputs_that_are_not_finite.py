@@ -12,7 +12,7 @@ from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.checks import not_finite
-from tests.running import needs_mpi, run
+from tests.running import run
 
 # One process starts the others.
 pytestmark = pytest.mark.mpi_skip
@@ -41,7 +41,7 @@ def test_every_check_names_it_while_the_other_ranks_wait_for_that_rank(
     assert report.case.ranks == 2
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 @pytest.mark.parametrize(("subject", "headline"), CASES)
 def test_it_is_named_under_mpi_too(tmp_path: Path, subject: str, headline: str):
     options = ("--check", "adjoint", "--cases", "20", "--seed", "1")

@@ -15,7 +15,7 @@ import pytest
 
 from adjointlab.cli.main import main
 from tests.cli.conftest import Ended
-from tests.running import ROOT, SAMPLES, needs_mpi, run
+from tests.running import ROOT, SAMPLES, run
 
 # One process starts the others.
 pytestmark = pytest.mark.mpi_skip
@@ -216,7 +216,7 @@ def alone(draw, ranks):
 """
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_under_mpiexec_rank_0_alone_prints_and_all_ranks_end_alike(tmp_path: Path) -> None:
     options = ["--check", "adjoint", "--cases", "20"]
     (tmp_path / "alone.py").write_text(ALONE)
@@ -231,7 +231,7 @@ def test_under_mpiexec_rank_0_alone_prints_and_all_ranks_end_alike(tmp_path: Pat
     assert "replay   mpiexec -n 2 adjointlab replay" in result.stdout
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_a_module_that_fails_on_one_rank_is_a_usage_error_on_all(tmp_path: Path) -> None:
     (tmp_path / "uneven.py").write_text(
         "from mpi4py import MPI\nif MPI.COMM_WORLD.rank == 1: raise ImportError('not here')\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Ended
-from tests.running import SAMPLES, needs_mpi, run
+from tests.running import SAMPLES, run
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -98,7 +98,7 @@ def test_ranks_of_the_file_do_not_keep_a_stored_case_from_being_replayed(
     assert here(*replay, "--ranks", "1").returncode == 2
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_ranks_of_the_file_may_be_more_than_the_launcher_has_started(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.adjointlab]\nranks = 6\n")
     check = ("check", f"{SAMPLES}:right", "--check", "adjoint", "--cases", "2")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import needs_mpi, run
+from tests.running import run
 
 # One process starts the others.
 pytestmark = pytest.mark.mpi_skip
@@ -26,7 +26,7 @@ def test_alone_it_has_versions_library_machine_worlds_and_transport(tmp_path: Pa
     assert told["problems"] == []
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_under_mpiexec_one_rank_prints_for_all(tmp_path: Path) -> None:
     ended = run("adjointlab", "info", ranks=3, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr

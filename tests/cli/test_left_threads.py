@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import hanging
-from tests.running import needs_mpi, run
+from tests.running import run
 
 # One process starts the others.
 pytestmark = pytest.mark.mpi_skip
@@ -21,7 +21,10 @@ OPTIONS = ("--check", "adjoint", "--cases", "3", "--seed", "1")
     ("subject", "named", "ranks"),
     [
         pytest.param(
-            "leaves_thread", "the thread left (its target, sleep_for_ever, is at ", 2, marks=needs_mpi
+            "leaves_thread",
+            "the thread left (its target, sleep_for_ever, is at ",
+            2,
+            marks=pytest.mark.starts_mpiexec,
         ),
         ("leaves_executor", "the thread ThreadPoolExecutor", 0),
     ],
@@ -56,7 +59,7 @@ def test_a_session_of_pytest_ends_and_names_the_thread(tmp_path: Path):
     assert "the thread left (its target, sleep_for_ever, is at " in ended.stderr
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_to_a_supervisor_that_is_an_end_in_order(tmp_path: Path):
     words = ("adjointlab", "check", f"{HANGING}:leaves_thread", *OPTIONS)
     ended = run("adjointlab", "run", "-n", "2", "--", *words, cwd=tmp_path)

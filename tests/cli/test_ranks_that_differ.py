@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import needs_mpi, run, run_python
+from tests.running import run, run_python
 
-pytestmark = [pytest.mark.mpi_skip, needs_mpi]
+pytestmark = [pytest.mark.mpi_skip, pytest.mark.starts_mpiexec]
 
 SUBJECTS = """
 import adjointlab as al

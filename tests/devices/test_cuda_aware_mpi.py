@@ -10,7 +10,7 @@ import pytest
 
 from adjointlab.devices import cuda_aware_mpi as detection
 from adjointlab.devices.cuda_aware_mpi import OVERRIDE, MPIEvidence, built_with_cuda, decide
-from tests.running import needs_mpi, run_python
+from tests.running import run_python
 
 OPEN_MPI = MPIEvidence("Open MPI v5.0.11, package: ...", "3.1")
 MPICH = MPIEvidence("MPICH Version: 5.0.2", "5.0")
@@ -103,7 +103,7 @@ print(evidence.query, other, evidence.error or "asked", detection.decide(evidenc
 """
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_the_library_of_this_environment_answers_as_it_does_to_another_question(tmp_path: Path) -> None:
     asked = run_python("-c", ASK, cwd=tmp_path, **{OVERRIDE: ""})
     assert asked.returncode == 0, asked.stderr
@@ -121,7 +121,7 @@ print(evidence.query, bool(evidence.library))
 """
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_a_library_is_not_asked_before_it_is_initialised(tmp_path: Path) -> None:
     asked = run_python("-c", ASK_TOO_EARLY, cwd=tmp_path)
     assert asked.stdout.split() == ["None", "True"], asked.stderr

@@ -13,7 +13,7 @@ import pytest
 
 from adjointlab.store import running_case as running
 from tests import hanging
-from tests.running import begun, needs_mpi, run
+from tests.running import begun, run
 
 # One process starts the others.
 pytestmark = pytest.mark.mpi_skip
@@ -27,7 +27,7 @@ def check(subject: str, cwd: Path, *options: str, ranks: int = 0) -> subprocess.
     return run("adjointlab", *words, cwd=cwd, ranks=ranks)
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_a_deadlock_of_uneven_cuts_is_made_smaller_in_simulation_and_confirmed(tmp_path: Path):
     ended = check("circular", tmp_path, "--watchdog", "4", ranks=4)
 
@@ -41,12 +41,16 @@ def test_a_deadlock_of_uneven_cuts_is_made_smaller_in_simulation_and_confirmed(t
     assert "with simulated ranks, and seen again under MPI" in ended.stdout
 
 
-MPI_RANKS = pytest.param(2, marks=needs_mpi)
+MPI_RANKS = pytest.param(2, marks=pytest.mark.starts_mpiexec)
 
 
 @pytest.mark.parametrize(
     ("ranks", "options"),
-    [(0, ()), pytest.param(2, (), marks=needs_mpi), pytest.param(2, ("--strict",), marks=needs_mpi)],
+    [
+        (0, ()),
+        pytest.param(2, (), marks=pytest.mark.starts_mpiexec),
+        pytest.param(2, ("--strict",), marks=pytest.mark.starts_mpiexec),
+    ],
     ids=["simulated", "at the end", "strict"],
 )
 def test_the_labs_own_calls_are_not_told(tmp_path: Path, ranks: int, options: tuple[str, ...]):
@@ -80,7 +84,7 @@ def test_of_a_rank_that_has_returned_the_function_is_named(
     assert "allgather" not in ended.stdout
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_ctrl_c_leaves_no_process_and_no_half_written_file(tmp_path: Path):
     words = ("-m", "adjointlab", "check", f"{HANGING}:sleeping", "--check", "adjoint")
     job = begun(*words, ranks=2, cwd=tmp_path)

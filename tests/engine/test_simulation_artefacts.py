@@ -12,7 +12,6 @@ import adjointlab as al
 from adjointlab.engine.discovery import find_subject
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
-from tests.running import needs_mpi
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -76,7 +75,7 @@ def test_a_cache_is_not_named_beside_a_fault_that_stays_without_it(tmp_path: Pat
     assert lines_of(tmp_path, OPERATOR.replace("BUFFER", "x").replace("ADJOINT", "2 * self.total(y)")) == []
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_a_rank_that_is_asked_for_at_import_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Other tests of this process may have asked in as many places as are noted.
     monkeypatch.setattr("adjointlab.worlds.interposition._ASKED_AT_MOST", 10_000)

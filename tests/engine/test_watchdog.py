@@ -19,7 +19,7 @@ from adjointlab.store.reproducer import read
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import TIMES_IN_ALL, Watchdog
 from tests import hanging
-from tests.running import SAMPLES, needs_mpi, run
+from tests.running import SAMPLES, run
 
 # One process starts the others.
 pytestmark = pytest.mark.mpi_skip
@@ -84,7 +84,7 @@ def test_verdicts_that_were_reached_outlive_the_process_that_the_watchdog_ends(t
     assert [entry["subject"] for entry in verdicts["reports"]] == ["WrongShift"]
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 @pytest.mark.parametrize("subject", ["stubborn", "raw"])
 def test_a_process_that_no_exception_reaches_ends_the_job_and_not_the_case(tmp_path: Path, subject: str):
     ended = check(subject, tmp_path, "--watchdog", "1.5", ranks=2)
@@ -93,7 +93,7 @@ def test_a_process_that_no_exception_reaches_ends_the_job_and_not_the_case(tmp_p
     assert "adjointlab: rank 0, asked by rank 1:" in ended.stderr
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 @pytest.mark.parametrize(
     ("subject", "state"), [("stopped", "is stopped by a signal"), ("holds_lock", "holds Python's lock")]
 )
@@ -112,7 +112,8 @@ def test_of_a_rank_that_cannot_be_asked_only_what_is_known_is_told(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("subject", "ranks"), [("sleeping_strategy", 0), pytest.param("looping_strategy", 2, marks=needs_mpi)]
+    ("subject", "ranks"),
+    [("sleeping_strategy", 0), pytest.param("looping_strategy", 2, marks=pytest.mark.starts_mpiexec)],
 )
 def test_a_strategy_that_does_not_return_is_one_that_could_not_be_judged(
     tmp_path: Path, subject: str, ranks: int
@@ -127,7 +128,8 @@ def test_a_strategy_that_does_not_return_is_one_that_could_not_be_judged(
 
 
 @pytest.mark.parametrize(
-    ("subject", "ranks"), [("late_strategy", 0), pytest.param("stubborn_strategy", 2, marks=needs_mpi)]
+    ("subject", "ranks"),
+    [("late_strategy", 0), pytest.param("stubborn_strategy", 2, marks=pytest.mark.starts_mpiexec)],
 )
 def test_a_strategy_that_no_exception_reaches_ends_the_process_and_is_no_failure_of_a_case(
     tmp_path: Path, subject: str, ranks: int
@@ -147,8 +149,8 @@ def test_a_strategy_that_no_exception_reaches_ends_the_process_and_is_no_failure
     ("handler", "ranks", "where"),
     [
         ("BaseException", 0, 0),
-        pytest.param("", 2, 0, marks=needs_mpi),
-        pytest.param("", 2, 1, marks=needs_mpi),
+        pytest.param("", 2, 0, marks=pytest.mark.starts_mpiexec),
+        pytest.param("", 2, 1, marks=pytest.mark.starts_mpiexec),
     ],
     ids=["stubborn", "on rank 0 of two", "on rank 1 of two"],
 )
@@ -194,7 +196,7 @@ def test_what_user_code_makes_of_the_exception_is_never_a_verdict(check: str):
     assert (report.status, report.verdict.kind) == (Status.UNJUDGED, NO_RETURN)
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_under_mpi_what_user_code_makes_of_the_exception_is_never_a_verdict(tmp_path: Path):
     ended = check("swallowing", tmp_path, "--watchdog", "0.5", ranks=2)
 
@@ -229,7 +231,7 @@ def _ended_by_the_watchdog(
     assert (stored.subject, stored.world, stored.kind) == (subject, world, NO_RETURN)
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 @pytest.mark.parametrize("subject", [pytest.param("collecting", marks=pytest.mark.thorough), "sleeping"])
 def test_a_process_that_does_not_come_back_is_interrupted_and_the_run_goes_on(tmp_path: Path, subject: str):
     ended = run(

@@ -20,11 +20,12 @@ def processes_of(folder: Path, mark: str = "") -> dict[int, str]:
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+            command = (process / "cmdline").read_text().replace("\0", " ").strip()
             is_here = Path(os.readlink(process / "cwd")) == folder
             is_marked = mark and f"{MARK}={mark}".encode() in (process / "environ").read_bytes().split(b"\0")
-            if state != "Z" and (is_here or is_marked):
-                found[int(process.name)] = (process / "cmdline").read_text().replace("\0", " ").strip()
+            # A process that is ending has no memory any more, and so no command: it runs nothing, and is gone in a moment.
+            if command and (is_here or is_marked):
+                found[int(process.name)] = command
         except OSError:
             continue
     return found

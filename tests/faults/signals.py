@@ -89,6 +89,11 @@ class Target:
             return not self.to_rank
         return self.name != "launcher" or (number == signal.SIGTERM and not IS_OPEN_MPI)
 
+    @property
+    def cases(self) -> int:
+        """Cases of each subject: their work outlasts the latest signal."""
+        return 40 if self.goes_on() else 100
+
     def goes_on(self) -> bool:
         """Return True if the signal ends no more than a rank, which a supervisor replaces."""
         return self.is_supervised and self.to_rank
@@ -117,7 +122,7 @@ def problems_at(target: Target, number: signal.Signals, after: float, folder: Pa
     (folder / "subjects.py").write_text(SUBJECTS)
     process = begun(
         *("-m", "adjointlab", *target.command, "check", "subjects.py:wrong", "subjects.py:slow"),
-        *("--check", "adjoint", "--seed", "3", "--cases", "100", "--json", "verdicts.json"),
+        *("--check", "adjoint", "--seed", "3", "--cases", str(target.cases), "--json", "verdicts.json"),
         ranks=0 if target.is_supervised else target.ranks,
         cwd=folder,
     )

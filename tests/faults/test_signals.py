@@ -10,17 +10,20 @@ import pytest
 
 from adjointlab.worlds.launch import is_launched
 from tests.faults.signals import TARGETS, Target, problems_at
-from tests.running import LAUNCHER
 
 pytestmark = pytest.mark.skipif(is_launched(), reason="starts its own processes")
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=[target.name for target in TARGETS])
+@pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param(target, id=target.name, marks=[pytest.mark.starts_mpiexec] if target.ranks else [])
+        for target in TARGETS
+    ],
+)
 def test_what_was_found_is_printed_and_stored_and_nothing_is_left_behind(
     tmp_path: Path, target: Target
 ) -> None:
-    if target.ranks and LAUNCHER is None:
-        pytest.skip("needs mpiexec: install the extra `mpi`")
     if not target.takes(signal.SIGTERM):
         pytest.skip("Open MPI's launcher gives the ranks no time; `adjointlab run` does")
     assert problems_at(target, signal.SIGTERM, random.uniform(0.0, 1.0), tmp_path).problems == []

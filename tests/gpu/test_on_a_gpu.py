@@ -32,7 +32,7 @@ from adjointlab.primitives.subjects import installed
 from adjointlab.worlds.launch import is_launched
 from tests.gpu.device_cases import CASES, judged_all, judged_subject
 from tests.gpu.planted import BROADCAST, KERNEL_BUGS, OPERATORS, PLANTED
-from tests.running import needs_mpi, run
+from tests.running import run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(is_launched(), reason="starts processes of MPI itself")]
 
@@ -120,7 +120,7 @@ def test_a_reduced_bound_is_proved(name: str, cupy: Any) -> None:
     assert report.status is Status.COHERENT, report.verdict
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize(
     "name", ["HaloExchange", "Repartition", "AllSumReduce", "Linear", "Convolution", "Softmax"]

@@ -12,7 +12,7 @@ import adjointlab as al
 from adjointlab.devices.transport import OVERRIDE, Transport
 from adjointlab.primitives.subjects import installed
 from adjointlab.worlds.launch import is_launched
-from tests.running import needs_mpi, run
+from tests.running import run
 
 pytestmark = pytest.mark.usefixtures("cupy")
 
@@ -26,7 +26,7 @@ TestHaloExchange = al.coherence_tests(replace(installed.halo_exchanges, arrays=(
 TestReduceScatter = al.coherence_tests(replace(installed.reduce_scatters, arrays=("cupy", "numpy+cupy")))
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 @pytest.mark.slow
 @pytest.mark.skipif(is_launched(), reason="starts processes of MPI itself")
 def test_they_are_coherent_under_mpiexec(tmp_path: Path) -> None:

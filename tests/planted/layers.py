@@ -1085,4 +1085,5 @@ PLANTED = (
     planted("quotient on the root alone", QuotientOnTheRootAlone, "double_backward"),
 )
 
-RIGHT = (*(right for _, _, right in FAMILIES), with_layer(OwnLinear), with_layer(OwnProduct))
+RIGHT = (lines, stationary_lines, errors, with_layer(OwnLinear), with_layer(OwnProduct))
+"""The right layers that are no built-in subjects, all of whose checks `tests/subjects` runs."""

@@ -14,7 +14,7 @@ import pytest
 import adjointlab as al
 from adjointlab.engine.discovery import find_subject
 from adjointlab.engine.subject import SubjectError
-from tests.running import ROOT, SAMPLES, needs_mpi, run
+from tests.running import ROOT, SAMPLES, run
 
 # One process starts the others.
 pytestmark = pytest.mark.mpi_skip
@@ -120,7 +120,7 @@ def test_the_plugin_imports_next_to_nothing() -> None:
     assert result.stdout.strip() == "set()"
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_under_mpiexec_there_is_one_report_one_file_and_one_exit_code(tmp_path: Path) -> None:
     # An ordinary failure on rank 1 only, and a test of pytest-mpi's beside them.
     (tmp_path / "test_shift.py").write_text(
@@ -142,7 +142,7 @@ def test_under_mpiexec_there_is_one_report_one_file_and_one_exit_code(tmp_path: 
     assert failed == {"test_adjoint", "test_ordinary [rank 1]"}
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -164,7 +164,7 @@ def test_ranks_that_collect_different_tests_run_none(source: str, message: str, 
     assert message in result.stderr
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_ranks_in_another_order_are_told_of_it(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         RANK + "def pytest_collection_modifyitems(items):\n    if rank == 1: items.reverse()\n"
@@ -176,7 +176,7 @@ def test_ranks_in_another_order_are_told_of_it(tmp_path: Path) -> None:
     assert "-p no:randomly" in result.stderr
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_a_coherence_test_that_one_rank_skips_is_an_error_and_not_a_hang(tmp_path: Path) -> None:
     (tmp_path / "test_shift.py").write_text(
         COHERENCE
@@ -189,7 +189,7 @@ def test_a_coherence_test_that_one_rank_skips_is_an_error_and_not_a_hang(tmp_pat
     assert "rank 1: test_shift.py::TestRight::test_purity" in result.stdout
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_a_conftest_that_fails_on_one_rank_ends_all(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(RANK + "if rank == 1: raise OSError('only here')\n")
     (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass\n")
@@ -213,7 +213,7 @@ def old_folder(tmp_path_factory):
 """
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_ranks_that_remove_the_same_old_folders_pass_with_warnings_as_errors(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(REFILLED)
     (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass\n")
@@ -223,7 +223,7 @@ def test_ranks_that_remove_the_same_old_folders_pass_with_warnings_as_errors(tmp
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 @pytest.mark.skipif(find_spec("xdist") is None, reason="needs pytest-xdist")
 def test_xdist_under_mpiexec_is_refused(tmp_path: Path) -> None:
     (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass\n")
@@ -232,7 +232,7 @@ def test_xdist_under_mpiexec_is_refused(tmp_path: Path) -> None:
     assert result.stderr.count("leave out either -n or the launcher") == 1
 
 
-@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=needs_mpi)])
+@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.starts_mpiexec)])
 def test_a_device_that_is_not_there_is_a_usage_error_that_says_what_was_found(
     tmp_path: Path, ranks: int
 ) -> None:

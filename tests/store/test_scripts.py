@@ -28,7 +28,7 @@ from adjointlab.engine.search_result import SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.store.script import _folders, commented, literal, script
 from tests.fuzzing import HOSTILE, many
-from tests.running import needs_mpi, run, run_python
+from tests.running import run, run_python
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -103,7 +103,7 @@ def test_a_script_that_replays_sees_the_failure_on_simulated_ranks(
     assert result.returncode == 1
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 @pytest.mark.parametrize("subject", [name for name in REPLAYED if name != "FirstCome"])
 def test_a_script_that_replays_sees_the_failure_under_mpi(project: Path, tmp_path: Path, subject: str):
     script = script_of(project, subject)
@@ -113,7 +113,7 @@ def test_a_script_that_replays_sees_the_failure_under_mpi(project: Path, tmp_pat
     assert result.returncode == 1
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 @pytest.mark.parametrize("subject", SHOWN)
 def test_a_script_shows_the_products_on_the_communicator_of_mpi4py(
     project: Path, tmp_path: Path, subject: str
@@ -163,7 +163,11 @@ def test_a_script_for_plain_functions_does_without_the_lab(project: Path):
     ("subject", "file", "wrong", "right"),
     [
         pytest.param(
-            SHOWN[1], "siblings.py", "return shifted(comm, y", "return 2 * shifted(comm, y", marks=needs_mpi
+            SHOWN[1],
+            "siblings.py",
+            "return shifted(comm, y",
+            "return 2 * shifted(comm, y",
+            marks=pytest.mark.starts_mpiexec,
         ),
         ("linear", "subjects.py", "2 if comm", "1 if comm"),
         ("Deadlock", "subjects.py", "self.comm.recv(source=ANY_SOURCE)\n\n", "2 * np.array(x)\n\n"),
@@ -179,7 +183,7 @@ def test_the_exit_code_tells_a_failure_that_is_mended_or_another(
         assert ran(script, tmp_path, ranks).returncode == (2 if subject == "Deadlock" else 0)
 
 
-@pytest.mark.parametrize("subject", ["linear", pytest.param(SHOWN[1], marks=needs_mpi)])
+@pytest.mark.parametrize("subject", ["linear", pytest.param(SHOWN[1], marks=pytest.mark.starts_mpiexec)])
 def test_a_script_that_cannot_import_its_subject_is_broken(project: Path, tmp_path: Path, subject: str):
     script = script_of(project, subject)
     ranks = ranks_of(script) if subject in SHOWN else 0
@@ -188,7 +192,7 @@ def test_a_script_that_cannot_import_its_subject_is_broken(project: Path, tmp_pa
     assert (result.returncode, "ZeroDivisionError" in result.stderr) == (2, True), result.stderr
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_a_script_from_another_machine_looks_around_itself_and_says_what_it_lacks(
     project: Path, tmp_path: Path
 ):

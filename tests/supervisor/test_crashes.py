@@ -15,7 +15,7 @@ from tests.supervisor.jobs import ADJOINT, FAULTS, kinds, left_in, stored, super
 
 def test_a_crash_is_the_failure_of_its_subject_and_the_others_are_judged_too(tmp_path: Path) -> None:
     subjects = [f"{FAULTS}:{name}" for name in ("raises_in_adjoint", "reads_nowhere", "receives_first")]
-    ended = supervised("--", "adjointlab", "check", *subjects, *ADJOINT, cwd=tmp_path)
+    ended = supervised("--shrinking", "8", "--", "adjointlab", "check", *subjects, *ADJOINT, cwd=tmp_path)
 
     assert ended.returncode == 3, ended.stderr
     assert kinds(tmp_path) == {

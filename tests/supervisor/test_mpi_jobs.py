@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.running import needs_mpi
+import pytest
+
 from tests.supervisor.jobs import ADJOINT, FAULTS, kinds, left_in, stored, supervised
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_a_rank_that_dies_ends_its_job_and_no_other(tmp_path: Path) -> None:
     subjects = [f"{FAULTS}:{name}" for name in ("leaves", "right")]
     command = ("adjointlab", "check", *subjects, *ADJOINT)
@@ -20,7 +21,7 @@ def test_a_rank_that_dies_ends_its_job_and_no_other(tmp_path: Path) -> None:
     assert left_in(tmp_path) == []
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_a_launcher_that_is_none_is_named(tmp_path: Path) -> None:
     nowhere = supervised("-n", "2", "--launcher", "nowhere -x", "--", "python", "-V", cwd=tmp_path)
     assert nowhere.returncode == 2
@@ -40,7 +41,7 @@ if launched_rank() == 0:
 """
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_a_rank_that_goes_on_when_another_has_ended_is_not_ended(tmp_path: Path) -> None:
     (tmp_path / "goes_on.py").write_text(GOES_ON)
     ended = supervised("--patience", "0.5", "-n", "2", "--", "python", "goes_on.py", cwd=tmp_path)
@@ -60,7 +61,7 @@ if launched_rank():
 """
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_a_rank_that_hangs_below_python_when_the_others_have_ended_does_not_hold_the_job(
     tmp_path: Path,
 ) -> None:

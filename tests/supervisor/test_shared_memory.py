@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from adjointlab.supervisor.shared_memory import SharedMemory
-from tests.running import needs_mpi
 from tests.supervisor.jobs import ADJOINT, supervised
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's /proc")
@@ -72,7 +71,7 @@ aborts = _subject(Aborts)
 """
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_a_job_that_died_leaves_no_shared_memory(tmp_path: Path) -> None:
     (tmp_path / "aborting.py").write_text(ABORTS)
     command = ("adjointlab", "check", "aborting.py:aborts", *ADJOINT)

@@ -18,7 +18,7 @@ from adjointlab.store import running_case
 from adjointlab.supervisor import processes
 from adjointlab.supervisor.processes import descendants, kill_descendants
 from tests import running
-from tests.running import SAMPLES, needs_mpi
+from tests.running import SAMPLES
 from tests.supervisor.jobs import ADJOINT, begun, left_in
 
 WAITING = """
@@ -61,7 +61,7 @@ def stored_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "ranks", [pytest.param("", id="simulated"), pytest.param("3", id="mpi", marks=needs_mpi)]
+    "ranks", [pytest.param("", id="simulated"), pytest.param("3", id="mpi", marks=pytest.mark.starts_mpiexec)]
 )
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_to_the_supervisor_leaves_nothing_behind(
@@ -100,7 +100,7 @@ swallows = _subject(Swallows)
 """
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 @pytest.mark.skipif(running.IS_OPEN_MPI, reason="Open MPI's launcher gives the ranks no time")
 def test_what_is_known_is_not_lost_to_code_that_heeds_no_signal(tmp_path: Path) -> None:
     (tmp_path / "swallowing.py").write_text(SWALLOWING)
@@ -122,7 +122,7 @@ def test_what_is_known_is_not_lost_to_code_that_heeds_no_signal(tmp_path: Path) 
     assert not left_in(tmp_path)
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_the_end_of_the_launcher_is_no_failure_of_a_subject(tmp_path: Path) -> None:
     process = waiting_job(tmp_path, "-n", "2")
     launcher = descendants(process.pid)[0]

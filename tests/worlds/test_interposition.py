@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from adjointlab.exit_codes import ExitCode
-from tests.running import needs_mpi, run_python
+from tests.running import run_python
 
 pytest.importorskip("mpi4py")
 
@@ -138,7 +138,9 @@ world.close()
 
 
 @pytest.mark.mpi_skip  # one process starts the others
-@pytest.mark.parametrize(("world", "processes"), [("simulated", 0), pytest.param("mpi", 3, marks=needs_mpi)])
+@pytest.mark.parametrize(
+    ("world", "processes"), [("simulated", 0), pytest.param("mpi", 3, marks=pytest.mark.starts_mpiexec)]
+)
 def test_every_reference_to_comm_world_means_the_communicator_of_the_run(
     world: str, processes: int, tmp_path: Path
 ) -> None:

@@ -11,11 +11,11 @@ import time
 import pytest
 
 from adjointlab.worlds.launch import is_launched
-from tests.running import IS_OPEN_MPI, ROOT, begun, needs_mpi, run_python
+from tests.running import IS_OPEN_MPI, ROOT, begun, run_python
 
 pytestmark = [
     pytest.mark.skipif(is_launched(), reason="starts mpiexec itself, so it cannot run under mpiexec"),
-    needs_mpi,
+    pytest.mark.starts_mpiexec,
     pytest.mark.skipif(
         importlib.util.find_spec("mpi4py") is None, reason="mpi4py is needed: pip install mpi4py"
     ),

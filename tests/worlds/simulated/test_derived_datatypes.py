@@ -9,7 +9,6 @@ from adjointlab import MPI
 from adjointlab.worlds.schedule import Schedule, schedules_from
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import FindingKind
-from tests.running import needs_mpi
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -156,7 +155,7 @@ def test_a_datatype_that_is_made_of_a_structure_is_aligned_as_it_is():
     assert loose.Get_extent() == (0, 16)
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_absolute_addresses_are_refused_with_what_to_do():
     def program(comm):
         from mpi4py import MPI as mpi4py
@@ -168,7 +167,7 @@ def test_absolute_addresses_are_refused_with_what_to_do():
     )
 
 
-@needs_mpi
+@pytest.mark.starts_mpiexec
 def test_persistent_requests_are_completed_by_the_functions_of_their_own_class():
     def program(comm):
         from mpi4py import MPI as mpi4py
