@@ -67,6 +67,7 @@ ELSEWHERE = {
     "torch/distributed/tensor/_api.py",
     "primitives/my_primitive.py",
     "my_package/",
+    "test_reduce.py",
     "test_ring_shift.py",
 }
 """Files of other projects, and of the reader's own."""

@@ -123,5 +123,5 @@ def _next_steps(failure: CheckResult) -> Iterator[str]:
     if failure.written is not None:
         yield f"  see it again      {replay_command(failure)}"
     yield f"  read the code     {relative(Path(adjointlab.demonstration.__file__))}"
-    yield "  check your own    adjointlab check my_file.py       (README: Your own operator)"
+    yield "  check your own    adjointlab check my_file.py       (README: Your own code)"
     yield "  check all         adjointlab check"

@@ -44,7 +44,8 @@ from adjointlab.engine.simulate_first import HangSimulator
 from adjointlab.engine.single_steps import MOST_STEPS, one_step_smaller, size, without_logs_of_shapes
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.world import FindingKind, Run, Runner, World, message_of
+from adjointlab.worlds.watchdog import Overdue
+from adjointlab.worlds.world import Exhausted, FindingKind, Run, Runner, World, in_brief, message_of
 
 __all__ = ["investigate", "prepare"]
 
@@ -152,6 +153,7 @@ class Search:
         self._simulator = HangSimulator(subject, world.watchdog) if world.can_revoke else None
         self._drawn = DrawnCases(budget.cases)
         self._shrinking: Shrinking | None = None  # from the first failure on
+        self._stopped_by = ""  # what kept a failure from being made smaller
         self._last_run = Run(())
 
     def conduct(self) -> SearchResult:
@@ -173,7 +175,10 @@ class Search:
             case = self._confirmation.with_fewer_schedules(failure.case, failure.verdict)
             confirmed = Confirmed(hang) if hang else self._confirmation.confirmed(case, failure.verdict)
             is_smallest = self._shrinking.is_smallest and confirmed.is_seen_again
-            result = replace(self._failed(confirmed.verdict, case, failure.spaces), is_smallest=is_smallest)
+            verdict = confirmed.verdict
+            if self._stopped_by:
+                verdict = replace(verdict, lines=(*verdict.lines, ("then", self._stopped_by)))
+            result = replace(self._failed(verdict, case, failure.spaces), is_smallest=is_smallest)
             # The row of a failure says on how many ranks it was found.
             drawn.counts.judge(*self._shrinking.first)
         seconds = time.monotonic() - started
@@ -304,8 +309,9 @@ class Search:
     ) -> _Failing | Verdict | None:
         """Draw so many cases on so many ranks, run those that `accepts` is true of, and shrink the first that fails.
 
-        Another `stream` draws other cases.
+        Another `stream` draws other cases. A failure that is known stays one, whatever the strategy does when smaller cases are drawn.
         """
+        failing: list[_Failing] = []
         schedules = self._budget.schedules if self._world.can_schedule else 1
 
         @hypothesis.seed(_stream(self._seed, self._check + stream))
@@ -323,11 +329,26 @@ class Search:
                 if self._shrinking is None:
                     judgement = self._begin_shrinking(case, judgement)
                 self._found(self._unconfirmed(case, judgement))
-                raise _Failing(case, judgement)
+                failing.append(_Failing(case, judgement))
+                raise failing[-1]
 
         # A name for Hypothesis's database, which is not used: to make it, Hypothesis would read and tokenise the source above.
         vars(every_case_is_coherent)["_hypothesis_internal_database_key"] = b""
-        return _ended(every_case_is_coherent)
+        try:
+            ended = _ended(every_case_is_coherent)
+        except Exhausted:
+            raise
+        except (Exception, SystemExit, Overdue) as error:
+            if self._shrinking is None:
+                raise
+            self._stopped_by = (
+                f"drawing smaller cases raised {type(error).__name__}: {in_brief(message_of(error))}"
+            )
+        else:
+            if not isinstance(ended, Verdict) or self._shrinking is None:
+                return ended
+            self._stopped_by = f"when smaller cases were drawn, {ended.headline}"
+        return failing[-1] if failing else None
 
     def _unconfirmed(self, case: Case, judgement: Judgement) -> SearchResult:
         """The result of a search that is interrupted now."""
@@ -426,7 +447,8 @@ def _ended(every_case_is_coherent: Callable[[], None]) -> _Failing | Verdict | N
             raise error.__context__ from None
         raise
     except Flaky as error:
-        return _unjudged("the search saw the same case fail and pass", error)
+        # Of the cases themselves the judgements are remembered.
+        return _unjudged("the subject's strategy draws other cases from the same choices", error)
     except (_Enough, Unsatisfiable):
         return None  # the counts tell
     except FailedHealthCheck as error:

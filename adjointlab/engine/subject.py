@@ -234,7 +234,10 @@ def _require_bounds(name: str, operator: LinearOperator) -> None:
             f"{name}: the spaces of the operator have no tensors, so there is nothing to check"
         )
     for attribute, bounded in (
-        ("gain", "the largest absolute row sum of any intermediate, and is 1 for pure data movement"),
+        (
+            "gain",
+            "the largest absolute row sum of any intermediate in both directions, and is 1 where each element goes to one place",
+        ),
         ("fan_in", "the number of terms that are added up for an output"),
     ):
         value: object = getattr(operator, attribute, None)

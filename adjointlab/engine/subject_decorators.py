@@ -70,7 +70,7 @@ class _SubjectDecorators:
         """Check two functions, called as ``forward(comm, *x, **arguments)`` and ``adjoint(comm, *y, **arguments)``.
 
         The dictionary of a case also has the spaces `domain` and `codomain`, which are not passed on, and may have `gain`: a bound on the
-        largest absolute row sum of any intermediate, 1 for pure data movement, with which results must be exact; and `rounding`, the
+        largest absolute row sum of any intermediate in both directions, 1 where each element goes to one place, with which results must be exact; and `rounding`, the
         error of results relative to the largest, as of an iterative solver. Neither is passed on, unless a function has a parameter of
         that name.
         """
@@ -217,7 +217,7 @@ class _SubjectDecorators:
     ) -> Declare:
         """Check a schedule of torch.distributed.pipelining against the module whose parts are its stages.
 
-        ``sequential(**arguments)`` makes the module, and ``pipeline(module, **of_pipeline)`` on each rank the schedule, with stages made
+        ``sequential(**arguments)`` makes the module, and ``pipeline(module, **arguments)`` on each rank the schedule, with stages made
         of parts of that module. One step of it has to have the loss ``loss(module(*inputs), target)``, the outputs and the gradients of
         the whole batch, with losses of microbatches that the schedule averages (`reduction` "mean", as torch does by default) or adds up
         ("sum", with ``scale_grads=False``). The dictionary of a case has

@@ -44,7 +44,7 @@ DRAWN = al.subject(RingShift)(lines)
 @pytest.mark.parametrize(
     ("error", "headline", "because"),
     [
-        (Flaky("one\ntwo"), "the search saw the same case fail and pass", "one"),
+        (Flaky("one\ntwo"), "the subject's strategy draws other cases from the same choices", "one"),
         (FailedHealthCheck("slow\nvery"), "the subject's strategy is unhealthy", "slow"),
         (HypothesisException(" no\nyes"), "the subject's strategy failed", "no"),
         (HypothesisException(), "the subject's strategy failed", "HypothesisException"),
