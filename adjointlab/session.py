@@ -15,17 +15,16 @@ from adjointlab.checks.verdict import Status, Verdict, unjudged
 from adjointlab.core.arrays import installed
 from adjointlab.devices.memories import on
 from adjointlab.engine.case import Case
+from adjointlab.engine.confirming import explained
 from adjointlab.engine.discovery import Found
 from adjointlab.engine.drawing_errors import formatted, refusal
 from adjointlab.engine.failed_runs import MISDECLARED, NO_RETURN
 from adjointlab.engine.folded_warnings import FoldedWarnings
-from adjointlab.engine.retries import with_hints_of_retries
 from adjointlab.engine.run_case import (
     CaseRunner,
     Stage,
     body,
     run_case,
-    with_follow_up,
 )
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget, SearchResult
@@ -374,9 +373,7 @@ def _replayed(world: World, run: Runner, subject: Subject, case: Case) -> Search
         verdict = unjudged("the check has nothing to say about this case", kind=_NOTHING_TO_SAY)
         spaces = None
     else:
-        explained, spaces = with_follow_up(run, case, judgement.verdict), judgement.spaces
-        changes = world.can_schedule
-        verdict = with_hints_of_retries(run, case, explained, subject, may_change_parameters=changes)
+        verdict, spaces = explained(world, subject, run, case, judgement.verdict), judgement.spaces
     return SearchResult(
         subject.name,
         case.check,

@@ -15,7 +15,7 @@ from adjointlab.engine.simulation_artefacts import with_artefacts
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import Runner, World
 
-__all__ = ["Confirmation", "Confirmed"]
+__all__ = ["Confirmation", "Confirmed", "explained"]
 
 _CONFIRMATIONS: Final = 10
 """The number of times that a wrong result must be seen again before it is taken for deterministic.
@@ -65,24 +65,29 @@ class Confirmation:
                 second = "nothing to judge" if again is None else again.verdict.headline or "no failure"
                 return Confirmed(_another_result(first, second), is_seen_again=False)
             verdict = again.verdict
-        return Confirmed(self._explained(case, with_follow_up(self._run, case, verdict)))
-
-    def _explained(self, case: Case, verdict: Verdict) -> Verdict:
-        can_schedule = self._world.can_schedule
-        if case.ranks > 1 and can_schedule:
-            verdict = with_artefacts(verdict, self._subject, partial(self._passes, case))
-        if not self._explains or self._world.is_exhausted:
-            return verdict
-        return with_hints_of_retries(
-            self._run, case, verdict, self._subject, may_change_parameters=can_schedule
+        return Confirmed(
+            explained(self._world, self._subject, self._run, case, verdict, at_length=self._explains)
         )
 
-    def _passes(self, case: Case, subject: Subject) -> bool:
-        """Return True if the case passes where its subject is declared as `subject`. In a world of one process alone."""
-        if not self._explains:
+
+def explained(
+    world: World, subject: Subject, run: Runner, case: Case, verdict: Verdict, *, at_length: bool = True
+) -> Verdict:
+    """Return the failing verdict on a case with what its check's follow-up shows, and `at_length` with what other runs of it do."""
+    verdict = with_follow_up(run, case, verdict)
+
+    def passes(subject: Subject) -> bool:
+        """Return True if the case passes where its subject is declared so. In a world of one process alone."""
+        if not at_length:
             return False
-        judgement = run_case(CaseRunner(partial(self._world.run, body(subject))), case)
+        judgement = run_case(CaseRunner(partial(world.run, body(subject))), case)
         return judgement is not None and judgement.verdict.is_coherent
+
+    if case.ranks > 1 and world.can_schedule:
+        verdict = with_artefacts(verdict, subject, passes)
+    if not at_length or world.is_exhausted:
+        return verdict
+    return with_hints_of_retries(run, case, verdict, subject, may_change_parameters=world.can_schedule)
 
 
 def _another_result(first: Verdict, second: str) -> Verdict:

@@ -12,6 +12,7 @@ import adjointlab as al
 from adjointlab.engine.discovery import find_subject
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
+from adjointlab.session import replay
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -58,11 +59,16 @@ def lines_of(folder: Path, operator: str) -> list[str]:
     al.SimulatedWorld(1).run(
         lambda context, _: None
     )  # from the first run on the lab sees who asks MPI.COMM_WORLD
-    verdict = investigate(
-        al.SimulatedWorld(3), find_subject(f"{file}:sums"), "adjoint", Budget(20, seed=1)
-    ).verdict
-    assert not verdict.is_coherent
-    return [text for label, text in verdict.lines if label == "perhaps"]
+    world, subject = al.SimulatedWorld(3), find_subject(f"{file}:sums")
+    found = investigate(world, subject, "adjoint", Budget(20, seed=1))
+    assert not found.verdict.is_coherent
+    assert found.case is not None
+    told, again = (
+        [text for label, text in result.verdict.lines if label == "perhaps"]
+        for result in (found, replay(world, subject, found.case))
+    )
+    assert again == told, "a replay tells what the search told"
+    return told
 
 
 def test_a_cache_that_ranks_share_is_named_where_the_case_passes_without_it(tmp_path: Path) -> None:
