@@ -100,7 +100,7 @@ def run_check(
         if (logged := _logged(job_log, world, found, check, seed)) is not None:
             return logged
         budget = replace(budget, shrinking=job_log.shrinking(check_id))
-    result = _searched(world, found, check, seed, budget, folder, tick)
+    result = _searched(world, found, check, budget, folder, tick)
     put_back()  # what a strategy may have replaced since the last run
     finished = CheckResult(found, result)
     try:
@@ -130,12 +130,16 @@ def _searched(
     world: World,
     found: Found,
     check: str,
-    seed: int,
     budget: Budget,
     folder: Path,
     tick: Callable[[int], None],
 ) -> SearchResult:
-    """Collective: the result of a search, also where user code ends it; an interrupt keeps the smallest failure so far."""
+    """Collective: the result of a search, also where user code ends it; an interrupt keeps the smallest failure so far.
+
+    The budget has a seed.
+    """
+    assert budget.seed is not None
+    seed = budget.seed
     failures: list[SearchResult] = []  # the smallest last
     try:
         with (
@@ -399,7 +403,10 @@ def _verdict_on(error: BaseException, subject: Subject, when: str) -> Verdict:
     """The verdict on a search that an error of the subject's code has ended, `when` it did something else than draw cases."""
     if isinstance(error, Overdue):
         text = "".join(traceback.format_exception(error)).rstrip()
-        return unjudged(f"{DRAWING} {message_of(error)}", ("traceback", text), kind=NO_RETURN)
+        # No case is drawn in a replay: what is left is the code that the judge calls, such as a sequential module.
+        who = "the code under test" if when else DRAWING
+        headline = f"{who} {message_of(error)}" + (f", {when}" if when else "")
+        return unjudged(headline, ("traceback", text), kind=NO_RETURN)
     # Its message says it all; whoever prints it names the subject.
     if (told := message_of(error) if isinstance(error, SubjectError) else refusal(error)) is not None:
         return unjudged(told.removeprefix(f"{subject.name}: "), kind=MISDECLARED)

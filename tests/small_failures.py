@@ -28,6 +28,6 @@ def first_small_failure(
             raise _SmallEnough(result)
 
     try:
-        return investigate(world, subject, check, budget, found=found)
+        return investigate(world, subject, check, budget, on_failure=found)
     except _SmallEnough as small:
         return small.result

@@ -114,8 +114,9 @@ class Check(ABC, Generic[ObservationT]):
     """One question about an operator or a layer.
 
     `observe` runs on every rank of a case and returns data, which is pickled where ranks are processes. `judge` runs in
-    one place and sees the observations of all ranks, in rank order. So a check needs no communication of its own: all
-    messages of a case are the operator's, and its call log shows nothing else.
+    one place and sees the observations of all ranks, in rank order. So a check needs no communication for its verdict. Where the ranks
+    have to know something together earlier, such as a bound on what sums reach or which optional forms there are, they communicate,
+    collectively, and these calls are known for the lab's by where they are made.
 
     A check has no state. Names are for users, who type and read them; code refers to a check by its object.
     """

@@ -16,12 +16,12 @@ from adjointlab.pictures.layouts import grid_of_tensor
 from adjointlab.pictures.model import Mark, Role
 from adjointlab.typing import NumpyArray
 
-__all__ = ["SPECIFICATION", "Bases", "compared", "locate", "place_of"]
+__all__ = ["OF_SPECIFICATION", "Bases", "compared", "locate", "place_of"]
 
 _WINDOW: Final = 12
 """Most rows and columns of a matrix that are kept."""
 
-SPECIFICATION: Final = "specification"
+OF_SPECIFICATION: Final = "specification"
 """Name of a matrix with which others are compared."""
 
 _RANKED: Final = 256
@@ -85,7 +85,7 @@ def _hint(
         return None
     columns, rows = ([place_of(space, vector)[1] for vector in vectors] for space, vectors in bases)
     # Forward is compared with the specification, and adjoint with forward.
-    got, want = (first, second) if names[1] == SPECIFICATION else (second, first)
+    got, want = (first, second) if names[1] == OF_SPECIFICATION else (second, first)
     return matrix_hint(got, want, rows, columns)
 
 

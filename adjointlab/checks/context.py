@@ -82,6 +82,7 @@ class CheckContext:
         setting: InputSetting,
         comm: Communicator,
         reference: Callable[..., Any] | None = None,
+        *,
         values: str = SMALL_INTEGERS,
         needs_run: bool = False,
         same_on: int | None = None,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from adjointlab.checks.compared import SPECIFICATION
+from adjointlab.checks.compared import OF_SPECIFICATION
 from adjointlab.checks.evidence import ComparedMatrices, Element, MatchedCalls, Place, Wait
 from adjointlab.checks.told import hints_told
 from adjointlab.checks.verdict import Verdict
@@ -84,10 +84,10 @@ def _with_fewer(grid: Grid, most_ranks: int) -> Grid:
 
 def _weights(names: Sequence[str], values: Sequence[str]) -> tuple[Weight, ...]:
     """The arrows: one for each matrix, and for the specification a remark on those that differ from it."""
-    expected = dict(zip(names, values, strict=True)).get(SPECIFICATION)
+    expected = dict(zip(names, values, strict=True)).get(OF_SPECIFICATION)
     weights = []
     for name, value in zip(names, values, strict=True):
-        if name == SPECIFICATION:
+        if name == OF_SPECIFICATION:
             continue
         is_back = name.startswith("adjoint")
         if expected is not None:
@@ -100,7 +100,7 @@ def _weights(names: Sequence[str], values: Sequence[str]) -> tuple[Weight, ...]:
 
 
 def _matrices(matrices: ComparedMatrices) -> Matrices:
-    expected = matrices.entries[-1] if SPECIFICATION in matrices.names else None
+    expected = matrices.entries[-1] if OF_SPECIFICATION in matrices.names else None
     drawn = []
     for name, entries in zip(matrices.names, matrices.entries, strict=True):
         wrong = frozenset(matrices.wrong)

@@ -114,16 +114,10 @@ class Evidence:
     retried: tuple[Hint, ...] = ()  # what the case does not show once something else is changed
 
     @property
-    def kind_of_fault(self) -> Hint | None:
+    def first_hint(self) -> Hint | None:
         """The hint on the matrices, on the place, or on the case as a whole."""
         of_matrices, of_place = (None if each is None else each.hint for each in (self.matrices, self.place))
         return of_matrices or of_place or self.hint
-
-    @property
-    def hints(self) -> tuple[Hint, ...]:
-        """All hints, that on the numbers first."""
-        first = self.kind_of_fault
-        return self.retried if first is None else (first, *self.retried)
 
 
 def weight_text(value: complex, digits: int = 6) -> str:

@@ -17,7 +17,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from adjointlab.checks.check import AnyCheck, Check, ObservationT, Spaces
-from adjointlab.checks.compared import SPECIFICATION, Bases, compared, locate
+from adjointlab.checks.compared import OF_SPECIFICATION, Bases, compared, locate
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.declarations import declaration_hint
 from adjointlab.checks.elements import SMALL, is_whole, returned_not_finite
@@ -207,7 +207,7 @@ def beside_specification(
         return None
     if evidence is not None and evidence.matrices is not None:
         hint = evidence.matrices.hint if np.array_equal(forward, of_forward) else None
-        return replace(evidence.matrices.beside(SPECIFICATION, of_forward), hint=hint)
+        return replace(evidence.matrices.beside(OF_SPECIFICATION, of_forward), hint=hint)
     rows, columns = (range(side) for side in forward.shape)
     bases = (spaces.domain, columns), (spaces.codomain.dual, rows)
     for name, actual, expected in (
@@ -216,7 +216,7 @@ def beside_specification(
     ):
         wrong = ~(actual == expected)
         if wrong.any():
-            found = compared((name, SPECIFICATION), (actual, expected), wrong, bases)
+            found = compared((name, OF_SPECIFICATION), (actual, expected), wrong, bases)
             alike = scaled_alike_hint((forward, of_forward), (adjoint, of_adjoint.T), _active(spaces))
             return replace(found, hint=alike or found.hint)
     return None

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from adjointlab.checks.check import AnyCheck, BothDirections, Check, CheckedSubject, Spaces, check_named
+from adjointlab.checks.check import AnyCheck, BothDirections, Check, CheckedSubject, Spaces
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import Local, Tolerance, first_difference, not_finite_verdict
 from adjointlab.checks.evidence import Evidence
+from adjointlab.checks.matrix import WITNESS
 from adjointlab.checks.program_matrix import require_fitting
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent
@@ -46,7 +47,7 @@ class SpecificationCheck(Check[SpecifiedOutputs]):
         return not subject.is_layer and subject.has_specification
 
     def follow_up(self) -> AnyCheck:
-        return check_named("witness")
+        return WITNESS
 
     def explained(self, verdict: Verdict, answer: Verdict | None) -> Verdict:
         """The verdict as it is, with the matrices beside those of the specification for its picture."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from adjointlab.checks.compared import SPECIFICATION
+from adjointlab.checks.compared import OF_SPECIFICATION
 from adjointlab.checks.evidence import Evidence
 from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.verdict import Verdict
@@ -19,7 +19,7 @@ def hints_told(verdict: Verdict) -> tuple[Hint, ...]:
 
 
 def _hints(evidence: Evidence) -> Iterator[Hint]:
-    first = evidence.kind_of_fault
+    first = evidence.first_hint
     if first is not None:
         yield replace(first, text=f"{_compared(evidence)}{first.text}")
     yield from evidence.retried
@@ -31,9 +31,9 @@ def _compared(evidence: Evidence) -> str:
     """The results that the first hint compares, before a colon."""
     matrices, place = evidence.matrices, evidence.place
     if matrices is not None and matrices.hint is not None:
-        is_specified = SPECIFICATION in matrices.names[:2]
+        is_specified = OF_SPECIFICATION in matrices.names[:2]
         name, against = (
-            (matrices.names[0], f"the {SPECIFICATION}") if is_specified else ("adjoint", "forward")
+            (matrices.names[0], f"the {OF_SPECIFICATION}") if is_specified else ("adjoint", "forward")
         )
         return f"{name.partition(',')[0]}, compared with {against}: "
     if place is not None and place.hint is not None:

@@ -156,7 +156,7 @@ def exhaust(
     started = time.monotonic()
     try:
         total = sum(1 for _ in every_case(subject, bound))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SubjectError):
         raise
     except BaseException:
         shares, total = [_ended_early(traceback.format_exc().rstrip())], 0

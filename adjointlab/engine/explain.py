@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import hypothesis
-from hypothesis import HealthCheck, Phase
+from hypothesis import HealthCheck, Phase, Verbosity
 from hypothesis.errors import NoSuchExample, Unsatisfiable
 
 from adjointlab.core.notation import explain
 from adjointlab.core.operator import LinearOperator, programs_of
 from adjointlab.engine.adapters import Parameters
+from adjointlab.engine.constants_of_modules import without_constants_of_modules
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.pictures.model import Drawing
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -99,13 +100,15 @@ def _smallest(world: SimulatedWorld, subject: Subject, ranks: int) -> Parameters
         database=None,
         deadline=None,
         derandomize=True,  # the same case at every call
+        verbosity=Verbosity.quiet,
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
     # Some operators never hold so much, or move nothing; then any case has to do.
     for condition in (shows_messages, shows_something, lambda parameters: True):
         try:
-            return hypothesis.find(subject.parameters(ranks), condition, settings=settings)
+            with without_constants_of_modules():
+                return hypothesis.find(subject.parameters(ranks), condition, settings=settings)
         except SubjectError:
             raise
         except (NoSuchExample, Unsatisfiable):

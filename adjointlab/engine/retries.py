@@ -85,7 +85,7 @@ def with_hints_of_retries(
     told = [*retries.of_settings()]
     if may_change_parameters:
         told += [*retries.of_cuts(), *retries.of_schedule()]
-    known = evidence.kind_of_fault
+    known = evidence.first_hint
     others = tuple(hint for hint in told if known is None or hint.kind is not known.kind)
     evidence = replace(evidence, retried=others)
     return replace(verdict, evidence=None if evidence == Evidence() else evidence)

@@ -256,12 +256,12 @@ def body(subject: Subject) -> Body:
             case.setting,
             comm,
             reference,
-            case.values,
-            needs_run,
-            case.same_on,
-            alone,
-            case.forms_left_out,
-            case.measures_rounding,
+            values=case.values,
+            needs_run=needs_run,
+            same_on=case.same_on,
+            alone=alone,
+            forms_left_out=case.forms_left_out,
+            measures_rounding=case.measures_rounding,
         )
         # Operators have a check of their own for this, which tells what they read.
         fill = FILLS[case.setting.seed % len(FILLS)] if subject.is_layer else None

@@ -75,18 +75,20 @@ def investigate(
     tick: Callable[[int], None] = lambda tried: None,
     record: RecordCase | None = None,
     known: KnownRuns = nothing_known,
-    found: Callable[[SearchResult], None] = lambda result: None,
+    on_failure: Callable[[SearchResult], None] = lambda result: None,
 ) -> SearchResult:
     """Collective over the world: search for a failing case of `subject`, and explain the smallest.
 
     `tick` is called on the leader with the number of cases tried so far; `record` before each case runs. A case that `known`
-    has a run of is not run: that run is judged instead. `found` is called on the leader with each failure, before it is made smaller
+    has a run of is not run: that run is judged instead. `on_failure` is called on the leader with each failure, before it is made smaller
     and confirmed.
     """
     budget = budget or Budget()
 
     def conduct(run: Runner) -> SearchResult:
-        return Search(world, CaseRunner(run, record, known), subject, check, budget, tick, found).conduct()
+        return Search(
+            world, CaseRunner(run, record, known), subject, check, budget, tick, on_failure
+        ).conduct()
 
     with check_named(check).surroundings():
         return world.lead(body(subject), conduct, subject.location)
@@ -139,11 +141,11 @@ class Search:
         check: str,
         budget: Budget,
         tick: Callable[[int], None],
-        found: Callable[[SearchResult], None] = lambda result: None,
+        on_failure: Callable[[SearchResult], None] = lambda result: None,
     ) -> None:
         self.stage = Stage.DRAWING
         self._world, self._runner, self._subject, self._check = world, runner, subject, check
-        self._budget, self._tick, self._found = budget, tick, found
+        self._budget, self._tick, self._on_failure = budget, tick, on_failure
         self._ranks = min(world.ranks, budget.ranks or world.ranks)
         self._needs_several_ranks = max(subject.ranks_up_to(self._ranks), default=1) > 1
         self._seed = secrets.randbits(32) if budget.seed is None else budget.seed
@@ -328,7 +330,7 @@ class Search:
             if self._is_the_failure(judgement.verdict):
                 if self._shrinking is None:
                     judgement = self._begin_shrinking(case, judgement)
-                self._found(self._unconfirmed(case, judgement))
+                self._on_failure(self._unconfirmed(case, judgement))
                 failing.append(_Failing(case, judgement))
                 raise failing[-1]
 

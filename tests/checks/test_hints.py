@@ -18,6 +18,8 @@ from adjointlab.checks.hints import (
     narrowing_hint,
     value_hint,
 )
+from adjointlab.checks.told import hints_told
+from adjointlab.checks.verdict import unjudged
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.pictures.model import Grid
@@ -361,7 +363,7 @@ def test_hints_on_planted_bugs_name_their_kind_or_nothing(world: al.SimulatedWor
     told = {}
     for name, bug in known.items():
         verdict = investigate(world, bug.subject, bug.check, Budget(60, 4, seed=1, shrinking=0.5)).verdict
-        hint = None if verdict.evidence is None else verdict.evidence.kind_of_fault
+        hint = None if verdict.evidence is None else verdict.evidence.first_hint
         told[name] = None if hint is None else hint.kind
     wrong = {name: kind for name, kind in told.items() if kind is not None and kind not in KINDS[name]}
     silent = [name for name, kind in told.items() if kind is None]
@@ -371,10 +373,10 @@ def test_hints_on_planted_bugs_name_their_kind_or_nothing(world: al.SimulatedWor
 
 def test_hints_of_retries_stand_behind_the_one_on_the_numbers() -> None:
     first, other = Hint(FaultKind.DOUBLED, "twice"), Hint(FaultKind.UNEVEN, "uneven")
-    assert Evidence(hint=first, retried=(other,)).hints == (first, other)
-    assert Evidence(hint=first).hints == (first,)
-    assert Evidence(retried=(other,)).hints == (other,)
-    assert Evidence().hints == ()
+    assert hints_told(unjudged("", evidence=Evidence(hint=first, retried=(other,)))) == (first, other)
+    assert hints_told(unjudged("", evidence=Evidence(hint=first))) == (first,)
+    assert hints_told(unjudged("", evidence=Evidence(retried=(other,)))) == (other,)
+    assert hints_told(unjudged("", evidence=Evidence())) == ()
 
 
 def test_a_right_operator_has_no_evidence(world: al.SimulatedWorld) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 import adjointlab as al
 from adjointlab.checks.context import InputSetting
+from adjointlab.checks.told import hints_told
 from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import investigate
@@ -316,7 +317,7 @@ def test_what_an_evaluation_leaves_behind_is_not_used_in_training() -> None:
     wrong = of_layer(KeptInTraining, "gradients")
     assert wrong.headline == "the layer's parameter gradient is not the sequential one"
     assert dict(wrong.lines)["before"].startswith("the same instance has gone forward without gradients")
-    texts = [hint.text for hint in wrong.evidence.hints]
+    texts = [hint.text for hint in hints_told(wrong)]
     assert any("wrong where the instance has gone forward without gradients" in text for text in texts)
 
 

@@ -41,6 +41,7 @@ OTHERWISE: dict[str, dict[str, float]] = {
     },
     "engine": {
         "case.cases.schedules": 1,
+        "confirming.explained.at_length": True,
         "folded_warnings.FoldedWarning.times": 1,
         "folded_warnings.FoldedWarnings.is_leader": True,
         "parallel_check.check_parallel.cases": 20,

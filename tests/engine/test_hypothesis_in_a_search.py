@@ -89,7 +89,7 @@ def test_a_search_of_hypothesis_runs_what_is_accepted_and_returns_the_smallest_f
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[SearchResult] = []
-    search = search_of(subject=DRAWN, found=told.append)
+    search = search_of(subject=DRAWN, on_failure=told.append)
     judged: list[Case] = []
 
     def run_case(run: Any, case: Case) -> Judgement | None:

@@ -65,7 +65,7 @@ def test_a_failure_is_like_one_of_its_kind_and_a_death_like_another_death() -> N
 def test_a_failure_is_made_smaller_as_one_of_its_kind(seed: int) -> None:
     first: list[SearchResult] = []
     world = SimulatedWorld(1)
-    report = investigate(world, wrong_or_raises, "adjoint", Budget(50, seed=seed), found=first.append)
+    report = investigate(world, wrong_or_raises, "adjoint", Budget(50, seed=seed), on_failure=first.append)
     assert report.case is not None
     kind = first[0].verdict.kind
     assert {each.verdict.kind for each in first} == {kind}

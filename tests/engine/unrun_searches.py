@@ -63,7 +63,7 @@ def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def search_of(
     budget: Budget | None = None,
     subject: Subject = right,
-    found: Callable[[SearchResult], None] = lambda result: None,
+    on_failure: Callable[[SearchResult], None] = lambda result: None,
     runner: Any = None,
     tick: Callable[[int], None] = lambda tried: None,
     check: str = "adjoint",
@@ -73,7 +73,7 @@ def search_of(
     fields = {"name": WorldName.MPI, "ranks": 3, "can_revoke": False, "can_schedule": True}
     given: Any = SimpleNamespace(**(fields | {"is_exhausted": False, "watchdog": Watchdog()} | world))
     runner = runner or CaseRunner(lambda *_, **__: Run(()))
-    return Search(given, runner, subject, check, budget or Budget(100, seed=1), tick, found)
+    return Search(given, runner, subject, check, budget or Budget(100, seed=1), tick, on_failure)
 
 
 def begin_shrinking(

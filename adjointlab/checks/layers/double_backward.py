@@ -24,10 +24,10 @@ from adjointlab.checks.check import CheckedSubject
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import Local, Tolerance
 from adjointlab.checks.layers.modules import (
-    LARGEST,
     LocalModule,
     ModuleUnderTest,
     SequentialTwin,
+    direction_keys,
     pass_keys,
 )
 from adjointlab.checks.layers.passes import gradients
@@ -42,7 +42,6 @@ from adjointlab.checks.layers.twin import (
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
-from adjointlab.core.vectors import Draw
 
 if TYPE_CHECKING:
     import torch
@@ -96,15 +95,15 @@ def _second_derivatives(context: CheckContext, version: ModuleUnderTest) -> dict
     import torch
 
     layer, seed, keys = version.layer, context.setting.seed, pass_keys(context, 0)
-    along = Draw(seed, 7, "primal", LARGEST)
+    along = direction_keys(context)
     version.fill_parameters(keys["parameters"])
     inputs, parameters = version.inputs(keys["inputs"]), version.parameters()
     cotangents = version.tensors(layer.codomain.dual, keys["cotangents"])
-    directions = version.tensors(layer.domain, along)
+    directions = version.tensors(layer.domain, along["inputs"])
     # A parallel module adds up gradients of its parameters as a backward pass accumulates them, so a first derivative is by inputs alone.
     is_by_parameters = layer.frozen is None
     if is_by_parameters:
-        directions += version.tensors(layer.parameters, along)
+        directions += version.tensors(layer.parameters, along["parameters"])
     _require_gradients(layer, inputs, parameters)
     by_cotangents = seed % 2 == 1
     for cotangent in cotangents:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
-from adjointlab.checks.context import CheckContext
+from adjointlab.checks.context import FRACTIONS, CheckContext
 from adjointlab.checks.elements import Local, norm
 from adjointlab.checks.fresh_memory import controlled
 from adjointlab.checks.layers.differences import Estimate
@@ -30,6 +30,7 @@ from adjointlab.checks.layers.modules import (
     LocalModule,
     ModuleUnderTest,
     SequentialTwin,
+    direction_keys,
     has_copies_of_their_own,
     held,
     no_sequential_tensor,
@@ -43,7 +44,7 @@ from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoheren
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
 from adjointlab.core.space import Space, Tensor
-from adjointlab.core.vectors import ZERO, Draw, Exact, NotFinite, local_values, pair_local
+from adjointlab.core.vectors import ZERO, Exact, NotFinite, local_values, pair_local
 from adjointlab.typing import Array
 from adjointlab.worlds.forward_mode import dual_level
 
@@ -134,11 +135,12 @@ class JacobianCheck(Check[JacobianProducts]):
         rounding = _ROUNDINGS * unit_roundoff(layer)
         allowed = rounding if layer.rounding is None else layer.rounding
         if not has_twin and (seed % 2 or not has_forward):
-            keys |= {name: replace(keys[name], values="fractions") for name in ("inputs", "parameters")}
+            keys |= {name: replace(keys[name], values=FRACTIONS) for name in ("inputs", "parameters")}
             allowed = max(allowed, rounding)
         point = Point(version, version.inputs(keys["inputs"]), keys["parameters"])
-        along_inputs = version.tensors(layer.domain, Draw(seed, 7, "primal", 4))
-        along_parameters = version.tensors(layer.parameters, Draw(seed, 8, "primal", 4))
+        directions = direction_keys(context)
+        along_inputs = version.tensors(layer.domain, directions["inputs"])
+        along_parameters = version.tensors(layer.parameters, directions["parameters"])
         outputs = point.outputs(point.inputs)
         version.check_outputs(outputs)
         cotangents = version.tensors(layer.codomain.dual, keys["cotangents"])
@@ -304,7 +306,7 @@ def _surroundings() -> Iterator[None]:
 
 def _pairing_of_twin(context: CheckContext) -> TwinPairing:
     """Return <v, J*w> of the sequential twin, in the parts of all ranks."""
-    layer, keys, seed = context.layer, pass_keys(context, 0), context.setting.seed
+    layer, keys, directions = context.layer, pass_keys(context, 0), direction_keys(context)
 
     def run() -> Mapping[str, Local]:
         twin = SequentialTwin(context)
@@ -321,8 +323,8 @@ def _pairing_of_twin(context: CheckContext) -> TwinPairing:
         "inputs": np.zeros(len(layer.domain.tensors)),
         "parameters": np.zeros(len(layer.parameters.tensors)),
     }
-    for number, (name, space) in enumerate((("inputs", layer.domain), ("parameters", layer.parameters))):
-        draw = Draw(seed, 7 + number, "primal", 4)
+    for name, space in (("inputs", layer.domain), ("parameters", layer.parameters)):
+        draw = directions[name]
         for rank in sorted(space.ranks):
             along = [local_values(space, position, rank, draw) for position in range(len(space.tensors))]
             parts = [held(t.dual, whole, rank) for t, whole in zip(space.tensors, results[name], strict=True)]

@@ -44,6 +44,7 @@ __all__ = [
     "LocalModule",
     "ModuleUnderTest",
     "SequentialTwin",
+    "direction_keys",
     "first_positions",
     "has_copies_of_their_own",
     "held",
@@ -77,6 +78,12 @@ def pass_keys(context: CheckContext, number: int) -> dict[str, Draw]:
         "cotangents": Draw(seed, 3 * number + 2, "dual", LARGEST, values=of_others, beyond=context.beyond),
         "accumulated": Draw(seed, 3 * number, "dual", LARGEST),
     }
+
+
+def direction_keys(context: CheckContext) -> dict[str, Draw]:
+    """Keys of the direction in which a check differentiates: the same for a layer and for its twin."""
+    seed = context.setting.seed
+    return {"inputs": Draw(seed, 7, "primal", LARGEST), "parameters": Draw(seed, 8, "primal", LARGEST)}
 
 
 class ModuleUnderTest(ABC):

@@ -50,7 +50,9 @@ def verdict(check: AnyCheck, look: Look) -> Verdict:
 
     def observe(rank_context: Any, _: object) -> RankObservation:
         comm = rank_context.comm
-        context = CheckContext(partial(look.make, comm), look.setting, comm, look.reference, look.values)
+        context = CheckContext(
+            partial(look.make, comm), look.setting, comm, look.reference, values=look.values
+        )
         with filled(FILLS[look.setting.seed % 2] if isinstance(context.instance, Layer) else None):
             observation = check.observe(context)
         leaks = tuple(context.leaks.items())
