@@ -33,8 +33,8 @@ from torch.nn import functional
 
 from adjointlab import Partition
 from adjointlab.layers.convolution import Conv2d
-from adjointlab.layers.distributed import local_window
 from adjointlab.layers.stationary_convolution import StationaryConv2d
+from adjointlab.layers.windows import local_window
 
 SIDES, BATCH, CHANNELS, KERNEL = least((64, 128, 256, 512)), 16, 16, 3
 BLOCK = least(((256, 64, 1), (64, 64, 3), (64, 256, 1)))

@@ -24,7 +24,8 @@ from adjointlab.core.operator import LinearOperator
 from adjointlab.core.space import Space
 from adjointlab.layers.coalesced_broadcast import coalesced
 from adjointlab.layers.differentiable import apply, carried
-from adjointlab.layers.distributed import TorchLayer, dtype_name
+from adjointlab.layers.distributed import TorchLayer
+from adjointlab.layers.torch_modules import dtype_name
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.sum_reduce import SumReduce

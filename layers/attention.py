@@ -32,7 +32,8 @@ from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import Partition, PartitionLike
 from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.differentiable import apply, connected
-from adjointlab.layers.distributed import DistributedModule, dtype_name
+from adjointlab.layers.distributed import DistributedModule
+from adjointlab.layers.torch_modules import dtype_name
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.typing import Communicator
 

@@ -12,7 +12,7 @@ import torch
 from adjointlab.core.layout import Layout, Window, balanced_windows
 from adjointlab.core.partition import Partition
 from adjointlab.layers.affine import AffineModule
-from adjointlab.layers.distributed import with_index_zero
+from adjointlab.layers.grids import with_index_zero
 
 __all__ = ["ChannelCuts", "ChannelModule", "Windows", "windows_of"]
 

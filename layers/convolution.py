@@ -35,7 +35,7 @@ from adjointlab.core.layout import Layout, balanced_windows
 from adjointlab.layers.channels import ChannelModule
 from adjointlab.layers.convolution_module import ConvolutionModule
 from adjointlab.layers.differentiable import carried, connected, of_nothing
-from adjointlab.layers.distributed import with_index_zero
+from adjointlab.layers.grids import with_index_zero
 from adjointlab.layers.overlap import OverlappedConvolution
 from adjointlab.layers.padded import Padded
 from adjointlab.primitives.halo_exchange import HaloExchange

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional
 
 from adjointlab.core.layout import Layout
-from adjointlab.layers.distributed import TorchLayer, dtype_name
+from adjointlab.layers.distributed import TorchLayer
 from adjointlab.layers.padded import Padded, convolution_of, paddings
-from adjointlab.layers.torch_modules import device_of, per_dim, result_of, spatial_dims
+from adjointlab.layers.torch_modules import device_of, dtype_name, per_dim, result_of, spatial_dims
 from adjointlab.primitives.halo_exchange import OverlappedHaloExchange
 from adjointlab.primitives.halo_geometry import HaloGeometry
 

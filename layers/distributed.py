@@ -17,28 +17,16 @@ from adjointlab.core.partition import Partition, PartitionLike
 from adjointlab.core.space import Space, Tensor, check_argument
 from adjointlab.layers.additions import refuse_additions, refuse_tied
 from adjointlab.layers.arguments import check_layer_arguments, shape_of
-from adjointlab.layers.differentiable import connected, of_nothing
 from adjointlab.layers.equal_values import refuse_valueless
-from adjointlab.layers.grids import grid_of, with_index_zero, without_dims
+from adjointlab.layers.grids import grid_of
 from adjointlab.layers.parameters import DistributedParameters
 from adjointlab.layers.representation import arguments_that_differ, sequential_arguments, shapes_of
 from adjointlab.layers.torch_modules import TorchClasses, dtype_name, parameters_of
-from adjointlab.layers.windows import local_window
 from adjointlab.primitives.validation import partition_of
 from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator
 
-__all__ = [
-    "DistributedModule",
-    "TorchLayer",
-    "connected",
-    "dtype_name",
-    "local_window",
-    "of_nothing",
-    "raise_together",
-    "with_index_zero",
-    "without_dims",
-]
+__all__ = ["DistributedModule", "TorchLayer"]
 
 
 class DistributedModule(DistributedParameters):

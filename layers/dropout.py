@@ -19,7 +19,8 @@ from adjointlab.core.agreement import check_alike
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.space import Space
 from adjointlab.core.splitmix import hashed, mixed
-from adjointlab.layers.distributed import TorchLayer, dtype_name
+from adjointlab.layers.distributed import TorchLayer
+from adjointlab.layers.torch_modules import dtype_name
 
 __all__ = ["Dropout", "SeededDropout", "uniform"]
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from adjointlab.core.layout import Layout
-from adjointlab.layers.distributed import with_index_zero
+from adjointlab.layers.grids import with_index_zero
 from adjointlab.layers.moments import Moments
 from adjointlab.layers.normalisation import Normalisation
 from adjointlab.layers.torch_modules import result_of

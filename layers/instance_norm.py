@@ -17,9 +17,9 @@ from torch import nn
 
 from adjointlab.core.layout import Layout
 from adjointlab.layers.differentiable import carried
-from adjointlab.layers.distributed import dtype_name
 from adjointlab.layers.moments import SUMS, Moments
 from adjointlab.layers.normalisation import ChannelNormalisation
+from adjointlab.layers.torch_modules import dtype_name
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 
 __all__ = ["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "InstanceNormalisation"]

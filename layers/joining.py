@@ -21,9 +21,9 @@ from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import Partition, PartitionLike
 from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.differentiable import apply, connected
-from adjointlab.layers.distributed import DistributedModule, TorchLayer, dtype_name
+from adjointlab.layers.distributed import DistributedModule, TorchLayer
 from adjointlab.layers.rearrangement import Steps, checked_target
-from adjointlab.layers.torch_modules import result_of
+from adjointlab.layers.torch_modules import dtype_name, result_of
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.typing import Communicator
 

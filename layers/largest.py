@@ -8,7 +8,8 @@ import torch
 
 from adjointlab.core import arrays, transport
 from adjointlab.core.layout import Layout
-from adjointlab.layers.distributed import dtype_name, without_dims
+from adjointlab.layers.grids import without_dims
+from adjointlab.layers.torch_modules import dtype_name
 from adjointlab.primitives import groups
 from adjointlab.typing import Communicator
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from adjointlab.core.layout import Layout
-from adjointlab.layers.distributed import with_index_zero
+from adjointlab.layers.grids import with_index_zero
 from adjointlab.layers.half_precision import accumulation_dtype
 from adjointlab.layers.moments import Moments
 from adjointlab.layers.normalisation import Normalisation

@@ -18,7 +18,7 @@ from torch.nn import functional
 from adjointlab.core.layout import Layout
 from adjointlab.layers.affine import AffineModule
 from adjointlab.layers.differentiable import connected
-from adjointlab.layers.distributed import with_index_zero
+from adjointlab.layers.grids import with_index_zero
 
 __all__ = ["Linear", "affine_summand"]
 

@@ -31,9 +31,9 @@ from torch import nn
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import PartitionLike
 from adjointlab.core.space import Space, Tensor
-from adjointlab.layers.distributed import DistributedModule, dtype_name
+from adjointlab.layers.distributed import DistributedModule
 from adjointlab.layers.summa import LocalProduct, Panels, StationaryA, StationaryC, transposed
-from adjointlab.layers.torch_modules import result_of
+from adjointlab.layers.torch_modules import dtype_name, result_of
 from adjointlab.typing import Communicator
 
 __all__ = ["ALGORITHMS", "MatrixProduct", "Product"]

@@ -22,8 +22,8 @@ import torch
 
 from adjointlab.core.layout import Layout
 from adjointlab.layers.differentiable import carried, connected
-from adjointlab.layers.distributed import dtype_name
 from adjointlab.layers.half_precision import accumulation_dtype
+from adjointlab.layers.torch_modules import dtype_name
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.typing import Communicator
 

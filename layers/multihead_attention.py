@@ -29,9 +29,11 @@ from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.attention import Attention, attention_weights
 from adjointlab.layers.channels import windows_of
 from adjointlab.layers.differentiable import carried
-from adjointlab.layers.distributed import TorchLayer, dtype_name, with_index_zero
+from adjointlab.layers.distributed import TorchLayer
+from adjointlab.layers.grids import with_index_zero
 from adjointlab.layers.linear import affine_summand
 from adjointlab.layers.separate_projections import SeparateProjections, separated
+from adjointlab.layers.torch_modules import dtype_name
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.sum_reduce import SumReduce
 

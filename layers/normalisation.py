@@ -13,8 +13,10 @@ from torch import nn
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import carried
-from adjointlab.layers.distributed import TorchLayer, dtype_name, with_index_zero
+from adjointlab.layers.distributed import TorchLayer
+from adjointlab.layers.grids import with_index_zero
 from adjointlab.layers.moments import Moments
+from adjointlab.layers.torch_modules import dtype_name
 from adjointlab.primitives.broadcast import Broadcast
 
 _WithStatistics: TypeAlias = (

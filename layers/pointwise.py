@@ -19,7 +19,8 @@ from adjointlab import layers
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import connected, of_nothing
-from adjointlab.layers.distributed import DistributedModule, dtype_name
+from adjointlab.layers.distributed import DistributedModule
+from adjointlab.layers.torch_modules import dtype_name
 from adjointlab.primitives.validation import check_layout
 from adjointlab.typing import Communicator
 

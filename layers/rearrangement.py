@@ -15,8 +15,8 @@ from torch import nn
 from adjointlab.core.layout import Layout, Window, balanced_windows
 from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import differentiable
-from adjointlab.layers.distributed import TorchLayer, dtype_name
-from adjointlab.layers.torch_modules import result_of
+from adjointlab.layers.distributed import TorchLayer
+from adjointlab.layers.torch_modules import dtype_name, result_of
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.typing import Communicator
 

@@ -14,7 +14,8 @@ from torch import nn
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import LocalType
 from adjointlab.layers.differentiable import apply
-from adjointlab.layers.distributed import DistributedModule, dtype_name
+from adjointlab.layers.distributed import DistributedModule
+from adjointlab.layers.torch_modules import dtype_name
 from adjointlab.primitives import repartition
 from adjointlab.primitives.validation import check_layout
 from adjointlab.typing import Communicator

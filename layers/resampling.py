@@ -20,9 +20,9 @@ import torch
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import carried, of_nothing
-from adjointlab.layers.distributed import TorchLayer, dtype_name
+from adjointlab.layers.distributed import TorchLayer
 from adjointlab.layers.half_precision import accumulation_dtype
-from adjointlab.layers.torch_modules import result_of
+from adjointlab.layers.torch_modules import dtype_name, result_of
 from adjointlab.primitives.halo_exchange import HaloExchange
 
 __all__ = ["AlongDim", "Resampling", "Taps", "first_elements"]

@@ -16,9 +16,10 @@ from torch import nn
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import carried, connected
-from adjointlab.layers.distributed import TorchLayer, dtype_name, without_dims
+from adjointlab.layers.distributed import TorchLayer
+from adjointlab.layers.grids import without_dims
 from adjointlab.layers.largest import Largest
-from adjointlab.layers.torch_modules import result_of
+from adjointlab.layers.torch_modules import dtype_name, result_of
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 
 __all__ = ["LogSoftmax", "Softmax"]

@@ -44,7 +44,8 @@ from adjointlab.layers.channel_grid import ChannelGrid, united
 from adjointlab.layers.channels import Windows, windows_of
 from adjointlab.layers.convolution_module import ConvolutionModule
 from adjointlab.layers.differentiable import carried, of_nothing
-from adjointlab.layers.distributed import dtype_name, with_index_zero
+from adjointlab.layers.grids import with_index_zero
+from adjointlab.layers.torch_modules import dtype_name
 from adjointlab.primitives.all_gather import AllGather
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.reduce_scatter import ReduceScatter

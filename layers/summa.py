@@ -15,7 +15,7 @@ from adjointlab.core.layout import Layout, Window
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import Partition
 from adjointlab.layers.differentiable import carried, connected
-from adjointlab.layers.distributed import with_index_zero
+from adjointlab.layers.grids import with_index_zero
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.primitives.sum_reduce import SumReduce

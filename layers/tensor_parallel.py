@@ -28,8 +28,9 @@ from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space
 from adjointlab.layers.differentiable import apply, carried
-from adjointlab.layers.distributed import TorchLayer, dtype_name
+from adjointlab.layers.distributed import TorchLayer
 from adjointlab.layers.linear import affine_summand
+from adjointlab.layers.torch_modules import dtype_name
 from adjointlab.primitives.all_gather import AllGather
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.repartition import Repartition

@@ -27,8 +27,8 @@ from torch.nn import functional
 from adjointlab.core.layout import Layout, Window, balanced_windows
 from adjointlab.layers.channels import ChannelModule
 from adjointlab.layers.differentiable import connected, of_nothing
-from adjointlab.layers.distributed import dtype_name, with_index_zero
-from adjointlab.layers.torch_modules import device_of, per_dim, result_of, spatial_dims
+from adjointlab.layers.grids import with_index_zero
+from adjointlab.layers.torch_modules import device_of, dtype_name, per_dim, result_of, spatial_dims
 from adjointlab.primitives.halo_exchange import HaloExchange
 
 __all__ = ["ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "TransposedConvolution"]

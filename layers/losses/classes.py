@@ -19,9 +19,9 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.differentiable import apply, connected
-from adjointlab.layers.distributed import dtype_name, with_index_zero, without_dims
+from adjointlab.layers.grids import with_index_zero, without_dims
 from adjointlab.layers.losses.reduction import SUMS, Loss
-from adjointlab.layers.torch_modules import device_of, result_of
+from adjointlab.layers.torch_modules import device_of, dtype_name, result_of
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.sum_reduce import SumReduce
 

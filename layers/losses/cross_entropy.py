@@ -18,9 +18,9 @@ from torch import nn
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.differentiable import apply, connected
-from adjointlab.layers.distributed import dtype_name
 from adjointlab.layers.largest import Largest
 from adjointlab.layers.losses.classes import ClassLoss
+from adjointlab.layers.torch_modules import dtype_name
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 
 __all__ = ["CrossEntropyLoss"]

@@ -12,9 +12,8 @@ from torch.nn import functional
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
-from adjointlab.layers.distributed import dtype_name
 from adjointlab.layers.losses.reduction import SUMS, Loss
-from adjointlab.layers.torch_modules import result_of
+from adjointlab.layers.torch_modules import dtype_name, result_of
 
 __all__ = [
     "BCEWithLogitsLoss",

@@ -32,8 +32,9 @@ from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space
 from adjointlab.layers.differentiable import apply
-from adjointlab.layers.distributed import TorchLayer, dtype_name
+from adjointlab.layers.distributed import TorchLayer
 from adjointlab.layers.losses.absent import absent
+from adjointlab.layers.torch_modules import dtype_name
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.sum_reduce import SumReduce
 from adjointlab.primitives.validation import as_integer, check_layout

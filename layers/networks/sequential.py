@@ -28,7 +28,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition, PartitionLike
 from adjointlab.core.space import Tensor
 from adjointlab.layers.arguments import shape_of
-from adjointlab.layers.distributed import DistributedModule, TorchLayer, dtype_name
+from adjointlab.layers.distributed import DistributedModule, TorchLayer
 from adjointlab.layers.equal_values import check_values_alike
 from adjointlab.layers.grids import grid_of
 from adjointlab.layers.networks.network import Network
@@ -36,7 +36,7 @@ from adjointlab.layers.networks.sources import check_source, described, is_chain
 from adjointlab.layers.pointwise import Pointwise
 from adjointlab.layers.repartition import Repartition
 from adjointlab.layers.stationary_convolution import StationaryConv1d, StationaryConv2d, StationaryConv3d
-from adjointlab.layers.torch_modules import spatial_dims
+from adjointlab.layers.torch_modules import dtype_name, spatial_dims
 from adjointlab.primitives.validation import partition_of
 from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator

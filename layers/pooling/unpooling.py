@@ -19,8 +19,8 @@ from torch import nn
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.differentiable import carried, connected
-from adjointlab.layers.distributed import TorchLayer, dtype_name
-from adjointlab.layers.torch_modules import result_of, spatial_dims
+from adjointlab.layers.distributed import TorchLayer
+from adjointlab.layers.torch_modules import dtype_name, result_of, spatial_dims
 from adjointlab.primitives.repartition import Repartition
 
 __all__ = ["MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d", "MaxUnpooling"]

@@ -26,8 +26,8 @@ import torch
 
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.space import Space
-from adjointlab.layers.distributed import TorchLayer, dtype_name
-from adjointlab.layers.torch_modules import per_dim, result_of, spatial_dims
+from adjointlab.layers.distributed import TorchLayer
+from adjointlab.layers.torch_modules import dtype_name, per_dim, result_of, spatial_dims
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.halo_geometry import HaloGeometry
 

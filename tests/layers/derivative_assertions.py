@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from adjointlab.core.layout import Layout
-from adjointlab.layers.distributed import local_window
+from adjointlab.layers.windows import local_window
 
 from .twin_assertions import integer_cotangent
 

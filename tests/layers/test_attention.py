@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from adjointlab.core.partition import Partition
 from adjointlab.layers.attention import Attention, ScaledDotProductAttention
-from adjointlab.layers.distributed import local_window
+from adjointlab.layers.windows import local_window
 from adjointlab.worlds.world import World
 
 from .twin_assertions import error_of_every_rank, reversed_line, run_on_ranks, sines

@@ -12,8 +12,8 @@ from torch.autograd import forward_ad
 from adjointlab.checks.layers.jacobian import JacobianCheck
 from adjointlab.core.partition import Partition
 from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
-from adjointlab.layers.distributed import local_window
 from adjointlab.layers.instance_norm import InstanceNorm2d
+from adjointlab.layers.windows import local_window
 from adjointlab.worlds.world import World
 
 from .twin_assertions import (

@@ -17,10 +17,11 @@ from adjointlab.checks.layers.jacobian import JacobianCheck
 from adjointlab.core.partition import Partition
 from adjointlab.layers.batch_norm import BatchNorm2d, BatchNormalisation
 from adjointlab.layers.convolution import Conv1d, Conv2d, Convolution
-from adjointlab.layers.distributed import DistributedModule, local_window
+from adjointlab.layers.distributed import DistributedModule
 from adjointlab.layers.linear import Linear
 from adjointlab.layers.pooling import AveragePooling, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d, MaxPooling
 from adjointlab.layers.torch_modules import uninitialised_copy
+from adjointlab.layers.windows import local_window
 from adjointlab.worlds.world import Raised, World
 
 from .derivative_assertions import assert_second_derivatives_match, assert_tangent_matches

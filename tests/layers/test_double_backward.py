@@ -17,13 +17,14 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d
 from adjointlab.layers.convolution import Conv1d, Conv2d
-from adjointlab.layers.distributed import DistributedModule, local_window
+from adjointlab.layers.distributed import DistributedModule
 from adjointlab.layers.flatten import Flatten
 from adjointlab.layers.linear import Linear
 from adjointlab.layers.losses import CrossEntropyLoss, MSELoss
 from adjointlab.layers.pointwise import Pointwise
 from adjointlab.layers.pooling import AvgPool1d, MaxPool1d, MaxPool2d
 from adjointlab.layers.repartition import Repartition
+from adjointlab.layers.windows import local_window
 from adjointlab.worlds.world import World
 
 from .twin_assertions import run_on_ranks

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from adjointlab.layers.distributed import local_window
 from adjointlab.layers.dropout import Dropout, SeededDropout, uniform
+from adjointlab.layers.windows import local_window
 from adjointlab.worlds.world import World
 
 from .twin_assertions import error_of_every_rank, reversed_line, run_on_ranks

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from adjointlab.core.partition import Partition
-from adjointlab.layers.distributed import local_window
 from adjointlab.layers.embedding import Embedding
+from adjointlab.layers.windows import local_window
 from adjointlab.worlds.world import World
 
 from .twin_assertions import error_of_every_rank, run_on_ranks

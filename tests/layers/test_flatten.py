@@ -12,12 +12,12 @@ from torch import nn
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.layers.convolution import Conv2d
-from adjointlab.layers.distributed import local_window
 from adjointlab.layers.flatten import Flatten
 from adjointlab.layers.linear import Linear
 from adjointlab.layers.losses import CrossEntropyLoss
 from adjointlab.layers.pointwise import Pointwise
 from adjointlab.layers.pooling import MaxPool2d
+from adjointlab.layers.windows import local_window
 from adjointlab.worlds.world import World
 
 from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks

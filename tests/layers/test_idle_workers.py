@@ -15,7 +15,7 @@ from adjointlab.checks.layers.jacobian import JacobianCheck
 from adjointlab.core.partition import Partition
 from adjointlab.layers import coalesced_broadcast, convolution
 from adjointlab.layers.convolution import Conv1d, Conv2d, Conv3d
-from adjointlab.layers.distributed import connected
+from adjointlab.layers.differentiable import connected
 from adjointlab.layers.embedding import Embedding
 from adjointlab.layers.linear import Linear
 from adjointlab.layers.padding import ReflectionPad1d

@@ -14,11 +14,11 @@ from adjointlab.core.partition import Partition
 from adjointlab.layers.batch_norm import BatchNorm2d
 from adjointlab.layers.convolution import Conv2d
 from adjointlab.layers.differentiable import apply
-from adjointlab.layers.distributed import local_window
 from adjointlab.layers.flatten import Flatten
 from adjointlab.layers.linear import Linear
 from adjointlab.layers.pooling import MaxPool2d
 from adjointlab.layers.repartition import Repartition
+from adjointlab.layers.windows import local_window
 from adjointlab.primitives.redistribute import Redistribute
 from adjointlab.worlds.world import World
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import adjointlab as al
-from adjointlab.layers.distributed import local_window
 from adjointlab.layers.networks.lenet import LeNet5, sequential_lenet5
+from adjointlab.layers.windows import local_window
 from adjointlab.worlds.world import World
 
 from .twin_assertions import error_of_every_rank, integer_cotangent, run_on_ranks

@@ -13,8 +13,8 @@ from torch.nn import functional
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.layers import from_sequential
-from adjointlab.layers.distributed import local_window
 from adjointlab.layers.losses import BCEWithLogitsLoss, CrossEntropyLoss, KLDivLoss, MSELoss, SharedSum
+from adjointlab.layers.windows import local_window
 from adjointlab.worlds.world import World
 
 from .twin_assertions import error_of_every_rank, reversed_line, run_on_ranks

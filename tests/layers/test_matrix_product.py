@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from adjointlab.core.partition import Partition
-from adjointlab.layers.distributed import local_window
 from adjointlab.layers.matrix_product import MatrixProduct
+from adjointlab.layers.windows import local_window
 from adjointlab.worlds.world import World
 
 from .counting import Counting, Sent

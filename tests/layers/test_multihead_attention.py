@@ -10,9 +10,9 @@ from torch import nn
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.layers.distributed import local_window
 from adjointlab.layers.multihead_attention import MultiheadAttention
 from adjointlab.layers.separate_projections import SeparateProjections, separated
+from adjointlab.layers.windows import local_window
 from adjointlab.worlds.world import World
 
 from .twin_assertions import error_of_every_rank, reversed_line, run_on_ranks, sines

@@ -11,7 +11,7 @@ from torch import nn
 
 import adjointlab as al
 from adjointlab.layers import from_sequential, load_sequential_state_dict, sequential_state_dict
-from adjointlab.layers.distributed import local_window
+from adjointlab.layers.windows import local_window
 from adjointlab.worlds.world import World
 
 from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks, sines

@@ -12,8 +12,8 @@ from torch import nn
 
 from adjointlab.core.partition import Partition
 from adjointlab.layers import pooling
-from adjointlab.layers.distributed import local_window
 from adjointlab.layers.pooling import MaxPool2d, MaxUnpool1d, MaxUnpool2d
+from adjointlab.layers.windows import local_window
 from adjointlab.worlds.world import World
 
 from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks

@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.layers.convolution import Conv1d, Conv2d
-from adjointlab.layers.distributed import local_window
 from adjointlab.layers.output_parts import parts_of_outputs
+from adjointlab.layers.windows import local_window
 from adjointlab.primitives.halo_exchange import OverlappedHaloExchange
 from adjointlab.worlds.world import World
 

@@ -11,9 +11,9 @@ from torch.utils.checkpoint import checkpoint
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.layers.distributed import local_window
 from adjointlab.layers.linear import Linear
 from adjointlab.layers.pointwise import Pointwise
+from adjointlab.layers.windows import local_window
 from adjointlab.worlds.world import World
 
 from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks, sines

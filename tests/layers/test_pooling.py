@@ -14,7 +14,6 @@ from torch import nn
 from adjointlab.checks.layers.jacobian import JacobianCheck
 from adjointlab.core.partition import Partition
 from adjointlab.layers import pooling
-from adjointlab.layers.distributed import local_window
 from adjointlab.layers.pooling import (
     AdaptiveMaxPool1d,
     AdaptiveMaxPool3d,
@@ -27,6 +26,7 @@ from adjointlab.layers.pooling import (
     MaxPool3d,
 )
 from adjointlab.layers.torch_modules import spatial_dims
+from adjointlab.layers.windows import local_window
 from adjointlab.primitives.halo_geometry import halo_geometry
 from adjointlab.worlds.world import World
 

@@ -12,8 +12,8 @@ from torch import nn
 
 from adjointlab.core.partition import Partition
 from adjointlab.layers.batch_norm import BatchNorm2d
-from adjointlab.layers.distributed import local_window
 from adjointlab.layers.stationary_convolution import StationaryConv1d, StationaryConv2d, StationaryConv3d
+from adjointlab.layers.windows import local_window
 from adjointlab.worlds.world import World
 
 from .counting import Counting, Sent

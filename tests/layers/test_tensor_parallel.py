@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional
 
 from adjointlab.core.partition import Partition
-from adjointlab.layers.distributed import local_window
 from adjointlab.layers.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from adjointlab.layers.windows import local_window
 from adjointlab.worlds.world import World
 
 from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks, sines

@@ -23,9 +23,9 @@ from adjointlab.core.partition import Partition
 from adjointlab.layers import utilities
 from adjointlab.layers.batch_norm import BatchNorm1d
 from adjointlab.layers.convolution import Conv1d
-from adjointlab.layers.distributed import local_window
 from adjointlab.layers.linear import Linear
 from adjointlab.layers.multihead_attention import MultiheadAttention
+from adjointlab.layers.windows import local_window
 from adjointlab.worlds.world import World
 
 from .twin_assertions import integer_cotangent, run_on_ranks, sines

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from adjointlab.core.partition import Partition
-from adjointlab.layers.distributed import local_window
 from adjointlab.layers.transposed_convolution import ConvTranspose1d, ConvTranspose2d
+from adjointlab.layers.windows import local_window
 from adjointlab.worlds.world import World
 
 from .twin_assertions import assert_matches_twin, error_of_every_rank, reversed_line, run_on_ranks

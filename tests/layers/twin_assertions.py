@@ -9,7 +9,7 @@ import torch
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.layers.distributed import local_window
+from adjointlab.layers.windows import local_window
 from adjointlab.worlds.world import Raised, World
 
 __all__ = [

@@ -17,10 +17,11 @@ from adjointlab.engine.subject import Subject
 from adjointlab.layers.attention import Attention
 from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormalisation
 from adjointlab.layers.convolution import Conv1d, Convolution
-from adjointlab.layers.differentiable import _Apply, anchor_of, applied, apply
-from adjointlab.layers.distributed import DistributedModule, connected, with_index_zero
+from adjointlab.layers.differentiable import _Apply, anchor_of, applied, apply, connected
+from adjointlab.layers.distributed import DistributedModule
 from adjointlab.layers.dropout import Dropout
 from adjointlab.layers.embedding import Embedding
+from adjointlab.layers.grids import with_index_zero
 from adjointlab.layers.group_norm import GroupNorm
 from adjointlab.layers.instance_norm import (
     InstanceNorm1d,

@@ -13,9 +13,9 @@ import adjointlab as al
 from adjointlab.core.layout import Layout
 from adjointlab.layers.channel_grid import ChannelGrid
 from adjointlab.layers.differentiable import carried
-from adjointlab.layers.distributed import dtype_name
 from adjointlab.layers.stationary_convolution import StationaryConvolution
 from adjointlab.layers.subjects import installed as subjects
+from adjointlab.layers.torch_modules import dtype_name
 from adjointlab.primitives.all_gather import AllGather
 from adjointlab.primitives.broadcast import Broadcast
 from tests.planted.altered import Altered, averaged
