@@ -40,7 +40,7 @@ from adjointlab.cli.selection import selected
 from adjointlab.cli.startup import UsageError, opened_world, or_usage_error
 from adjointlab.configuration import XFAILS_KEY
 from adjointlab.cores import cores
-from adjointlab.store.variables import SUPERVISED
+from adjointlab.variables import SUPERVISED
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.process import before_forced_end
 

@@ -43,7 +43,7 @@ from adjointlab.cli.startup import (
 )
 from adjointlab.exit_codes import ExitCode
 from adjointlab.report.github_job import is_github, tell_github
-from adjointlab.store.variables import SUPERVISED
+from adjointlab.variables import SUPERVISED
 from adjointlab.worlds.deadline import Deadline
 from adjointlab.worlds.exit_of_c import guard_exit_of_c
 from adjointlab.worlds.launch import is_launched, launched_rank

@@ -32,7 +32,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
-from adjointlab.store.variables import COMMAND
+from adjointlab.variables import COMMAND
 
 if TYPE_CHECKING:
     from adjointlab.engine.discovery import Found

@@ -23,7 +23,7 @@ from adjointlab.pytest.html import HtmlPage
 from adjointlab.pytest.interrupted import InterruptedTest
 from adjointlab.pytest.profile import PATIENCE, Profile, add_options, read_profile
 from adjointlab.report.github_job import is_github
-from adjointlab.store.variables import SUPERVISED
+from adjointlab.variables import SUPERVISED
 from adjointlab.worlds.exit_of_c import guard_exit_of_c
 from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, launched_rank, launched_world
 from adjointlab.worlds.process import (

@@ -35,7 +35,7 @@ from adjointlab.store import json_lines
 from adjointlab.store.files import open_file
 from adjointlab.store.json_lines import json_figures
 from adjointlab.store.reproducer import Written
-from adjointlab.store.variables import HOOKED, SUPERVISED
+from adjointlab.variables import HOOKED, SUPERVISED
 from adjointlab.worlds.world import Dead, Finding, Run
 
 __all__ = [

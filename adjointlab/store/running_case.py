@@ -27,7 +27,7 @@ from adjointlab.engine.run_case import Stage
 from adjointlab.store import files
 from adjointlab.store.files import in_folder, open_file, paths_in, printable
 from adjointlab.store.json_lines import encoded
-from adjointlab.store.variables import COMMAND
+from adjointlab.variables import COMMAND
 from adjointlab.worlds.forks import forks_cut_off
 from adjointlab.worlds.process import signals_held
 from adjointlab.worlds.world import WorldName

@@ -22,6 +22,7 @@ from types import FrameType
 from typing import ClassVar, Final, NoReturn, TypeAlias
 
 from adjointlab.exit_codes import ExitCode
+from adjointlab.variables import HOOKED
 from adjointlab.worlds.call_sites import is_lab
 
 __all__ = [
@@ -214,7 +215,7 @@ def install_handlers(receive: _Handler) -> dict[int, _Handler]:
     Whoever has set another handler, or ignores a signal as nohup does, wants to decide by itself.
     """
     _reset_in_forks()
-    is_job = os.environ.get("ADJOINTLAB_HOOKED") == str(os.getpid())
+    is_job = os.environ.get(HOOKED) == str(os.getpid())
     before: dict[int, _Handler] = {}
     for number in ENDING[: 1 if is_job else None]:
         handler = signal.getsignal(number)

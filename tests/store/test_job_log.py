@@ -32,7 +32,7 @@ from adjointlab.store.job_log import (
     supervised,
 )
 from adjointlab.store.reproducer import Written
-from adjointlab.store.variables import HOOKED, SUPERVISED
+from adjointlab.variables import HOOKED, SUPERVISED
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Dead, Finding, Run, Runner
 from tests.running import ROOT
