@@ -21,8 +21,7 @@ from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.world import World
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-BUDGET = Budget(30, seed=1)
-SMALL = Budget(20, ranks=4, seed=1)  # PyLops-MPI gathers all local shapes for each array that it makes
+BUDGET = Budget(6, ranks=4, seed=1)
 
 with_pylops_mpi = pytest.mark.skipif(find_spec("pylops_mpi") is None, reason="needs pylops-mpi")
 with_jax = pytest.mark.skipif(find_spec("jax") is None, reason="needs JAX: the extra `jax` installs it")
@@ -73,7 +72,7 @@ def test_a_pipeline_is_the_sequential_module(adjointlab_world: World) -> None:
 def test_what_is_right_in_pylops_mpi_is_found_coherent(
     adjointlab_world: World, reference: str, alarms: Callable[..., dict[str, str]]
 ) -> None:
-    assert alarms(adjointlab_world, find_subject(f"{EXAMPLES}/{reference}"), SMALL) == {}
+    assert alarms(adjointlab_world, find_subject(f"{EXAMPLES}/{reference}"), BUDGET) == {}
 
 
 @with_jax
@@ -92,7 +91,8 @@ def test_what_spmd_types_says_of_its_functions_is_found_coherent(
     adjointlab_world: World, subject: str, alarms: Callable[..., dict[str, str]]
 ) -> None:
     assert (
-        alarms(adjointlab_world, find_subject(f"{EXAMPLES}/spmd_types_collectives.py:{subject}"), SMALL) == {}
+        alarms(adjointlab_world, find_subject(f"{EXAMPLES}/spmd_types_collectives.py:{subject}"), BUDGET)
+        == {}
     )
 
 
@@ -108,7 +108,7 @@ def test_the_halo_of_pylops_mpi_is_found_to_crop_where_it_should_sum(adjointlab_
     assert lines["forward"] == "moves x[0] (rank 0) to y[0] (rank 1) with weight 1"
     assert lines["adjoint"] == "gives that entry weight 0"
     # Its forward pass, corners and padding included, is the exchange that it should be.
-    assert investigate(adjointlab_world, subject, "sequential", SMALL).status is Status.COHERENT
+    assert investigate(adjointlab_world, subject, "sequential", BUDGET).status is Status.COHERENT
 
 
 @with_pylops_mpi
