@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from typing import Final
 
 import torch
 from torch import nn
 
-__all__ = ["refuse_additions", "refuse_tied"]
+__all__ = ["METHODS", "refuse_additions", "refuse_tied"]
+
+METHODS: Final = ("forward", "__call__", "_conv_forward", "_output_padding")
+"""Methods of torch's modules that compute: a layer does not call those of the module that it is made from."""
 
 
 def refuse_additions(name: str, module: nn.Module) -> None:
@@ -67,7 +71,7 @@ def _computed(module: nn.Module) -> Iterator[str]:
 def _additions(module: nn.Module) -> Iterator[str]:
     """Names of the additions to this instance that a layer of its class has not."""
     attributes = vars(module)
-    for method in ("forward", "__call__", "_conv_forward", "_output_padding"):
+    for method in METHODS:
         if method in attributes:
             yield f"a {method} of its own"
     for name in _names_of_hooks():

@@ -31,8 +31,9 @@ from torch import nn
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import Partition, PartitionLike
 from adjointlab.core.space import Space, Tensor
-from adjointlab.layers.differentiable import apply, connected
+from adjointlab.layers.differentiable import apply, connected, in_graph
 from adjointlab.layers.distributed import DistributedModule
+from adjointlab.layers.half_precision import accumulation_dtype
 from adjointlab.layers.torch_modules import dtype_name
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.typing import Communicator
@@ -51,13 +52,15 @@ class ScaledDotProductAttention(nn.Module):
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """The tensor y (n, heads, queries, features of v)."""
-        return attention_weights(q, k, self.scale, is_causal=self.is_causal) @ v
+        weights = attention_weights(q, k, self.scale, is_causal=self.is_causal)
+        return (weights @ v.to(weights.dtype)).to(v.dtype)
 
 
 def attention_weights(
     q: torch.Tensor, k: torch.Tensor, scale: float | None = None, *, is_causal: bool = False
 ) -> torch.Tensor:
-    """The weights softmax(q kᵀ · scale + mask) of all keys for each query, from whole sequences."""
+    """The weights softmax(q kᵀ · scale + mask) of all keys for each query, from whole sequences; float32 of half precision, as in torch."""
+    q, k = (each.to(accumulation_dtype(each.dtype)) for each in (q, k))
     scores = q @ k.transpose(-1, -2) * _scale(scale, q.shape[-1])
     if is_causal:
         allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
@@ -141,27 +144,30 @@ class Attention(DistributedModule):
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from those of q, k and v."""
-        return self.attend(*self.check_inputs(q, k, v, flags={"is_causal": bool(self.is_causal)}))
+        q, k, v = self.check_inputs(q, k, v, flags={"is_causal": bool(self.is_causal)})
+        return self.attend(in_graph(q), k, v)
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from those of q, k and v, which are known to lie in the domain."""
         if self.spread:
             q, k, v = (apply(move, x) for move, x in zip(self.spread, (q, k, v), strict=True))
-        features = k.shape[-1]
+        features, dtype = k.shape[-1], v.dtype
         block = torch.cat((k, v), -1)
+        q = q.to(accumulation_dtype(dtype))
         state = _State.empty(q, v.shape[-1])
         for step, window in enumerate(self.key_windows):
             if step:
                 block = apply(self.steps[step - 1], block)
             state = self._attended(state, q, block[..., :features], block[..., features:], window)
         # On every worker the last block is in the graph, and so all moves: their adjoints take place on all.
-        y = connected(state.sums / state.weights.unsqueeze(-1), block)
+        y = connected((state.sums / state.weights.unsqueeze(-1)).to(dtype), block)
         return y if self.gather is None else apply(self.gather, y)
 
     def _attended(
         self, state: _State, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: Window
     ) -> _State:
         """The state after the keys and values of a block, which are those of `window`."""
+        k, v = k.to(q.dtype), v.to(q.dtype)
         scores = q @ k.transpose(-1, -2) * self.scale
         if self.is_causal:
             queries, keys = (torch.arange(*each, device=q.device) for each in (self.query_window, window))

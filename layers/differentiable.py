@@ -88,8 +88,22 @@ def connected(result: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
     :func:`of_nothing`.
     """
     for other in others:
-        result = result + other.reshape(-1)[:0].sum().to(result.dtype)
+        # Less zero, which is x of any x: -0.0 and a zero would be 0.0.
+        result = result - other.reshape(-1)[:0].sum().to(result.dtype)
     return result
+
+
+def in_graph(x: torch.Tensor) -> torch.Tensor:
+    """x, in the graph of this rank while gradients are recorded, whatever requires one: as on ranks where x does.
+
+    For layers whose only messages are those of their check of inputs: a checkpoint runs it again, on all ranks if each has the layer in
+    its graph.
+    """
+    return (
+        connected(x, x.new_zeros(0).requires_grad_())
+        if torch.is_grad_enabled() and not x.requires_grad
+        else x
+    )
 
 
 def of_nothing(

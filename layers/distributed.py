@@ -14,8 +14,8 @@ from adjointlab.core.agreement import check_alike, raise_together
 from adjointlab.core.arrays import place_name
 from adjointlab.core.communicators import size_of
 from adjointlab.core.partition import Partition, PartitionLike
-from adjointlab.core.space import Space, Tensor, check_argument
-from adjointlab.layers.additions import refuse_additions, refuse_tied
+from adjointlab.core.space import Space, Tensor, check_argument, check_number
+from adjointlab.layers.additions import METHODS, refuse_additions, refuse_tied
 from adjointlab.layers.arguments import check_layer_arguments, shape_of
 from adjointlab.layers.equal_values import refuse_valueless
 from adjointlab.layers.grids import grid_of
@@ -179,6 +179,7 @@ class DistributedModule(DistributedParameters):
         if self._are_as_expected(x):
             return
         self.check_owned()
+        check_number(self.domain.tensors, x, self.rank)
         for tensor, local in zip(self.domain.tensors, x, strict=True):
             if not isinstance(local, torch.Tensor):
                 raise TypeError(
@@ -296,10 +297,11 @@ class TorchLayer(DistributedModule):
         torch_class = next((each for each in cls.torch_classes if isinstance(module, each)), None)
         if torch_class is None:
             raise ValueError(f"module: {name}, but {cls.__name__} is made from {cls._torch_names()}")
-        if type(module).forward is not torch_class.forward:
-            raise ValueError(
-                f"module: {name} has a forward of its own, but {cls.__name__} computes what {_qualified(torch_class)} does"
-            )
+        for method in (*METHODS, "train"):
+            if getattr(type(module), method, None) is not getattr(torch_class, method, None):
+                raise ValueError(
+                    f"module: {name} has a {method} of its own, but {cls.__name__} computes what {_qualified(torch_class)} does"
+                )
 
     @classmethod
     def from_sequential(

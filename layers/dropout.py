@@ -19,6 +19,7 @@ from adjointlab.core.agreement import check_alike
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.space import Space
 from adjointlab.core.splitmix import hashed, mixed
+from adjointlab.layers.differentiable import in_graph, of_nothing
 from adjointlab.layers.distributed import TorchLayer
 from adjointlab.layers.torch_modules import dtype_name
 
@@ -60,8 +61,12 @@ class Dropout(TorchLayer, torch_classes=(nn.Dropout,)):
         if seed is None:
             drawn = int(torch.randint(2**62, ())) if self.rank == 0 else 0
             seed = self.comm.bcast(drawn, root=0)
+        if not self.inplace:
+            x = in_graph(x)
         if not self.partition.is_active(self.rank):
-            return x
+            # What the mask saves, a checkpoint computes again, as on the other workers.
+            ones = (1,) * x.ndim
+            return of_nothing(x.shape, lambda one: _dropped(one, self.p, seed, ones, [(0, 1)] * x.ndim), x)
         return _dropped(x, self.p, seed, self.input_shape, self.window, inplace=self.inplace)
 
 

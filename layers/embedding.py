@@ -49,8 +49,9 @@ class Embedding(TorchLayer, torch_classes=(nn.Embedding,)):
                 "each of theirs, one for the vocabulary and one for the features"
             )
         for name in ("max_norm", "scale_grad_by_freq", "sparse"):
-            if getattr(module, name):
-                raise ValueError(f"{name}: {getattr(module, name)} is not supported over a table that is cut")
+            value = getattr(module, name)
+            if value is not None and value is not False:
+                raise ValueError(f"{name}: {value} is not supported over a table that is cut")
         self.num_embeddings, self.embedding_dim = module.num_embeddings, module.embedding_dim
         self.padding_idx = module.padding_idx
         lead = tuple(range(len(shape)))

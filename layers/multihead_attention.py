@@ -196,7 +196,7 @@ class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
         weights = None
         if need_weights:
             weights = attention_weights(q, k, is_causal=is_causal)
-            heads = weights @ v
+            heads = (weights @ v.to(weights.dtype)).to(v.dtype)
         else:
             self.attention.is_causal = is_causal
             heads = self.attention.attend(q, k, v)
@@ -209,9 +209,9 @@ class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
             None if self.out_proj_bias is None else carried(self.spread["out_proj_bias"], self.out_proj_bias)
         )
         weight = carried(self.spread["out_proj_weight"], self.out_proj_weight)
-        y = carried(self.sum_y, affine_summand(heads, weight, bias).to(query.dtype))
+        y = carried(self.sum_y, affine_summand(heads, weight, bias).to(self.dtype))
         if weights is not None:
-            weights = weights.to(query.dtype)
+            weights = weights.to(self.dtype)
             if average_attn_weights:
                 weights = carried(self.sum_weights, weights.sum(1) / self.num_heads)
         return y, weights

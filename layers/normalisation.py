@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 import torch
@@ -15,6 +16,7 @@ from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import carried
 from adjointlab.layers.distributed import TorchLayer
 from adjointlab.layers.grids import with_index_zero
+from adjointlab.layers.half_precision import accumulation_dtype
 from adjointlab.layers.moments import Moments
 from adjointlab.layers.torch_modules import dtype_name
 from adjointlab.primitives.broadcast import Broadcast
@@ -85,6 +87,17 @@ class ChannelNormalisation(Normalisation):
     running_mean: torch.Tensor | None
     running_var: torch.Tensor | None
     num_batches_tracked: torch.Tensor | None
+
+    @staticmethod
+    def from_running(
+        x: torch.Tensor,
+        mean: torch.Tensor,
+        variance: torch.Tensor,
+        along: Callable[[torch.Tensor], torch.Tensor],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """x less the running means, which `along` brings into its shape, and the running variances: in float32 of half precision."""
+        wide = accumulation_dtype(x.dtype)
+        return x.to(wide) - along(mean.to(wide)), variance.to(wide)
 
     def take_channels(self, module: _WithStatistics, x: Layout, channel_dim: int) -> Layout:
         """Collective: make the spaces, and take the arguments and values of `module`; the layout of one value for each channel.

@@ -237,7 +237,10 @@ class DistributedParameters(nn.Module):
         for tensor in (*self._parameters.values(), *self._buffers.values()):
             if tensor is not None:
                 self.refuse_conversion(fn, tensor.new_empty(0))
-        return super()._apply(fn, recurse)  # type: ignore[no-any-return, no-untyped-call]
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for parameter in self._parameters.values():  # torch may have made new ones
+            _make_local(parameter)
+        return self
 
     def refuse_conversion(self, fn: Callable[[torch.Tensor], torch.Tensor], example: torch.Tensor) -> None:
         """Raise `ValueError` if `fn` gives a tensor like `example` another element type."""
@@ -272,6 +275,8 @@ class DistributedParameters(nn.Module):
         """Add a parameter while the layer is made, and refuse further ones after that, as pruning and the like add."""
         if isinstance(self._parameters, _Owned) and name not in self._parameters:
             raise ValueError(_replaced(name))
+        if isinstance(self._parameters, _Owned):
+            _make_local(param)
         super().register_parameter(name, param)
 
     def _tensors(self) -> tuple[Tensor, ...]:
@@ -281,12 +286,17 @@ class DistributedParameters(nn.Module):
         return self.get_parameter(name) if name in self._parameters else self.get_buffer(name)
 
 
+def _make_local(parameter: nn.Parameter | None) -> None:
+    """Make a plain parameter, which is the layer's from now on, one that knows of the other ranks' parts."""
+    if type(parameter) is nn.Parameter:
+        parameter.__class__ = LocalParameter
+
+
 class _Owned(dict[str, nn.Parameter | None]):
     """The parameters of a layer that is made: another may take the place of one, but none may go."""
 
     def __setitem__(self, name: str, parameter: nn.Parameter | None) -> None:
-        if type(parameter) is nn.Parameter:  # functional_call puts tensors here, which are its caller's
-            parameter.__class__ = LocalParameter
+        # What functional_call puts here is its caller's, and stays what it is.
         if isinstance(parameter, LocalParameter):
             parameter.local_name = name
         super().__setitem__(name, parameter)

@@ -18,7 +18,7 @@ from torch import nn
 from adjointlab import layers
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
-from adjointlab.layers.differentiable import connected, of_nothing
+from adjointlab.layers.differentiable import in_graph, of_nothing
 from adjointlab.layers.distributed import DistributedModule
 from adjointlab.layers.torch_modules import dtype_name
 from adjointlab.primitives.validation import check_layout
@@ -62,6 +62,10 @@ class Pointwise(DistributedModule):
         check_layout("layout", layout, comm)
         super().__init__(comm, layout.partition)
         dtype = dtype or torch.get_default_dtype()
+        if not (dtype.is_floating_point or dtype.is_complex):
+            raise ValueError(
+                f"dtype: {dtype}, but a function has derivatives at real and complex numbers alone"
+            )
         self.function = function
         if isinstance(function, nn.Module):
             self.training = function.training
@@ -84,9 +88,7 @@ class Pointwise(DistributedModule):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
         (x,) = self.check_inputs(x)
-        if torch.is_grad_enabled() and not x.requires_grad:
-            # A checkpoint runs the check of inputs again, on all ranks if each has this layer in its graph.
-            x = connected(x, x.new_zeros(0).requires_grad_())
+        x = in_graph(x)
         if x.numel() == 0:
             # Functions need not take tensors without elements (a maximum does not).
             return of_nothing(x.shape, self.function, x).to(self.value_dtype)

@@ -44,7 +44,8 @@ class Taps(NamedTuple):
     @staticmethod
     def of(function: AlongDim, side: int, dtype: torch.dtype) -> Taps:
         """The matrix of a function on vectors of length `side`."""
-        found: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+        none = torch.zeros(0, dtype=torch.int64)
+        found = [(none, none, torch.zeros(0, dtype=dtype))]  # of a side without elements there is no more
         rows = function(torch.zeros(1, 1, side, dtype=dtype)).shape[-1]
         for first in range(0, side, _BLOCK):
             unit = torch.eye(side, dtype=dtype)[first : first + _BLOCK]
@@ -85,17 +86,18 @@ class Taps(NamedTuple):
 
     def applied(self, x: torch.Tensor, dim: int) -> torch.Tensor:
         """The matrix times x along a dimension, where x lies; the matrix lies on the host, which looks into it."""
-        shape = [1] * x.ndim
-        shape[dim] = len(self.element)
+        shape = [1] * (x.ndim + 1)
+        shape[dim : dim + 2] = self.element.shape
         beside_x = [each.to(x.device) for each in self]
         if self.element.shape[1] == 1 and bool(self.used.all()) and bool((self.weight == 1).all()):
             return x.index_select(dim, beside_x[0][:, 0])  # values move, and do not round
-        y = x.new_zeros([*x.shape[:dim], len(self.element), *x.shape[dim + 1 :]])
-        for index, weight, used in zip(*(each.unbind(1) for each in beside_x), strict=True):
-            # `where`, not the weight 0: an infinite element that an output does not depend on is not to make it NaN.
-            term = x.index_select(dim, index) * weight.reshape(shape)
-            y = y + torch.where(used.reshape(shape), term, x.new_zeros(()))
-        return y
+        # All at once: the backward pass of each selection fills a tensor of the size of x, and there may be as many taps as elements.
+        element, weight, used = beside_x
+        terms = x.index_select(dim, element.flatten()).reshape(
+            *x.shape[:dim], *element.shape, *x.shape[dim + 1 :]
+        )
+        # `where`, not the weight 0: an infinite element that an output does not depend on is not to make it NaN.
+        return (torch.where(used.reshape(shape), terms, x.new_zeros(())) * weight.reshape(shape)).sum(dim + 1)
 
 
 class Resampling(TorchLayer):

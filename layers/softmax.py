@@ -18,6 +18,7 @@ from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import carried, connected
 from adjointlab.layers.distributed import TorchLayer
 from adjointlab.layers.grids import without_dims
+from adjointlab.layers.half_precision import accumulation_dtype
 from adjointlab.layers.largest import Largest
 from adjointlab.layers.torch_modules import dtype_name, result_of
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
@@ -43,17 +44,20 @@ class _Exponentials(TorchLayer):
         sums = without_dims(x, self.dim)
         self.slices_shape = sums.local_shape(self.rank)
         self.largest = Largest(comm, x, self.dim)
-        self.sum = AllSumReduce(comm, sums, (self.dim,), dtype=name)
+        self.sum = AllSumReduce(comm, sums, (self.dim,), dtype=dtype_name(accumulation_dtype(self.dtype)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
         (x,) = self.check_inputs(x)
+        x = x.to(accumulation_dtype(self.dtype))
         if not self.partition.is_active(self.rank):
-            return connected(x, carried(self.sum, connected(x.new_zeros(self.slices_shape), x)))
+            return connected(x, carried(self.sum, connected(x.new_zeros(self.slices_shape), x))).to(
+                self.dtype
+            )
         x = x - self.largest.of(x).unsqueeze(self.dim)
         exponentials = torch.exp(x)
         sums = carried(self.sum, exponentials.sum(self.dim)).unsqueeze(self.dim)
-        return self.of(x, exponentials, sums)
+        return self.of(x, exponentials, sums).to(self.dtype)
 
     def of(self, x: torch.Tensor, exponentials: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
         """The function, from x less its maximum, its exponentials, and their sums."""

@@ -59,7 +59,7 @@ def get_total_norm(
         raise RuntimeError(
             f"The total norm of order {norm_type} for the gradients of the model is non-finite"
         )
-    return total.to(device, dtype)
+    return total.to(device, dtype.to_real())
 
 
 def clip_grad_norm_(

@@ -34,8 +34,9 @@ def explain(
     from adjointlab.engine.explain import explained
 
     html_to = None if html is None else target("--html", html)
+    subjects = or_usage_error(lambda: [found.subject for found in find([subject])])
     explanations = or_usage_error(
-        lambda: [(found.subject.name, *explained(found.subject, ranks)) for found in find([subject])]
+        lambda: [(each.name, *explained(each, ranks)) for each in subjects], doing="explaining the subject"
     )
     Output().line("\n\n".join(text for _, text, _ in explanations))
     if html_to is not None:

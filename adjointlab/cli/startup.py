@@ -97,13 +97,15 @@ def opened_world(
 
 
 class NotLoaded(Exception):
-    """The import of a subject's module did not end; the message says where."""
+    """The import of a subject's module, or the making of its operator, did not end; the message says where."""
 
 
-def or_usage_error(prepare: Callable[[], T], watchdog: Watchdog | None = None) -> T:
+def or_usage_error(
+    prepare: Callable[[], T], watchdog: Watchdog | None = None, doing: str = "loading the subjects"
+) -> T:
     """Return what `prepare` returns, with the errors that the user can mend as :class:`UsageError`.
 
-    Raises :class:`NotLoaded` where it does not return in time, and ends the process where that does not help.
+    Raises :class:`NotLoaded` where `doing` this does not come to its end in time, and ends the process where that does not help.
     """
     from adjointlab.engine.subject import SubjectError
     from adjointlab.worlds.world import message_of
@@ -113,11 +115,11 @@ def or_usage_error(prepare: Callable[[], T], watchdog: Watchdog | None = None) -
     try:
         with (
             raising.signal_handler(),
-            raising.watch("loading the subjects", None, watchdog.seconds_of_import) as watched,
+            raising.watch(doing, None, watchdog.seconds_of_import) as watched,
         ):
             return prepare()
     except Overdue as late:
-        raise NotLoaded(f"loading the subjects {late}; the stack there:\n{watched.stack}") from None
+        raise NotLoaded(f"{doing} {late}; the stack there:\n{watched.stack}") from None
     except (ValueError, SubjectError) as error:  # BadReproducer, BadList and NotFound are ValueErrors
         raise UsageError(message_of(error)) from error
     finally:

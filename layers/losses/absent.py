@@ -42,6 +42,9 @@ _OF_THE_LOSS: Final = {
 }
 """Names of those that are linear in the first tensor alone."""
 
+_TO_A_NUMBER: Final = frozenset({torch.Tensor.sum, torch.sum, torch.Tensor.mean, torch.mean})
+"""Functions that change nothing of a loss, which is one number."""
+
 _COTANGENTS: Final[dict[object, str]] = {
     torch.autograd.grad: "grad_outputs",
     torch.autograd.backward: "grad_tensors",
@@ -85,6 +88,8 @@ class AbsentLoss(torch.Tensor):
                 tensors, cotangents = _with_cotangents(tensors, named.get(name), name)
                 # Not by the tensor's own method, which leaves it to the class of the parameters that are given, too.
                 return func(tensors, *others, **{**named, name: cotangents})
+            if func in _TO_A_NUMBER and args and not has_own:
+                return args[0]  # of nothing torch would make a number: a sum of 0, and a mean of NaN
         result = super().__torch_function__(func, types, args, named)  # type: ignore[no-untyped-call]
         if has_own and any(map(_requires_grad, entries((result,)))):
             raise _no_function(func)

@@ -20,6 +20,7 @@ from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.differentiable import apply, connected
 from adjointlab.layers.grids import with_index_zero, without_dims
+from adjointlab.layers.half_precision import accumulation_dtype
 from adjointlab.layers.losses.reduction import SUMS, Loss
 from adjointlab.layers.torch_modules import device_of, dtype_name, result_of
 from adjointlab.primitives.broadcast import Broadcast
@@ -87,7 +88,11 @@ class ClassLoss(Loss):
             self.class_window = x.windows[class_dim][partition.index(self.rank)[class_dim]]
         if self.reduction == "none":
             self.sum_targets = SumReduce(
-                comm, self.per_target, targets.partition, dtype=name, preserve_batch=False
+                comm,
+                self.per_target,
+                targets.partition,
+                dtype=dtype_name(accumulation_dtype(self.dtype)),
+                preserve_batch=False,
             )
             self.codomain = Space(targets, dtype=name, name="loss")
         else:
@@ -104,7 +109,7 @@ class ClassLoss(Loss):
         """The local tensor of the loss, from those of the input and of the targets."""
         x, targets = self.check_inputs(x, targets)
         targets = cast("torch.Tensor", self.spread_targets.forward(targets))
-        x, log_sums = self.normalised(x)
+        x, log_sums = self.normalised(x.to(accumulation_dtype(self.dtype)))
         if self.partition.is_active(self.rank):
             losses, weights = self._losses(x, targets, log_sums)
         else:
@@ -119,7 +124,7 @@ class ClassLoss(Loss):
         """The loss, from this worker's contributions to that of each target and to the divisor of a mean."""
         if self.reduction == "none":
             result: torch.Tensor = apply(self.sum_targets, losses)
-            return result
+            return result.to(self.dtype)
         is_mean = self.reduction == "mean"
         return self.reduced(losses.sum(dtype=SUMS), weights.detach().sum(dtype=SUMS) if is_mean else None)
 

@@ -18,6 +18,7 @@ from torch import nn
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.differentiable import apply, connected
+from adjointlab.layers.half_precision import accumulation_dtype
 from adjointlab.layers.largest import Largest
 from adjointlab.layers.losses.classes import ClassLoss
 from adjointlab.layers.torch_modules import dtype_name
@@ -63,7 +64,7 @@ class CrossEntropyLoss(ClassLoss, torch_classes=(nn.CrossEntropyLoss,)):
     def make_operators(self, x: Layout) -> None:
         super().make_operators(x)
         self.sum_exponentials = AllSumReduce(
-            self.comm, self.per_target, (self.class_dim,), dtype=dtype_name(self.dtype)
+            self.comm, self.per_target, (self.class_dim,), dtype=dtype_name(accumulation_dtype(self.dtype))
         )
         self.largest = Largest(self.comm, x, self.class_dim)
         if self.probabilities:
@@ -82,7 +83,7 @@ class CrossEntropyLoss(ClassLoss, torch_classes=(nn.CrossEntropyLoss,)):
         """The local tensor of the loss, from those of the input and of the targets."""
         if not self.probabilities:
             return super().forward(x, targets)
-        x, targets = self.check_inputs(x, targets)
+        x, targets = (each.to(accumulation_dtype(each.dtype)) for each in self.check_inputs(x, targets))
         x, log_sums = self.normalised(x)
         losses = numbers = connected(log_sums, targets)
         if self.partition.is_active(self.rank):

@@ -12,6 +12,7 @@ from torch.nn import functional
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
+from adjointlab.layers.differentiable import in_graph
 from adjointlab.layers.losses.reduction import SUMS, Loss
 from adjointlab.layers.torch_modules import dtype_name, result_of
 
@@ -54,9 +55,9 @@ class ElementwiseLoss(Loss):
     def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """The local tensor of the loss, from those of the input and of the target."""
         x, target = self.check_inputs(x, target)
-        losses = self.losses(x, target)
         if self.reduction == "none":
-            return losses
+            return self.losses(in_graph(x), target)
+        losses = self.losses(x, target)
         total = losses.sum(dtype=SUMS)
         if self.reduction == "batchmean":
             return self.reduced(total / self.input_shape[0])

@@ -146,6 +146,11 @@ class _Builder:
                 continue
             layer = self.layer(module, below, x)
             (wanted,) = layer.domain.tensors
+            if x.dtype != wanted.dtype:
+                raise ValueError(
+                    f"network: {below} ({type(module).__name__}) takes {wanted.dtype}, and gets {x.dtype} from what comes before it; "
+                    "layers make no integers of what they get, so one that takes them stands first"
+                )
             if not _lie_alike(x.layout, wanted.layout, size_of(self.comm)):
                 move = Repartition(self.comm, x.layout, wanted.layout, dtype=getattr(torch, x.dtype))
                 children[f"{name}_input"] = move.train(module.training)
