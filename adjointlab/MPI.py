@@ -345,7 +345,8 @@ class NullCommunicator:
         return False
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, NullCommunicator) or _is_null_of_mpi4py(other)
+        # A communicator that has been freed says so itself.
+        return True if isinstance(other, NullCommunicator) or _is_null_of_mpi4py(other) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(NullCommunicator)

@@ -34,6 +34,7 @@ from adjointlab.torch_distributed.memory import (
     moved,
     received,
     scattered,
+    share_memory,
 )
 from adjointlab.torch_distributed.operations import Operations, Tensors
 from adjointlab.torch_distributed.reductions import Reduction, reduction_of
@@ -148,6 +149,12 @@ class Collectives(Operations):
     allgather_coalesced = allgather
 
     def _all_gather(self, parts: Tensors, tensor: torch.Tensor) -> RequestWork:
+        for number, part in enumerate(parts):
+            # Of another number of elements it is one of uneven parts.
+            if part.numel() == tensor.numel() and part.shape != tensor.shape:
+                raise ValueError(
+                    f"invalid tensor size at index {number} (expected {tuple(tensor.shape)}, got {tuple(part.shape)})"
+                )
         label = self._label("all_gather", tensor)
         into, room = self._gathered(parts)
         return self._started(label, self._comm.Iallgatherv, moved(tensor), room, into=(into,), tensors=parts)
@@ -260,6 +267,10 @@ class Collectives(Operations):
     ) -> dist.Work:
         check_contiguous("all_to_all_single", "input", [tensor], is_refused=True)
         check_contiguous("all_to_all_single", "output", [output])
+        if share_memory(tensor, output):
+            raise ValueError(
+                "all_to_all_single: the input and the output share memory, and what is sent would be overwritten"
+            )
         label, into = self._label("all_to_all_single", tensor), received(output)
         sent = blocks(moved(tensor), self._split("input", tensor, input_split_sizes))
         room = blocks(into.array, self._split("output", output, output_split_sizes))

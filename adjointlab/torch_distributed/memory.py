@@ -27,6 +27,7 @@ __all__ = [
     "moved",
     "received",
     "scattered",
+    "share_memory",
 ]
 
 _BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -61,6 +62,14 @@ def fill_undefined(tensor: torch.Tensor) -> None:
     is_integer = not (tensor.is_floating_point() or tensor.is_complex())
     # Not the tensor itself: a collective does not tell autograd that it writes.
     tensor.data.fill_(torch.iinfo(tensor.dtype).max if is_integer else math.nan)
+
+
+def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return True if an element of one dense tensor lies between the first and the last of the other."""
+    (start, end), (first, last) = (
+        (each.data_ptr(), each.data_ptr() + each.numel() * each.element_size()) for each in (one, other)
+    )
+    return start < last and first < end
 
 
 def elements_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -113,7 +113,7 @@ def reduction_of(op: Any, dtype: torch.dtype, ranks: int) -> Reduction:
     operation = _OPERATIONS[kind]
     factor = op.__getstate__()[1] if kind == "PREMUL_SUM" else None
     return Reduction(
-        kind if factor is None else f"{kind}({factor})",
+        kind,  # without a factor: each rank has its own
         _OF_BOOL.get(kind, operation) if dtype is torch.bool else operation,
         torch.float32 if dtype in _HALF else torch.uint8 if dtype is torch.bool else dtype,
         factor,

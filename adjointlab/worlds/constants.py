@@ -183,6 +183,10 @@ def _datatype_from_mpi4py(mpi: Any, value: Any) -> MPI.Datatype:
     if value.is_predefined:
         if value.typestr in CODES:
             return CODES[value.typestr]
+        if value in (mpi.CHAR, mpi.CHARACTER):
+            return MPI.BYTE
+        if value == mpi.LONG_DOUBLE:
+            return datatype_of(np.dtype(np.longdouble))
         raise _unknown(value)
     old, combiner, parameters = value.decode()
     if combiner == "STRUCT":
@@ -205,6 +209,8 @@ def _unknown(value: Any) -> NotImplementedError:
     advice = (
         "reduce the pairs as objects, comm.allreduce((value, index), MPI.MINLOC)"
         if name.endswith("_INT") or name == "MPI_2INT"
+        else "send the elements as another type"
+        if value.is_predefined
         else "copy the elements into an array of their own (numpy.ascontiguousarray) and send that"
     )
     return NotImplementedError(f"{name}: not known on simulated ranks; {advice}, or check it under mpiexec")

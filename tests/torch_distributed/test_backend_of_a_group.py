@@ -24,3 +24,32 @@ def test_a_backend_has_nothing_beyond_the_calls_of_its_group(world: al.Simulated
             return getattr(backend, question), backend.supports_tensor_alloc(CPU)
 
     assert world.run(program, None, 2).values == ((False, False),) * 2
+
+
+def test_each_rank_scales_by_its_own_factor_before_a_sum(world: al.SimulatedWorld) -> None:
+    def program(context: RankContext, _: object) -> float:
+        with al.process_group(context.comm):
+            x = torch.ones(1)
+            dist.all_reduce(x, op=dist._make_nccl_premul_sum(torch.tensor([2.0 + context.rank])))
+            return float(x)
+
+    assert world.run(program, None, 2).values == (5.0, 5.0)
+
+
+def test_an_exchange_in_one_memory_is_refused_in_the_words_of_torchs_names(world: al.SimulatedWorld) -> None:
+    def program(context: RankContext, _: object) -> None:
+        with al.process_group(context.comm):
+            x = torch.ones(2, dtype=torch.bfloat16)
+            dist.all_to_all_single(x, x)
+
+    run = world.run(program, None, 2)
+    assert "all_to_all_single: the input and the output share memory" in str(run.outcomes[0])
+
+
+def test_parts_of_another_shape_are_refused_as_gloo_does(world: al.SimulatedWorld) -> None:
+    def program(context: RankContext, _: object) -> None:
+        with al.process_group(context.comm):
+            dist.all_gather([torch.zeros(4), torch.zeros(4)], torch.ones(2, 2))
+
+    run = world.run(program, None, 2)
+    assert "invalid tensor size at index 0 (expected (2, 2), got (4,))" in str(run.outcomes[0])

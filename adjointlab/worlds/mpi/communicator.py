@@ -82,7 +82,13 @@ class GuardedComm(CommBase):
         return sorted({*super().__dir__(), *self.offered()})
 
     def __eq__(self, other: object) -> bool:
+        if self.freed is not None and self is not other and other == ours.COMM_NULL:
+            return True
         return self is other or (means_comm_world(other) and not self._name)
+
+    def __bool__(self) -> bool:
+        """Return False once it has been freed."""
+        return self.freed is None
 
     __hash__ = object.__hash__
 

@@ -198,7 +198,7 @@ def _difference(sent: MessageDescription, received: MessageDescription, crossed:
     if UNKNOWN in (sent.content, received.content):
         return ""
     if received.content == OBJECT:
-        if sent.content != OBJECT:
+        if sent.content not in (OBJECT, BYTES):
             return "an array was sent, and an object is received"
         return ObjectRoom(received.nbytes).overflow(sent.nbytes)
     if sent.content == OBJECT:

@@ -173,7 +173,8 @@ def _sent_unless_in_place(spec: Buffer, blocks: int = 1) -> Elements | None:
 
 
 def _check_datatypes(send: Elements | None, receive: Elements) -> None:
-    if send is not None and send.datatype != receive.datatype:
+    # By their elements: mpi4py has several names for one type, and an array has the name of one of them.
+    if send is not None and send.datatype.numpy != receive.datatype.numpy:
         raise ValueError("mismatch in send and receive MPI datatypes")
 
 
@@ -357,7 +358,10 @@ def block(buffer: Elements | Blocks | None, rank: int, ranks: int) -> Flat:
 
 
 def move(source: Flat, target: Flat, sender: int, receiver: int) -> None:
-    """Write what `sender` sends into the part of a buffer that `receiver` has for it; they must be of one size."""
+    """Write what `sender` sends into the part of a buffer that `receiver` has for it; they must be of one type and size."""
+    is_of_bytes = source.dtype.itemsize == target.dtype.itemsize == 1
+    if source.dtype != target.dtype and source.size and target.size and not is_of_bytes:
+        raise UnequalParts(sender, receiver, str(source.dtype), str(target.dtype))
     if source.size != target.size:
         noun = (
             "byte" if source.dtype == np.uint8 else "element"
@@ -445,7 +449,12 @@ def _allgather(contributions: Contributions) -> None:
         receive = each.receive
         if isinstance(receive, Elements):
             move(whole, receive.array, 0, receiver)
-        elif receive is not None and receive.packed and receive.counts == [part.size for part in parts]:
+        elif (
+            receive is not None
+            and receive.packed
+            and receive.array.dtype == whole.dtype
+            and receive.counts == [part.size for part in parts]
+        ):
             # One copy where blocks follow each other, in place of one for each pair of ranks.
             receive.array[: whole.size] = whole
         else:

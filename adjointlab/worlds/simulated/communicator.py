@@ -107,7 +107,8 @@ class Communicator(LocalCalls):
 
     def Free(self) -> None:
         """Make later communication by this view an error. (MPI's is collective, and need not wait for other ranks.)"""
-        self._begin()
+        # No turn is asked for: nobody is waited for, and a garbage collection may call this on another rank's thread.
+        self._refuse_freed()
         if self._shared is self._run.everyone:
             raise RuntimeError("the run's own communicator belongs to the world and cannot be freed")
         self._freed = True
@@ -384,9 +385,12 @@ class Communicator(LocalCalls):
     # Implementation
 
     def _begin(self) -> None:
+        self._refuse_freed()
+        self._scheduler.enter(self._task)
+
+    def _refuse_freed(self) -> None:
         if self._freed:
             raise MPI.Exception("Invalid communicator: it has been freed", MPI.ERR_COMM)
-        self._scheduler.enter(self._task)
 
     def _call(self, name: str, *arguments: tuple[str, object]) -> SimulatedCall:
         return call_here(name, *arguments, *((("comm", self._name),) if self._name else ()))
@@ -468,7 +472,9 @@ class Communicator(LocalCalls):
             return Null(self._task, call)
         target = buf if isinstance(buf, ObjectRoom) else elements(buf, writable=True)
         receive = Receive(self._task, call, source, tag, self._shared.members, target)
-        self._shared.mailboxes[self._rank].deliver(receive, message)
+        mailbox = self._shared.mailboxes[self._rank]
+        mailbox.matched.remove(message)
+        mailbox.deliver(receive, message)
         return receive
 
     def _complete(self, pending: Pending, status: Status | None = None, send: Pending | None = None) -> Any:
@@ -541,6 +547,7 @@ class Communicator(LocalCalls):
 
     def _report(self, probe: PendingProbe, message: Message | None, status: Status | None) -> Message | None:
         if message is not None:
+            message.was_overlooked = True  # from now on every probe sees it
             if probe.is_wildcard:
                 matched = f"receives from rank {message.sender.rank}"
                 call = Matched(self._task.rank, probe.call, matched, message.sender.rank)
@@ -550,10 +557,16 @@ class Communicator(LocalCalls):
 
     def _match(self, message: Message | None) -> MatchedMessage:
         if message is not None:
-            self._shared.mailboxes[self._rank].arrived.remove(message)
+            self._shared.mailboxes[self._rank].match(message)
         return MatchedMessage(self, message)
 
+    def __bool__(self) -> bool:
+        """Return False once it has been freed."""
+        return not self._freed
+
     def __eq__(self, other: object) -> bool:
+        if self._freed and not isinstance(other, Communicator) and other == MPI.COMM_NULL:
+            return True
         if not isinstance(other, Communicator):
             return means_comm_world(other) and self._shared is self._run.everyone
         return self._shared is other._shared and self._rank == other._rank
@@ -685,6 +698,7 @@ class MatchedMessage:
     def __init__(self, comm: Communicator, message: Message | None) -> None:
         self._comm = comm
         self._message = message  # None: from PROC_NULL
+        self._is_received = False
 
     def Recv(self, buf: Buffer, status: Status | None = None) -> None:
         self._comm._complete(self._receive("Recv", buf), status)
@@ -699,7 +713,11 @@ class MatchedMessage:
         return self._comm._request(self._receive("irecv", ENOUGH))
 
     def _receive(self, name: str, buf: Buffer | ObjectRoom) -> Pending:
-        return self._comm._receive_matched(name, buf, self._message)
+        if self._is_received:
+            raise MPI.Exception("Invalid message: it has been received", MPI.ERR_OTHER)
+        pending = self._comm._receive_matched(name, buf, self._message)
+        self._is_received = self._message is not None
+        return pending
 
 
 def _collective(name: str, read: Callable[..., Any], *, blocking: bool) -> Callable[..., Any]:

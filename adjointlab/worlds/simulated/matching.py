@@ -199,7 +199,8 @@ class Receive(MessageWait):
         target = self._target
         if target is None:
             assert self._room is not None
-            if not message.pickled:
+            # Bytes may be those of an object that was pickled once, for several ranks.
+            if not message.pickled and message.datatype is not MPI.BYTE:
                 return "an array was sent, and an object is received"
             return self._room.overflow(message.nbytes) or None
         data = message.data
@@ -248,13 +249,23 @@ class Mailbox:
     :meth:`post` look for a partner first.
     """
 
-    __slots__ = ("_delayed", "_findings", "_probes", "_receives", "_scheduler", "_strategy", "arrived")
+    __slots__ = (
+        "_delayed",
+        "_findings",
+        "_probes",
+        "_receives",
+        "_scheduler",
+        "_strategy",
+        "arrived",
+        "matched",
+    )
 
     def __init__(self, scheduler: Scheduler, strategy: Strategy, findings: list[Finding]) -> None:
         self._scheduler = scheduler
         self._strategy = strategy
         self._findings = findings
         self.arrived: list[Message] = []  # in the order of sending
+        self.matched: list[Message] = []  # by probes that take the message from all other receives
         self._receives: list[Receive] = []  # in the order of posting, which is that of matching
         self._probes: list[PendingProbe] = []
         self._delayed = False  # some of `arrived` have not been matched with receives and probes yet
@@ -279,6 +290,11 @@ class Mailbox:
                 return
         self.arrived.append(message)
         self._complete_probes(message)
+
+    def match(self, message: Message) -> None:
+        """Keep a message that has arrived for the receive of what a probe has returned."""
+        self.arrived.remove(message)
+        self.matched.append(message)
 
     def _delay(self, message: Message) -> None:
         """Hold `message` back until its receiver asks, or no rank can run without it."""

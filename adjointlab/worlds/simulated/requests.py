@@ -149,6 +149,9 @@ def _test(requests: Sequence[SimulatedRequest], name: str, which: Callable[[Iter
         # succeed. But only once, or a loop of tests might never end; and not where there is no message to be late.
         all_from_nobody = all(isinstance(each, Null) for each in pending)
         if active[0]._has_failed_late or all_from_nobody or not run.strategy.deviates():
+            for request in active:
+                # What has been said to be complete stays so.
+                request._has_failed_late |= request._pending is not None and request._pending.done
             return True
         active[0]._has_failed_late = True
     run.scheduler.polled(pending[0].task, call_here(name))

@@ -206,7 +206,7 @@ class Simulation:
         """Messages that have arrived and were not received, each with the rank that it was sent to."""
         for shared in self._communicators:
             for member, mailbox in zip(shared.members, shared.mailboxes, strict=True):
-                for message in mailbox.arrived:
+                for message in (*mailbox.arrived, *mailbox.matched):
                     yield member, message
 
 
