@@ -168,7 +168,10 @@ def conclude(
         ),
         *_mismatches(outcomes, statistics),
     ]
-    has_waited = any(failure is not None and failure.kind is FailureKind.TIMEOUT for failure in failures)
+    # The rank that loses patience first may be in a wait of the lab's: then the connections of the others are closed while they wait.
+    has_waited = any(failure is not None and failure.waited for failure in failures) or any(
+        isinstance(outcome, Blocked) for outcome in outcomes
+    )
     concluded: list[Outcome] = list(outcomes)
     for rank, failure in enumerate(failures):
         if failure is None:

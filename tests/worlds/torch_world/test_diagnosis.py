@@ -86,6 +86,16 @@ def test_a_rank_that_came_late_to_those_who_had_given_up_makes_it_no_certain_dea
     assert list(findings) == [FindingKind.DEADLOCK]
 
 
+def test_connections_that_are_closed_in_a_long_wait_are_those_of_a_hang() -> None:
+    """The other rank may have come back, or be blocked in a wait of the lab's, which was over first."""
+    for other in (rank(None), (Blocked("allgather()", "train.py:9"), RankStatistics(None, {"0": group()}))):
+        outcomes, findings = concluded(other, rank(RuntimeError(CLOSED), COPY, waited=True))
+        assert isinstance(outcomes[1], Blocked)
+        assert findings
+    outcomes, _ = concluded(rank(None), rank(RuntimeError(CLOSED), COPY))
+    assert isinstance(outcomes[1], Raised)
+
+
 def test_calls_that_differ_are_named_whether_the_backend_crashed_hung_or_let_them_pass() -> None:
     for errors in ((None, None), (RuntimeError(TIMEOUT),) * 2, (None, RuntimeError(CLOSED))):
         _, findings = concluded(rank(errors[0], SUM, SUM), rank(errors[1], SUM, COPY))
