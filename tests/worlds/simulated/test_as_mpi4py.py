@@ -1,4 +1,4 @@
-"""What mpi4py does, simulated ranks do: programs that are right with it come back, and wrong ones are told."""
+"""Simulated ranks do as mpi4py does: programs that are right with it come back, and wrong ones are told."""
 
 from __future__ import annotations
 
