@@ -99,11 +99,10 @@ def in_graph(x: torch.Tensor) -> torch.Tensor:
     For layers whose only messages are those of their check of inputs: a checkpoint runs it again, on all ranks if each has the layer in
     its graph.
     """
-    return (
-        connected(x, x.new_zeros(0).requires_grad_())
-        if torch.is_grad_enabled() and not x.requires_grad
-        else x
-    )
+    # Within torch.func's transforms, which have no checkpoints, a tensor says of the innermost one alone whether it requires a gradient.
+    if x.requires_grad or not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+        return x
+    return connected(x, x.new_zeros(0).requires_grad_())
 
 
 def of_nothing(

@@ -14,7 +14,7 @@ from adjointlab.core.agreement import check_alike, raise_together
 from adjointlab.core.arrays import place_name
 from adjointlab.core.communicators import size_of
 from adjointlab.core.partition import Partition, PartitionLike
-from adjointlab.core.space import Space, Tensor, check_argument, check_number
+from adjointlab.core.space import Space, Tensor, check_argument
 from adjointlab.layers.additions import METHODS, refuse_additions, refuse_tied
 from adjointlab.layers.arguments import check_layer_arguments, shape_of
 from adjointlab.layers.equal_values import refuse_valueless
@@ -179,7 +179,11 @@ class DistributedModule(DistributedParameters):
         if self._are_as_expected(x):
             return
         self.check_owned()
-        check_number(self.domain.tensors, x, self.rank)
+        if len(x) != len(self.domain.tensors):
+            names = ", ".join(tensor.name for tensor in self.domain.tensors)
+            raise ValueError(
+                f"arguments: {len(x)} on rank {self.rank}, but the layer takes {len(self.domain.tensors)}: {names}"
+            )
         for tensor, local in zip(self.domain.tensors, x, strict=True):
             if not isinstance(local, torch.Tensor):
                 raise TypeError(

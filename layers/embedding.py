@@ -50,7 +50,7 @@ class Embedding(TorchLayer, torch_classes=(nn.Embedding,)):
             )
         for name in ("max_norm", "scale_grad_by_freq", "sparse"):
             value = getattr(module, name)
-            if value is not None and value is not False:
+            if value or (name == "max_norm" and value is not None):
                 raise ValueError(f"{name}: {value} is not supported over a table that is cut")
         self.num_embeddings, self.embedding_dim = module.num_embeddings, module.embedding_dim
         self.padding_idx = module.padding_idx

@@ -238,8 +238,10 @@ class DistributedParameters(nn.Module):
             if tensor is not None:
                 self.refuse_conversion(fn, tensor.new_empty(0))
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for parameter in self._parameters.values():  # torch may have made new ones
+        for name, parameter in self._parameters.items():  # torch may have made new ones
             _make_local(parameter)
+            if isinstance(parameter, LocalParameter):
+                parameter.local_name = name
         return self
 
     def refuse_conversion(self, fn: Callable[[torch.Tensor], torch.Tensor], example: torch.Tensor) -> None:

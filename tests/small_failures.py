@@ -10,8 +10,8 @@ from adjointlab.worlds.world import World
 __all__ = ["first_small_failure"]
 
 
-class _SmallEnough(BaseException):
-    """Ends a search at once; Hypothesis passes on what is no `Exception`."""
+class _SmallEnough(KeyboardInterrupt):
+    """Ends a search at once, as an interrupt does."""
 
     def __init__(self, result: SearchResult) -> None:
         super().__init__()

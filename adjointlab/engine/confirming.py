@@ -73,7 +73,9 @@ class Confirmation:
 def explained(
     world: World, subject: Subject, run: Runner, case: Case, verdict: Verdict, *, at_length: bool = True
 ) -> Verdict:
-    """Return the failing verdict on a case with what its check's follow-up shows, and `at_length` with what other runs of it do."""
+    """Return the verdict on a case, if it is a failure, with what its check's follow-up shows, and `at_length` with what other runs do."""
+    if verdict.is_coherent:
+        return verdict
     verdict = with_follow_up(run, case, verdict)
 
     def passes(subject: Subject) -> bool:

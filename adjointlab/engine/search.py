@@ -44,7 +44,6 @@ from adjointlab.engine.simulate_first import HangSimulator
 from adjointlab.engine.single_steps import MOST_STEPS, one_step_smaller, size, without_logs_of_shapes
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.watchdog import Overdue
 from adjointlab.worlds.world import Exhausted, FindingKind, Run, Runner, World, in_brief, message_of
 
 __all__ = ["investigate", "prepare"]
@@ -338,18 +337,18 @@ class Search:
         vars(every_case_is_coherent)["_hypothesis_internal_database_key"] = b""
         try:
             ended = _ended(every_case_is_coherent)
-        except Exhausted:
+        except (KeyboardInterrupt, Exhausted):
             raise
-        except (Exception, SystemExit, Overdue) as error:
+        except BaseException as error:  # SystemExit, Overdue and pytest's `skip` among them
             if self._shrinking is None:
                 raise
             self._stopped_by = (
-                f"drawing smaller cases raised {type(error).__name__}: {in_brief(message_of(error))}"
+                f"looking at smaller cases raised {type(error).__name__}: {in_brief(message_of(error))}"
             )
         else:
             if not isinstance(ended, Verdict) or self._shrinking is None:
                 return ended
-            self._stopped_by = f"when smaller cases were drawn, {ended.headline}"
+            self._stopped_by = f"when smaller cases were looked at, {ended.headline}"
         return failing[-1] if failing else None
 
     def _unconfirmed(self, case: Case, judgement: Judgement) -> SearchResult:
@@ -403,6 +402,7 @@ class Search:
         self.stage = Stage.DRAWING
         self._seconds_left = self._shrinking.seconds_left
         self._simulator = self._shrinking = None
+        self._stopped_by = ""
         self._drawn.repeat()
 
     def _run_and_judge(self, case: Case) -> Judgement | None:

@@ -150,8 +150,8 @@ class Collectives(Operations):
 
     def _all_gather(self, parts: Tensors, tensor: torch.Tensor) -> RequestWork:
         for number, part in enumerate(parts):
-            # Of another number of elements it is one of uneven parts.
-            if part.numel() == tensor.numel() and part.shape != tensor.shape:
+            # gloo refuses it, and nccl does not; of another number of elements it is one of uneven parts.
+            if tensor.is_cpu and part.numel() == tensor.numel() and part.shape != tensor.shape:
                 raise ValueError(
                     f"invalid tensor size at index {number} (expected {tuple(tensor.shape)}, got {tuple(part.shape)})"
                 )

@@ -89,7 +89,8 @@ class AbsentLoss(torch.Tensor):
                 # Not by the tensor's own method, which leaves it to the class of the parameters that are given, too.
                 return func(tensors, *others, **{**named, name: cotangents})
             if func in _TO_A_NUMBER and args and not has_own:
-                return args[0]  # of nothing torch would make a number: a sum of 0, and a mean of NaN
+                # Of nothing torch would make a number: a sum of 0, and a mean of NaN.
+                return args[0].reshape(-1)[:0].as_subclass(AbsentLoss)
         result = super().__torch_function__(func, types, args, named)  # type: ignore[no-untyped-call]
         if has_own and any(map(_requires_grad, entries((result,)))):
             raise _no_function(func)

@@ -147,9 +147,13 @@ class _Builder:
             layer = self.layer(module, below, x)
             (wanted,) = layer.domain.tensors
             if x.dtype != wanted.dtype:
+                first = (
+                    "; layers make no integers, so one that takes them stands first"
+                    if wanted.element.is_integer
+                    else ""
+                )
                 raise ValueError(
-                    f"network: {below} ({type(module).__name__}) takes {wanted.dtype}, and gets {x.dtype} from what comes before it; "
-                    "layers make no integers of what they get, so one that takes them stands first"
+                    f"network: {below} ({type(module).__name__}) takes {wanted.dtype}, and gets {x.dtype} from what comes before it{first}"
                 )
             if not _lie_alike(x.layout, wanted.layout, size_of(self.comm)):
                 move = Repartition(self.comm, x.layout, wanted.layout, dtype=getattr(torch, x.dtype))

@@ -17,8 +17,10 @@ from adjointlab.core.layout import Layout  # noqa: E402
 from adjointlab.core.partition import Partition  # noqa: E402
 from adjointlab.layers import (  # noqa: E402
     AdaptiveAvgPool2d,
+    BatchNorm1d,
     Concatenation,
     ConstantPad1d,
+    Dropout,
     Embedding,
     Linear,
     MSELoss,
@@ -122,6 +124,31 @@ def test_a_loss_that_is_elsewhere_is_no_number_when_it_is_summed_or_averaged() -
     assert on_ranks(2, body) == [[True] * 4, [False] * 4]
 
 
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda comm: BatchNorm1d(comm, (1, 1), (3, 2), nn.BatchNorm1d(2).eval()).eval(), (3, 2)),
+        (
+            lambda comm: nn.Sequential(
+                Dropout(comm, (1, 1), (3, 2), 0.5), Linear(comm, (1, 1, 1), (3, 2), nn.Linear(2, 2))
+            ),
+            (3, 2),
+        ),
+    ],
+    ids=["normalisation", "dropout before a linear layer"],
+)
+def test_transforms_differentiate_by_parameters_alone(make: Any, shape: tuple[int, ...]) -> None:
+    def body(comm: Any) -> None:
+        layer, x = make(comm), sines(*shape).float()
+        parameters = {name: each.detach().clone() for name, each in layer.named_parameters()}
+        gradients = torch.func.grad(lambda given: functional_call(layer, given, (x,)).pow(2).sum())(
+            parameters
+        )
+        assert all(bool(each.any()) for each in gradients.values())
+
+    on_ranks(1, body)
+
+
 def test_a_parameter_that_functional_call_is_given_stays_its_callers() -> None:
     def body(comm: Any) -> None:
         layer = Linear(comm, (1, 1, 1), (2, 2), nn.Linear(2, 2))
@@ -130,9 +157,14 @@ def test_a_parameter_that_functional_call_is_given_stays_its_callers() -> None:
         assert type(mine) is nn.Parameter
         layer.weight = mine  # now it is the layer's
         assert type(layer.weight) is not nn.Parameter
-        layer.to(torch.float32)
-        layer._apply(lambda tensor: tensor.clone())
-        assert type(layer.weight) is not nn.Parameter
+        torch.__future__.set_overwrite_module_params_on_conversion(True)
+        try:
+            layer._apply(lambda tensor: tensor.clone())
+        finally:
+            torch.__future__.set_overwrite_module_params_on_conversion(False)
+        assert layer.weight is not mine
+        with pytest.raises(ValueError, match=r"^weight: "):
+            nn.init.xavier_uniform_(layer.weight)
 
     on_ranks(1, body)
 
@@ -185,7 +217,7 @@ def test_padding_of_nothing_is_the_constant() -> None:
 def test_inputs_of_another_number_are_counted() -> None:
     told = refusal(lambda comm: Concatenation(comm, (1, 1), [(2, 2), (2, 2)])(torch.ones(2, 2)))
     assert "arguments: 1 on rank 0, but" in told
-    assert "takes 2: x0, x1" in told
+    assert "the layer takes 2: x0, x1" in told
 
 
 def test_a_function_over_integers_is_refused_by_the_name_of_the_argument() -> None:

@@ -528,8 +528,9 @@ class Communicator(LocalCalls):
 
     def _look_for_message(self, name: str, source: int, tag: int, status: Status | None) -> Message | None:
         probe = self._probe(name, source, tag)
-        message = self._shared.mailboxes[self._rank].find(probe)
-        if message is not None and self._overlooks(message):
+        mailbox = self._shared.mailboxes[self._rank]
+        message = mailbox.find(probe)
+        if message is not None and not mailbox.has_shown(probe) and self._overlooks(message):
             message = None
         if message is None:
             self._scheduler.polled(self._task, probe.call)

@@ -291,6 +291,10 @@ class Mailbox:
         self.arrived.append(message)
         self._complete_probes(message)
 
+    def has_shown(self, probe: PendingProbe) -> bool:
+        """Return True if a probe has seen a message that this one would see: it must see one too."""
+        return any(message.was_overlooked and probe.accepts(message) for message in self.arrived)
+
     def match(self, message: Message) -> None:
         """Keep a message that has arrived for the receive of what a probe has returned."""
         self.arrived.remove(message)

@@ -148,7 +148,10 @@ def _test(requests: Sequence[SimulatedRequest], name: str, which: Callable[[Iter
         # MPI promises that a test succeeds in the end, not that it does so at once: a run may let one fail that could
         # succeed. But only once, or a loop of tests might never end; and not where there is no message to be late.
         all_from_nobody = all(isinstance(each, Null) for each in pending)
-        if active[0]._has_failed_late or all_from_nobody or not run.strategy.deviates():
+        is_known = which(
+            each._has_failed_late and each._pending is not None and each._pending.done for each in active
+        )
+        if is_known or active[0]._has_failed_late or all_from_nobody or not run.strategy.deviates():
             for request in active:
                 # What has been said to be complete stays so.
                 request._has_failed_late |= request._pending is not None and request._pending.done

@@ -70,7 +70,7 @@ def test_and_of_one_type_they_are_none(name: str) -> None:
     assert run.completed, run
 
 
-@pytest.mark.parametrize("spec", [MPI.INT, MPI.INT32_T, "i", None])
+@pytest.mark.parametrize("spec", [MPI.INT, "i", None])
 def test_names_of_one_type_are_alike_in_a_reduction(spec: Any) -> None:
     def body(comm: Any) -> int:
         x, y = np.ones(1, "int32"), np.zeros(1, "int32")
@@ -99,6 +99,30 @@ def test_what_a_probe_or_a_status_has_said_stays_true(schedule: Schedule) -> Non
         assert request.Test()
 
     run = run_of(body, schedule=schedule)
+    assert run.completed, run
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_so_it_does_of_any_of_several_messages_and_requests(schedule: Schedule) -> None:
+    def body(comm: Any) -> None:
+        if comm.rank:
+            comm.Send(np.ones(1), 0)
+            comm.Send(np.ones(1), 0)
+            return
+        comm.Probe()
+        assert comm.Iprobe()
+        message = comm.Improbe()
+        assert message is not None
+        status = MPI.Status()
+        message.Recv(np.zeros(1), status)
+        comm.Recv(np.zeros(1), source=3 - status.Get_source())
+        first, second = comm.Irecv(np.zeros(1), 1), comm.Irecv(np.zeros(1), 2)
+        while not second.Get_status():
+            pass
+        assert MPI.Request.Testany([first, second])[1]
+        MPI.Request.Waitall([first, second])
+
+    run = run_of(body, ranks=3, schedule=schedule)
     assert run.completed, run
 
 
@@ -162,7 +186,7 @@ class Owner:
 
 
 def test_a_communicator_may_be_freed_by_a_collection_on_another_ranks_thread(
-    recwarn: pytest.WarningsRecorder,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def body(comm: Any) -> int:
         Owner(comm)
@@ -172,6 +196,8 @@ def test_a_communicator_may_be_freed_by_a_collection_on_another_ranks_thread(
         comm.Barrier()
         return len(comm.unfreed())
 
+    raised: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", raised.append)
     gc.collect()
     gc.disable()
     try:
@@ -180,4 +206,4 @@ def test_a_communicator_may_be_freed_by_a_collection_on_another_ranks_thread(
         gc.enable()
     assert run.completed, run
     assert list(run.values) == [0, 0]
-    assert not [each for each in recwarn if each.category is pytest.PytestUnraisableExceptionWarning]
+    assert not raised

@@ -88,7 +88,10 @@ def test_a_rank_that_came_late_to_those_who_had_given_up_makes_it_no_certain_dea
 
 def test_connections_that_are_closed_in_a_long_wait_are_those_of_a_hang() -> None:
     """The other rank may have come back, or be blocked in a wait of the lab's, which was over first."""
-    for other in (rank(None), (Blocked("allgather()", "train.py:9", ()), RankStatistics(None, {"0": group()}))):
+    for other in (
+        rank(None),
+        (Blocked("allgather()", "train.py:9", ()), RankStatistics(None, {"0": group()})),
+    ):
         outcomes, findings = concluded(other, rank(RuntimeError(CLOSED), COPY, waited=True))
         assert isinstance(outcomes[1], Blocked)
         assert findings
