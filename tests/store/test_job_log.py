@@ -229,8 +229,8 @@ class Deadly:
         self.jobs = 0
         self.ended_by: list[Case] = []
 
-    class Ended(BaseException):
-        pass
+    class Ended(KeyboardInterrupt):
+        """Ends the search at once, as the end of a process does."""
 
     def job(self, shrinking: float) -> SearchResult | None:
         self.jobs += 1
