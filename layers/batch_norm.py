@@ -18,7 +18,6 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from adjointlab.core.layout import Layout
-from adjointlab.layers.differentiable import in_graph
 from adjointlab.layers.moments import Moments
 from adjointlab.layers.normalisation import ChannelNormalisation
 
@@ -60,12 +59,11 @@ class BatchNormalisation(
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
         (x,) = self.check_inputs(x)
-        x = in_graph(x)
         weight, bias = self.learnt()
         if self.training or self.running_mean is None or self.running_var is None:
             deviation, variance = self._measured(x)
         else:
-            deviation, variance = self.from_running(x, self.running_mean, self.running_var, self._along)
+            deviation, variance = self.from_running(x, self.running_mean, self.running_var)
         scale = torch.rsqrt(variance + self.eps).to(deviation.dtype)
         if weight is not None:
             scale = scale * weight

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from adjointlab.core.layout import Layout
-from adjointlab.layers.differentiable import carried, in_graph
+from adjointlab.layers.differentiable import carried
 from adjointlab.layers.moments import SUMS, Moments
 from adjointlab.layers.normalisation import ChannelNormalisation
 from adjointlab.layers.torch_modules import dtype_name
@@ -61,14 +61,13 @@ class InstanceNormalisation(
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
         (x,) = self.check_inputs(x)
-        x = in_graph(x)
         weight, bias = self.learnt()
         uses_own = self.training or not self.track_running_stats
         if uses_own or self.running_mean is None or self.running_var is None:
             deviation, variance = self._measured(x)
             scale = self.moments.along(torch.rsqrt(variance + self.eps).to(deviation.dtype))
         else:
-            deviation, variance = self.from_running(x, self.running_mean, self.running_var, self._along)
+            deviation, variance = self.from_running(x, self.running_mean, self.running_var)
             scale = self._along(torch.rsqrt(variance + self.eps))
         if weight is not None:
             scale = scale * self._along(weight)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeAlias
 
 import torch
@@ -13,7 +12,7 @@ from torch import nn
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
-from adjointlab.layers.differentiable import carried
+from adjointlab.layers.differentiable import carried, in_graph
 from adjointlab.layers.distributed import TorchLayer
 from adjointlab.layers.grids import with_index_zero
 from adjointlab.layers.half_precision import accumulation_dtype
@@ -88,16 +87,17 @@ class ChannelNormalisation(Normalisation):
     running_var: torch.Tensor | None
     num_batches_tracked: torch.Tensor | None
 
-    @staticmethod
     def from_running(
-        x: torch.Tensor,
-        mean: torch.Tensor,
-        variance: torch.Tensor,
-        along: Callable[[torch.Tensor], torch.Tensor],
+        self, x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """x less the running means, which `along` brings into its shape, and the running variances: in float32 of half precision."""
+        """x less the running means, and the running variances: in float32 of half precision."""
         wide = accumulation_dtype(x.dtype)
-        return x.to(wide) - along(mean.to(wide)), variance.to(wide)
+        # Nothing is sent here, where there is no weight either.
+        return in_graph(x).to(wide) - self._along(mean.to(wide)), variance.to(wide)
+
+    def _along(self, channels: torch.Tensor) -> torch.Tensor:
+        """One value for each channel, in a shape that broadcasts with the input."""
+        raise NotImplementedError
 
     def take_channels(self, module: _WithStatistics, x: Layout, channel_dim: int) -> Layout:
         """Collective: make the spaces, and take the arguments and values of `module`; the layout of one value for each channel.

@@ -238,10 +238,8 @@ class DistributedParameters(nn.Module):
             if tensor is not None:
                 self.refuse_conversion(fn, tensor.new_empty(0))
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, parameter in self._parameters.items():  # torch may have made new ones
-            _make_local(parameter)
-            if isinstance(parameter, LocalParameter):
-                parameter.local_name = name
+        for name, parameter in list(self._parameters.items()):  # torch may have made new ones
+            self.register_parameter(name, parameter)
         return self
 
     def refuse_conversion(self, fn: Callable[[torch.Tensor], torch.Tensor], example: torch.Tensor) -> None:
@@ -275,10 +273,11 @@ class DistributedParameters(nn.Module):
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
         """Add a parameter while the layer is made, and refuse further ones after that, as pruning and the like add."""
-        if isinstance(self._parameters, _Owned) and name not in self._parameters:
-            raise ValueError(_replaced(name))
         if isinstance(self._parameters, _Owned):
-            _make_local(param)
+            if name not in self._parameters:
+                raise ValueError(_replaced(name))
+            if type(param) is nn.Parameter:  # it is the layer's from now on
+                param.__class__ = LocalParameter
         super().register_parameter(name, param)
 
     def _tensors(self) -> tuple[Tensor, ...]:
@@ -286,12 +285,6 @@ class DistributedParameters(nn.Module):
 
     def _local(self, name: str) -> torch.Tensor:
         return self.get_parameter(name) if name in self._parameters else self.get_buffer(name)
-
-
-def _make_local(parameter: nn.Parameter | None) -> None:
-    """Make a plain parameter, which is the layer's from now on, one that knows of the other ranks' parts."""
-    if type(parameter) is nn.Parameter:
-        parameter.__class__ = LocalParameter
 
 
 class _Owned(dict[str, nn.Parameter | None]):
