@@ -70,9 +70,9 @@ class _SubjectDecorators:
         """Check two functions, called as ``forward(comm, *x, **arguments)`` and ``adjoint(comm, *y, **arguments)``.
 
         The dictionary of a case also has the spaces `domain` and `codomain`, which are not passed on, and may have `gain`: a bound on the
-        largest absolute row sum of any intermediate in both directions, 1 where each element goes to one place, with which results must be exact; and `rounding`, the
-        error of results relative to the largest, as of an iterative solver. Neither is passed on, unless a function has a parameter of
-        that name.
+        largest absolute row sum of any intermediate in both directions, 1 where each element goes to one place, with which results must
+        be exact; and `rounding`, the error of results relative to the largest, as of an iterative solver. Neither is passed on, unless a
+        function has a parameter of that name.
         """
         return _declare(Kind.PAIR, forward, partial(_make_pair, forward, adjoint, _ranks(options)), options)
 

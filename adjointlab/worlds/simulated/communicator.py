@@ -465,6 +465,9 @@ class Communicator(LocalCalls):
 
     def _receive_matched(self, name: str, buf: Buffer | ObjectRoom, message: Message | None) -> Pending:
         """Start the receive of a message that a probe has matched."""
+        mailbox = self._shared.mailboxes[self._rank]
+        if message is not None and message not in mailbox.matched:
+            raise MPI.Exception("Invalid message: it has been received", MPI.ERR_OTHER)
         source, tag = (MPI.PROC_NULL, MPI.ANY_TAG) if message is None else (message.source, message.tag)
         call = self._call(name, ("source", source), ("tag", tag))
         self._begin()
@@ -472,7 +475,6 @@ class Communicator(LocalCalls):
             return Null(self._task, call)
         target = buf if isinstance(buf, ObjectRoom) else elements(buf, writable=True)
         receive = Receive(self._task, call, source, tag, self._shared.members, target)
-        mailbox = self._shared.mailboxes[self._rank]
         mailbox.matched.remove(message)
         mailbox.deliver(receive, message)
         return receive
@@ -699,7 +701,6 @@ class MatchedMessage:
     def __init__(self, comm: Communicator, message: Message | None) -> None:
         self._comm = comm
         self._message = message  # None: from PROC_NULL
-        self._is_received = False
 
     def Recv(self, buf: Buffer, status: Status | None = None) -> None:
         self._comm._complete(self._receive("Recv", buf), status)
@@ -714,11 +715,7 @@ class MatchedMessage:
         return self._comm._request(self._receive("irecv", ENOUGH))
 
     def _receive(self, name: str, buf: Buffer | ObjectRoom) -> Pending:
-        if self._is_received:
-            raise MPI.Exception("Invalid message: it has been received", MPI.ERR_OTHER)
-        pending = self._comm._receive_matched(name, buf, self._message)
-        self._is_received = self._message is not None
-        return pending
+        return self._comm._receive_matched(name, buf, self._message)
 
 
 def _collective(name: str, read: Callable[..., Any], *, blocking: bool) -> Callable[..., Any]:
