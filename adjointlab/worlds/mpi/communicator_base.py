@@ -18,7 +18,7 @@ from adjointlab.worlds.mpi.call_log import CallEntry, CallLog, block_disagreemen
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.mpi.message_log import MessageLog
-from adjointlab.worlds.mpi.requests import GuardedRequest, ReceiveQueue, fill
+from adjointlab.worlds.mpi.requests import GuardedRequest, fill
 from adjointlab.worlds.mpi.retired import Retired
 
 __all__ = ["CommBase", "CommunicatorRegistry"]
@@ -76,7 +76,6 @@ class CommBase(LocalCalls):
         self.log = CallLog()
         self.guard.logs[self.key] = self.log
         self.messages = self.guard.messages[self.key] = MessageLog()
-        self.receives = ReceiveQueue(self.inner, self.guard, self.messages)
         self.agreed = 0  # number of agreements so far: part of their keys
         # The world keeps its communicator from run to run, and user code must not find it changed. A communicator that is
         # cached in an attribute was made in the last run anyway, so the next one cannot use it.
@@ -88,7 +87,7 @@ class CommBase(LocalCalls):
             # They are bound to MPI's communicator.
             del self.__dict__[name]
         self._built.clear()
-        self.inner = self.receives.inner = cast("MPI.Intracomm", Retired(reason))
+        self.inner = cast("MPI.Intracomm", Retired(reason))
 
     def _predefined(self, key: int | ours.Keyval) -> Any:
         return None if isinstance(key, ours.Keyval) else self.inner.Get_attr(key)

@@ -54,12 +54,6 @@ class OpenRequest(Protocol):
     def retire(self, reason: str) -> None: ...
 
 
-class Receiving(Protocol):
-    """Object receives that user code has started on one communicator."""
-
-    def match(self) -> None: ...
-
-
 class Guard:
     """The revocable wait of this process, and the statistics of its current run."""
 
@@ -86,7 +80,6 @@ class Guard:
         self.applications = 0  # of the operator under test, that have ended
         self.backward: BackwardPass | None = None  # the latest that this rank has begun
         self.open_requests: dict[int, OpenRequest] = {}  # by id
-        self.receiving: dict[int, Receiving] = {}  # by id
         self.misuses: list[str] = []  # of buffers
         self.refused: list[str] = []  # what user code tried past the run
         self.has_abandoned = False
@@ -146,17 +139,8 @@ class Guard:
         """Poll until `ready` returns something true, and return that; or revoke the wait."""
         self._refuse_if_cancelled()
         self._is_waiting = True
-
-        def ready_after_receiving() -> T | None:
-            self._receive()
-            return ready()
-
         try:
-            found = poll_until(
-                ready_after_receiving if self.receiving else ready,
-                lambda waited: self._revoke_if_vain(call, waited),
-                _POLLS_BETWEEN_LOOKS,
-            )
+            found = poll_until(ready, lambda waited: self._revoke_if_vain(call, waited), _POLLS_BETWEEN_LOOKS)
         finally:
             self._is_waiting = False
         self.failed_polls = 0
@@ -197,7 +181,6 @@ class Guard:
     def poll_failed(self, call: GuardedCall) -> None:
         """Note that user code has polled in vain: a loop of such polls is a wait too."""
         self._refuse_if_cancelled()
-        self._receive()
         self.failed_polls += 1
         yield_processor()
         if self.failed_polls % _POLLS_BETWEEN_LOOKS == 0:
@@ -209,11 +192,6 @@ class Guard:
             self._revoke_if_vain(call, now - self._polled_since)
             self._is_polling = False
             rest(now - self._polled_since)
-
-    def _receive(self) -> None:
-        """Begin the object receives whose messages have arrived."""
-        for queue in tuple(self.receiving.values()):  # one that is emptied takes itself out
-            queue.match()
 
     def cancel_mismatched(self, call: GuardedCall) -> NoReturn:
         """Leave `call`, which all its ranks know not to match: each leaves by itself, so none has to be notified."""

@@ -1,6 +1,6 @@
 """mpi4py's lower-case calls: pickled objects, over the revocable waits of the guarded communicator.
 
-A message carries the pickle; its size is known from a probe. A collective sends the sizes first, then the pickles.
+A message carries the pickle. A collective sends the sizes first, then the pickles.
 Reductions gather the objects and fold them in rank order.
 
 mpi4py's own lower-case collectives block inside MPI, and there are no non-blocking ones.
@@ -33,6 +33,9 @@ __all__ = ["NEIGHBOUR_OBJECT_CALLS", "OBJECT_CALLS"]
 
 Sizes: TypeAlias = npt.NDArray[np.int64]
 Operation: TypeAlias = ours.Op | MPI.Op | Callable[[Any, Any], Any]
+
+_BEYOND_ROOM: Final = 1 << 20
+"""Bytes that a receive has in truth beyond its room: of a message that is too long, Open MPI 5.0 writes all that it sent."""
 
 _dumps = MPI.pickle.dumps
 _loads = MPI.pickle.loads
@@ -69,11 +72,20 @@ def _start_receive(
     tag: int,
     keywords: Mapping[str, object] | None = None,
 ) -> ObjectReceive:
+    """Post a receive; one that has room for any object, when its message is here and says how large it is."""
     source, tag = native(source), native(tag)
-    comm.count(source, is_send=False)
     keywords = {"source": source, "tag": tag} if keywords is None else keywords
     call = GuardedCall(comm, name, (), keywords, peer=peer_of(source), is_receive=True)
-    return ObjectReceive(comm.receives, room, source, tag, call)
+    nbytes = room.nbytes
+    if nbytes is None:
+        found = MPI.Status()
+        message = comm.guard.wait_until(lambda: comm.inner.improbe(source, tag, found), call)
+        request, nbytes = message.irecv(), found.Get_count(MPI.BYTE)
+    else:
+        request = comm.inner.irecv(nbytes + _BEYOND_ROOM, source, tag)
+    comm.count(source, is_send=False)
+    entry = comm.messages.receive(source, tag, name, (OBJECT, nbytes), *call_site())
+    return ObjectReceive(request, call, comm.guard, entry, room)
 
 
 def recv(

@@ -37,6 +37,27 @@ def objects_that_a_posted_receive_takes(comm, mpi):
 
 
 @program
+def a_posted_receive_of_an_object_has_the_first_message_that_matches(comm, mpi):
+    left, right = neighbours(comm)
+    posted, later, found = (
+        comm.irecv(source=left, tag=6),
+        comm.irecv(source=mpi.ANY_SOURCE, tag=7),
+        ramp(comm, 2),
+    )
+    sends = [
+        comm.isend("the first", right, 6),
+        comm.Isend(ramp(comm, 2), right, 6),
+        comm.isend("third", right, 7),
+    ]
+    comm.Barrier()
+    seen = [comm.Iprobe(left, 7)]
+    comm.Recv(found, left, 6)
+    seen += [plain(found), comm.Iprobe(left, 6), later.wait(), posted.wait(), posted.wait()]
+    mpi.Request.waitall(sends)
+    return seen
+
+
+@program
 def messages_of_one_sender_in_order(comm, mpi):
     left, right = neighbours(comm)
     requests = [comm.isend((comm.Get_rank(), place), right, place % 2) for place in range(4)]
