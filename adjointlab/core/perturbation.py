@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_flatten, tree_map
 
 from adjointlab.core.arrays import is_differentiable
 
@@ -73,26 +74,29 @@ class Perturbation(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs, name = kwargs or {}, func._schema.name.split("::")[1].rstrip("_")
-        if _is_view(func) or name in _MOVES:
+        kwargs, operation = kwargs or {}, _operation(func)
+        if operation.moves:
             return func(*args, **kwargs)
-        if name in _FUSED and func in decomposition_table:
+        if operation.is_fused:
             with self:
                 return decomposition_table[func](*args, **kwargs)
-        elementwise = torch.Tag.pointwise in func.tags
-        spares_integers = self.spares_integers and "norm" not in name
-        written, statistics = _written(func, args, kwargs)
+        elementwise = operation.is_elementwise
+        spares_integers = self.spares_integers and not operation.normalises
+        written = operation.written(args, kwargs)
+        # What is written has to be found in these very tensors.
+        kept = {id(each) for each in (*written, *operation.statistics(args, kwargs))}
 
-        def perturbed(value: Any) -> Any:
-            # What is written has to be found in these very tensors.
-            if not _is_rounded(value) or any(value is each for each in (*written, *statistics)):
+        def perturbed(value: torch.Tensor) -> torch.Tensor:
+            if id(value) in kept or not _is_rounded(value):
                 return value
             return self.wrong(value, elementwise, spares_integers)
 
-        result = func(*tree_map(perturbed, args), **tree_map(perturbed, kwargs))
+        result = func(
+            *_mapped(perturbed, args), **{name: _mapped(perturbed, kwargs[name]) for name in kwargs}
+        )
         for each in filter(_is_rounded, written):
             each.copy_(self.wrong(each, elementwise, spares_integers))
-        return tree_map(perturbed, result)
+        return _mapped(perturbed, result)
 
     def unseen(self, value: torch.Tensor, *, elementwise: bool) -> torch.Tensor:
         """A value of an operation that torch does not see."""
@@ -111,6 +115,8 @@ class Perturbation(TorchDispatchMode):
         # Units in the last place of subnormal numbers are not relative to their size.
         smallest_normal = torch.finfo(value.dtype).smallest_normal
         is_subnormal = torch.logical_and(value != 0, value.abs() < smallest_normal)
+        if not is_subnormal.any():
+            return wrong
         return wrong + torch.where(is_subnormal, errors * smallest_normal, 0.0)
 
     def relative_errors(self, value: torch.Tensor, elementwise: bool, spares_integers: bool) -> torch.Tensor:
@@ -132,37 +138,74 @@ class Perturbation(TorchDispatchMode):
         return errors
 
 
-def _is_view(func: Any) -> bool:
-    """Return True for an operation whose results share memory with its arguments, and that writes nothing there."""
-    aliases = [entry.alias_info for entry in func._schema.returns]
-    return any(alias is not None and not alias.is_write for alias in aliases)
+class _Operation(NamedTuple):
+    """What an operation of torch's does, as its name, tags and schema say."""
+
+    moves: bool  # or selects values, makes constants, or gives a view
+    is_fused: bool
+    is_elementwise: bool
+    normalises: bool
+    arguments: tuple[str, ...]
+    written_arguments: frozenset[str]
+
+    def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        """The tensors that it writes into, as its schema says."""
+        return self._tensors(self.written_arguments, args, kwargs)
+
+    def statistics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        """The statistics of batch normalisations, which it may write into."""
+        return self._tensors(_STATISTICS, args, kwargs)
+
+    def _tensors(
+        self, names: frozenset[str], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[torch.Tensor]:
+        if names.isdisjoint(self.arguments):
+            return []
+        found: list[torch.Tensor] = []
+
+        def note(value: torch.Tensor) -> torch.Tensor:
+            found.append(value)
+            return value
+
+        for name, value in (*zip(self.arguments, args, strict=False), *kwargs.items()):
+            if name in names:
+                _mapped(note, value)
+        return found
 
 
-class _Written(NamedTuple):
-    by_schema: list[Any]
-    statistics: list[Any]
-
-
-def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Written:
-    """The arguments that an operation writes into: as its schema says, and the statistics of batch normalisations."""
-    entries = func._schema.arguments
-    given = [
-        *zip(entries, args, strict=False),
-        *((entry, kwargs[entry.name]) for entry in entries if entry.name in kwargs),
-    ]
-    of_schema = [
-        value for entry, value in given if entry.alias_info is not None and entry.alias_info.is_write
-    ]
-    return _Written(
-        tree_flatten(of_schema)[0], [value for entry, value in given if entry.name in _STATISTICS]
+@cache  # a few of torch's, and each is called thousands of times
+def _operation(func: Any) -> _Operation:
+    schema = func._schema
+    name = schema.name.split("::")[1].rstrip("_")
+    aliases = [entry.alias_info for entry in schema.returns]
+    is_view = any(alias is not None and not alias.is_write for alias in aliases)
+    return _Operation(
+        moves=is_view or name in _MOVES,
+        is_fused=name in _FUSED and func in decomposition_table,
+        is_elementwise=torch.Tag.pointwise in func.tags,
+        normalises="norm" in name,
+        arguments=tuple(entry.name for entry in schema.arguments),
+        written_arguments=frozenset(
+            entry.name
+            for entry in schema.arguments
+            if entry.alias_info is not None and entry.alias_info.is_write
+        ),
     )
 
 
-def _is_rounded(value: Any) -> bool:
+def _mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    """The argument or result of an operation with `function` applied to its tensors, which lie in lists and tuples at most."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, list | tuple):
+        return type(value)([_mapped(function, each) for each in value])
+    return value
+
+
+def _is_rounded(value: torch.Tensor) -> bool:
     """Return True for a tensor with values that an operation may have rounded."""
     return (
-        isinstance(value, torch.Tensor)
-        and is_differentiable(value)
+        is_differentiable(value)
         and value.numel() > 0
         # Torch's own stand-ins for zeros have no memory, nor those by which it finds the shape of a sum with them.
         and not (value._is_zerotensor() or value.is_meta)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Final
 
 __all__ = ["ONLY_SIMULATED", "instead_of", "missing"]
@@ -90,9 +91,17 @@ def missing(kind: str, name: str, methods: Iterable[str], elsewhere: str = "") -
     else:
         known = ""
     instead = instead_of(name)
-    # Of a misspelt name those that were perhaps meant; a list of all would hide the sentence in every table that has it.
-    meant = [] if instead else get_close_matches(name, methods, n=4)
+    meant = () if instead else _meant(name, tuple(methods))
     return AttributeError(
         f"the {kind} communicator has no {name!r}{known}{': ' + instead if instead else ''}"
         f"{'; it has ' + ', '.join(meant) if meant else ''}"
     )
+
+
+@lru_cache
+def _meant(name: str, methods: tuple[str, ...]) -> tuple[str, ...]:
+    """Of a misspelt name those that were perhaps meant: a list of all would hide the sentence in every table that has it.
+
+    Remembered, because code that asks whether a communicator has something does so in each of its calls.
+    """
+    return tuple(get_close_matches(name, methods, n=4))
