@@ -18,10 +18,10 @@ from adjointlab.cli.output import (
 )
 from adjointlab.cli.startup import NotLoaded, UsageError
 from adjointlab.exit_codes import ExitCode
-from adjointlab.options import RANKS
+from adjointlab.options import FOLDER, RANKS
 from adjointlab.report.github_job import is_github, tell_github
-from adjointlab.store.files import printable
-from adjointlab.store.outputs import is_replaceable, named_twice
+from adjointlab.store.files import printable, why_unusable
+from adjointlab.store.outputs import is_replaceable, is_source, named_twice, refused
 from adjointlab.worlds.launch import launched_rank, launched_world
 from adjointlab.worlds.process import ended_by, signal_of
 
@@ -86,7 +86,7 @@ class ResultFiles:
                 if (
                     value not in ("", STDOUT)
                     and Path(value).resolve().parent.is_dir()
-                    and not _is_source(value)
+                    and not is_source(value)
                 ):
                     given[option.removeprefix("--")] = str(Path(value).absolute())
         files = cls(**given)
@@ -225,25 +225,19 @@ def target(option: str, name: str) -> str:
     """The absolute path of a file that an option names, or ``-``. Raises :class:`UsageError` where none can be written."""
     if name == STDOUT or is_standard_output(name):
         return STDOUT
-    path = Path(name)
-    if not path.resolve().parent.is_dir():
-        raise UsageError(f"{option}: the folder of {name} does not exist")
-    if path.is_dir():
-        raise UsageError(f"{option}: {name} is a folder; name a file in it")
-    if _is_source(name):
-        raise UsageError(
-            f"{option}: {name} would be overwritten: name the file to write, and the subjects after it"
-        )
-    return str(path.absolute())
-
-
-def _is_source(name: str) -> bool:
-    """Return True for a Python file: an option whose file was forgotten takes the next word of the command line, a subject, for it."""
-    return Path(name).suffix == ".py"
+    if problem := refused(name):
+        raise UsageError(f"{option}: {problem}")
+    return str(Path(name).absolute())
 
 
 def folder_of_failures(folder: Path) -> Path:
-    """The absolute path of the folder that ``--folder`` names. Raises :class:`UsageError` for what is there and is no folder."""
+    """The absolute path of the folder that ``--folder`` names. Raises :class:`UsageError` where no failure can be stored there.
+
+    Of the folder that nobody has named only what is there and is no folder: where all is coherent nothing is stored.
+    """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--folder: {folder} is no folder; failures are stored as files in one")
+    # The first process alone writes, and its folders may not be those of processes on other machines.
+    if folder != FOLDER.default and launched_rank() == 0 and (problem := why_unusable(folder)):
+        raise UsageError(f"--folder: {problem}")
     return folder.absolute()

@@ -14,6 +14,7 @@ from adjointlab.cli.parameters import Shrinking
 from adjointlab.cli.startup import UsageError
 from adjointlab.options import FOLDER, SHRINKING
 from adjointlab.quantities import counted
+from adjointlab.store.files import why_unusable
 from adjointlab.worlds.launch import is_launched
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ def run(
     program = find_program(command[0])
     if program is None:
         raise UsageError(f"there is no program {command[0]}, beside {sys.executable} or on PATH")
+    if problem := why_unusable(folder):
+        raise UsageError(f"--folder: {problem}")
     # The supervised command has standard output to itself: it may be JSON.
     out = Output(to_stderr=True)
 

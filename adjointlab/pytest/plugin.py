@@ -21,7 +21,7 @@ from adjointlab.exit_codes import ExitCode
 from adjointlab.pytest.github import GithubJob, tell_wrong_call
 from adjointlab.pytest.html import HtmlPage
 from adjointlab.pytest.interrupted import InterruptedTest
-from adjointlab.pytest.profile import PATIENCE, Profile, add_options, read_profile
+from adjointlab.pytest.profile import PATIENCE, Profile, add_options, read_profile, unwritable
 from adjointlab.report.github_job import is_github
 from adjointlab.variables import SUPERVISED
 from adjointlab.worlds.exit_of_c import guard_exit_of_c
@@ -140,7 +140,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if launched_rank() == 0:
             raise
         raise pytest.UsageError() from error
-    problem = _without_device(config, profile)
+    problem = _without_device(config, profile) or unwritable(config, profile)
     if session is not None:
         profile = session.agree(profile, problem)
         if session.rank != 0:

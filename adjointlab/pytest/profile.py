@@ -26,11 +26,12 @@ from adjointlab.options import (
     XFAILS,
     Option,
 )
-from adjointlab.store.outputs import named_twice
-from adjointlab.worlds.launch import launched_world
+from adjointlab.store.files import why_unusable
+from adjointlab.store.outputs import named_twice, refused
+from adjointlab.worlds.launch import launched_rank, launched_world
 from adjointlab.worlds.world import WorldName
 
-__all__ = ["PATIENCE", "Profile", "add_options", "read_profile"]
+__all__ = ["PATIENCE", "Profile", "add_options", "read_profile", "unwritable"]
 
 T = TypeVar("T")
 
@@ -130,10 +131,9 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
         seed = getattr(config, "workerinput", {}).get("adjointlab_seed", session_seed)
     xfails, html, folder = value(XFAILS), value(HTML), named_from(FOLDER) / value(FOLDER)
     xml = getattr(config.option, "xmlpath", None)
-    if html and xml:
-        page = str(config.invocation_params.dir / html)
-        if twice := named_twice([("--adjointlab-html", page), ("--junitxml", xml)]):
-            raise pytest.UsageError(twice)
+    page = None if html is None else named_from(HTML) / html
+    if page and xml and (twice := named_twice([("--adjointlab-html", str(page)), ("--junitxml", xml)])):
+        raise pytest.UsageError(twice)
     if folder.is_file():
         raise pytest.UsageError(f"--adjointlab-folder: {folder} is a file; name a folder")
     return Profile(
@@ -148,5 +148,17 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
         watchdog=value(WATCHDOG),
         xfails=None if xfails is None else named_from(XFAILS) / xfails,
         xfails_from="--adjointlab-xfails" if given(XFAILS) else XFAILS_KEY,
-        html=None if html is None else config.invocation_params.dir / html,
+        html=page,
     )
+
+
+def unwritable(config: pytest.Config, profile: Profile) -> str:
+    """Return the reason why this process cannot write what it will have to; empty if it can, or if others write."""
+    if launched_rank() != 0 or hasattr(config, "workerinput"):
+        return ""
+    if profile.html is not None and (problem := refused(str(profile.html))):
+        return f"--adjointlab-html: {problem}"
+    # As with `adjointlab check`: the folder that nobody has named is needed only where something fails.
+    is_named = profile.folder != config.rootpath / FOLDER.default
+    problem = why_unusable(profile.folder) if is_named else ""
+    return problem and f"--adjointlab-folder: {problem}"

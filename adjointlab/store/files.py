@@ -19,6 +19,7 @@ __all__ = [
     "paths_in",
     "printable",
     "read_file",
+    "why_unusable",
     "working_directory",
     "write_atomically",
 ]
@@ -70,6 +71,21 @@ def paths_in(folder: Path, pattern: str) -> list[Path]:
     with suppress(FileNotFoundError):
         return sorted(folder.glob(pattern))
     return []
+
+
+def why_unusable(folder: Path) -> str:
+    """Return the reason why no file can be made in `folder`, or in the nearest one above that is there; "" where one can."""
+    present = next((each for each in (folder, *folder.absolute().parents) if each.exists()), folder)
+    if not present.is_dir():
+        return f"{present} is no folder"
+    # Tried, for permissions do not tell what a file system allows, nor what it forbids the superuser.
+    trial = present / f".{os.getpid()}-{secrets.token_hex(8)}"
+    try:
+        trial.touch(exist_ok=False)
+        trial.unlink()
+    except OSError as error:
+        return f"no file can be made in {present}: {error.strerror or error}"
+    return ""
 
 
 @contextmanager

@@ -6,15 +6,36 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from adjointlab.store.files import overwrite
+from adjointlab.store.files import overwrite, why_unusable
 
-__all__ = ["is_replaceable", "named_twice", "write_results"]
+__all__ = ["is_replaceable", "is_source", "named_twice", "refused", "write_results"]
 
 
 def is_replaceable(target: str) -> bool:
     """Return True for a file that may be written more than once: a regular file, or none so far."""
     path = Path(target)
     return path.is_file() or not path.exists()
+
+
+def is_source(target: str) -> bool:
+    """Return True for a Python file: an option whose file was forgotten takes the next word of the command line for it."""
+    return Path(target).suffix == ".py"
+
+
+def refused(target: str) -> str:
+    """A sentence on why no results can be written to `target`, as far as that can be told before; "" where they can."""
+    path = Path(target)
+    place = Path(os.path.realpath(path))
+    if not place.parent.is_dir():
+        return f"the folder of {target} does not exist"
+    if path.is_dir():
+        return f"{target} is a folder; name a file in it"
+    if is_source(target):
+        return f"{target} would be overwritten: the option takes the name of the file to write"
+    if not is_replaceable(target) or (path.exists() and os.access(place, os.W_OK)):
+        return ""
+    problem = why_unusable(place.parent)
+    return problem and f"{target} cannot be written: {problem}"
 
 
 def named_twice(files: Iterable[tuple[str, str]]) -> str:

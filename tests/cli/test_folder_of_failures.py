@@ -1,13 +1,19 @@
-"""The folder of failures is refused before any check runs where something else has its name."""
+"""The folder of failures is refused before any check runs where something else has its name, or no file can be made there."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from adjointlab.cli.result_files import folder_of_failures
 from adjointlab.cli.startup import UsageError
+from adjointlab.options import FOLDER
+from tests.running import run
+
+UNWRITABLE = Path("/proc")
+"""No file can be made there, not even by the superuser."""
 
 
 def test_a_file_in_the_place_of_the_folder_is_a_usage_error(tmp_path: Path) -> None:
@@ -19,3 +25,24 @@ def test_a_file_in_the_place_of_the_folder_is_a_usage_error(tmp_path: Path) -> N
 
 def test_a_folder_need_not_be_there(tmp_path: Path) -> None:
     assert folder_of_failures(tmp_path / "new") == tmp_path / "new"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.mpi_skip
+@pytest.mark.skipif(not UNWRITABLE.is_dir(), reason="there is no /proc")
+def test_a_folder_that_no_file_can_be_made_in_is_a_usage_error_if_it_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (UNWRITABLE, UNWRITABLE / "new" / "folder"):
+        with pytest.raises(UsageError, match=r"--folder: no file can be made in /proc"):
+            folder_of_failures(folder)
+    monkeypatch.chdir(UNWRITABLE)
+    assert folder_of_failures(FOLDER.default) == UNWRITABLE / FOLDER.default
+
+
+@pytest.mark.mpi_skip
+@pytest.mark.skipif(not UNWRITABLE.is_dir(), reason="there is no /proc")
+def test_a_supervisor_refuses_a_folder_that_it_cannot_keep_its_files_in(tmp_path: Path) -> None:
+    ended = run("adjointlab", "run", "--folder", UNWRITABLE / "new", "--", sys.executable, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("adjointlab: --folder: no file can be made in /proc")

@@ -15,6 +15,7 @@ import pytest
 
 from adjointlab.cli.output import Output, write_json
 from adjointlab.cli.result_files import ResultFiles, RunResults
+from adjointlab.cli.startup import UsageError
 from adjointlab.store.files import open_file, overwrite
 from tests.running import ROOT, SAMPLES
 
@@ -288,6 +289,21 @@ def test_no_report_is_written_over_a_python_file(tmp_path: Path):
         assert ended.returncode == 2
         assert f"{option}: printing.py would be overwritten".encode() in ended.stderr
     assert (tmp_path / "printing.py").read_text() == PRINTING
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="there is no /proc")
+def test_a_file_that_cannot_be_made_is_refused_before_anything_runs():
+    for option in ("json", "junit", "html"):
+        given = {"json": None, "junit": None, "html": None, option: "/proc/new"}
+        with pytest.raises(UsageError, match=rf"--{option}: /proc/new cannot be written"):
+            ResultFiles.checked(**given)
+
+
+def test_a_file_that_may_be_written_needs_no_folder_that_may(tmp_path: Path):
+    file = tmp_path / "verdicts.json"
+    file.touch()
+    tmp_path.chmod(0o555)
+    assert ResultFiles.checked(json=str(file), junit=None, html=None).json == str(file)
 
 
 def test_a_file_that_is_named_twice_is_not_written(tmp_path: Path):

@@ -14,6 +14,7 @@ import pytest
 import adjointlab as al
 from adjointlab.engine.discovery import find_subject
 from adjointlab.engine.subject import SubjectError
+from adjointlab.pytest.profile import read_profile, unwritable
 from tests.running import ROOT, SAMPLES, run
 
 # One process starts the others.
@@ -52,6 +53,25 @@ def launch(
     )
     plugins = ["-p", "no:randomly", "-p", "no:cacheprovider", *named]
     return run("pytest", *plugins, "--adjointlab-cases=10", *arguments, cwd=cwd, ranks=ranks, **environment)
+
+
+@pytest.mark.parametrize(
+    ("option", "file", "reason"),
+    [
+        ("html", "/proc/page.html", "/proc/page.html cannot be written: no file can be made in /proc"),
+        ("html", "nowhere/page.html", "nowhere/page.html does not exist"),
+        ("html", "test_it.py", "test_it.py would be overwritten"),
+        ("folder", "/proc/failures", "no file can be made in /proc"),
+    ],
+)
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="there is no /proc")
+def test_an_output_that_cannot_be_written_is_refused_before_any_test(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch, option: str, file: str, reason: str
+) -> None:
+    monkeypatch.setattr(pytestconfig.option, f"adjointlab_{option}", file)
+    problem = unwritable(pytestconfig, read_profile(pytestconfig, 1))
+    assert problem.startswith(f"--adjointlab-{option}: ")
+    assert reason in problem
 
 
 def test_a_class_has_a_test_for_each_check_that_applies() -> None:
