@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from adjointlab import options
 from adjointlab.cli.check_report import CheckReport
+from adjointlab.cli.held_streams import HeldStreams
 from adjointlab.cli.output import Output, ProgressLine, describe_ranks, progress_line
 from adjointlab.cli.result_files import ResultFiles, RunResults, tell_of_run
 from adjointlab.cores import cores
@@ -102,6 +103,8 @@ class CheckRun:
                 raise
         code = outcome(self.results)
         self.print_results()
+        if HeldStreams.lost_output():
+            code = code or ExitCode.UNJUDGED
         if not self.save(code):
             code = code or ExitCode.UNJUDGED
         if (job_log := supervised()) is not None:

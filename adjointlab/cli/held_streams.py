@@ -22,6 +22,9 @@ class HeldStreams:
     # There is one standard output in a process, so there is one context in force.
     _current: ClassVar[HeldStreams | None] = None
 
+    def __init__(self) -> None:
+        self._has_lost_output = False
+
     def __enter__(self) -> HeldStreams:
         self._outer = HeldStreams._current
         self._before = sys.stdout, sys.stderr
@@ -46,6 +49,17 @@ class HeldStreams:
         with suppress(Exception):  # of whatever user code has put there
             present.flush()  # in the order in which it was printed
         return held
+
+    @classmethod
+    def note_lost_output(cls) -> None:
+        """Note that standard output, as the context in force found it, has not taken what was printed."""
+        if cls._current is not None:
+            cls._current._has_lost_output = True
+
+    @classmethod
+    def lost_output(cls) -> bool:
+        """Return True once that has been noted of the context in force."""
+        return cls._current is not None and cls._current._has_lost_output
 
     @classmethod
     def renew(cls) -> None:

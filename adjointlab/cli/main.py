@@ -137,8 +137,10 @@ def _exit_code(arguments: list[str] | None, *, is_program: bool) -> int:
             ignore_late_signals()
         if code == ExitCode.INTERRUPTED and interrupts is not None:
             code = 128 + (interrupts.number or signal.SIGINT)
+        Output().raw("")  # flushes what others have printed, and takes it calmly if nobody reads
+        if HeldStreams.lost_output():
+            code = code or ExitCode.UNJUDGED
         earn(code)
-    Output().raw("")  # flushes what others have printed, and takes it calmly if nobody reads
     return code
 
 

@@ -121,6 +121,7 @@ class Output:
             HeldStreams.renew()
             if not isinstance(error, BrokenPipeError | ValueError):
                 if not self.to_stderr:
+                    HeldStreams.note_lost_output()
                     Output(to_stderr=True).line(f"adjointlab: standard output: {error.strerror or error}")
                 return False
         return True

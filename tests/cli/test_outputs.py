@@ -210,6 +210,13 @@ def test_a_fifo_or_link_among_the_failures_neither_hangs_nor_leads_elsewhere(tmp
     assert (folder / name).is_fifo() or (folder / name).is_symlink()
 
 
+def test_a_report_that_is_lost_on_a_full_disk_is_no_success(tmp_path: Path):
+    coherent = f"{sys.executable} -m adjointlab check {OPTIONS.replace(':wrong', ':right')}"
+    result = shell(f"{coherent} --json verdicts.json >/dev/full", tmp_path)
+    assert result.returncode == 3
+    assert json.loads((tmp_path / "verdicts.json").read_text())["exit_code"] == 3
+
+
 def test_printing_to_a_stream_without_encoding_raises_nothing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "stdout", None)
     Output().line("→ \ud800")
