@@ -15,20 +15,12 @@ def list_subjects(subjects: Subjects = None) -> int:
     """List subjects, their checks, and where they are declared."""
     if launched_rank():
         return ExitCode.COHERENT  # rank 0 prints, and what fails on others of them is for `check` to tell
-    from rich.table import Table
-
-    from adjointlab.checks.check import checks_of
     from adjointlab.engine.discovery import find_and_note
+    from adjointlab.report.tables import subject_table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("Subject", no_wrap=True)
-    table.add_column("Reference", no_wrap=True)
-    table.add_column("Checks")
     entries, nameless = or_usage_error(lambda: find_and_note(subjects or []))
-    for found in entries:
-        table.add_row(found.subject.label, found.reference, ", ".join(checks_of(found.subject)))
     out = Output()
-    out.table(table)
+    out.table(subject_table(entries), wraps=False)
     for note in nameless:
         out.line(f"\n{note}")
     return ExitCode.COHERENT

@@ -82,9 +82,15 @@ class Output:
         self._write(printable(text, keep="\n\t") + "\n")
 
     def table(self, table: RenderableType, *, wraps: bool = True) -> None:
-        """Print a table of rich, whose lines are broken on a terminal; elsewhere only if it `wraps`."""
+        """Print a table of rich, whose lines are broken on a terminal; elsewhere only if it `wraps`.
+
+        Nothing is cut off: where the columns do not fit, the lines are longer, and the terminal breaks them.
+        """
+        from rich.measure import Measurement
+
         console = self.console
-        if not wraps and not self.is_terminal:
+        least = Measurement.get(console, console.options.update(max_width=_NO_LIMIT), table).minimum
+        if least > console.width or not (wraps or self.is_terminal):
             console.width = _NO_LIMIT
         # Not printed by rich, which ends the process with 1 where nobody reads.
         with console, console.capture() as captured:

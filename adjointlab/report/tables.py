@@ -8,17 +8,20 @@ from dataclasses import dataclass
 from typing import Final
 
 from rich import markup
+from rich.cells import cell_len
 from rich.table import Table
 
 from adjointlab.check_result import CheckResult
+from adjointlab.checks.check import checks_of
 from adjointlab.checks.verdict import Figure, Status
 from adjointlab.engine.counts import CaseCounts
+from adjointlab.engine.discovery import Found
 from adjointlab.engine.search_result import SearchResult
 from adjointlab.quantities import counted
 from adjointlab.report.failure_text import relative
 from adjointlab.store.files import printable
 
-__all__ = ["VerdictRows", "proof_table"]
+__all__ = ["VerdictRows", "proof_table", "subject_table"]
 
 _TELLING: Final = 2.0**-9
 """Relative difference from which on it is said that rounding was taken to make it: such as bfloat16 makes, or a sum of many terms."""
@@ -96,6 +99,21 @@ class VerdictRows:
         table.add_column()
         table.add_row(*(cell for position, cell in enumerate(cells) if position not in self.left_out))
         return table
+
+
+def subject_table(entries: Sequence[Found]) -> Table:
+    """Subjects, by the names that reports and lists of known failures have for them, with their references and checks."""
+    table = _table("Subject", "Reference", "Checks")
+    table.columns[2].no_wrap = False
+    rows = [
+        (_cell(found.subject.label), _cell(found.reference), ", ".join(checks_of(found.subject)))
+        for found in entries
+    ]
+    for column in (0, 1):
+        table.columns[column].min_width = max((cell_len(row[column]) for row in rows), default=0)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def proof_table(results: Sequence[CheckResult], bounds: Sequence[Mapping[str, int]]) -> Table:
