@@ -10,6 +10,7 @@ from pathlib import Path
 
 from adjointlab.check_result import CheckResult
 from adjointlab.checks.check import Spaces
+from adjointlab.checks.proof import PROOF
 from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
@@ -162,8 +163,13 @@ def _replay_lines(check_result: CheckResult) -> Iterator[tuple[str, str]]:
         yield "replay", replay_command(check_result)
         if written.script is not None:
             yield "script", str(relative(written.script))
-    elif check_result.unwritten:
+        return
+    if check_result.unwritten:
         yield "replay", f"could not be stored: {check_result.unwritten}"
+    is_drawn = check_result.seed is not None and check_result.result.check != PROOF.name
+    if is_drawn and not check_result.is_misdeclared:
+        # With it the same cases are drawn again, which is all that repeats this failure.
+        yield "seed", str(check_result.seed)
 
 
 def relative(path: Path) -> Path:

@@ -46,3 +46,20 @@ def test_arguments_that_no_layout_shows_are_printed(tmp_path: Path) -> None:
     assert "layout" not in shown
     assert not any(line.startswith("  cut") for line in lines)
     assert any(line.startswith("  many") and line.endswith("…") and len(line) < 130 for line in lines)
+
+
+def test_a_failure_that_nothing_is_stored_of_tells_the_seed_that_draws_it_again(tmp_path: Path) -> None:
+    def failing(draw: Any, ranks: int) -> dict[str, Any]:
+        raise ValueError("not this time")
+
+    found = found_as(al.subject.pair(doubled, kept)(failing))
+    result = run_check(SimulatedWorld(ranks=2), found, "adjoint", Budget(3, seed=5), tmp_path)
+    assert failure_text(result).splitlines()[-1].split() == ["seed", "5"]
+    stored = run_check(
+        SimulatedWorld(ranks=2),
+        found_as(al.subject.pair(doubled, kept)(cases)),
+        "adjoint",
+        Budget(3, seed=5),
+        tmp_path,
+    )
+    assert not any(line.startswith("  seed") for line in failure_text(stored).splitlines())
