@@ -323,7 +323,8 @@ def _load_file(path: Path, reference: str) -> ModuleType:
         )
         raise NotFound(f"{reference}: {what}; {_FORMS}")
     file = path.resolve()
-    root, name = file.parent, file.stem
+    # A dot in the name of a file begins no part of a package.
+    root, name = file.parent, file.stem.replace(".", "-")
     while (root / "__init__.py").is_file():
         root, name = root.parent, f"{root.name}.{name}"
     _make_importable(root)
@@ -331,7 +332,7 @@ def _load_file(path: Path, reference: str) -> ModuleType:
     for known in filter(None, map(sys.modules.get, (name, own))):
         if _is_from(known, file):
             return known
-    if name in sys.modules or not name.replace(".", "_").isidentifier():
+    if name in sys.modules or not all(part.isidentifier() for part in name.split(".")):
         name = own
     with _importing(f"{path} cannot be imported"):
         if "." in name:

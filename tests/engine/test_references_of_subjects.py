@@ -404,13 +404,22 @@ def test_modules_of_the_working_directory_and_siblings_of_a_file_are_importable(
 
 def test_a_file_is_run_once_and_one_whose_name_is_taken_or_none_gets_its_own(tmp_path: Path) -> None:
     file = written(tmp_path / "lab_once.py")
+    (tmp_path / "lab_dotted").mkdir()
+    (tmp_path / "lab_dotted" / "__init__.py").touch()
     assert find_subject(f"{file}:shifts") is find_subject(f"{file}:shifts")
     assert find_subject(f"{file}:shifts").draws.__module__ == "lab_once"
     names = {
         find_subject(f"{written(tmp_path / name)}:shifts").draws.__module__
-        for name in ("lab-dashed.py", "other/lab_once.py", "a/lab_once.py", "other/2.py")
+        for name in (
+            "lab-dashed.py",
+            "lab.v2.py",
+            "lab_dotted/part.v2.py",
+            "other/lab_once.py",
+            "a/lab_once.py",
+            "other/2.py",
+        )
     }
-    assert len(names) == 4
+    assert len(names) == 6
     assert all(re.fullmatch(r"_adjointlab_file_[0-9a-f]{12}", name) for name in names)
     assert names <= sys.modules.keys()
 
