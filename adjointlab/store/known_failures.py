@@ -65,7 +65,8 @@ class KnownFailures:
 def read(path: Path) -> KnownFailures:
     """Read the list in a file. Raises :class:`BadList`."""
     try:
-        text = path.read_text(encoding="utf-8")
+        # Editors on Windows begin a file with a mark, which would be a part of the first name.
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise BadList(f"{path}: {why}") from None

@@ -75,6 +75,11 @@ def test_the_name_of_a_subject_may_have_spaces(tmp_path: Path) -> None:
     assert known.of_check("cropped halo", "adjoint") is not None
 
 
+def test_a_mark_of_the_encoding_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+    known = read(written(tmp_path, "\ufeffRingShift adjoint\r\n"))
+    assert known.of_check("RingShift", "adjoint") is not None
+
+
 def test_a_list_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadList, match=r"nowhere: No such file"):
         read(tmp_path / "nowhere")
