@@ -131,10 +131,10 @@ class CheckRun:
             if refused.get(id(entry[0].subject), index) == index
         ]
         self.report.plan = [(found.subject.label, name) for found, name in self.plan]
-        processes = self._processes(budget.cases)
+        processes = self._other_processes(budget.cases)
         if seconds is not None:
             self.deadline = time.monotonic() + seconds
-        if processes > 1:
+        if processes:
             self._run_in_processes(processes, line)
             return
         self.processes.close()
@@ -154,16 +154,18 @@ class CheckRun:
         """The seconds that each of so many checks that are left has to draw cases in."""
         return max(0.0, self.deadline - time.monotonic()) * processes / max(1, checks)
 
-    def _processes(self, cases: int) -> int:
-        """The number of processes to run the checks in, of so many cases each; 1 is this one."""
+    def _other_processes(self, cases: int) -> int:
+        """The number of other processes to run the checks in, of so many cases each; 0 where they run in this one."""
         from adjointlab.store.job_log import supervised
 
         # A supervised job is at one check at a time, and started again after its death.
         if not self.world.can_schedule or supervised() is not None:
-            return 1
+            return 0
         if self.jobs is None:
-            return processes_for(len(self.plan), cases, cores())
-        return min(self.jobs, len(self.plan))
+            count = processes_for(len(self.plan), cases, cores())
+            return count if count > 1 else 0
+        # Who asks for several outlives what a check does to its process, also where there is one check alone.
+        return min(self.jobs, len(self.plan)) if self.jobs > 1 else 0
 
     def _run_in_processes(self, count: int, line: ProgressLine) -> None:
         """Run every check of the plan in other processes, and take the results in the order of the plan."""

@@ -93,6 +93,20 @@ def test_a_check_whose_process_dies_is_not_judged_and_the_others_are(tmp_path: P
     assert not list((tmp_path / ".adjointlab").glob("running*"))
 
 
+def test_a_check_alone_whose_process_dies_does_not_end_the_command_that_was_given_several(
+    tmp_path: Path,
+) -> None:
+    ended = run(
+        *("adjointlab", "check", *named("segfaulting"), "--check", "adjoint", "--cases", "5", "--jobs", "2"),
+        *("--json", "verdicts.json"),
+        cwd=tmp_path,
+    )
+    assert ended.returncode == 3, ended.stderr
+    (report,) = results(tmp_path)["reports"]
+    assert report["verdict"] == "could not be judged"
+    assert "SIGSEGV" in report["headline"]
+
+
 def test_ctrl_c_ends_all_processes_and_tells_what_is_known(tmp_path: Path) -> None:
     process = begun(
         *("-m", "adjointlab", "check", *named("wrong", "printing", "right"), "--check", "adjoint"),
