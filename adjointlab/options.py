@@ -61,6 +61,11 @@ class Option(Generic[T]):
         """The help with the default at its end."""
         return f"{self.help} Default: {self.default_text or self.default}."
 
+    @property
+    def is_path(self) -> bool:
+        """True for the name of a file or folder."""
+        return self.convert is _path
+
     def parse(self, text: str) -> T:
         """Convert what a user wrote. Raises `ValueError`, with what would be legal."""
         try:
@@ -94,7 +99,7 @@ class Option(Generic[T]):
             legal += f" and at most {self.most:g}"
         if self.choices:
             legal = f"one of {', '.join(self.choices)}"
-        elif self.convert is _path:
+        elif self.is_path:
             legal = "a path"
         shown = str(value).lower() if isinstance(value, bool) else repr(value)  # as TOML has it
         return ValueError(f"{self.name}: {shown} is not {legal}")

@@ -18,14 +18,34 @@ T = TypeVar("T")
 
 def _as_typer(option: Option[T]) -> object:
     """Return typer's declaration of `option`; its default stands in the help, so typer need not show it again."""
+
+    def refused(problem: ValueError) -> typer.BadParameter:
+        return typer.BadParameter(str(problem).removeprefix(f"{option.name}: "))
+
+    def checked(value: T) -> T:
+        # typer's own bounds let infinity through.
+        try:
+            option.check(value)
+        except ValueError as problem:
+            raise refused(problem) from None
+        return value
+
+    def parsed(given: str | T) -> T:
+        """The path of a text, which typer would take for the current folder where it is empty."""
+        try:
+            return option.parse(given) if isinstance(given, str) else given
+        except ValueError as problem:
+            raise refused(problem) from None
+
     return typer.Option(
         f"--{option.name}",
         min=option.least,
         max=option.most if option.most < math.inf else None,
         help=option.full_help,
-        metavar=option.metavar,
+        metavar=option.metavar or ("<dir>" if option.is_path else None),
         show_default=False,
-        file_okay=option.name != options.FOLDER.name,
+        callback=checked,
+        parser=parsed if option.is_path else None,
     )
 
 
@@ -89,6 +109,12 @@ DeviceOfProofs = Annotated[
 ]
 FolderOfProofs = Annotated[
     Path, _as_typer(replace(options.FOLDER, help="Folder in which failures are stored."))
+]
+FolderOfSupervision = Annotated[
+    Path,
+    _as_typer(
+        replace(options.FOLDER, help="Folder in which the supervisor keeps its own files while it runs.")
+    ),
 ]
 Cases = Annotated[int, _as_typer(options.CASES)]
 Seed = Annotated[int | None, _as_typer(options.SEED)]

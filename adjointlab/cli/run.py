@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import secrets
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from adjointlab.cli.output import Output
-from adjointlab.cli.parameters import Shrinking
+from adjointlab.cli.parameters import FolderOfSupervision, Shrinking
 from adjointlab.cli.startup import UsageError
 from adjointlab.options import FOLDER, SHRINKING
 from adjointlab.quantities import counted
@@ -54,10 +53,7 @@ def run(
         ),
     ] = 60.0,
     shrinking: Shrinking = SHRINKING.default,
-    folder: Annotated[
-        Path,
-        typer.Option(help="Where the supervisor keeps its own files while it runs.", file_okay=False),
-    ] = FOLDER.default,
+    folder: FolderOfSupervision = FOLDER.default,
 ) -> int:
     """Supervise pytest or adjointlab check: when a rank dies or nothing moves, record the case and go on after it."""
     from adjointlab.supervisor.launcher import find_program

@@ -75,7 +75,7 @@ def paths_in(folder: Path, pattern: str) -> list[Path]:
 
 def why_unusable(folder: Path) -> str:
     """Return the reason why no file can be made in `folder`, or in the nearest one above that is there; "" where one can."""
-    present = next((each for each in (folder, *folder.absolute().parents) if each.exists()), folder)
+    present = next((each for each in (folder, *folder.absolute().parents) if os.path.lexists(each)), folder)
     if not present.is_dir():
         return f"{present} is no folder"
     # Tried, for permissions do not tell what a file system allows, nor what it forbids the superuser.

@@ -23,6 +23,12 @@ def test_a_file_in_the_place_of_the_folder_is_a_usage_error(tmp_path: Path) -> N
         folder_of_failures(file)
 
 
+def test_a_link_that_leads_nowhere_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(UsageError, match=r"--folder: .*link is no folder"):
+        folder_of_failures(tmp_path / "link")
+
+
 def test_a_folder_need_not_be_there(tmp_path: Path) -> None:
     assert folder_of_failures(tmp_path / "new") == tmp_path / "new"
     assert not list(tmp_path.iterdir())

@@ -10,6 +10,7 @@ import pytest
 
 from adjointlab import options
 from adjointlab.cli.check import check
+from adjointlab.cli.main import main
 from adjointlab.engine.search_result import Budget
 from adjointlab.options import Option
 
@@ -56,3 +57,24 @@ def test_the_command_line_and_the_budget_have_the_declared_defaults() -> None:
     assert (budget.cases, budget.schedules) == (options.CASES.default, options.SCHEDULES.default)
     with pytest.raises(ValueError, match="ranks: 0 is not a whole number of at least 1"):
         Budget(ranks=0)
+
+
+@pytest.mark.mpi_skip
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["check", "--folder", ""], "Invalid value for '--folder': '' is not a path"),
+        (["check", "--html="], "Invalid value for '--html': '' is not a path"),
+        (["check", "--xfails="], "Invalid value for '--xfails': '' is not a path"),
+        (["run", "--folder=", "--", "true"], "Invalid value for '--folder': '' is not a path"),
+        (["check", "--watchdog=inf"], "Invalid value for '--watchdog': inf is not a number of at least 0.1"),
+        (["check", "--max-time=inf"], "Invalid value for '--max-time': inf is not a number of at least 0"),
+    ],
+)
+def test_the_command_line_refuses_what_no_option_may_be(
+    capsys: pytest.CaptureFixture[str], words: list[str], problem: str
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([*words, *(["no.such:subject"] if words[0] == "check" else [])])
+    assert end.value.code == 2
+    assert capsys.readouterr().err == f"adjointlab: {problem}\n"
