@@ -168,8 +168,8 @@ def _replay_lines(check_result: CheckResult) -> Iterator[tuple[str, str]]:
         yield "replay", f"could not be stored: {check_result.unwritten}"
     is_drawn = check_result.seed is not None and check_result.result.check != PROOF.name
     if is_drawn and not check_result.is_misdeclared:
-        # With it the same cases are drawn again, which is all that repeats this failure.
-        yield "seed", str(check_result.seed)
+        # That of one check, also of a test of pytest's, whose own option is the seed of a session.
+        yield "seed", f"adjointlab check --seed {check_result.seed} draws these cases again"
 
 
 def relative(path: Path) -> Path:

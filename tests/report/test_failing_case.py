@@ -54,7 +54,10 @@ def test_a_failure_that_nothing_is_stored_of_tells_the_seed_that_draws_it_again(
 
     found = found_as(al.subject.pair(doubled, kept)(failing))
     result = run_check(SimulatedWorld(ranks=2), found, "adjoint", Budget(3, seed=5), tmp_path)
-    assert failure_text(result).splitlines()[-1].split() == ["seed", "5"]
+    assert failure_text(result).splitlines()[-1].split(maxsplit=1) == [
+        "seed",
+        "adjointlab check --seed 5 draws these cases again",
+    ]
     stored = run_check(
         SimulatedWorld(ranks=2),
         found_as(al.subject.pair(doubled, kept)(cases)),
