@@ -36,7 +36,7 @@ def explain(
     html_to = None if html is None else target("--html", html)
     subjects = or_usage_error(lambda: [found.subject for found in find([subject])])
     explanations = or_usage_error(
-        lambda: [(each.name, *explained(each, ranks)) for each in subjects], doing="explaining the subject"
+        lambda: [(each.label, *explained(each, ranks)) for each in subjects], doing="explaining the subject"
     )
     Output().line("\n\n".join(text for _, text, _ in explanations))
     if html_to is not None:

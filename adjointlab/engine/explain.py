@@ -12,7 +12,7 @@ from adjointlab.core.notation import explain
 from adjointlab.core.operator import LinearOperator, programs_of
 from adjointlab.engine.adapters import Parameters
 from adjointlab.engine.constants_of_modules import without_constants_of_modules
-from adjointlab.engine.subject import Subject, SubjectError
+from adjointlab.engine.subject import Kind, Subject, SubjectError
 from adjointlab.pictures.model import Drawing
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import RankContext, Returned, Run
@@ -50,7 +50,14 @@ def explained(subject: Subject, ranks: int) -> tuple[str, Drawing]:
             raise ValueError(f"{subject.name}: the operator cannot be made: rank {rank} {outcome}")
     explanation: _Explanation = run.values[0]
     assert explanation.drawing is not None
-    return explanation.text, explanation.drawing
+    return _titled(subject, explanation.text), explanation.drawing
+
+
+def _titled(subject: Subject, text: str) -> str:
+    """`text`, whose first line is the operator, under the subject's name in reports; the lab's own adapters have no name that tells anything."""
+    operator, end, rest = text.partition("\n")
+    is_own = subject.kind is Kind.OPERATOR and operator != subject.label
+    return f"{subject.label}: {text}" if is_own else f"{subject.label}{end}{rest}"
 
 
 def _make(world: SimulatedWorld, subject: Subject, parameters: Parameters, ranks: int) -> Run:

@@ -150,3 +150,19 @@ def test_the_program_of_forward_says_whether_there_are_messages() -> None:
     ):
         operator: Any = SimpleNamespace(specification=lambda given=specification: given)
         assert module._has_messages(operator) is has_messages
+
+
+def test_an_explanation_begins_with_the_name_that_reports_have_for_the_subject() -> None:
+    def kept(comm: Any, x: Any) -> Any:
+        return x
+
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        space = al.Space(al.Layout((2 * ranks,), (ranks,)))
+        return {"domain": space, "codomain": space}
+
+    title = {
+        "kept": al.subject.pair(kept, kept)(cases),
+        "RingShift": al.subject.operator(RingShift)(rings),
+        "periodic: RingShift": al.subject.operator(RingShift, name="periodic")(rings),
+    }
+    assert [explained(subject, 2)[0].splitlines()[0] for subject in title.values()] == list(title)
