@@ -85,7 +85,7 @@ class ResultFiles:
                 value = value if equals else "".join(arguments[position + 1 : position + 2])
                 if (
                     value not in ("", STDOUT)
-                    and Path(value).resolve().parent.is_dir()
+                    and os.path.isdir(Path(os.path.realpath(value)).parent)
                     and not is_source(value)
                 ):
                     given[option.removeprefix("--")] = str(Path(value).absolute())
@@ -114,7 +114,8 @@ class ResultFiles:
         run = RunResults(world, size, "", incomplete="the subjects have not been loaded")
         try:
             # Within: it imports the engine, and an interrupt that comes meanwhile would else leave an earlier run's files.
-            self.save_so_far(run)
+            if problems := self.save_so_far(run):
+                raise UsageError(problems[0])
             yield
         except BaseException as error:
             code: int = ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.UNJUDGED
@@ -129,10 +130,10 @@ class ResultFiles:
                 tell_of_run(refused)  # of other exceptions those are told who catch them
             raise
 
-    def save_so_far(self, run: RunResults) -> None:
-        """Write all files anew that may be written more than once: the process may end before the next verdict."""
+    def save_so_far(self, run: RunResults) -> list[str]:
+        """As :meth:`write`, all files that may be written more than once: the process may end before the next verdict."""
         again = {option: name for option, name in self._given() if name != STDOUT and is_replaceable(name)}
-        ResultFiles(again.get("--json"), again.get("--junit"), again.get("--html")).write(run)
+        return ResultFiles(again.get("--json"), again.get("--junit"), again.get("--html")).write(run)
 
     def save(self, run: RunResults, *, is_final: bool = True) -> bool:
         """Write all files and, if it `is_final`, tell GitHub; return False if a file could not be written, and say why."""
@@ -235,7 +236,7 @@ def folder_of_failures(folder: Path) -> Path:
 
     Of the folder that nobody has named only what is there and is no folder: where all is coherent nothing is stored.
     """
-    if folder.exists() and not folder.is_dir():
+    if os.path.exists(folder) and not os.path.isdir(folder):
         raise UsageError(f"--folder: {folder} is no folder; failures are stored as files in one")
     # The first process alone writes, and its folders may not be those of processes on other machines.
     if folder != FOLDER.default and launched_rank() == 0 and (problem := why_unusable(folder)):

@@ -317,9 +317,11 @@ def _load_module(name: str, reference: str) -> ModuleType:
 
 
 def _load_file(path: Path, reference: str) -> ModuleType:
-    if path.suffix != ".py" or not path.is_file():
+    if path.suffix != ".py" or not os.path.isfile(path):
         what = (
-            "it is a folder; give a Python file" if path.is_dir() else "there is no Python file of that name"
+            "it is a folder; give a Python file"
+            if os.path.isdir(path)
+            else "there is no Python file of that name"
         )
         raise NotFound(f"{reference}: {what}; {_FORMS}")
     file = path.resolve()

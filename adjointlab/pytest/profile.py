@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import zlib
 from dataclasses import dataclass
@@ -134,7 +135,7 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
     page = None if html is None else named_from(HTML) / html
     if page and xml and (twice := named_twice([("--adjointlab-html", str(page)), ("--junitxml", xml)])):
         raise pytest.UsageError(twice)
-    if folder.is_file():
+    if os.path.isfile(folder):
         raise pytest.UsageError(f"--adjointlab-folder: {folder} is a file; name a folder")
     return Profile(
         cases=value(CASES),

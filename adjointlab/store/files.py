@@ -19,6 +19,7 @@ __all__ = [
     "paths_in",
     "printable",
     "read_file",
+    "why_unreachable",
     "why_unusable",
     "working_directory",
     "write_atomically",
@@ -73,10 +74,23 @@ def paths_in(folder: Path, pattern: str) -> list[Path]:
     return []
 
 
+def why_unreachable(path: Path) -> str:
+    """Return the reason why there can be no file at `path`, such as a name that is too long; "" where there may be one."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        return f"{path}: {error.strerror or error}"
+    return ""
+
+
 def why_unusable(folder: Path) -> str:
     """Return the reason why no file can be made in `folder`, or in the nearest one above that is there; "" where one can."""
+    if problem := why_unreachable(folder):
+        return problem
     present = next((each for each in (folder, *folder.absolute().parents) if os.path.lexists(each)), folder)
-    if not present.is_dir():
+    if not os.path.isdir(present):
         return f"{present} is no folder"
     # Tried, for permissions do not tell what a file system allows, nor what it forbids the superuser.
     trial = present / f".{os.getpid()}-{secrets.token_hex(8)}"

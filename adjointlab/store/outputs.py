@@ -6,15 +6,14 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from adjointlab.store.files import overwrite, why_unusable
+from adjointlab.store.files import overwrite, why_unreachable, why_unusable
 
 __all__ = ["is_replaceable", "is_source", "named_twice", "refused", "write_results"]
 
 
 def is_replaceable(target: str) -> bool:
     """Return True for a file that may be written more than once: a regular file, or none so far."""
-    path = Path(target)
-    return path.is_file() or not path.exists()
+    return os.path.isfile(target) or not os.path.exists(target)
 
 
 def is_source(target: str) -> bool:
@@ -24,17 +23,17 @@ def is_source(target: str) -> bool:
 
 def refused(target: str) -> str:
     """A sentence on why no results can be written to `target`, as far as that can be told before; "" where they can."""
-    path = Path(target)
-    place = Path(os.path.realpath(path))
-    if not place.parent.is_dir():
+    # Not the methods of Path, which raise where a name is too long or a folder may not be searched.
+    place = Path(os.path.realpath(target))
+    if not os.path.isdir(place.parent):
         return f"the folder of {target} does not exist"
-    if path.is_dir():
+    if os.path.isdir(target):
         return f"{target} is a folder; name a file in it"
     if is_source(target):
         return f"{target} would be overwritten: the option takes the name of the file to write"
-    if not is_replaceable(target) or (path.exists() and os.access(place, os.W_OK)):
+    if not is_replaceable(target) or os.access(place, os.W_OK):
         return ""
-    problem = why_unusable(place.parent)
+    problem = why_unreachable(place) or why_unusable(place.parent)
     return problem and f"{target} cannot be written: {problem}"
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from adjointlab.cli.output import Output, write_json
-from adjointlab.cli.result_files import ResultFiles, RunResults
+from adjointlab.cli.result_files import ResultFiles, RunResults, folder_of_failures
 from adjointlab.cli.startup import UsageError
+from adjointlab.engine.discovery import NotFound, find_subject
 from adjointlab.store.files import open_file, overwrite
 from tests.running import ROOT, SAMPLES
 
@@ -311,6 +312,23 @@ def test_a_file_that_may_be_written_needs_no_folder_that_may(tmp_path: Path):
     file.touch()
     tmp_path.chmod(0o555)
     assert ResultFiles.checked(json=str(file), junit=None, html=None).json == str(file)
+
+
+def test_a_name_that_is_too_long_is_refused_before_anything_runs(tmp_path: Path):
+    name = str(tmp_path / ("x" * 300))
+    with pytest.raises(UsageError, match=r"--json: .* cannot be written: .*: File name too long"):
+        ResultFiles.checked(json=name, junit=None, html=None)
+    with pytest.raises(UsageError, match=r"--folder: .*: File name too long"):
+        folder_of_failures(Path(name))
+    with pytest.raises(NotFound, match="there is no Python file of that name"):
+        find_subject(f"{name}.py:shifts")
+    assert ResultFiles.named_in(["check", "--json", f"{name}/v.json"]) == ResultFiles()
+
+
+def test_a_file_that_cannot_be_written_once_a_command_begins_is_a_usage_error(tmp_path: Path):
+    files = ResultFiles(json=str(tmp_path / "gone" / "v.json"), junit=str(tmp_path / "v.xml"))
+    with pytest.raises(UsageError, match="--json: the results cannot be written"), files.until_loaded(2):
+        pytest.fail("it has begun")
 
 
 def test_a_file_that_is_named_twice_is_not_written(tmp_path: Path):
