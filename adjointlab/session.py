@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import traceback
 from collections.abc import Callable, Mapping
@@ -366,6 +367,9 @@ def _store(world: World, result: SearchResult, found: Found, folder: Path) -> tu
 
 def say_damaged(world: World, folder: Path) -> None:
     """Say which files of failures are not replayed: passed over in silence, they would look like ones that pass."""
+    if world.is_leader and os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
+        text = printable(f"adjointlab: warning: no stored failure is replayed: {folder} may not be read")
+        world.watchdog.say(f"{text}\n")
     for problem in damaged(folder) if world.is_leader else ():
         text = printable(f"adjointlab: warning: this failure is not replayed: {problem}")
         world.watchdog.say(f"{text}\n")

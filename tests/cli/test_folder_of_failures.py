@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from adjointlab.cli.result_files import folder_of_failures
 from adjointlab.cli.startup import UsageError
 from adjointlab.options import FOLDER
+from adjointlab.session import say_damaged
+from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.running import run
 
 UNWRITABLE = Path("/proc")
@@ -52,3 +55,16 @@ def test_a_supervisor_refuses_a_folder_that_it_cannot_keep_its_files_in(tmp_path
     ended = run("adjointlab", "run", "--folder", UNWRITABLE / "new", "--", sys.executable, cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("adjointlab: --folder: no file can be made in /proc")
+
+
+@pytest.mark.mpi_skip
+def test_a_folder_that_may_not_be_read_is_not_passed_over_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    say_damaged(SimulatedWorld(1), tmp_path)
+    say_damaged(SimulatedWorld(1), tmp_path / "new")
+    assert capfd.readouterr().err == ""
+    # The superuser may read everything.
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    say_damaged(SimulatedWorld(1), tmp_path)
+    assert f"warning: no stored failure is replayed: {tmp_path} may not be read" in capfd.readouterr().err
