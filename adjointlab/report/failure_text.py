@@ -166,6 +166,8 @@ def _replay_lines(check_result: CheckResult) -> Iterator[tuple[str, str]]:
         return
     if check_result.unwritten:
         yield "replay", f"could not be stored: {check_result.unwritten}"
+    elif check_result.result.case is not None:
+        return
     is_drawn = check_result.seed is not None and check_result.result.check != PROOF.name
     if is_drawn and not check_result.is_misdeclared:
         # That of one check, also of a test of pytest's, whose own option is the seed of a session.
