@@ -44,7 +44,10 @@ def configure(
     except ValueError as problem:
         raise UsageError(str(problem)) from None
     except OSError:  # this folder has been removed
-        return
+        if context.invoked_subcommand == "info":
+            return
+        # Hypothesis cannot even be imported there.
+        raise UsageError("the current folder has been removed; go to one that is there") from None
     defaults: dict[str, dict[str, Any]] = {
         command: {name.replace("-", "_"): table[name] for name in names if name in table}
         for command, names in _COMMANDS.items()

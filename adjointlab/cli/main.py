@@ -209,8 +209,9 @@ def _usage_error(error: BaseException) -> str | None:
     # User code may have exceptions with a method of that name, which may do anything.
     if type(error).__module__.partition(".")[0] in {"click", "typer"} and hasattr(error, "format_message"):
         return str(error.format_message())
-    # Imported here and not above: whoever raised a SubjectError has imported the engine, and --help has not.
-    from adjointlab.engine.subject import SubjectError
+    # Whoever raised a SubjectError has imported it. --help has not, nor has a command whose imports have failed.
+    if not isinstance(error, getattr(sys.modules.get("adjointlab.core.declaration"), "SubjectError", ())):
+        return None
     from adjointlab.worlds.world import message_of
 
-    return message_of(error) if isinstance(error, SubjectError) else None
+    return message_of(error)

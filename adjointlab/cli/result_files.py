@@ -83,12 +83,10 @@ class ResultFiles:
             option, equals, value = word.partition("=")
             if option in ("--json", "--junit", "--html"):
                 value = value if equals else "".join(arguments[position + 1 : position + 2])
-                if (
-                    value not in ("", STDOUT)
-                    and os.path.isdir(Path(os.path.realpath(value)).parent)
-                    and not is_source(value)
-                ):
-                    given[option.removeprefix("--")] = str(Path(value).absolute())
+                with suppress(OSError):  # the current folder has been removed
+                    folder = os.path.dirname(os.path.realpath(value))
+                    if value not in ("", STDOUT) and os.path.isdir(folder) and not is_source(value):
+                        given[option.removeprefix("--")] = str(Path(value).absolute())
         files = cls(**given)
         return cls() if named_twice(files._given()) else files
 
@@ -104,6 +102,8 @@ class ResultFiles:
 
     def refuse(self, why: str) -> None:
         """Write that a command was refused before it had results."""
+        if not self.are_asked_for:  # else the engine would be imported in vain
+            return
         run = RunResults(launched_world() or "simulated", RANKS.default, "", code=ExitCode.USAGE)
         self.save_so_far(replace(run, incomplete=why))
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
-from adjointlab.cli.main import main
+from adjointlab.cli.main import exit_code_of, main
 from adjointlab.exit_codes import ExitCode
 from adjointlab.store import json_lines
 from adjointlab.store.job_log import JobLog
@@ -36,6 +37,38 @@ ACTIONS = {
     "one that is gone": "gone = tempfile.mkdtemp(); os.chdir(gone); os.rmdir(gone)",
     "no results": "shutil.rmtree('.adjointlab', ignore_errors=True)",
 }
+
+
+@pytest.mark.parametrize("words", [["list"], ["check", "--json", "v.json"], ["replay", "x.json"]])
+def test_a_command_that_is_started_in_a_folder_that_is_gone_is_a_wrong_call(
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    # As in a process that has just begun: Hypothesis asks for the current folder when it is imported.
+    monkeypatch.setitem(sys.modules, "adjointlab.report.junit", None)
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    os.chdir(tmp_path)
+    assert end.value.code == ExitCode.USAGE
+    assert capsys.readouterr().err.startswith("adjointlab: the current folder has been removed")
+
+
+def test_an_error_that_comes_before_the_engine_is_imported_is_not_taken_for_an_incoherence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing() -> int:
+        raise ImportError("of Hypothesis")
+
+    for name in ("adjointlab.core.declaration", "adjointlab.engine.subject"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert exit_code_of(failing) == ExitCode.UNJUDGED
+    assert "ImportError: of Hypothesis" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("action", ACTIONS)
