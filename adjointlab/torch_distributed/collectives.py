@@ -5,7 +5,7 @@ torch 2.13 calls some by new names, and older versions by the old ones: so these
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import index
@@ -49,8 +49,10 @@ class Collectives(Operations):
 
     # One to all, all to one
 
-    def broadcast(self, tensors: Tensors, opts: Any = None, **given: Any) -> dist.Work:
-        root = given.get("root", getattr(opts, "rootRank", 0))
+    # torch's methods take options, or for one tensor, root and operation by themselves, and then a timeout.
+
+    def broadcast(self, tensors: Tensors, opts: Any = 0, timeout: Any = None, **given: Any) -> dist.Work:
+        root = _root(opts, given)
         works = []
         for tensor in _listed(tensors):
             check_dense("broadcast", tensor)
@@ -65,9 +67,16 @@ class Collectives(Operations):
             )
         return _joined(works)
 
-    def reduce(self, tensors: Tensors, opts: Any) -> dist.Work:
-        (tensor,) = tensors
-        root, reduction = opts.rootRank, self._reduction(opts.reduceOp, tensor)
+    def reduce(
+        self,
+        tensors: Tensors,
+        opts: Any = 0,
+        op: Any = dist.ReduceOp.SUM,
+        timeout: Any = None,
+        **given: Any,
+    ) -> dist.Work:
+        (tensor,) = _listed(tensors)
+        root, reduction = _root(opts, given), self._reduction(getattr(opts, "reduceOp", op), tensor)
         label = self._reducing_in_place("reduce", reduction, tensor, dst=self.global_ranks[root])
         if self._rank != root:
             sent = reduction.operand(tensor)
@@ -94,20 +103,24 @@ class Collectives(Operations):
             tensors=[tensor],
         )
 
-    def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> dist.Work:
-        (tensor,), root = inputs, opts.rootRank
+    def gather(
+        self, outputs: list[Tensors], inputs: Tensors, opts: Any = 0, timeout: Any = None, **given: Any
+    ) -> dist.Work:
+        (tensor,), root = _listed(inputs), _root(opts, given)
         label = self._label("gather", tensor, dst=self.global_ranks[root])
         if self._rank != root:
             return self._started(label, self._comm.Igatherv, moved(tensor), None, root)
-        (parts,) = outputs
+        (parts,) = _lists(outputs)
         into, room = self._gathered(parts)
         return self._started(
             label, self._comm.Igatherv, moved(tensor), room, root, into=(into,), tensors=parts
         )
 
-    def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> dist.Work:
-        (tensor,), root = outputs, opts.rootRank
-        parts = inputs[0] if self._rank == root else []
+    def scatter(
+        self, outputs: Tensors, inputs: list[Tensors], opts: Any = 0, timeout: Any = None, **given: Any
+    ) -> dist.Work:
+        (tensor,), root = _listed(outputs), _root(opts, given)
+        parts = _lists(inputs)[0] if self._rank == root else []
         check_laid_out_as("scatter", "scatter_list", parts, tensor)
         into = received(tensor)
         label = self._label("scatter", tensor, src=self.global_ranks[root], **dict(layout_of(tensor)))
@@ -144,7 +157,9 @@ class Collectives(Operations):
     allreduce_coalesced = allreduce
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
-        return _joined([self._all_gather(*each) for each in zip(outputs, inputs, strict=True)])
+        return _joined(
+            [self._all_gather(*each) for each in zip(_lists(outputs), _listed(inputs), strict=True)]
+        )
 
     allgather_coalesced = allgather
 
@@ -182,7 +197,10 @@ class Collectives(Operations):
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> dist.Work:
+    def reduce_scatter(
+        self, outputs: Tensors, inputs: list[Tensors], opts: Any = dist.ReduceOp.SUM, **given: Any
+    ) -> dist.Work:
+        outputs, inputs, opts = _listed(outputs), _lists(inputs), given.get("op", opts)
         for output, parts in zip(outputs, inputs, strict=True):
             check_in_order_of("reduce_scatter", "input_list", parts, output)
         return _joined(
@@ -199,7 +217,9 @@ class Collectives(Operations):
             ]
         )
 
-    def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> dist.Work:
+    def reduce_scatter_single(
+        self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = dist.ReduceOp.SUM
+    ) -> dist.Work:
         return self._reduce_scatter_single(output, tensor, opts)
 
     _reduce_scatter_base = reduce_scatter_single
@@ -208,7 +228,9 @@ class Collectives(Operations):
         counts = [output.numel()] * self._size
         return self._reduce_scatter("reduce_scatter_tensor", output, tensor, opts, counts)
 
-    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> dist.Work:
+    def reduce_scatter_single_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = dist.ReduceOp.SUM
+    ) -> dist.Work:
         return _joined(
             [self._reduce_scatter_single(*each, opts) for each in zip(outputs, inputs, strict=True)]
         )
@@ -234,7 +256,7 @@ class Collectives(Operations):
                 f"{self._rank} of the group has {output.numel()} of {output.dtype}"
             )
         check_for_nccl(name, "output", output)
-        reduction = self._reduction(opts.reduceOp, tensor)
+        reduction = self._reduction(getattr(opts, "reduceOp", opts), tensor)
         label = self._reducing(name, reduction, tensor, **given)
         sent, into = reduction.operand(tensor), reduction.result(output)
         if np.may_share_memory(sent, into.array):
@@ -331,6 +353,18 @@ class Collectives(Operations):
 
 def _listed(tensors: Tensors | torch.Tensor) -> Tensors:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _lists(tensors: list[Tensors] | Tensors) -> list[Tensors]:
+    """Lists of tensors; a list of tensors is one of them."""
+    if any(isinstance(each, torch.Tensor) for each in tensors):
+        return [[each for each in tensors if isinstance(each, torch.Tensor)]]
+    return [list(each) for each in tensors]
+
+
+def _root(opts: Any, given: Mapping[str, Any]) -> int:
+    """The root of a call, which is among its options or given by itself."""
+    return index(given.get("root", getattr(opts, "rootRank", opts)))
 
 
 def _integers(given: Iterable[SupportsIndex] | torch.Tensor, what: str) -> list[int]:

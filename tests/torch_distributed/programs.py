@@ -267,6 +267,29 @@ def expected_groups(xs: Tensors, place: int) -> object:
     return sums[place], summed(sums), members
 
 
+def methods_of_a_group(x: torch.Tensor, wait: Wait, async_op: bool) -> object:
+    """Methods of the group itself, which take one tensor too, with the root and the operation by themselves."""
+    group: Any = dist.group.WORLD
+    is_root, largest = rank() == last(), dist.ReduceOp.MAX
+    sent, total, own, most = x.clone(), x.clone(), torch.empty_like(x), torch.empty_like(x)
+    parts = [torch.empty_like(x) for _ in range(size())]
+    gathered = [torch.empty_like(x) for _ in range(size())] if is_root else []
+    wait(group.broadcast(sent, last()))
+    wait(group.reduce(total, last(), largest))
+    wait(group.allgather(parts, x))
+    wait(group.gather(gathered, x, last()))
+    wait(
+        group.scatter(own, [torch.roll(x, place) for place in range(size())] if is_root else [], root=last())
+    )
+    group.reduce_scatter(most, [x] * size(), largest).wait()  # on gloo it is never complete
+    return sent, total if is_root else None, parts, gathered, own, most
+
+
+def expected_of_methods(xs: Tensors, place: int) -> object:
+    is_root, largest = place == len(xs) - 1, folded(torch.maximum)(xs)
+    return xs[-1], largest if is_root else None, xs, xs if is_root else [], torch.roll(xs[-1], place), largest
+
+
 PROGRAMS: dict[str, Program] = {
     **{
         f"all_reduce {name}": Program(all_reduce(op), lambda xs, _, fold=fold: fold(xs), dtypes)
@@ -310,6 +333,7 @@ PROGRAMS: dict[str, Program] = {
         (torch.float64,),
     ),
     "groups": Program(groups, expected_groups, (torch.float64, torch.int32)),
+    "methods of a group": Program(methods_of_a_group, expected_of_methods, (torch.float64, torch.int32)),
 }
 
 
