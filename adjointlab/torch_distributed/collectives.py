@@ -161,7 +161,9 @@ class Collectives(Operations):
             [self._all_gather(*each) for each in zip(_lists(outputs), _listed(inputs), strict=True)]
         )
 
-    allgather_coalesced = allgather
+    def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
+        # Of each rank a list of all tensors, and not of each tensor a list of all ranks.
+        return self.allgather([list(parts) for parts in zip(*outputs, strict=True)], inputs)
 
     def _all_gather(self, parts: Tensors, tensor: torch.Tensor) -> RequestWork:
         for number, part in enumerate(parts):

@@ -164,6 +164,13 @@ def all_gather_rows(x: torch.Tensor, wait: Wait, async_op: bool) -> object:
     return rows
 
 
+def all_gather_coalesced(x: torch.Tensor, wait: Wait, async_op: bool) -> object:
+    outputs = [[torch.empty_like(x), torch.empty_like(x[:2])] for _ in range(size())]
+    group: Any = dist.group.WORLD
+    wait(group.allgather_coalesced(outputs, [x, x[2:4]]))  # torch deprecates dist.all_gather_coalesced
+    return outputs
+
+
 def gather(x: torch.Tensor, wait: Wait, async_op: bool) -> object:
     parts = [torch.empty_like(x) for _ in range(size())] if rank() == last() else None
     wait(dist.gather(x, parts, last(), async_op=async_op))
@@ -313,6 +320,9 @@ PROGRAMS: dict[str, Program] = {
     "all_gather": Program(all_gather, lambda xs, _: xs),
     "all_gather of uneven parts": Program(
         all_gather_uneven, lambda xs, _: [own_part([x], place)[0] for place, x in enumerate(xs)]
+    ),
+    "all_gather coalesced": Program(
+        all_gather_coalesced, lambda xs, _: [[x, x[2:4]] for x in xs], (torch.float64, torch.int32)
     ),
     "all_gather into a tensor": Program(all_gather_rows, lambda xs, _: torch.cat(xs)),
     "gather": Program(gather, lambda xs, place: xs if place == len(xs) - 1 else None),
