@@ -111,6 +111,7 @@ class Collectives(Operations):
         if self._rank != root:
             return self._started(label, self._comm.Igatherv, moved(tensor), None, root)
         (parts,) = _lists(outputs)
+        _check_shapes("gather", parts, tensor)
         into, room = self._gathered(parts)
         return self._started(
             label, self._comm.Igatherv, moved(tensor), room, root, into=(into,), tensors=parts
@@ -121,6 +122,7 @@ class Collectives(Operations):
     ) -> dist.Work:
         (tensor,), root = _listed(outputs), _root(opts, given)
         parts = _lists(inputs)[0] if self._rank == root else []
+        _check_shapes("scatter", parts, tensor)
         check_laid_out_as("scatter", "scatter_list", parts, tensor)
         into = received(tensor)
         label = self._label("scatter", tensor, src=self.global_ranks[root], **dict(layout_of(tensor)))
@@ -166,12 +168,7 @@ class Collectives(Operations):
         return self.allgather([list(parts) for parts in zip(*outputs, strict=True)], inputs)
 
     def _all_gather(self, parts: Tensors, tensor: torch.Tensor) -> RequestWork:
-        for number, part in enumerate(parts):
-            # gloo refuses it, and nccl does not; of another number of elements it is one of uneven parts.
-            if tensor.is_cpu and part.numel() == tensor.numel() and part.shape != tensor.shape:
-                raise ValueError(
-                    f"invalid tensor size at index {number} (expected {tuple(tensor.shape)}, got {tuple(part.shape)})"
-                )
+        _check_shapes("all_gather", parts, tensor)
         label = self._label("all_gather", tensor)
         into, room = self._gathered(parts)
         return self._started(label, self._comm.Iallgatherv, moved(tensor), room, into=(into,), tensors=parts)
@@ -204,6 +201,7 @@ class Collectives(Operations):
     ) -> dist.Work:
         outputs, inputs, opts = _listed(outputs), _lists(inputs), given.get("op", opts)
         for output, parts in zip(outputs, inputs, strict=True):
+            _check_shapes("reduce_scatter", parts[self._rank : self._rank + 1], output, self._rank)
             check_in_order_of("reduce_scatter", "input_list", parts, output)
         return _joined(
             [
@@ -276,6 +274,8 @@ class Collectives(Operations):
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
         self._check_parts("all_to_all", inputs)
+        for number, part in enumerate(inputs):
+            _check_shapes("all_to_all", outputs[number : number + 1], part, number)
         label = self._label("all_to_all", (inputs or outputs)[0])
         into, room = self._gathered(outputs)
         sent = blocks(scattered(inputs), _sizes(inputs))
@@ -355,6 +355,18 @@ class Collectives(Operations):
 
 def _listed(tensors: Tensors | torch.Tensor) -> Tensors:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _check_shapes(call: str, parts: Tensors, tensor: torch.Tensor, first: int = 0) -> None:
+    """Raise `ValueError` for a part that has the elements of `tensor` in another shape; `first` is the number of the first part.
+
+    gloo refuses it, and nccl mostly does not. Of another number of elements it is one of uneven parts.
+    """
+    for number, part in enumerate(parts, first):
+        if tensor.is_cpu and part.numel() == tensor.numel() and part.shape != tensor.shape:
+            raise ValueError(
+                f"{call}: invalid tensor size at index {number} (expected {tuple(tensor.shape)}, got {tuple(part.shape)})"
+            )
 
 
 def _lists(tensors: list[Tensors] | Tensors) -> list[Tensors]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -46,10 +48,23 @@ def test_an_exchange_in_one_memory_is_refused_in_the_words_of_torchs_names(world
     assert "all_to_all_single: the input and the output share memory" in str(run.outcomes[0])
 
 
-def test_parts_of_another_shape_are_refused_as_gloo_does(world: al.SimulatedWorld) -> None:
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda flat, square: dist.all_gather(flat, square[0]),
+        lambda flat, square: dist.gather(square[0], flat if dist.get_rank() == 0 else None),
+        lambda flat, square: dist.scatter(square[0], flat if dist.get_rank() == 0 else None),
+        lambda flat, square: dist.reduce_scatter(square[0], flat),
+        lambda flat, square: dist.all_to_all(flat, square),
+    ],
+    ids=["all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"],
+)
+def test_parts_of_another_shape_are_refused_as_gloo_does(
+    world: al.SimulatedWorld, call: Callable[[list[torch.Tensor], list[torch.Tensor]], object]
+) -> None:
     def program(context: RankContext, _: object) -> None:
         with al.process_group(context.comm):
-            dist.all_gather([torch.zeros(4), torch.zeros(4)], torch.ones(2, 2))
+            call([torch.zeros(4), torch.zeros(4)], [torch.ones(2, 2), torch.ones(2, 2)])
 
     run = world.run(program, None, 2)
     assert "invalid tensor size at index 0 (expected (2, 2), got (4,))" in str(run.outcomes[0])
