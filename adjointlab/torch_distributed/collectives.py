@@ -56,7 +56,11 @@ class Collectives(Operations):
         works = []
         for tensor in _listed(tensors):
             check_dense("broadcast", tensor)
-            given = {"src": self.global_ranks[root], "count": tensor.numel(), **dict(layout_of(tensor))}
+            given = {
+                "src": self._global_rank("broadcast", "src", root),
+                "count": tensor.numel(),
+                **dict(layout_of(tensor)),
+            }
             label = self._label("broadcast", tensor, **given)
             if self._rank == root:
                 sent = Staged(moved(tensor))
@@ -77,7 +81,9 @@ class Collectives(Operations):
     ) -> dist.Work:
         (tensor,) = _listed(tensors)
         root, reduction = _root(opts, given), self._reduction(getattr(opts, "reduceOp", op), tensor)
-        label = self._reducing_in_place("reduce", reduction, tensor, dst=self.global_ranks[root])
+        label = self._reducing_in_place(
+            "reduce", reduction, tensor, dst=self._global_rank("reduce", "dst", root)
+        )
         if self._rank != root:
             sent = reduction.operand(tensor)
             return self._started(
@@ -107,7 +113,7 @@ class Collectives(Operations):
         self, outputs: list[Tensors], inputs: Tensors, opts: Any = 0, timeout: Any = None, **given: Any
     ) -> dist.Work:
         (tensor,), root = _listed(inputs), _root(opts, given)
-        label = self._label("gather", tensor, dst=self.global_ranks[root])
+        label = self._label("gather", tensor, dst=self._global_rank("gather", "dst", root))
         if self._rank != root:
             return self._started(label, self._comm.Igatherv, moved(tensor), None, root)
         (parts,) = _lists(outputs)
@@ -125,7 +131,9 @@ class Collectives(Operations):
         _check_shapes("scatter", parts, tensor)
         check_laid_out_as("scatter", "scatter_list", parts, tensor)
         into = received(tensor)
-        label = self._label("scatter", tensor, src=self.global_ranks[root], **dict(layout_of(tensor)))
+        label = self._label(
+            "scatter", tensor, src=self._global_rank("scatter", "src", root), **dict(layout_of(tensor))
+        )
         sent: object = None
         if self._rank == root:
             self._check_parts("scatter", parts)

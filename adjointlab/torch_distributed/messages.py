@@ -20,11 +20,12 @@ class Messages(Operations):
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
         (tensor,) = tensors
         check_contiguous("send", "tensor", [tensor], is_refused=True)
-        label = self._message("send", dst=self.global_ranks[dst], tag=tag)
+        label = self._message("send", dst=self._global_rank("send", "dst", dst), tag=tag)
         return self._started(label, self._comm.Isend, moved(tensor), dst, tag, tensors=[tensor])
 
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
-        return self._received(tensors, src, self._message("recv", src=self.global_ranks[src], tag=tag), tag)
+        label = self._message("recv", src=self._global_rank("recv", "src", src), tag=tag)
+        return self._received(tensors, src, label, tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
         return self._received(tensors, MPI.ANY_SOURCE, self._message("recv", src="any", tag=tag), tag)

@@ -37,6 +37,14 @@ class Operations:
             work.abandon()
         self._unwaited.clear()
 
+    def _global_rank(self, call: str, argument: str, rank: int) -> int:
+        """The rank in the default group of a `rank` of this one, the `argument` of a call. Raises `ValueError` for one that is none."""
+        if not 0 <= rank < self._size:
+            raise ValueError(
+                f"{call}: {argument}={rank} is no rank of the group, which has 0 to {self._size - 1}"
+            )
+        return self.global_ranks[rank]
+
     def _label(self, name: str, tensor: torch.Tensor, **given: object) -> CallLabel:
         """The label of a collective of `tensor`. Raises :class:`NotContiguous` for one that its backend refuses whatever is done with it."""
         check_for_nccl(name, "tensor", tensor)

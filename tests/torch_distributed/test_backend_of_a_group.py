@@ -68,3 +68,27 @@ def test_parts_of_another_shape_are_refused_as_gloo_does(
 
     run = world.run(program, None, 2)
     assert "invalid tensor size at index 0 (expected (2, 2), got (4,))" in str(run.outcomes[0])
+
+
+@pytest.mark.parametrize("peer", [-1, 2])
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda x, peer: dist.send(x, peer), "send: dst"),
+        (lambda x, peer: dist.recv(x, peer), "recv: src"),
+        (lambda x, peer: dist.broadcast(x, peer), "broadcast: src"),
+        (lambda x, peer: dist.reduce(x, peer), "reduce: dst"),
+        (lambda x, peer: dist.gather(x, None, peer), "gather: dst"),
+        (lambda x, peer: dist.scatter(x, None, peer), "scatter: src"),
+    ],
+    ids=["send", "recv", "broadcast", "reduce", "gather", "scatter"],
+)
+def test_a_rank_that_a_group_has_not_is_named_with_those_that_it_has(
+    world: al.SimulatedWorld, call: Callable[[torch.Tensor, int], object], argument: str, peer: int
+) -> None:
+    def program(context: RankContext, _: object) -> None:
+        with al.process_group(context.comm):
+            call(torch.ones(2), peer)
+
+    run = world.run(program, None, 2)
+    assert f"ValueError: {argument}={peer} is no rank of the group, which has 0 to 1" in str(run.outcomes[0])
