@@ -164,6 +164,13 @@ def all_gather_rows(x: torch.Tensor, wait: Wait, async_op: bool) -> object:
     return rows
 
 
+def all_gather_stacked(x: torch.Tensor, wait: Wait, async_op: bool) -> object:
+    rows = torch.empty(size(), 6, dtype=x.dtype, device=x.device)
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    wait(gather(rows, x, async_op=async_op))
+    return rows
+
+
 def all_gather_coalesced(x: torch.Tensor, wait: Wait, async_op: bool) -> object:
     outputs = [[torch.empty_like(x), torch.empty_like(x[:2])] for _ in range(size())]
     group: Any = dist.group.WORLD
@@ -213,6 +220,14 @@ def ring(x: torch.Tensor, wait: Wait, async_op: bool) -> object:
         )
     else:
         works = [dist.isend(x, after, tag=3), dist.irecv(own, before, tag=3)]
+    for work in works:
+        wait(work)
+    return own
+
+
+def to_oneself(x: torch.Tensor, wait: Wait, async_op: bool) -> object:
+    own = torch.empty_like(x)
+    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, x, rank()), dist.P2POp(dist.irecv, own, rank())])
     for work in works:
         wait(work)
     return own
@@ -325,11 +340,15 @@ PROGRAMS: dict[str, Program] = {
         all_gather_coalesced, lambda xs, _: [[x, x[2:4]] for x in xs], (torch.float64, torch.int32)
     ),
     "all_gather into a tensor": Program(all_gather_rows, lambda xs, _: torch.cat(xs)),
+    "all_gather into a stacked tensor": Program(
+        all_gather_stacked, lambda xs, _: torch.stack(xs), (torch.float64, torch.int32)
+    ),
     "gather": Program(gather, lambda xs, place: xs if place == len(xs) - 1 else None),
     "scatter": Program(scatter, lambda xs, place: torch.roll(xs[-1], place)),
     "all_to_all": Program(all_to_all, lambda xs, place: own_part(xs, place)),
     "all_to_all_single": Program(all_to_all_single, lambda xs, place: torch.cat(own_part(xs, place))),
     "messages in a ring": Program(ring, lambda xs, place: xs[place - 1]),
+    "messages to oneself": Program(to_oneself, lambda xs, place: xs[place], (torch.float64, torch.int32)),
     "messages coalesced": Program(coalesced_ring, lambda xs, place: xs[place - 1]),
     "messages from anyone": Program(from_anyone, lambda xs, place: None if place else xs[1:]),
     "objects": Program(
@@ -385,6 +404,8 @@ _MORE: dict[str, tuple[Difference, ...]] = {
     "all_reduce PREMUL_SUM": (Difference(FLOATING, "Cannot use ReduceOp.PREMUL_SUM with Gloo"),),
     "all_gather of uneven parts": (_UNEVEN,),  # only torch's nccl pads them
     "all_to_all": (_UNEVEN,),
+    "all_gather into a stacked tensor": (Difference((torch.float64, torch.int32), "invalid tensor size"),),
+    "messages to oneself": (Difference((torch.float64, torch.int32), "Pair is not connected"),),
     "messages coalesced": (Difference(ALL, "does not implement startCoalescing"),),
     "gather": (Difference(COMPLEX, "Invalid scalar type"),),
     # After wait(), is_completed() is False.
