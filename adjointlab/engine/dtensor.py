@@ -21,7 +21,7 @@ from adjointlab.engine.adapters import (
     without,
 )
 from adjointlab.engine.meshes import as_mesh, placements_of
-from adjointlab.engine.sequential_module import shapes_of
+from adjointlab.engine.sequential_module import shapes_of, type_of
 from adjointlab.typing import Communicator
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class DTensorRecipe:
 
         from adjointlab.torch_distributed.parallel import DTensorFunction, space_on
 
-        shapes, dtype = shapes_of(parameters["inputs"]), str(parameters.get("dtype", "float64"))
+        shapes, dtype = shapes_of(parameters["inputs"]), type_of(parameters)
         names = [f"x{number or ''}" for number in range(len(shapes))]
         for role, function in (("the function", self.function), ("the reference", self.reference)):
             require_accepts(role, function, names, without(parameters, _DECLARATIONS), sorted(_DECLARATIONS))

@@ -84,6 +84,10 @@ def placements_by_name(
 ) -> Mapping[str, Sequence[Placement]]:
     """The placements of a case's parameters that are no copies. Raises :class:`SubjectError` for a name that is none of `names`."""
     given: Mapping[str, Sequence[Placement]] = parameters.get("parameter_placements", {})
+    if not isinstance(given, Mapping):
+        raise SubjectError(
+            f'parameter_placements: {given!r} is no dictionary, such as {{"{names[0]}": [Shard(0)]}}'
+        )
     for name, placements in given.items():
         if name not in names:
             raise SubjectError(f"parameter_placements: {name!r} is none of the parameters {', '.join(names)}")

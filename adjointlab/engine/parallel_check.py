@@ -100,7 +100,9 @@ def check_parallel(
     @declare
     def parallel(draw: DrawFn, ranks: int) -> Parameters:
         drawn = inputs(draw, ranks) if callable(inputs) else _shapes(_listed(inputs))
-        given = {} if frozen is None else {"frozen": list(frozen)}
+        given: dict[str, object] = {}
+        if frozen is not None:
+            given["frozen"] = frozen if isinstance(frozen, str) else list(frozen)
         return {"mesh": make_mesh(draw, ranks), **given, **drawn}
 
     return verdicts_of(parallel, Budget(cases, ranks=fixed or _RANKS, seed=seed), world)
@@ -216,9 +218,11 @@ def _meshes(
         raise TypeError(f"mesh: {what!r} is a text; give the names of dimensions as ({what!r},)")
     if isinstance(what, int):
         raise TypeError(f"mesh: {what} is a number; give the extents of dimensions as ({what},)")
-    if isinstance(given, Mapping) or all(isinstance(each, int) for each in given):
+    if given and (isinstance(given, Mapping) or all(isinstance(each, int) for each in given)):
         shape: Any = given
         return math.prod(as_mesh(shape).extents), lambda draw, ranks: shape
+    if not given or not all(isinstance(each, str) for each in given):
+        raise TypeError(f"mesh: {given!r} are neither names of dimensions nor their extents, whole numbers")
     names = tuple(map(str, given))
     if len(set(names)) < len(names):
         raise ValueError(f"mesh: {list(given)} has one name twice")

@@ -11,12 +11,21 @@ from adjointlab.core.declaration import SubjectError, require_accepts
 from adjointlab.core.subsets import subset
 from adjointlab.engine.adapters import Parameters, UserFunction, without
 from adjointlab.quantities import counted
+from adjointlab.spelling import described_type
 from adjointlab.worlds.randomness import own_streams
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["freeze", "require_made_anew", "sequential_module", "shapes_of", "types_of", "zeros_for"]
+__all__ = [
+    "freeze",
+    "require_made_anew",
+    "sequential_module",
+    "shapes_of",
+    "type_of",
+    "types_of",
+    "zeros_for",
+]
 
 
 def sequential_module(
@@ -33,7 +42,9 @@ def sequential_module(
     # What is drawn there, such as a random buffer, is the same in the twin and on all ranks.
     with own_streams():
         module: torch.nn.Module = make(**arguments)
-    arrays.convert_module(module, getattr(torch, str(parameters.get("dtype", "float64"))))
+    if not isinstance(module, torch.nn.Module):
+        raise SubjectError(f"sequential: it returned {described_type(module)}, and no module")
+    arrays.convert_module(module, getattr(torch, type_of(parameters)))
     if "training" in parameters:
         module.train(bool(parameters["training"]))
     # To the host nothing is moved, for a module may have been made without memory.
@@ -54,12 +65,18 @@ def require_made_anew(one: torch.nn.Module, other: torch.nn.Module) -> None:
 def freeze(module: torch.nn.Module, pattern: int | Sequence[str], *, leaves_one: bool) -> frozenset[str]:
     """Freeze the parameters that a pattern, 0 for none, or a list names; return the names of all that are frozen then.
 
-    A pattern is the seed of a subset of those that require a gradient. If it `leaves_one`, not of all of them.
+    A pattern is the seed of a subset of those that require a gradient. If it `leaves_one`, not of all of them. Raises
+    :class:`SubjectError` for a name that no parameter has.
     """
+    if isinstance(pattern, str):
+        raise SubjectError(f"frozen: {pattern!r} is no list of names, such as [{pattern!r}]")
     if isinstance(pattern, int):
         names = [name for name, held in module.named_parameters() if held.requires_grad]
         pattern = subset(names, pattern, leaves_one=leaves_one) if pattern else ()
+    known = [name for name, _ in module.named_parameters(remove_duplicate=False)]
     for name in pattern:
+        if name not in known:
+            raise SubjectError(f"frozen: {name!r} is none of the parameters {', '.join(known)}")
         module.get_parameter(name).requires_grad_(False)
     return frozenset(name for name, held in module.named_parameters() if not held.requires_grad)
 
@@ -71,6 +88,14 @@ def shapes_of(given: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(shape) for shape in given)
 
 
+def type_of(parameters: Parameters) -> str:
+    """Element type of the module of a case. Raises :class:`SubjectError` for one that is none."""
+    given = parameters.get("dtype", "float64")
+    if given not in DTYPES:
+        raise SubjectError(f"dtype: {given!r} is not one of {', '.join(DTYPES)}")
+    return str(given)
+
+
 def types_of(parameters: Parameters) -> tuple[str, ...]:
     """Element types of the inputs of a case: those that it gives, and for the others that of the module."""
     number, given = len(shapes_of(parameters["inputs"])), tuple(parameters.get("input_dtypes", ()))
@@ -78,7 +103,7 @@ def types_of(parameters: Parameters) -> tuple[str, ...]:
         raise SubjectError(
             f"input_dtypes: {given!r}, and not one of {', '.join(DTYPES)} for each of {counted(number, 'input')}"
         )
-    return given + (str(parameters.get("dtype", "float64")),) * (number - len(given))
+    return given + (type_of(parameters),) * (number - len(given))
 
 
 def zeros_for(parameters: Parameters, device_type: DeviceType = "cpu") -> list[torch.Tensor]:

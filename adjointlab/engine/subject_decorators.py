@@ -181,10 +181,18 @@ class _SubjectDecorators:
         ``optimizer(parameters)`` makes an optimiser. What it has made of parameters and buffers after so many `steps` is compared too.
         """
         _require_optimizer(optimizer, steps, "parallel")
+        _require_functions(
+            sequential=sequential,
+            parallelize=parallelize,
+            before_backward=before_backward,
+            after_backward=after_backward,
+            prepare=prepare,
+        )
         require_reductions(data_parallel)
         _require_own_group(options, "parallel")
         _require_no_reference(options, "parallel", "the sequential module is what it is compared with")
-        if isinstance(context, AbstractContextManager):
+        given: object = context
+        if isinstance(given, AbstractContextManager) or not callable(given):
             raise SubjectError(
                 f"context: {context!r} is no function that makes a context: give one, such as a lambda that returns it"
             )
@@ -233,6 +241,13 @@ class _SubjectDecorators:
         are, once their gradients are there. ``optimizer(parameters)`` makes an optimiser, of which so many `steps` are compared too.
         """
         _require_optimizer(optimizer, steps, "pipeline")
+        _require_functions(
+            sequential=sequential,
+            pipeline=pipeline,
+            loss=loss,
+            after_backward=after_backward,
+            prepare=prepare,
+        )
         if reduction not in ("mean", "sum"):
             raise SubjectError(f'@subject.pipeline: the reduction is "mean" or "sum", not {reduction!r}')
         _require_own_group(options, "pipeline")
@@ -274,6 +289,7 @@ class _SubjectDecorators:
                 placements = draw(adjointlab.strategies.placements(mesh, 2, partial=True))
                 return dict(mesh=mesh, inputs=shape, placements=placements, to=to)
         """
+        _require_functions(function=function, reference=options.get("reference"), prepare=prepare)
         _require_own_group(options, "dtensor")
         if linear and prepare is not elementwise:
             raise SubjectError(
@@ -344,6 +360,16 @@ def _require_optimizer(optimizer: MakeOptimizer | None, steps: int, method: str)
             f"optimizer: {described_type(optimizer)} is no function that makes one of a list of parameters: give "
             "functools.partial(torch.optim.SGD, lr=0.1), say"
         )
+
+
+_MAY_BE_NONE: Final = frozenset({"before_backward", "after_backward", "reference"})
+
+
+def _require_functions(**given: object) -> None:
+    """Raise :class:`SubjectError` for an argument that is no function, unless it may be left out and is."""
+    for name, value in given.items():
+        if not callable(value) and not (value is None and name in _MAY_BE_NONE):
+            raise SubjectError(f"{name}: {described_type(value)} is no function")
 
 
 def _require_own_group(options: Options, method: str) -> None:

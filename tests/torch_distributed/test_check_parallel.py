@@ -433,6 +433,12 @@ def test_parameters_may_be_frozen_by_name(world: al.SimulatedWorld) -> None:
     [
         ({"mesh": 2}, r"mesh: 2 is a number; give the extents of dimensions as \(2,\)"),
         ({"mesh": "dp"}, r"mesh: 'dp' is a text; give the names of dimensions as \('dp',\)"),
+        ({"mesh": ("dp", 2)}, r"mesh: \('dp', 2\) are neither names of dimensions nor their extents"),
+        ({"mesh": (2.0,)}, r"mesh: \(2.0,\) are neither names of dimensions nor their extents"),
+        ({"mesh": ()}, r"mesh: \(\) are neither names of dimensions nor their extents"),
+        ({"after_backward": 3}, "after_backward: an int is no function"),
+        ({"prepare": 3}, "prepare: an int is no function"),
+        ({"context": 3}, "context: 3 is no function that makes a context"),
         (
             {"optimizer": torch.optim.SGD([torch.zeros(1)], lr=0.1), "steps": 1},
             r"optimizer: .* is no function that makes one of a list of parameters",
@@ -444,6 +450,31 @@ def test_options_of_another_kind_are_refused_with_what_is_legal(
 ) -> None:
     with pytest.raises((TypeError, SubjectError), match=message):
         al.check_parallel(model, as_it_is, EXAMPLE, **options)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"dtype": "f32"}, "dtype: 'f32' is not one of float64, float32,"),
+        ({"frozen": ["nope"]}, "frozen: 'nope' is none of the parameters 0.weight, 0.bias,"),
+        ({"frozen": "0.weight"}, r"frozen: '0.weight' is no list of names, such as \['0.weight'\]"),
+        ({"parameter_placements": [Shard(0)]}, r"parameter_placements: \[.*\] is no dictionary"),
+    ],
+)
+def test_entries_of_another_kind_are_refused_with_what_is_legal(
+    entry: dict[str, Any], message: str, world: al.SimulatedWorld
+) -> None:
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(mesh=(ranks,), inputs=tuple(EXAMPLE.shape), **entry)
+
+    with pytest.raises(AssertionError, match=message):
+        al.check_parallel(model, as_it_is, cases, cases=1, world=world)
+
+
+def test_a_function_that_makes_no_module_is_told_so(world: al.SimulatedWorld) -> None:
+    nothing: Any = lambda: None  # noqa: E731
+    with pytest.raises(AssertionError, match="sequential: it returned a NoneType, and no module"):
+        al.check_parallel(nothing, as_it_is, EXAMPLE, cases=1, world=world)
 
 
 class MeanLoss(nn.Module):
