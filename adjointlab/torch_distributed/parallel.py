@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 import torch
 from torch import nn
+from torch.distributed._composable.contract import STATE_KEY
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate
 from torch.nn.parallel import DistributedDataParallel
@@ -144,9 +145,7 @@ class ParallelModule(NamedModule):
     @property
     def is_data_parallel(self) -> bool:
         """True if a backward pass by all parameters has to follow each forward pass."""
-        return _has_flat_parameters(self.made) or any(
-            isinstance(part, DistributedDataParallel) for part in self.made.modules()
-        )
+        return _has_flat_parameters(self.made) or any(map(_is_data_parallel, self.made.modules()))
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with self.pass_context():
@@ -222,6 +221,14 @@ class ParallelModule(NamedModule):
 def _has_flat_parameters(module: nn.Module) -> bool:
     """Return True if a part is of torch's FullyShardedDataParallel, which takes long to import."""
     return any(type(part).__name__ == "FullyShardedDataParallel" for part in module.modules())
+
+
+def _is_data_parallel(part: nn.Module) -> bool:
+    """Return True for torch's DistributedDataParallel, and for a module of `replicate`, which keeps one out of sight."""
+    states = vars(part).get(STATE_KEY, {}).values()
+    return isinstance(part, DistributedDataParallel) or any(
+        type(state).__module__ == "torch.distributed._composable.replicate" for state in states
+    )
 
 
 def _places(paths: Iterable[OutputPath]) -> str:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import strategies as st
 from torch import nn
+from torch.distributed._composable.replicate import replicate
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate, Shard
@@ -57,6 +58,11 @@ def replicated(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
     return DistributedDataParallel(module, process_group=mesh.get_group())
 
 
+def replicated_in_place(module: nn.Module, mesh: DeviceMesh) -> None:
+    composable: Any = replicate
+    composable(module, process_group=mesh.get_group())
+
+
 def in_both(module: nn.Module, mesh: DeviceMesh) -> None:
     tensor_parallel(module, mesh["tp"])
     sharded(module, mesh["dp"])
@@ -94,6 +100,7 @@ EXAMPLE = torch.zeros(4, 3)
         (sharded, batches, dict(data_parallel="mean", optimizer=ADAM, steps=2)),
         (sharded, EXAMPLE, {}),
         (replicated, batches, dict(data_parallel="mean", optimizer=MOMENTUM, steps=2)),
+        (replicated_in_place, batches, dict(data_parallel="mean", optimizer=MOMENTUM, steps=2)),
         (as_it_is, batches, dict(data_parallel="sum", after_backward=reduced)),
         (as_it_is, batches, dict(data_parallel="mean", after_backward=averaged)),
     ],
