@@ -211,11 +211,19 @@ class ParallelModule(NamedModule):
                 raise TypeError(
                     "FullyShardedDataParallel flattens parameters, so that no rank has a part of one by itself: use torch's fully_shard"
                 )
+            likely = _likely_placements(held, shape, self._mesh)
             raise TypeError(
                 f"the parameter {name} has shape {tuple(held.shape)}, and the sequential one {tuple(shape)}: say how the ranks "
-                f'share it, with parameter_placements={{"{name}": [Shard(0)]}} in the dictionary of the strategy'
+                f'share it, with parameter_placements={{"{name}": [{likely}]}} in the dictionary of the strategy'
             )
         return tensor_on(self._mesh, placements, shape, dtype_name(held), name)
+
+
+def _likely_placements(held: torch.Tensor, shape: Sequence[int], mesh: DeviceMesh) -> str:
+    """Placements that a plain part of a parameter of this `shape` may have: cut along the last mesh dimension, where it is smaller."""
+    smaller = [dim for dim, (own, whole) in enumerate(zip(held.shape, shape, strict=False)) if own < whole]
+    cut = smaller[0] if smaller else 0
+    return ", ".join(["Replicate()"] * (mesh.ndim - 1) + [f"Shard({cut})"])
 
 
 def _has_flat_parameters(module: nn.Module) -> bool:

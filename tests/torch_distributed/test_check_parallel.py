@@ -294,6 +294,17 @@ def test_what_cannot_be_compared_is_said(
         al.check_parallel(model, parallelize, EXAMPLE, mesh=mesh, cases=1, world=world)
 
 
+def test_placements_are_proposed_that_fit_the_mesh_and_the_part(world: al.SimulatedWorld) -> None:
+    def halved(module: nn.Module, mesh: DeviceMesh) -> None:
+        last: Any = module.get_submodule("2")
+        last.weight = nn.Parameter(last.weight[:, : last.weight.shape[1] // 2].detach().clone())
+
+    with pytest.raises(
+        AssertionError, match=re.escape('parameter_placements={"2.weight": [Replicate(), Shard(1)]}')
+    ):
+        al.check_parallel(model, halved, EXAMPLE, mesh={"dp": 1, "tp": 2}, cases=1, world=world)
+
+
 def sharded_optimizer(parameters: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter(
