@@ -349,10 +349,11 @@ class Paths:
 
 @dataclass(frozen=True)
 class Names:
-    """Shapes of the parameters, and names of the buffers, of a sequential module."""
+    """Shapes of the parameters, and names of the buffers, of a sequential module; and by further names of a tied parameter the first one."""
 
     parameters: Mapping[str, tuple[int, ...]]
     buffers: tuple[str, ...]
+    tied: Mapping[str, str]
 
     @classmethod
     def of(cls, module: nn.Module) -> Names:
@@ -364,13 +365,27 @@ class Names:
         return cls(
             {name: tuple(held.shape) for name, held in module.named_parameters()},
             tuple(name for name, _ in module.named_buffers() if name not in constants),
+            _tied(module),
         )
 
     def paths(self, module: nn.Module) -> Paths:
         """Raises `TypeError` for a module that has others, or lacks some."""
-        parameters = _paths("parameter", [name for name, _ in module.named_parameters()], self.parameters)
+        owned = [name for name, _ in module.named_parameters()]
+        for path in owned:
+            if (first := self.tied.get(path)) in owned:
+                raise TypeError(
+                    f"the parallel module has {path} and {first} as two parameters, and the sequential one as a single one: tie them again"
+                )
+        parameters = _paths("parameter", owned, self.parameters)
         buffers = _paths("buffer", [name for name, _ in module.named_buffers()], self.buffers, others=True)
         return Paths(parameters, buffers, self.parameters)
+
+
+def _tied(module: nn.Module) -> dict[str, str]:
+    """The first name of each parameter that has several, by its other names."""
+    first: dict[int, str] = {}
+    names = [(name, id(held)) for name, held in module.named_parameters(remove_duplicate=False)]
+    return {name: known for name, held in names if (known := first.setdefault(held, name)) != name}
 
 
 def _paths(

@@ -294,6 +294,27 @@ def test_what_cannot_be_compared_is_said(
         al.check_parallel(model, parallelize, EXAMPLE, mesh=mesh, cases=1, world=world)
 
 
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.there, self.back = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.back.weight = self.there.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.back(self.there(x).tanh())
+        return result
+
+
+def test_a_tied_parameter_of_which_two_are_made_is_said_to_be_so(world: al.SimulatedWorld) -> None:
+    def untied(module: nn.Module, mesh: DeviceMesh) -> None:
+        plan = {"there": ColwiseParallel(), "back": RowwiseParallel()}
+        parallelize_module(module, mesh, plan)
+
+    message = "has back.weight and there.weight as two parameters, and the sequential one as a single one"
+    with pytest.raises(AssertionError, match=message):
+        al.check_parallel(Tied(), untied, EXAMPLE, cases=1, world=world)
+
+
 def test_placements_are_proposed_that_fit_the_mesh_and_the_part(world: al.SimulatedWorld) -> None:
     def halved(module: nn.Module, mesh: DeviceMesh) -> None:
         last: Any = module.get_submodule("2")
