@@ -301,11 +301,11 @@ class ProductOperator(CompositeOperator):
 
     def forward(self, *x: Array) -> Result:
         left, right = self.parts
-        return left.forward(*as_tuple(right.forward(*x)))
+        return left.forward(*as_tuple(_of_part(Direction.FORWARD, right, x)))
 
     def adjoint(self, *y: Array) -> Result:
         left, right = self.parts
-        return right.adjoint(*as_tuple(left.adjoint(*y)))
+        return right.adjoint(*as_tuple(_of_part(Direction.ADJOINT, left, y)))
 
     def specification(self) -> Program | tuple[Program, Program] | None:
         left, right = (part.specification() for part in self.parts)
@@ -356,10 +356,10 @@ class SumOperator(CompositeOperator):
         super().__init__(left.domain, left.codomain, left, right)
 
     def forward(self, *x: Array) -> Result:
-        return _for_each(_add, *(part.forward(*x) for part in self.parts))
+        return _for_each(_add, *(_of_part(Direction.FORWARD, part, x) for part in self.parts))
 
     def adjoint(self, *y: Array) -> Result:
-        return _for_each(_add, *(part.adjoint(*y) for part in self.parts))
+        return _for_each(_add, *(_of_part(Direction.ADJOINT, part, y) for part in self.parts))
 
     def __str__(self) -> str:
         return " + ".join(written(part, 1) for part in self.parts)
@@ -385,10 +385,11 @@ class ScaledOperator(CompositeOperator):
         self.fan_in = None if self.fan_in is None else self.fan_in + 1  # one rounding more
 
     def forward(self, *x: Array) -> Result:
-        return _for_each(partial(arrays.scale, self.scalar), self.part.forward(*x))
+        return _for_each(partial(arrays.scale, self.scalar), _of_part(Direction.FORWARD, self.part, x))
 
     def adjoint(self, *y: Array) -> Result:
-        return _for_each(partial(arrays.scale, self.scalar.conjugate()), self.part.adjoint(*y))
+        scale = partial(arrays.scale, self.scalar.conjugate())
+        return _for_each(scale, _of_part(Direction.ADJOINT, self.part, y))
 
     def __str__(self) -> str:
         return f"{self.scalar} {written(self.part, 3)}"
@@ -412,16 +413,34 @@ def _apply(
     arguments: Sequence[A],
 ) -> tuple[A, ...]:
     rank = operator.comm.Get_rank()
-    # Arguments that are wrong are the operator's to refuse: here they only say whether a batch must come back. No look-up of
-    # library or layout for one that is of too low an order to be one.
-    may_be_batch = bool(arguments) and getattr(arguments[0], "ndim", 0) > len(source.tensors[0].layout.shape)
-    is_batch = may_be_batch and arrays.is_array(arguments[0])
-    batch = batch_shape(source.tensors[0], arguments[0], rank) if is_batch else ()
+    batch = _batch_of(source, arguments, rank)
     outputs = as_tuple((operator.forward if direction is Direction.FORWARD else operator.adjoint)(*arguments))
     # A communicator of the lab's worlds wants to know where user code ends: what follows is the lab's.
     if (note_return := getattr(operator.comm, "note_return", None)) is not None:
         note_return(implementation(operator, direction))
     return results_in(target, outputs, rank, arguments, direction, batch)
+
+
+def _batch_of(source: Space, arguments: Sequence[Array], rank: int) -> tuple[int, ...]:
+    """Return the shape of the batch in which the arguments come on `rank`, () where they come in none."""
+    # Arguments that are wrong are the operator's to refuse: here they only say whether a batch must come back. No look-up of
+    # library or layout for one that is of too low an order to be one.
+    may_be_batch = bool(arguments) and getattr(arguments[0], "ndim", 0) > len(source.tensors[0].layout.shape)
+    is_batch = may_be_batch and arrays.is_array(arguments[0])
+    return batch_shape(source.tensors[0], arguments[0], rank) if is_batch else ()
+
+
+def _of_part(direction: Direction, part: LinearOperator, arguments: Sequence[Array]) -> Result:
+    """Return what a direction of a part returns, for a composition to go on with: arrays, where an inactive rank returns `None`."""
+    is_forward = direction is Direction.FORWARD
+    returned = (part.forward if is_forward else part.adjoint)(*arguments)
+    outputs = as_tuple(returned)
+    if all(output is not None for output in outputs):
+        return returned
+    source, target = (part.domain, part.codomain) if is_forward else (part.codomain, part.domain)
+    rank = part.comm.Get_rank()
+    results = results_in(target, outputs, rank, arguments, direction, _batch_of(source, arguments, rank))
+    return results if isinstance(returned, tuple | list) else results[0]
 
 
 def results_in(

@@ -237,6 +237,31 @@ def test_a_rank_that_holds_nothing_of_a_result_may_return_none() -> None:
             ]
 
 
+class Sizes(Returns):
+    """Notes the number of elements that each call is given."""
+
+    def forward(self, *x: Any) -> Any:
+        self.sizes = [each.size for each in x]
+        return super().forward(*x)
+
+    adjoint = forward
+
+
+def test_what_a_part_that_holds_nothing_returns_as_none_is_a_tensor_without_elements_to_the_others() -> None:
+    elsewhere = Partition((1,), [1])
+    nothing, sized = Returns(None, elsewhere), Sizes(None, elsewhere)
+    for operator in (2 * nothing, nothing + nothing, nothing - 3 * nothing, sized @ nothing, nothing @ sized):
+        for apply in (apply_forward, apply_adjoint):
+            assert [each.shape for each in apply(operator, (np.zeros(0),))] == [(0,)]
+            assert [each.shape for each in apply(operator, (np.zeros((0, 4)),))] == [(0, 4)]  # a batch
+    assert sized.sizes == [0]
+
+
+def test_a_part_that_returns_none_of_what_it_holds_is_refused_in_a_composition_too() -> None:
+    with pytest.raises(NotInSpace, match="adjoint returned a NoneType on rank 0"):
+        apply_adjoint(2 * Returns(None), (np.zeros(2),))
+
+
 @pytest.mark.parametrize(
     ("result", "message"),
     [
