@@ -92,7 +92,7 @@ class Tensor:
     the buffers of a specification; it does not matter for equality.
 
     Raises `ValueError` for another number of types than the partition has dimensions, and for a type other than varying along a
-    dimension whose workers hold different windows.
+    dimension whose workers hold different windows; `TypeError` for what is no layout, and for types in one string.
     """
 
     layout: Layout
@@ -101,11 +101,15 @@ class Tensor:
     name: str = field(default="x", compare=False)
 
     def __post_init__(self) -> None:
-        dtype(self.dtype)
+        given: object = self.layout
+        if not isinstance(given, Layout):
+            raise TypeError(f"layout: {given!r} is no Layout")
+        object.__setattr__(self, "dtype", dtype(self.dtype).name)
         order = self.layout.partition.order
         if not self.types:
             object.__setattr__(self, "types", (LocalType.VARYING,) * order)
             return  # nearly always
+        _check_several(self.types)
         types = tuple([LocalType(entry) for entry in self.types])
         if len(types) != order:
             raise ValueError(
@@ -207,6 +211,11 @@ class Tensor:
         return self.dtype + (f" {'/'.join(entry.value for entry in self.types)}" if types else "")
 
 
+def _check_several(types: object) -> None:
+    if isinstance(types, str):
+        raise TypeError(f"types: {types!r} is one string; give one local type for each partition dimension")
+
+
 # Every rank makes the same ones, and what has been worked out for one object is there for the next rank.
 @lru_cache(maxsize=64)
 def _tensor(layout: Layout, dtype: str, types: tuple[LocalType, ...], name: str) -> Tensor:
@@ -259,10 +268,7 @@ class Space(Drawable):
         given: tuple[object, ...] = tensors
         if wrong := [entry for entry in given if not isinstance(entry, Layout | Tensor)]:
             raise TypeError(f"tensors: {wrong[0]!r} is neither a Layout nor a Tensor")
-        if isinstance(types, str):
-            raise TypeError(
-                f"types: {types!r} is one string; give one local type for each partition dimension"
-            )
+        _check_several(types)
         entries = tuple(
             _tensor(entry, arrays.dtype(dtype).name, tuple(LocalType(t) for t in types), name)
             if isinstance(entry, Layout)

@@ -260,6 +260,12 @@ def test_bad_tensors_and_spaces_are_refused_with_their_values() -> None:
             "types: 'replicate' is not one of varying, replicated, partial, invariant; did you mean replicated?",
         ),
         (lambda: LocalType(3), ValueError, "types: 3 is not one of varying, replicated, partial, invariant"),
+        (lambda: Tensor((3,)), TypeError, "layout: (3,) is no Layout"),
+        (
+            lambda: Tensor(COPIES, types="partial"),
+            TypeError,
+            "types: 'partial' is one string; give one local type for each partition dimension",
+        ),
         (lambda: Space(COPIES, 3, 4), TypeError, "tensors: 3 is neither a Layout nor a Tensor"),
         (lambda: Space([COPIES]), TypeError, f"tensors: {[COPIES]!r} is neither a Layout nor a Tensor"),
         (
@@ -377,6 +383,8 @@ def test_an_element_type_is_given_by_its_name_or_as_a_type_of_numpy_or_torch() -
     for each in (np.float32, np.dtype("float32"), torch.float32):
         assert Space(layout, dtype=each) == named
         assert Space(layout, dtype=each).tensors[0].dtype == "float32"
+        tensor = Tensor(layout, each)
+        assert (str(tensor), tensor) == ("[3] cut at 0|3 float32", named.tensors[0])
     with pytest.raises(ValueError, match="<class 'float'> is not one of float64"):
         Space(layout, dtype=float)
 
