@@ -74,6 +74,8 @@ def _space(
     if isinstance(kind, LocalType):
         copies = Layout(shape, Partition((ranks,)), axes=(None,) * len(shape))
         return Space(copies, dtype=dtype, types=(kind,), name=name)
+    if not shape:
+        raise ValueError("shape: () has no dimension that could be cut")
     dim = kind % len(shape)
     if sizes is None:
         if shape[dim] % ranks:

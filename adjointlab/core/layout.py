@@ -23,7 +23,7 @@ A tensor of several dimensions has such a list of windows for each, and a worker
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise, product
@@ -127,7 +127,7 @@ class Layout(Drawable):
         if any(side < 0 for side in sides):
             raise ValueError(f"shape: a side of a tensor is at least 0, not {sides}")
         partition = as_partition("partition", partition)
-        partition_dims = tuple(range(len(sides))) if axes is None else tuple(axes)
+        partition_dims = tuple(range(len(sides))) if axes is None else _axes(axes)
         _check_axes(sides, partition, partition_dims, given=axes is not None)
         counts = tuple(1 if axis is None else partition.shape[axis] for axis in partition_dims)
         if windows is None:
@@ -380,6 +380,14 @@ def _pairs(windows: tuple[Window, ...]) -> tuple[Window, ...]:
     # All at once: P simulated ranks look at P windows each.
     starts, stops = zip(*windows, strict=True) if windows else ((), ())
     return tuple(zip(map(integer, starts), map(integer, stops), strict=True))
+
+
+def _axes(axes: object) -> tuple[int | None, ...]:
+    if isinstance(axes, str) or not isinstance(axes, Iterable):
+        raise TypeError(
+            f"axes: {axes!r} is no list of a dimension of the partition, or None, for each of the tensor"
+        )
+    return tuple(axes)
 
 
 def _check_axes(

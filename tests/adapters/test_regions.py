@@ -50,8 +50,12 @@ def test_tensors_that_are_cut_are_cut_evenly_or_as_said(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "shape", "message"),
-    [("move", (2, 2), "is not one of copy, reduce"), ("gather", (2, 3), "give sizes")],
+    [
+        ("move", (2, 2), "is not one of copy, reduce"),
+        ("gather", (2, 3), "give sizes"),
+        ("scatter", (), r"shape: \(\) has no dimension"),
+    ],
 )
-def test_other_kinds_and_uneven_cuts_are_refused(kind: str, shape: tuple[int, int], message: str) -> None:
+def test_other_kinds_and_uneven_cuts_are_refused(kind: str, shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         region(kind, shape, 2)

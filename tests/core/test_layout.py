@@ -268,6 +268,11 @@ def test_other_bad_arguments_are_refused_with_their_values() -> None:
         balanced_cut(3, 0)
     with pytest.raises(TypeError, match="is not a sequence of integers"):
         Layout((2.5,), two)  # type: ignore[arg-type]
+    for axes in (0, "0"):
+        with pytest.raises(
+            TypeError, match=f"axes: {axes!r} is no list of a dimension of the partition, or None"
+        ):
+            Layout((2,), two, axes=axes)  # type: ignore[arg-type]
 
 
 def test_layouts_print_alike_if_and_only_if_each_rank_has_the_same_window() -> None:
