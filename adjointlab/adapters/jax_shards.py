@@ -50,6 +50,11 @@ class ShardedFunction(AdaptedOperator):
         if is_shape(inputs):
             inputs, specs = (inputs,), (specs,)
         dtypes = [dtype] * len(inputs) if isinstance(dtype, str) else dtype
+        for name, given in (("specs", specs), ("dtype", dtypes)):
+            if len(given) != len(inputs) or (
+                name == "specs" and any(isinstance(each, str) for each in given)
+            ):
+                raise SubjectError(f"{name}: {given} is no list of one for each of the inputs {list(inputs)}")
         self._devices = _Devices.of(comm, case["mesh"], case["devices"])
         self._program = Program.of(function, case, self._devices.mesh)
         self._given = self._devices.placing("x", zip(inputs, specs, dtypes, strict=True))

@@ -225,6 +225,28 @@ def test_what_cannot_be_a_case_is_refused(world: al.SimulatedWorld) -> None:
     assert "more axes than x, y, z" in found.headline
 
 
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (
+            dict(inputs=[(2,), (2,)], specs=P("x")),
+            "specs: ('x',) is no list of one for each of the inputs [(2,), (2,)]",
+        ),
+        (dict(inputs=[(2,)], specs=P("x")), "specs: ('x',) is no list of one for each of the inputs [(2,)]"),
+        (dict(inputs=[(2,)], specs=[P("x"), P()]), "specs: (('x',), ()) is no list"),
+        (dict(inputs=[(2,)], dtype=["float32", "float32"]), "dtype: ['float32', 'float32'] is no list"),
+    ],
+)
+def test_specifications_and_types_that_are_not_one_for_each_input_are_named(
+    world: al.SimulatedWorld, case: dict[str, Any], message: str
+) -> None:
+    @jax_function(lambda mesh, *x: x, linear=True, ranks=[1])
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        return case
+
+    assert message in investigate(world, cases, "adjoint", Budget(1, ranks=1, seed=1)).verdict.headline
+
+
 @pytest.mark.parametrize("returned", [(), None, 1.0, {}])
 def test_a_function_that_returns_no_arrays_is_named(world: al.SimulatedWorld, returned: Any) -> None:
     def returns_no_arrays(mesh: Any, x: Any) -> Any:
