@@ -30,9 +30,11 @@ def of_lists(*functions: OfLists) -> tuple[Callable[..., Any], ...]:
 def _of_list(function: OfLists) -> Callable[..., Any]:
     @wraps(function)
     def on_rank(comm: Communicator, x: Any, /, **arguments: object) -> Any:
-        result = function(comm.allgather(x), **arguments)
+        rank, shards = comm.Get_rank(), comm.allgather(x)
+        shards[rank] = x  # and no copy, so that what the function writes into its shards shows
+        result = function(shards, **arguments)
         if len(result) != comm.Get_size():
             raise ValueError(f"{function.__name__} returned {len(result)} shards for {comm.Get_size()} ranks")
-        return result[comm.Get_rank()]
+        return result[rank]
 
     return on_rank

@@ -48,3 +48,38 @@ def test_ranks_communicate_for_a_function_that_has_all_shards(world: al.Simulate
 
     counts = investigate(world, prefix_sums, "adjoint", Budget(5, ranks=3, seed=1)).counts
     assert counts.communicating == counts.on_several_ranks > 0
+
+
+def same(shards: Any) -> Any:
+    return shards
+
+
+def doubled_in_place(shards: Any) -> Any:
+    for shard in shards:
+        shard *= 2
+    return shards
+
+
+def doubled(shards: Any) -> Any:
+    return [2 * shard for shard in shards]
+
+
+@pytest.mark.parametrize(
+    ("functions", "check", "status"),
+    [
+        ((doubled_in_place, doubled), "purity", Status.INCOHERENT),
+        ((doubled, doubled_in_place), "purity", Status.INCOHERENT),
+        ((doubled, doubled), "purity", Status.COHERENT),
+        ((same, same), "purity", Status.COHERENT),
+        ((same, same), "reentrancy", Status.COHERENT),
+    ],
+)
+def test_a_function_that_writes_into_its_shards_is_found(
+    world: al.SimulatedWorld, functions: tuple[Any, Any], check: str, status: Status
+) -> None:
+    @al.subject.pair(*of_lists(*functions))
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        each = al.Space(al.Layout((2 * ranks,), al.Partition((ranks,))))
+        return dict(domain=each, codomain=each, gain=2)
+
+    assert investigate(world, cases, check, Budget(10, ranks=3, seed=1)).status is status
