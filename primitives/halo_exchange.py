@@ -80,7 +80,9 @@ class HaloExchange(LinearOperator):
         self._rank = comm.Get_rank()
         self._phases: HaloPhases | None = None
         if layout.partition.is_active(self._rank):
-            self._phases = HaloPhases(comm, halo_plan(self.geometry, self._rank), dtype)
+            self._phases = HaloPhases(
+                comm, halo_plan(self.geometry, self._rank), self.domain.tensors[0].dtype
+            )
 
     def specification(self) -> Program:
         """One Add for each box of each worker's window, from its sender's bulk."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adjointlab.checks.elements import ORDERS
@@ -30,3 +31,16 @@ def test_the_implementation_does_what_the_specification_says_and_is_coherent(
     libraries = [library for library in ("numpy", "torch") if arrays.supports(library, parameters["dtype"])]
     library, order = data.draw(st.sampled_from(libraries)), data.draw(st.sampled_from(ORDERS))
     apply_both(ranks, lambda comm: SUBJECTS[name].make(comm, parameters), library, order)
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+@settings(max_examples=10)
+@given(data=st.data())
+def test_an_element_type_may_be_given_as_a_type_of_numpy(
+    name: str, data: st.DataObject, apply_both: Any
+) -> None:
+    ranks, parameters = data.draw(cases(SUBJECTS[name]))
+    dtype = np.dtype("float32") if parameters["dtype"] == "bfloat16" else np.dtype(parameters["dtype"])
+    apply_both(
+        ranks, lambda comm: SUBJECTS[name].make(comm, {**parameters, "dtype": dtype}), "numpy", "row-major"
+    )
