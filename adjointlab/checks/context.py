@@ -12,6 +12,7 @@ import numpy as np
 from adjointlab.checks.arithmetic import Arithmetic
 from adjointlab.checks.computed_once import computed_once
 from adjointlab.checks.elements import LEGAL_ORDERS, Local, Placed, order_on, place
+from adjointlab.checks.program_matrix import require_fitting
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
 from adjointlab.core.operator import (
@@ -251,5 +252,9 @@ class CheckContext:
 
     @computed_once
     def programs(self) -> tuple[Program, Program] | None:
-        """Programs of forward and adjoint that specify the operator, if it has a specification."""
-        return programs_of(self.operator)
+        """Programs of forward and adjoint that specify the operator, if it has a specification. Raises `ValueError` for others' spaces."""
+        programs = programs_of(self.operator)
+        spaces = (self.domain, self.codomain), (self.codomain.dual, self.domain.dual)
+        for program, (source, target) in zip(programs or (), spaces, strict=False):
+            require_fitting(program, source, target)
+        return programs

@@ -13,7 +13,7 @@ import numpy as np
 from adjointlab.checks.basis_probe import packed_matrix
 from adjointlab.checks.elements import is_whole, norm, wide
 from adjointlab.core import arrays
-from adjointlab.core.operator import basis_vector, has_program
+from adjointlab.core.operator import basis_vector, has_program, specification_of
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, NumpyArray
 
@@ -128,7 +128,7 @@ def _declared_or_read_off(context: CheckContext) -> Gain:
         fan_in = operator.fan_in or dimension
         value = operator.gain if _maps_integers_to_integers(context) else 0
         return Gain(value, fan_in, float(operator.gain), GainSource.DECLARED)
-    specification = operator.specification()
+    specification = specification_of(operator)
     if specification is not None:
         programs = specification if isinstance(specification, tuple) else (specification,)
         value = max(program.gain() for program in programs)

@@ -18,6 +18,7 @@ from adjointlab.core.communicators import size_of, sum_of_ranks
 from adjointlab.core.space import Space, batch_shape, mismatch
 from adjointlab.pictures.drawable import Drawable
 from adjointlab.quantities import counted
+from adjointlab.spelling import described_type
 from adjointlab.typing import Array, Communicator, NumpyArray
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ __all__ = [
     "precedence_of",
     "programs_of",
     "results_in",
+    "specification_of",
     "written",
 ]  # fmt: skip
 
@@ -603,8 +605,23 @@ def both_directions(programs: Program | tuple[Program, Program]) -> tuple[Progra
 
 def programs_of(operator: LinearOperator) -> tuple[Program, Program] | None:
     """Return the programs of forward and adjoint of an operator, `None` for one without a specification."""
-    given = operator.specification()
+    given = specification_of(operator)
     return None if given is None else both_directions(given)
+
+
+def specification_of(operator: LinearOperator) -> Program | tuple[Program, Program] | None:
+    """Return the specification of an operator; raise `TypeError` where that is neither a program, a pair of them nor `None`."""
+    from adjointlab.core.program import Program
+
+    given: Any = operator.specification()
+    is_pair = (
+        isinstance(given, tuple) and len(given) == 2 and all(isinstance(each, Program) for each in given)
+    )
+    if not (given is None or isinstance(given, Program) or is_pair):
+        raise TypeError(
+            f"specification: returned {described_type(given)}, and has to return a Program, or a tuple of two: of forward and of adjoint"
+        )
+    return cast("Program | tuple[Program, Program] | None", given)
 
 
 def as_tuple(value: Any) -> tuple[Any, ...]:

@@ -17,6 +17,8 @@ from adjointlab.checks.gain import Gain, GainSource
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
 from adjointlab.core.operator import Direction
+from adjointlab.core.program import Allocate, Deallocate, Program, buffers
+from adjointlab.core.space import Space
 from adjointlab.core.vectors import Draw, local_values
 
 pytestmark = pytest.mark.mpi_skip
@@ -254,8 +256,16 @@ def test_each_instance_and_each_direction_may_keep_one() -> None:
 # The gain.
 
 
-def program(gain: int, adjoint: Any = None) -> Any:
-    return SimpleNamespace(gain=lambda: gain, adjoint=lambda: adjoint)
+def program(gain: int) -> Program:
+    made = Program((), ())
+    vars(made)["gain"] = lambda: gain
+    return made
+
+
+def replacing(given: Space, returned: Space) -> Program:
+    """The program that forgets what it is given, and returns zeros."""
+    steps = [*map(Deallocate, buffers(given)), *map(Allocate, buffers(returned))]
+    return Program(buffers(given), steps)
 
 
 @pytest.mark.parametrize(
@@ -284,9 +294,9 @@ def test_a_gain_is_declared_or_that_of_the_specification_or_unknown(
 
 
 def test_a_specification_is_of_both_directions_or_transposed() -> None:
-    one, other = program(1, adjoint="transposed"), program(2)
+    one, other = replacing(SHORT, LONG), replacing(LONG.dual, SHORT.dual)
     assert context(Operator()).programs is None
-    assert context(Operator(specified=one)).programs == (one, "transposed")
+    assert context(Operator(specified=one)).programs == (one, one.adjoint())
     assert context(Operator(specified=(one, other))).programs == (one, other)
 
 

@@ -95,6 +95,48 @@ def test_cases_without_a_specification_are_not_judged_by_it() -> None:
     assert result.counts.rejected.keys() == {"the operator has no specification in this case"}
 
 
+class MisSpecified(Broadcast):
+    """Returns `given` as its specification, and declares no gain."""
+
+    given: Any = None
+
+    def __init__(self, comm: Any, **arguments: Any) -> None:
+        super().__init__(comm, **arguments)
+        self.gain = None
+
+    def specification(self) -> Any:
+        return self.given
+
+
+@pytest.mark.parametrize(
+    ("given", "check", "message"),
+    [
+        (
+            [],
+            "specification",
+            "specification: returned a list, and has to return a Program, or a tuple of two",
+        ),
+        ((Program((), ()),), "specification", "specification: returned a tuple, and has to return a Program"),
+        ("x -> y", "adjoint", "specification: returned a str, and has to return a Program"),
+        (
+            Program((), ()),
+            "specification",
+            "the specification maps [] to [], but the spaces need ['x@0'] and ['y@0'",
+        ),
+        (Program((), ()), "proof", "the specification maps [] to [], but the spaces need ['x@0'] and ['y@0'"),
+    ],
+)
+def test_a_specification_that_is_no_program_between_the_spaces_is_told_with_its_case(
+    given: Any, check: str, message: str
+) -> None:
+    kind = type("WithProgram", (MisSpecified,), {"given": given})
+    subject: Subject = al.subject.operator(kind, ranks=(2,))(broadcasts)
+    result = investigate(al.SimulatedWorld(2), subject, check, Budget(5, seed=1))
+    assert message in result.verdict.headline
+    assert result.case is not None
+    assert result.case.ranks == 2
+
+
 def without_halo(comm: Any, x: Any) -> Any:
     return x[:2] if comm.Get_rank() == 0 else x[1:]
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 import adjointlab as al
+from adjointlab.core.program import Buffer, Program, move_to_new
 from adjointlab.engine import explain as module
 from adjointlab.engine.explain import explained
 from adjointlab.engine.subject import Subject, SubjectError
@@ -142,7 +143,8 @@ def test_a_case_is_looked_for_among_three_hundred(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_program_of_forward_says_whether_there_are_messages() -> None:
-    local, sent = (SimpleNamespace(movements=[(None, 0, 1), *more]) for more in ([], [(0, 1, 2)]))
+    given = Buffer(0, "a", (1,))
+    local, sent = (Program([given], move_to_new(given, Buffer(rank, "b", (1,)))) for rank in (0, 1))
     for specification, has_messages in (
         ((sent, local), True),
         ((local, sent), False),

@@ -95,8 +95,9 @@ def test_a_look_of_the_specification(look: Look) -> None:
 
 @pytest.mark.parametrize("kind", [OfOtherBuffers, KeepsItsInput])
 def test_a_specification_of_other_buffers_is_refused(kind: type[Ring]) -> None:
-    with pytest.raises(ValueError, match="but the spaces need"):
-        verdict(SPECIFICATION, Look("", ring(kind, is_specified=True), ""))
+    found = verdict(SPECIFICATION, Look("", ring(kind, is_specified=True), ""))
+    assert "raised ValueError: the specification maps" in found.headline
+    assert "but the spaces need" in found.headline
 
 
 def test_an_operator_without_one_is_not_judged() -> None:
