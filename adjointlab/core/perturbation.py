@@ -139,7 +139,7 @@ class Perturbation(TorchDispatchMode):
 
 
 class _Operation(NamedTuple):
-    """What an operation of torch's does, as its name, tags and schema say."""
+    """An operation of torch's, as its name, tags and schema describe it."""
 
     moves: bool  # or selects values, makes constants, or gives a view
     is_fused: bool

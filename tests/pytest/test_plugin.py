@@ -69,6 +69,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_any_test(
     pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch, option: str, file: str, reason: str
 ) -> None:
     monkeypatch.setattr(pytestconfig.option, f"adjointlab_{option}", file)
+    monkeypatch.delattr(pytestconfig, "workerinput", raising=False)  # a worker of pytest-xdist writes nothing
     problem = unwritable(pytestconfig, read_profile(pytestconfig, 1))
     assert problem.startswith(f"--adjointlab-{option}: ")
     assert reason in problem
