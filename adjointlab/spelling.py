@@ -16,6 +16,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def described_type(value: object) -> str:
-    """Return the name of the type of `value` after "a" or "an"."""
+    """Return the name of the type of `value` after "a" or "an"; "None" of None, which is the only one of its type."""
+    if value is None:
+        return "None"
     name = type(value).__name__
     return f"{'an' if name[:1] in 'aeioAEIO' or name.startswith('ndarray') else 'a'} {name}"

@@ -10,7 +10,8 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise, product
-from typing import TYPE_CHECKING, TypedDict
+from operator import index as integer
+from typing import TYPE_CHECKING, SupportsIndex, TypedDict
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
@@ -19,6 +20,7 @@ from adjointlab.core.arrays import dtype, installed
 from adjointlab.core.kept_strategies import BOOLEANS, choices, integers, made_once
 from adjointlab.core.layout import Layout, balanced_cut
 from adjointlab.core.partition import Partition, PartitionLike, as_partition
+from adjointlab.core.partition import integers as as_integers
 from adjointlab.quantities import counted
 from adjointlab.typing import DtypeLike
 
@@ -45,13 +47,28 @@ FLOATING = ("float64", "float32", "complex128", "complex64", "float16")
 _LARGEST_SIDE = {1: 12, 2: 6, 3: 4}
 
 
+def _require(smallest: int, /, **given: SupportsIndex) -> None:
+    """Raise `TypeError` for an argument that is no whole number, and `ValueError` for one below the smallest.
+
+    A number like 4.0 equals the whole one, and what is remembered for it would be drawn for that too.
+    """
+    for name, value in given.items():
+        try:
+            number = integer(value)
+        except TypeError:
+            raise TypeError(f"{name}: {value!r} is no whole number") from None
+        if number < smallest:
+            raise ValueError(f"{name}: at least {smallest}, not {value}")
+
+
 @made_once
 @st.composite
 def rank_orders(draw: DrawFn, ranks: int, size: int | None = None) -> tuple[int, ...]:
     """Draw `size` (default: all) distinct ranks of `ranks`: any subset, not starting at 0, strided, permuted."""
     # Ranks are left out from the end, unless other positions are drawn, and kept in order, unless a permutation is: so the simplest
     # result is 0, 1, 2, ...
-    if size is not None and not 0 <= size <= ranks:
+    _require(0, ranks=ranks, size=0 if size is None else size)
+    if size is not None and size > ranks:
         raise ValueError(f"size: {size} of {ranks} ranks cannot be drawn")
     chosen = list(range(ranks))
     for _ in range(ranks if size is None else size, ranks):
@@ -71,6 +88,8 @@ def partitions(
     With `whole` the grid uses every rank in its natural order; otherwise any subset in any order, so that ranks are inactive and
     positions in the grid differ from ranks.
     """
+    _require(1, ranks=ranks, max_order=max_order)
+    _require(0, order=0 if order is None else order)
     dims = draw(integers(1, max_order)) if order is None else order
     size = ranks if whole else draw(integers(1, ranks))
     shapes = grids(size, dims)
@@ -110,8 +129,7 @@ def shapes(
 
     With `divisible_by`, such as the shape of a grid, each side is rounded up to a multiple of that entry.
     """
-    if largest is not None and largest < 0:
-        raise ValueError(f"largest: at least 0, not {largest}")
+    _require(0, order=order, largest=0 if largest is None else largest)
     # Dimensions that are exchanged by mistake show where their sides differ; a factor that a side of 1 hides shows above 1.
     top = _LARGEST_SIDE.get(order, 3) if largest is None else largest
     widest = max(top, order + 1) if largest is None else top
@@ -124,11 +142,12 @@ def shapes(
     sides = st.one_of(any_sides, *different, empty).map(tuple)
     if divisible_by is None:
         return sides
-    if len(divisible_by) != order:
+    parts = as_integers("divisible_by", divisible_by)
+    if len(parts) != order or 0 in parts:
         raise ValueError(
-            f"divisible_by: {divisible_by} does not have {order} entries, one for each dimension"
+            f"divisible_by: {divisible_by} is not {counted(order, 'number')} above 0, one for each dimension"
         )
-    return sides.map(lambda shape: _rounded_up(shape, divisible_by))
+    return sides.map(lambda shape: _rounded_up(shape, parts))
 
 
 def _rounded_up(shape: Sequence[int], parts: Sequence[int]) -> tuple[int, ...]:
@@ -142,8 +161,10 @@ def cuts(draw: DrawFn, length: int, parts: int, *, least: int = 0) -> tuple[int,
 
     By default parts may be empty. Raises `ValueError` where the length is less than `parts` times `least`.
     """
+    _require(0, length=length, least=least)
+    _require(1, parts=parts)
     spare = length - least * parts
-    if least < 0 or spare < 0:
+    if spare < 0:
         raise ValueError(f"least: {parts} parts of at least {least} elements do not fit into {length}")
     # Sorted draws with repetitions: equal boundaries make parts of the least size, by default empty ones, as they are met where
     # there are more ranks than elements.
@@ -175,8 +196,10 @@ def layouts(
     Raises `ValueError` for a `shape` that is too small for `least`, or that the grid does not divide, and for a `shape`, a
     `partition` and `ndim` that do not fit each other.
     """
+    shape = None if shape is None else as_integers("shape", shape)
     if shape is not None and ndim not in (None, len(shape)):
         raise ValueError(f"ndim: {ndim}, but the shape {tuple(shape)} has {counted(len(shape), 'dimension')}")
+    _require(0, least=least, ndim=0 if ndim is None else ndim)
     order = len(shape) if shape is not None else ndim
     if partition is None:
         partition = draw(partitions(ranks, order, whole=whole))
@@ -232,6 +255,8 @@ def nested_shards(
     For code that describes shards by dimensions of a device mesh. Every part of a cut is cut again at boundaries of its own,
     uneven and empty ones included; workers hold at least `least` indices in each dimension.
     """
+    _require(1, ranks=ranks)
+    _require(0, least=least, ndim=0 if ndim is None else ndim)
     size = ranks if whole else draw(integers(1, ranks))
     # Mostly grids without sides of 1, and of these mostly those of several dimensions: only they have anything to nest.
     proper = [shape for dims in (1, 2, 3) for shape in proper_grids(size, dims)]
@@ -285,6 +310,7 @@ def _workers_by_part(grid: Partition, shards: Sequence[Sequence[tuple[int, int]]
 @st.composite
 def meshes(draw: DrawFn, ranks: int, max_dims: int = 2) -> tuple[int, ...]:
     """Draw shapes of device meshes over all ranks of a world of `ranks`; of one dimension at first."""
+    _require(1, ranks=ranks, max_dims=max_dims)
     dims = draw(integers(1, max_dims))
     # The last of the grids has all ranks along its first dimension.
     return draw(choices(grids(ranks, dims)[::-1]))
@@ -336,6 +362,7 @@ def broadcasting_partitions(
 
     Orders may differ; the two may overlap, be disjoint, or leave ranks inactive in either or both.
     """
+    _require(1, ranks=ranks, max_order=max_order)
     order = draw(integers(1, max_order))
     size = draw(integers(1, ranks))
     target = draw(choices(grids(size, order)))
@@ -398,6 +425,7 @@ def pipelines(draw: DrawFn, ranks: int, *, schedules: Sequence[str] = SCHEDULES)
     of all layers. Schedules of several stages on each rank get two or three, ``ScheduleZBVZeroBubble`` two. The number of `microbatches` is
     one that the schedule takes.
     """
+    _require(1, ranks=ranks)
     schedule = draw(st.sampled_from(tuple(schedules)))
     on_each = 1
     if schedule in SCHEDULES[2:]:

@@ -74,6 +74,7 @@ class _SubjectDecorators:
         be exact; and `rounding`, the error of results relative to the largest, as of an iterative solver. Neither is passed on, unless a
         function has a parameter of that name.
         """
+        _require_functions(forward=forward, adjoint=adjoint)
         return _declare(Kind.PAIR, forward, partial(_make_pair, forward, adjoint, _ranks(options)), options)
 
     def autograd(self, function: UserFunction, **options: Unpack[Options]) -> Declare:
@@ -87,6 +88,7 @@ class _SubjectDecorators:
             def gathers(draw, ranks):
                 return dict(domain=..., codomain=...)
         """
+        _require_functions(function=function)
         ranks = _ranks(options)
 
         def build(comm: Communicator, /, **parameters: object) -> Differentiable:
@@ -123,6 +125,7 @@ class _SubjectDecorators:
         - ``training``, of the dictionary alone: the mode that both modules are put into. Draw it for a layer that does
           something else in training than in evaluation; the lab cannot know.
         """
+        _require_functions(layer=layer, sequential=sequential, prepare=prepare)
         _require_no_reference(options, "layer", "that of a layer is its sequential twin")
         options["reference"] = partial(make_twin, sequential)
         return _declare(
@@ -289,7 +292,7 @@ class _SubjectDecorators:
                 placements = draw(adjointlab.strategies.placements(mesh, 2, partial=True))
                 return dict(mesh=mesh, inputs=shape, placements=placements, to=to)
         """
-        _require_functions(function=function, reference=options.get("reference"), prepare=prepare)
+        _require_functions(function=function, prepare=prepare)
         _require_own_group(options, "dtensor")
         if linear and prepare is not elementwise:
             raise SubjectError(
@@ -427,6 +430,7 @@ def _declare(
     build_on: BuildOn | None = None,
 ) -> Declare:
     require_legal(options)
+    _require_functions(reference=options.get("reference"))
     if build_on is not None:
         require_one_place(options)
     has_group = options.get("process_group", False)

@@ -91,7 +91,7 @@ def of_other_shards(y: Any) -> Any:
     [
         (of_another_size, False, "rmatvec returned a SCATTER of shape (3,), and the other direction takes a SCATTER of shape (2,)"),
         (lambda y: y.local_array, False, "rmatvec returned an ndarray, and no DistributedArray"),
-        (lambda y: None, False, "rmatvec returned a NoneType, and no DistributedArray"),
+        (lambda y: None, False, "rmatvec returned None, and no DistributedArray"),
         (of_other_shards, True, "return a pair, the operator and a DistributedArray that is distributed as they are"),
     ],
 )  # fmt: skip

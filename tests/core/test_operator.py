@@ -258,7 +258,7 @@ def test_what_a_part_that_holds_nothing_returns_as_none_is_a_tensor_without_elem
 
 
 def test_a_part_that_returns_none_of_what_it_holds_is_refused_in_a_composition_too() -> None:
-    with pytest.raises(NotInSpace, match="adjoint returned a NoneType on rank 0"):
+    with pytest.raises(NotInSpace, match="adjoint returned None on rank 0"):
         apply_adjoint(2 * Returns(None), (np.zeros(2),))
 
 
@@ -269,7 +269,7 @@ def test_a_part_that_returns_none_of_what_it_holds_is_refused_in_a_composition_t
         ((), "returned 0 tensors, but the space has 1"),
         (
             None,
-            "returned a NoneType on rank 0, not an array of NumPy, torch or CuPy",
+            "returned None on rank 0, not an array of NumPy, torch or CuPy",
         ),
         ([[0.0, 0.0]], "returned a list on rank 0"),
         (

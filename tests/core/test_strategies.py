@@ -47,6 +47,41 @@ def test_the_simplest_ranks_are_the_first_in_their_order() -> None:
         assert find(strategies.rank_orders(4, size), lambda _: True, settings=SHRINKS) == tuple(range(size))
 
 
+@pytest.mark.parametrize(
+    ("make", "arguments", "named"),
+    [
+        ("partitions", (4.0, 1), "ranks: 4.0 is no whole number"),
+        ("partitions", (3, -1), "order: at least 0, not -1"),
+        ("partitions", (0,), "ranks: at least 1, not 0"),
+        ("rank_orders", ("4",), "ranks: '4' is no whole number"),
+        ("cuts", (8.0, 2), "length: 8.0 is no whole number"),
+        ("cuts", (8, 0), "parts: at least 1, not 0"),
+        ("layouts", (2, 1.0), "ndim: 1.0 is no whole number"),
+        ("layouts", (2.0,), "ranks: 2.0 is no whole number"),
+        ("meshes", (4.0,), "ranks: 4.0 is no whole number"),
+        ("nested_shards", (4.0,), "ranks: 4.0 is no whole number"),
+        ("broadcasting_partitions", (4.0,), "ranks: 4.0 is no whole number"),
+        ("pipelines", (None,), "ranks: None is no whole number"),
+        ("shapes", ((2, 3),), "order: (2, 3) is no whole number"),
+    ],
+)
+def test_arguments_that_are_no_whole_numbers_are_refused_by_their_names(
+    make: str, arguments: tuple[Any, ...], named: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(named)):
+        find(getattr(strategies, make)(*arguments), lambda _: True, settings=FINDS)
+    # What is remembered of the refused one is not drawn for the number that equals it.
+    assert find(strategies.layouts(4, 1), lambda _: True, settings=FINDS).local_shape(0)
+
+
+def test_a_shape_is_rounded_up_to_numbers_above_0_for_each_dimension() -> None:
+    for parts in ((0,), (2, 2), 2):
+        with pytest.raises((TypeError, ValueError), match="divisible_by"):
+            strategies.shapes(1, divisible_by=parts)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="shape: 5 is not a sequence"):
+        find(strategies.layouts(2, shape=5), lambda _: True, settings=FINDS)  # type: ignore[arg-type]
+
+
 def test_parts_that_do_not_fit_are_refused() -> None:
     for strategy in (strategies.cuts(5, 3, least=2), strategies.layouts(3, shape=(5,), least=2)):
         with pytest.raises(ValueError, match="least"):

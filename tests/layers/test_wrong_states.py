@@ -21,7 +21,7 @@ SEQUENTIAL = nn.Sequential(nn.Linear(3, 3)).requires_grad_(False)
 SEQUENTIAL[0].weight.copy_(torch.eye(3))  # not drawn, as each process would have values of its own
 SEQUENTIAL[0].bias.zero_()
 WRONG: dict[str, tuple[Any, str]] = {
-    "None": (None, "state: a NoneType is no state_dict"),
+    "None": (None, "state: None is no state_dict"),
     "a path": ("model.pt", "state: a str is no state_dict; torch.load reads one from a file"),
     "a Path": (Path("model.pt"), "torch.load reads one from a file"),
     "arrays": (
@@ -140,7 +140,7 @@ LAYOUT = Layout((8, 5), Partition((4, 1)))
         ((torch.ones(3, 5), LAYOUT, 3), ValueError, r"whole: shape \(3, 5\)"),
         ((torch.ones(8, 5, 1), LAYOUT, 9), ValueError, r"whole: shape \(8, 5, 1\)"),
         ((np.ones((8, 5)), LAYOUT, 0), TypeError, "whole: an ndarray is no torch.Tensor; torch.from_numpy"),
-        ((None, LAYOUT, 0), TypeError, "whole: a NoneType is no torch.Tensor"),
+        ((None, LAYOUT, 0), TypeError, "whole: None is no torch.Tensor"),
         ((LAYOUT, torch.ones(8, 5), 0), TypeError, "layout: a Tensor is no Layout"),
         ((torch.ones(8, 5), LAYOUT, -1), ValueError, "rank: -1 is negative"),
         ((torch.ones(8, 5), LAYOUT, "0"), TypeError, "rank: '0' is no integer"),

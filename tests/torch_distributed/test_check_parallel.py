@@ -512,7 +512,7 @@ def test_entries_of_another_kind_are_refused_with_what_is_legal(
 
 def test_a_function_that_makes_no_module_is_told_so(world: al.SimulatedWorld) -> None:
     nothing: Any = lambda: None  # noqa: E731
-    with pytest.raises(AssertionError, match="sequential: it returned a NoneType, and no module"):
+    with pytest.raises(AssertionError, match="sequential: it returned None, and no module"):
         al.check_parallel(nothing, as_it_is, EXAMPLE, cases=1, world=world)
 
 
