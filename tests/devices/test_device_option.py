@@ -143,7 +143,7 @@ def test_the_cases_of_a_proof_say_their_memory() -> None:
 @pytest.mark.parametrize(
     ("device", "message"),
     [
-        ("tpu", "device: 'tpu' is not one of cpu, cuda"),
+        ("tpu", "'tpu' is not one of cpu, cuda"),
         ("cuda", "device: cuda is asked for, but no CUDA device was found: driver: none"),
     ],
 )
