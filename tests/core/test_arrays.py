@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from adjointlab.core import arrays
 from adjointlab.core.arrays import DTYPES
 from adjointlab.core.arrays.libraries import is_torch, known_library
+from adjointlab.spelling import described_type
 
 small = settings(max_examples=60, deadline=None)
 KINDS = [(lib, name) for lib in ("numpy", "torch") for name in DTYPES if arrays.supports(lib, name)]
@@ -291,7 +292,7 @@ def test_a_numpy_scalar_is_an_array_of_order_zero_but_not_a_target() -> None:
 def test_only_the_three_libraries_have_arrays() -> None:
     for thing in (1.0, [1.0], None, array_api_strict.asarray([1.0])):
         assert not arrays.is_array(thing)
-        with pytest.raises(TypeError, match=type(thing).__name__):
+        with pytest.raises(TypeError, match=described_type(thing)):
             arrays.library_of(thing)
     assert arrays.is_array(np.zeros(2))
     assert arrays.is_array(torch.zeros(2))
@@ -488,7 +489,7 @@ def test_what_is_no_array_matches_nothing_and_belongs_to_no_library(value: Any) 
     assert arrays.is_array(value) is False
     with pytest.raises(TypeError) as raised:
         arrays.library_of(value)
-    assert str(raised.value) == f"a {type(value).__name__} is no NumPy, torch or CuPy array"
+    assert str(raised.value) == f"{described_type(value)} is no NumPy, torch or CuPy array"
 
 
 @pytest.mark.parametrize(

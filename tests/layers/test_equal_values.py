@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from adjointlab.layers import check_values_alike
+from adjointlab.spelling import described_type
 from adjointlab.worlds.world import Raised, World
 
 from .twin_assertions import error_of_every_rank, run_on_ranks
@@ -105,5 +106,5 @@ def test_what_is_no_module_on_one_rank_is_a_type_error_on_every_rank(
         assert isinstance(outcome, Raised)
         assert (outcome.kind, outcome.message) == (
             "TypeError",
-            f"module: a {type(wrong).__name__} is no torch.nn.Module",
+            f"module: {described_type(wrong)} is no torch.nn.Module",
         )
