@@ -7,9 +7,9 @@ from collections.abc import Iterable
 __all__ = ["counted", "ranks_listed"]
 
 
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return e.g. "1 rank", "2 ranks" or, with a plural, "2 processes"."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+def counted(number: int, noun: str, plural: str = "", *, grouped: bool = False) -> str:
+    """Return e.g. "1 rank", "2 ranks" or, with a plural, "2 processes"; `grouped`, with "1,000" for a thousand."""
+    return f"{number:{',' if grouped else ''}} {noun if number == 1 else plural or noun + 's'}"
 
 
 def ranks_listed(ranks: Iterable[int]) -> str:

@@ -367,12 +367,13 @@ def _store(world: World, result: SearchResult, found: Found, folder: Path) -> tu
 
 def say_damaged(world: World, folder: Path) -> None:
     """Say which files of failures are not replayed: passed over in silence, they would look like ones that pass."""
-    if world.is_leader and os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
-        text = printable(f"adjointlab: warning: no stored failure is replayed: {folder} may not be read")
-        world.watchdog.say(f"{text}\n")
-    for problem in damaged(folder) if world.is_leader else ():
-        text = printable(f"adjointlab: warning: this failure is not replayed: {problem}")
-        world.watchdog.say(f"{text}\n")
+    if not world.is_leader:
+        return
+    told = [f"this failure is not replayed: {problem}" for problem in damaged(folder)]
+    if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
+        told.insert(0, f"no stored failure is replayed: {folder} may not be read")
+    for text in told:
+        world.watchdog.say(printable(f"adjointlab: warning: {text}") + "\n")
 
 
 def _replayed(world: World, run: Runner, subject: Subject, case: Case) -> SearchResult:

@@ -31,6 +31,7 @@ from adjointlab.engine.sequential_module import (
     require_made_anew,
     sequential_module,
     shapes_of,
+    type_of,
     types_of,
     zeros_for,
 )
@@ -242,7 +243,7 @@ class ParallelRecipe:
         """The parallel module, and the tolerance that it declares. Collective."""
         from adjointlab.torch_distributed.parallel import ParallelModule
 
-        module = self._parallelized(sequential.module, mesh, str(parameters.get("dtype", "float64")))
+        module = self._parallelized(sequential.module, mesh, type_of(parameters))
         # A wrapper has no attributes of the module that it wraps.
         declares = any(hasattr(module, name) for name in ("rounding", "reach"))
         tolerance = declared_tolerance(module if declares else example.module, parameters)

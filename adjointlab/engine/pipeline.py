@@ -17,6 +17,7 @@ from adjointlab.engine.sequential_module import (
     require_made_anew,
     sequential_module,
     shapes_of,
+    type_of,
     types_of,
     zeros_for,
 )
@@ -156,7 +157,7 @@ class PipelineRecipe:
         """Loss and outputs of the sequential step for zeros, which say the shapes."""
         import torch
 
-        dtype = getattr(torch, str(parameters.get("dtype", "float64")))
+        dtype = getattr(torch, type_of(parameters))
         of_target = torch.zeros(target, dtype=dtype, device=self.device_type)
         zeros = [*zeros_for(parameters, self.device_type), of_target]
         with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -174,7 +175,7 @@ def _domain(ends: EndStages, parameters: Parameters, target: tuple[int, ...]) ->
             held_by([ends.first], shape, dtype, f"x{number or ''}")
             for number, (shape, dtype) in enumerate(inputs)
         ),
-        held_by([ends.last], target, str(parameters.get("dtype", "float64")), "target"),
+        held_by([ends.last], target, type_of(parameters), "target"),
     )
 
 

@@ -156,7 +156,7 @@ def html_of_entries(
         if counts[kind]
     )
     body = [
-        f"<p>{counted(len(entries), 'check')} of {counted(len({entry.subject for entry in entries}), 'subject')}, {cases:,} cases, "
+        f"<p>{counted(len(entries), 'check')} of {counted(len({entry.subject for entry in entries}), 'subject')}, {counted(cases, 'case', grouped=True)}, "
         f"{seconds:.1f} s of checking.</p>",
         f'<div class="find"><input id="search" type="search" placeholder="Search" '
         f'aria-label="Search subjects, checks and messages">{buttons}</div>',
@@ -188,7 +188,7 @@ def _details(entry: Entry, *, is_open: bool) -> str:
         f'<details class="{entry.kind}" data-kind="{entry.kind}" data-text="{escape(searched)}"'
         f"{' open' if is_open else ''}><summary>"
         f'<span class="badge">{_BADGES[entry.kind]}</span> <span class="name">{escape(entry.subject)}</span> '
-        f'<span>{escape(entry.check)}</span> <span class="more">{entry.cases:,} case{"" if entry.cases == 1 else "s"}</span></summary>'
+        f'<span>{escape(entry.check)}</span> <span class="more">{counted(entry.cases, "case", grouped=True)}</span></summary>'
         f'<div class="inside">{"".join(inside)}</div></details>'
     )
 

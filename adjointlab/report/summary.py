@@ -147,7 +147,7 @@ def proof_summary(results: Sequence[CheckResult]) -> str:
     if not proved:
         return f"nothing proved in {seconds:.1f} s{failures}"
     return (
-        f"{cases:,} case{'' if cases == 1 else 's'} of {counted(len(proved), 'subject')} proved in {seconds:.1f} s: forward has the matrix of the "
+        f"{counted(cases, 'case', grouped=True)} of {counted(len(proved), 'subject')} proved in {seconds:.1f} s: forward has the matrix of the "
         f"specification (where there is one), adjoint its transpose, given linearity, which was sampled in every case{failures}"
     )
 

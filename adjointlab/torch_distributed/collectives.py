@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import index
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, cast
 
 import numpy as np
 import torch
@@ -380,7 +380,7 @@ def _check_shapes(call: str, parts: Tensors, tensor: torch.Tensor, first: int = 
 def _lists(tensors: list[Tensors] | Tensors) -> list[Tensors]:
     """Lists of tensors; a list of tensors is one of them."""
     if any(isinstance(each, torch.Tensor) for each in tensors):
-        return [[each for each in tensors if isinstance(each, torch.Tensor)]]
+        return [cast("Tensors", list(tensors))]
     return [list(each) for each in tensors]
 
 
