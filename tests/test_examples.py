@@ -21,7 +21,7 @@ from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.world import World
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-BUDGET = Budget(6, ranks=4, seed=1)
+BUDGET = Budget(4, ranks=4, seed=1)
 
 with_pylops_mpi = pytest.mark.skipif(find_spec("pylops_mpi") is None, reason="needs pylops-mpi")
 with_jax = pytest.mark.skipif(find_spec("jax") is None, reason="needs JAX: the extra `jax` installs it")

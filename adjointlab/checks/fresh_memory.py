@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
-from unittest.mock import patch
 
 import numpy as np
+
+from adjointlab.replacement import replaced
 
 __all__ = ["FILLS", "controlled", "filled"]
 
@@ -46,7 +47,7 @@ def controlled() -> Iterator[None]:
     """
     with ExitStack() as stack:
         for owner, name in _allocators():
-            stack.enter_context(patch.object(owner, name, _filling(getattr(owner, name))))
+            stack.enter_context(replaced(owner, name, _filling(getattr(owner, name))))
         yield
 
 

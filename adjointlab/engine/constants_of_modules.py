@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
-from unittest.mock import patch
 
 from hypothesis.internal.conjecture import providers
+
+from adjointlab.replacement import replaced
 
 __all__ = ["without_constants_of_modules"]
 
@@ -27,7 +28,10 @@ def without_constants_of_modules() -> Iterator[None]:
         return
     module: Any = providers
     none = type(module._local_constants)()
-    with patch.multiple(module, _get_local_constants=lambda: none, CONSTANTS_CACHE=_permitted()):
+    with (
+        replaced(module, "_get_local_constants", lambda: none),
+        replaced(module, "CONSTANTS_CACHE", _permitted()),
+    ):
         yield
 
 

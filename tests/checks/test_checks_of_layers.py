@@ -48,7 +48,7 @@ def scaled(
 
 def verdict(subject: Subject, check: str, cases: int = 30) -> Verdict:
     world = SimulatedWorld(ranks=3)
-    return investigate(world, subject, check, Budget(cases=cases, seed=1)).verdict
+    return investigate(world, subject, check, Budget(cases=cases, seed=1, shrinking=0)).verdict
 
 
 def assert_coherent(subject: Subject) -> None:

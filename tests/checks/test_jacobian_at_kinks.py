@@ -93,9 +93,7 @@ def rows(
 
 
 def judged(subject: Subject, cases: int = 30) -> SearchResult:
-    return investigate(
-        SimulatedWorld(ranks=3), subject, "jacobian", Budget(cases=cases, seed=1, shrinking=0.1)
-    )
+    return investigate(SimulatedWorld(ranks=3), subject, "jacobian", Budget(cases=cases, seed=1, shrinking=0))
 
 
 @pytest.mark.parametrize("copies", [False, True])

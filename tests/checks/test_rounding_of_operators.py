@@ -136,7 +136,7 @@ def verdict(operator: Any, check: str, sizes: tuple[int, ...], **arguments: Any)
             "n": draw(al.strategies.rank_orders(len(sizes), 1).map(lambda order: sizes[order[0]]))
         } | arguments
 
-    return investigate(SimulatedWorld(1), drawn, check, Budget(10, seed=1)).verdict
+    return investigate(SimulatedWorld(1), drawn, check, Budget(10, seed=1, shrinking=0)).verdict
 
 
 @pytest.mark.parametrize("check", CHECKS)

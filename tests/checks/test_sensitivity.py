@@ -191,7 +191,7 @@ def test_wrong_running_statistics_are_found_where_no_rounding_is_declared() -> N
         return {"domain": space, "codomain": space, "buffer_space": al.Space(*statistics, count)}
 
     report = investigate(
-        SimulatedWorld(ranks=1), subject, "sequential", Budget(cases=10, seed=1, shrinking=0.1)
+        SimulatedWorld(ranks=1), subject, "sequential", Budget(cases=10, seed=1, shrinking=0)
     )
     assert report.verdict.headline == "the layer's buffers are not the sequential ones", report.verdict
 
@@ -254,7 +254,7 @@ def test_a_difference_that_rounding_explains_is_measured_and_passes(check: str) 
 @pytest.mark.parametrize("check", CHECKS)
 def test_a_difference_that_rounding_does_not_explain_is_found(check: str) -> None:
     wrong = beside(sum_of_squares, lambda x: sum_of_squares(x) * (1 + 1e-4), [])
-    report = investigate(SimulatedWorld(ranks=1), wrong, check, Budget(cases=20, seed=1, shrinking=0.1))
+    report = investigate(SimulatedWorld(ranks=1), wrong, check, Budget(cases=20, seed=1, shrinking=0))
     assert report.verdict.status is Status.INCOHERENT, report.verdict
 
 

@@ -61,7 +61,7 @@ def of_summands(function: Callable[[Any], Any]) -> Subject:
 
 
 def searched(function: Callable[[Any], Any], seed: int) -> SearchResult:
-    budget = Budget(cases=20, seed=seed, shrinking=0.1)
+    budget = Budget(cases=20, seed=seed, shrinking=0)
     return investigate(SimulatedWorld(ranks=RANKS), of_summands(function), "gradients", budget)
 
 

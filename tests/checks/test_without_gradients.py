@@ -42,7 +42,7 @@ def of_function(function: Any) -> Verdict:
         space = al.Space(draw(al.strategies.layouts(ranks)))
         return dict(domain=space, codomain=space)
 
-    return investigate(al.SimulatedWorld(2), lines, "purity", Budget(20, seed=1)).verdict
+    return investigate(al.SimulatedWorld(2), lines, "purity", Budget(20, seed=1, shrinking=0)).verdict
 
 
 def test_a_function_does_the_same_without_gradients() -> None:
@@ -144,7 +144,7 @@ def of_two_inputs(function: Any) -> Verdict:
         two = al.Space(al.Tensor(layout, name="a"), al.Tensor(layout, name="b"))
         return dict(domain=two, codomain=al.Space(layout, name="y"))
 
-    return investigate(al.SimulatedWorld(2), lines, "purity", Budget(10, seed=1)).verdict
+    return investigate(al.SimulatedWorld(2), lines, "purity", Budget(10, seed=1, shrinking=0)).verdict
 
 
 def test_a_gradient_does_not_depend_on_which_others_are_required() -> None:
@@ -194,7 +194,7 @@ def of_two_outputs(function: Any) -> Verdict:
         two = al.Space(al.Tensor(layout, name="a"), al.Tensor(layout, name="b"))
         return dict(domain=al.Space(layout), codomain=two)
 
-    return investigate(al.SimulatedWorld(2), lines, "purity", Budget(10, seed=1)).verdict
+    return investigate(al.SimulatedWorld(2), lines, "purity", Budget(10, seed=1, shrinking=0)).verdict
 
 
 def left_on_one_rank(comm: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -269,7 +269,7 @@ def test_inputs_of_a_backward_pass_lie_in_memory_as_the_cotangents_do() -> None:
         space = al.Space(al.Layout((2, 3), al.Partition((ranks,)), axes=[None, None]))
         return dict(domain=space, codomain=space)
 
-    verdict = investigate(al.SimulatedWorld(2), squares, "adjoint", Budget(30, seed=1)).verdict
+    verdict = investigate(al.SimulatedWorld(2), squares, "adjoint", Budget(30, seed=1, shrinking=0)).verdict
     assert verdict.headline == "adjoint is not the transpose of forward"
 
 
@@ -357,7 +357,7 @@ def of_copies(function: Any) -> Verdict:
         space = al.Space(al.Layout((3,), al.Partition((ranks,)), axes=(None,)), types=("partial",))
         return dict(domain=space, codomain=space.dual)
 
-    return investigate(al.SimulatedWorld(3), lines, "purity", Budget(10, seed=1)).verdict
+    return investigate(al.SimulatedWorld(3), lines, "purity", Budget(10, seed=1, shrinking=0)).verdict
 
 
 def test_a_forward_mode_of_a_functions_own_is_its_derivative() -> None:

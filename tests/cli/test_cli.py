@@ -145,12 +145,12 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_neither_mpi_nor_torch_is_imported_where_nothing_needs_it(tmp_path: Path) -> None:
+def test_neither_mpi_nor_torch_nor_asyncio_is_imported_where_nothing_needs_it(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom adjointlab.cli.main import main\n"
         f"try: main(['check', {str(SAMPLES)!r} + ':right', '--cases', '2', '--check', 'adjoint', '--quiet'])\n"
         "except SystemExit as end: assert not end.code, end.code\n"
-        "assert not {'mpi4py', 'torch'} & set(sys.modules)"
+        "assert not {'asyncio', 'mpi4py', 'torch'} & set(sys.modules)"
     )
     environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
     result = subprocess.run(

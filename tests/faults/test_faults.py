@@ -61,7 +61,7 @@ def world() -> Iterator[World]:
 
         yield MPIWorld(patience=0.5, watchdog=Watchdog(1.5))
     else:
-        yield SimulatedWorld(4, watchdog=Watchdog(2.0))
+        yield SimulatedWorld(4, watchdog=Watchdog(1.0))
 
 
 @pytest.mark.parametrize("fault", SURVIVED, ids=[fault.name for fault in SURVIVED])

@@ -27,6 +27,7 @@ from adjointlab.layers.linear import Linear
 from adjointlab.layers.subjects import installed
 from adjointlab.layers.utilities import clip_grad_norm_
 from tests.gpu.stand_in.torch_device import DeviceTensor, on_device, reads, torch_device_stand_in
+from tests.thorough import every_other
 
 SUBJECTS = {
     name: value for name, value in vars(installed).items() if isinstance(value, Subject) and name[0] != "_"
@@ -56,7 +57,7 @@ def verdicts(world: al.SimulatedWorld, subject: Subject, memory: str, cases: int
     return {check: str(verdict) for check, verdict in found.items() if not verdict.is_coherent}
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("name", every_other(list(SUBJECTS), str))
 def test_a_layer_is_coherent_on_a_device(world: al.SimulatedWorld, name: str) -> None:
     assert verdicts(world, SUBJECTS[name], "torch-cuda", 1) == {}
     assert {file for file in reads if file.startswith("layers/")} <= LOOK_INTO_VALUES

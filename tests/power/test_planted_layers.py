@@ -56,4 +56,4 @@ def test_a_planted_bug_is_found_and_shrunk_to_three_ranks_or_as_few_as_show_it(
 def test_the_layer_without_the_bug_passes_every_check(
     world: World, subject: Subject, alarms: Callable[..., dict[str, str]]
 ) -> None:
-    assert alarms(world, subject, Budget(8, seed=1)) == {}
+    assert alarms(world, subject, Budget(4, seed=1)) == {}

@@ -39,7 +39,7 @@ def test_twenty_documented_faults_are_told_at_least() -> None:
 def test_the_operator_without_the_fault_passes_every_check(
     world: World, subject: Subject, alarms: Callable[..., dict[str, str]]
 ) -> None:
-    assert alarms(world, subject, Budget(10, seed=SEED)) == {}
+    assert alarms(world, subject, Budget(5, seed=SEED)) == {}
 
 
 @pytest.mark.parametrize(
@@ -48,4 +48,4 @@ def test_the_operator_without_the_fault_passes_every_check(
 def test_a_declared_convention_raises_no_alarm(
     world: World, convention: str, subject: Subject, alarms: Callable[..., dict[str, str]]
 ) -> None:
-    assert alarms(world, subject, Budget(10, seed=SEED)) == {}
+    assert alarms(world, subject, Budget(5, seed=SEED)) == {}

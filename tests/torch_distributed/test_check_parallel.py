@@ -271,7 +271,7 @@ def test_what_goes_wrong_from_the_second_step_on_is_found(world: al.SimulatedWor
     subject = al.subject.parallel(
         model, as_it_is, data_parallel="sum", after_backward=reduced_once, optimizer=MOMENTUM, steps=2
     )(batches)
-    verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0, shrinking=0.5)).verdict
+    verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0, shrinking=0)).verdict
     assert verdict.headline == "the layer's parameters after the steps are not the sequential ones"
 
 
@@ -346,7 +346,7 @@ def test_the_sequential_module_is_alone_in_its_process_group(
     subject = al.subject.parallel(model, replicated, data_parallel="mean", optimizer=optimizer, steps=2)(
         lambda draw, ranks: {"inputs": (2 * ranks, 3)}
     )
-    verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0, shrinking=0.5)).verdict
+    verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0, shrinking=0)).verdict
     assert verdict.is_coherent, str(verdict)
 
 
@@ -383,7 +383,7 @@ def test_ranks_may_keep_state_of_other_parameters(
     subject = al.subject.parallel(model, replicated, data_parallel="mean", optimizer=optimizer, steps=3)(
         lambda draw, ranks: {"inputs": (2 * ranks, 3)}
     )
-    verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0, shrinking=0.5)).verdict
+    verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0, shrinking=0)).verdict
     assert verdict.is_coherent is is_right, str(verdict)
 
 
@@ -399,7 +399,7 @@ def test_a_module_that_rounds_otherwise_says_by_how_much(world: al.SimulatedWorl
         subject = al.subject.parallel(model, in_half_precision, data_parallel="mean")(
             lambda draw, ranks: {"inputs": (2 * ranks, 3)} | declared
         )
-        return investigate(world, subject, "sequential", Budget(4, ranks=2, seed=0, shrinking=0.5)).verdict
+        return investigate(world, subject, "sequential", Budget(4, ranks=2, seed=0, shrinking=0)).verdict
 
     assert not check().is_coherent
     assert check(rounding=2.0**-6).is_coherent
@@ -413,7 +413,7 @@ def test_a_sparse_gradient_is_compared_as_a_dense_one(world: al.SimulatedWorld) 
     subject = al.subject.parallel(
         lambda: nn.Embedding(5, 2, sparse=True), as_it_is, prepare=lambda x: [x.long() % 5]
     )(lambda draw, ranks: {"inputs": (3,)})
-    verdict = investigate(world, subject, "gradients", Budget(4, ranks=2, seed=0, shrinking=0.5)).verdict
+    verdict = investigate(world, subject, "gradients", Budget(4, ranks=2, seed=0, shrinking=0)).verdict
     assert verdict.is_coherent, str(verdict)
 
 

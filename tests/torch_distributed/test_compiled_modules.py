@@ -49,6 +49,6 @@ def test_a_compiled_module_is_compared_with_the_one_that_is_not(off: float, expe
     def subject(draw: Any, ranks: int) -> dict[str, Any]:
         return {"inputs": (2, 3), "parameter_placements": {}}
 
-    budget = Budget(cases=3, seed=1, shrinking=0.1)
+    budget = Budget(cases=3, seed=1, shrinking=0)
     verdict = investigate(al.SimulatedWorld(2), subject, "gradients", budget).verdict
     assert verdict.status is expected, verdict

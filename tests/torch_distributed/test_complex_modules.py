@@ -26,7 +26,7 @@ def is_coherent(sequential: Any, parallelize: Any, check: str, inputs: Any, **op
     def drawn(draw: Any, ranks: int) -> dict[str, Any]:
         return dict(inputs)
 
-    result = investigate(al.SimulatedWorld(3), drawn, check, Budget(6, seed=1, shrinking=0.5))
+    result = investigate(al.SimulatedWorld(3), drawn, check, Budget(6, seed=1, shrinking=0))
     assert result.counts.judged or not result.verdict.is_coherent
     return result.verdict.is_coherent
 

@@ -87,7 +87,7 @@ def test_a_model_that_returns_a_dictionary_is_judged(check: str) -> None:
         def unchanged(draw: Any, ranks: int) -> dict[str, Any]:
             return dict(inputs=(2, 3))
 
-        return investigate(al.SimulatedWorld(2), unchanged, check, Budget(5, seed=1, shrinking=0.5)).verdict
+        return investigate(al.SimulatedWorld(2), unchanged, check, Budget(5, seed=1, shrinking=0)).verdict
 
     assert status(lambda module, mesh: module).is_coherent
     wrong = status(lambda module, mesh: Scaled(module))
@@ -114,7 +114,7 @@ def verdict_on(sequential: Any, parallel: Any) -> Any:
     def subject(draw: Any, ranks: int) -> dict[str, Any]:
         return dict(inputs=(2, 3))
 
-    return investigate(al.SimulatedWorld(2), subject, "sequential", Budget(5, seed=1, shrinking=0.5)).verdict
+    return investigate(al.SimulatedWorld(2), subject, "sequential", Budget(5, seed=1, shrinking=0)).verdict
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_cases_with_outputs_that_are_not_finite_in_the_sequential_module_are_not
     def subject(draw: Any, ranks: int) -> dict[str, Any]:
         return dict(inputs=(1, 3))
 
-    result = investigate(al.SimulatedWorld(2), subject, check, Budget(20, seed=1, shrinking=0.5))
+    result = investigate(al.SimulatedWorld(2), subject, check, Budget(20, seed=1, shrinking=0))
     assert result.verdict.is_coherent
     assert result.counts.rejected
 
@@ -258,7 +258,7 @@ def test_integers_that_rounding_decides_are_not_compared_and_others_are(check: s
             return dict(inputs=(8, 8))
 
         return investigate(
-            al.SimulatedWorld(4), subject, check, Budget(20, seed=1, shrinking=0.5)
+            al.SimulatedWorld(4), subject, check, Budget(20, seed=1, shrinking=0)
         ).verdict.is_coherent
 
     assert is_coherent(by_rows)
