@@ -15,14 +15,15 @@ from adjointlab.layers.torch_modules import result_of
 
 __all__ = ["Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d"]
 
-_OF_ONE_DIM = {"bilinear": "linear", "trilinear": "linear"}
-
 
 class Upsample(Resampling, torch_classes=(nn.Upsample,)):
     """`torch.nn.Upsample` over `partition` = P_n x P_c x P_spatial, in all modes that are linear and separable.
 
     That is "nearest", "linear", "bilinear", "bicubic" and "trilinear", to a size or by a factor, which may be below 1, with aligned
     corners or without. It is the layer for what `torch.nn.functional.interpolate` does without antialiasing.
+
+    Where a factor such as 1.2 leaves a side's length as it is, or one such as 2.1 doubles it, torch's backward pass of "nearest" in one and three
+    dimensions is not the adjoint of its forward pass (2.13); the layer's is.
 
     Raises what :class:`Resampling` raises.
     """
@@ -42,7 +43,8 @@ class Upsample(Resampling, torch_classes=(nn.Upsample,)):
         module, dims = cast(nn.Upsample, module), order - 2
         sizes, factors = _each(module.size, dims), _each(module.scale_factor, dims)
         return [
-            partial(_interpolated, module, size, factor) for size, factor in zip(sizes, factors, strict=True)
+            partial(_interpolated, module, dims, size, factor)
+            for size, factor in zip(sizes, factors, strict=True)
         ]
 
 
@@ -60,18 +62,20 @@ def _each(value: Any, dims: int) -> tuple[Any, ...]:
 
 
 def _interpolated(
-    module: nn.Upsample, size: int | None, factor: float | None, x: torch.Tensor
+    module: nn.Upsample, dims: int, size: int | None, factor: float | None, x: torch.Tensor
 ) -> torch.Tensor:
-    """Torch's interpolation along one dimension."""
-    # Torch has the cubic one for two dimensions only: the second has a length of 1.
-    is_cubic = module.mode == "bicubic"
-    others = (1,) if is_cubic else ()
+    """Torch's interpolation along the first of `dims` spatial dimensions, the others of which have a length of 1.
+
+    Not its interpolation of one dimension: the cubic one is for two dimensions only, and the nearest element to a fraction of 1.3 is
+    another in one dimension than in two (torch 2.13).
+    """
+    others = (1,) * (dims - 1)
     y: torch.Tensor = functional.interpolate(
-        x.unsqueeze(-1) if is_cubic else x,
+        x.reshape(*x.shape, *others),
         size=None if size is None else (size, *others),
         scale_factor=None if factor is None else (factor, *map(float, others)),
-        mode=_OF_ONE_DIM.get(module.mode, module.mode),
+        mode=module.mode,
         align_corners=module.align_corners,
         recompute_scale_factor=module.recompute_scale_factor,
     )
-    return y.squeeze(-1) if is_cubic else y
+    return y.reshape(*x.shape[:2], -1)

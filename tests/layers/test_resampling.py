@@ -66,6 +66,25 @@ def test_the_layer_is_torchs_along_every_dimension(
     run_on_ranks(adjointlab_world, ranks, body)
 
 
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+@pytest.mark.parametrize("factor", [1.2, 2.1])
+def test_the_nearest_element_in_two_dimensions_is_torchs_where_a_factor_keeps_or_doubles_a_side(
+    adjointlab_world: World, factor: float, mode: str
+) -> None:
+    # There torch (2.13) chooses others in one dimension than in two.
+    ranks, shape, twin = (
+        min(adjointlab_world.ranks, 2),
+        (1, 2, 4, 3),
+        nn.Upsample(scale_factor=(factor, 1.7), mode=mode),
+    )
+
+    def body(comm: Any) -> None:
+        layer = Upsample.from_sequential(twin, comm, reversed_line(ranks, 2, 4), shape, DOUBLE)
+        assert_matches_twin(comm, layer, twin, sines(*shape))
+
+    run_on_ranks(adjointlab_world, ranks, body)
+
+
 @pytest.mark.parametrize(
     ("make", "shape", "message"),
     [
