@@ -56,18 +56,26 @@ class Dropout(TorchLayer, torch_classes=(nn.Dropout,)):
         """The local tensor of y, from that of x."""
         (x,) = self.check_inputs(x)
         if not self.training or self.p == 0:
-            return x
+            return in_graph(x)
         seed = self.seed
         if seed is None:
             drawn = int(torch.randint(2**62, ())) if self.rank == 0 else 0
             seed = self.comm.bcast(drawn, root=0)
-        if not self.inplace:
-            x = in_graph(x)
+        within = in_graph(x)
         if not self.partition.is_active(self.rank):
             # What the mask saves, a checkpoint computes again, as on the other workers.
             ones = (1,) * x.ndim
-            return of_nothing(x.shape, lambda one: _dropped(one, self.p, seed, ones, [(0, 1)] * x.ndim), x)
-        return _dropped(x, self.p, seed, self.input_shape, self.window, inplace=self.inplace)
+            return of_nothing(
+                x.shape, lambda one: _dropped(one, self.p, seed, ones, [(0, 1)] * x.ndim), within
+            )
+        y = _dropped(within, self.p, seed, self.input_shape, self.window)
+        if not self.inplace:
+            return y
+        if within is x:
+            return x.copy_(y)
+        # The caller's tensor requires no gradient, and is not to come into a graph.
+        x.copy_(y.detach())
+        return y
 
 
 class SeededDropout(nn.Module):
@@ -90,15 +98,12 @@ def _dropped(
     seed: int,
     shape: Sequence[int],
     window: Sequence[Window],
-    *,
-    inplace: bool = False,
 ) -> torch.Tensor:
     # The numbers come from the host, and the mask is an eighth of them to copy to a device.
     kept = (uniform(seed, shape, window) >= p).to(x.device)
     # `where`, not a product: an infinite element that is dropped is 0.
     scaled = x / (1 - p) if p < 1 else x
-    y = torch.where(kept, scaled, x.new_zeros(()))
-    return x.copy_(y) if inplace else y
+    return torch.where(kept, scaled, x.new_zeros(()))
 
 
 def uniform(seed: int, shape: Sequence[int], window: Sequence[Window]) -> torch.Tensor:

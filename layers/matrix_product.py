@@ -31,6 +31,7 @@ from torch import nn
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import PartitionLike
 from adjointlab.core.space import Space, Tensor
+from adjointlab.layers.differentiable import in_graph
 from adjointlab.layers.distributed import DistributedModule
 from adjointlab.layers.summa import LocalProduct, Panels, StationaryA, StationaryC, transposed
 from adjointlab.layers.torch_modules import dtype_name, result_of
@@ -114,6 +115,7 @@ class MatrixProduct(DistributedModule):
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """The local block of the product, from those of a and b."""
         a, b = self.check_inputs(a, b)
+        # Without panels, as of an empty inner dimension, nothing is sent.
         if self.algorithm == "stationary-b":
-            return self.product(b.mT, a.mT).mT
-        return self.product(a, b)
+            return in_graph(self.product(b.mT, a.mT)).mT
+        return in_graph(self.product(a, b))

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import torch
 
 from adjointlab.core.layout import Layout
-from adjointlab.layers.differentiable import carried, connected
+from adjointlab.layers.differentiable import carried, connected, in_graph
 from adjointlab.layers.half_precision import accumulation_dtype
 from adjointlab.layers.torch_modules import dtype_name
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
@@ -73,7 +73,7 @@ class Moments:
         x = x.to(accumulation_dtype(x.dtype))
         if self.is_empty:
             nothing = x.new_zeros(self._local_shape, dtype=SUMS)
-            return x, nothing, nothing + 1
+            return in_graph(x), nothing, nothing + 1
         # Only the deviations go back to the element type of x: so the order of the summands, which depends on the cut, does
         # not show in float32.
         mean = carried(self.sum, self._total(x)) / self.count
@@ -89,7 +89,7 @@ class Moments:
     def mean_square(self, x: torch.Tensor) -> torch.Tensor:
         """The mean of x², in double precision."""
         if self.is_empty:
-            return x.new_ones(self._local_shape, dtype=SUMS)
+            return in_graph(x.new_ones(self._local_shape, dtype=SUMS))
         return carried(self.sum, self._total(x**2)) / self.count
 
     def along(self, statistic: torch.Tensor) -> torch.Tensor:

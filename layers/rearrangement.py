@@ -14,7 +14,7 @@ from torch import nn
 
 from adjointlab.core.layout import Layout, Window, balanced_windows
 from adjointlab.core.space import Space
-from adjointlab.layers.differentiable import differentiable
+from adjointlab.layers.differentiable import differentiable, in_graph
 from adjointlab.layers.distributed import TorchLayer
 from adjointlab.layers.torch_modules import dtype_name, result_of
 from adjointlab.primitives.repartition import Repartition
@@ -54,7 +54,9 @@ class Steps:
         self.layout = target
 
     def of(self, x: torch.Tensor) -> torch.Tensor:
-        """The local tensor after all steps."""
+        """The local tensor after all steps, in the graph of every rank."""
+        if not self.moves:
+            x = in_graph(x)
         for step in self._steps:
             x = step(x)
         return x

@@ -17,10 +17,18 @@ from adjointlab.core.partition import Partition  # noqa: E402
 from adjointlab.layers import (  # noqa: E402
     Attention,
     BatchNorm1d,
+    Concatenation,
     Dropout,
+    Flatten,
+    GroupNorm,
     InstanceNorm1d,
+    LayerNorm,
+    MatrixProduct,
     MSELoss,
     Pointwise,
+    RMSNorm,
+    Stack,
+    Transpose,
     local_window,
 )
 from adjointlab.worlds.world import World  # noqa: E402
@@ -34,6 +42,11 @@ LAYERS: dict[str, Callable[[Any, int], Any]] = {
     "dropout with a mask for each call": lambda comm, ranks: Dropout(
         comm, (ranks, 1), (3, 4), 0.5, dtype=DOUBLE
     ),
+    "dropout of nothing": lambda comm, ranks: Dropout(comm, (ranks, 1), (3, 4), 0.0, dtype=DOUBLE),
+    "dropout in evaluation": lambda comm, ranks: Dropout(comm, (ranks, 1), (3, 4), dtype=DOUBLE).eval(),
+    "dropout in place": lambda comm, ranks: Dropout(
+        comm, (ranks, 1), (3, 4), 0.5, inplace=True, seed=1, dtype=DOUBLE
+    ),
     "attention": lambda comm, ranks: Attention(comm, (ranks, 1, 1), (3, 1, 2, 4), dtype=DOUBLE),
     "attention on one worker": lambda comm, ranks: Attention(comm, (1, 1, 1), (3, 1, 2, 4), dtype=DOUBLE),
     "batch normalisation in evaluation": lambda comm, ranks: BatchNorm1d(
@@ -43,6 +56,22 @@ LAYERS: dict[str, Callable[[Any, int], Any]] = {
         comm, (ranks, 1, 1), (3, 2, 4), nn.InstanceNorm1d(2, track_running_stats=True, dtype=DOUBLE).eval()
     ).eval(),
     "loss of each element": lambda comm, ranks: MSELoss(comm, (ranks,), (3,), reduction="none", dtype=DOUBLE),
+    "flattening": lambda comm, ranks: Flatten(comm, (ranks, 1), (3, 4), dtype=DOUBLE),
+    "transposition": lambda comm, ranks: Transpose(comm, (ranks, 1), (3, 4), 0, 1, dtype=DOUBLE),
+    "stack": lambda comm, ranks: Stack(comm, (ranks, 1), [(3, 4), (3, 4)], dtype=DOUBLE),
+    "concatenation": lambda comm, ranks: Concatenation(comm, (ranks, 1), [(3, 4), (3, 4)], 1, dtype=DOUBLE),
+    "layer normalisation of nothing": lambda comm, ranks: LayerNorm(
+        comm, (ranks, 1), (0, 4), 4, elementwise_affine=False, dtype=DOUBLE
+    ),
+    "root mean square of nothing": lambda comm, ranks: RMSNorm(
+        comm, (ranks, 1), (0, 4), 4, elementwise_affine=False, dtype=DOUBLE
+    ),
+    "group normalisation of nothing": lambda comm, ranks: GroupNorm(
+        comm, (ranks, 1), (0, 4), 2, 4, affine=False, dtype=DOUBLE
+    ),
+    "product along nothing": lambda comm, ranks: MatrixProduct(
+        comm, (ranks, 1), (3, 0), (0, 4), dtype=DOUBLE
+    ),
     "function": lambda comm, ranks: Pointwise(
         comm, Layout((3, 4), Partition((ranks, 1))), torch.square, dtype=DOUBLE
     ),
@@ -66,14 +95,22 @@ def test_a_checkpoint_takes_part_whichever_rank_has_an_input_that_requires_a_gra
                 local_window(sines(*space.layout.shape), space.layout, rank).clone() for space in spaces
             ]
             inputs[0].requires_grad_(everywhere or rank == 0)
-            y = run(*inputs)
-            (y**2).sum().backward()
+            run(*inputs).sum().backward()
             return inputs[0].grad
 
-        plain = gradient(layer)
-        again = gradient(lambda *inputs: checkpoint(layer, *inputs, use_reentrant=False))
-        assert (plain is None) == (again is None)
-        if plain is not None:
-            torch.testing.assert_close(again, plain)
+        def values(x: Any, *others: Any) -> Any:
+            return layer(x.clone(), *others)
+
+        def squares(*inputs: Any) -> Any:
+            return values(*inputs) ** 2
+
+        plain = gradient(squares)
+        for again in (
+            gradient(lambda *inputs: checkpoint(squares, *inputs, use_reentrant=False)),
+            gradient(lambda *inputs: checkpoint(values, *inputs, use_reentrant=False) ** 2),
+        ):
+            assert (plain is None) == (again is None)
+            if plain is not None:
+                torch.testing.assert_close(again, plain)
 
     run_on_ranks(adjointlab_world, ranks, body)
