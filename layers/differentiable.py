@@ -49,6 +49,7 @@ __all__ = [
     "differentiable",
     "end_of",
     "of_nothing",
+    "without_gradient",
 ]
 
 
@@ -78,6 +79,13 @@ def carried(operator: LinearOperator, x: torch.Tensor) -> torch.Tensor:
 def differentiable(operator: LinearOperator) -> Callable[..., Any]:
     """The function ``x -> apply(operator, *x)``."""
     return lambda *x: apply(operator, *x)
+
+
+def without_gradient(operator: LinearOperator, x: torch.Tensor) -> torch.Tensor:
+    """F x, through which no gradient goes, as of indices, or x itself where F is the identity: its backward pass sends nothing."""
+    # Not operator.forward(x): within torch.func's transforms x may be a tensor without memory, which a Function is given with it.
+    with torch.no_grad():
+        return carried(operator, x)
 
 
 def connected(result: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:

@@ -11,14 +11,12 @@ has one summand that is not zero.
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import nn
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
-from adjointlab.layers.differentiable import carried, of_nothing
+from adjointlab.layers.differentiable import carried, of_nothing, without_gradient
 from adjointlab.layers.distributed import TorchLayer
 from adjointlab.layers.grids import with_index_zero
 from adjointlab.layers.torch_modules import dtype_name
@@ -78,7 +76,7 @@ class Embedding(TorchLayer, torch_classes=(nn.Embedding,)):
     def forward(self, indices: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of the indices."""
         (indices,) = self.check_inputs(indices)
-        indices = cast("torch.Tensor", self.spread_indices.forward(indices))
+        indices = without_gradient(self.spread_indices, indices)
         weight = carried(self.spread_weight, self.weight)
         return carried(self.sum_y, self._own_rows(indices, weight))
 

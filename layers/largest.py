@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 
-from adjointlab.core import arrays, transport
 from adjointlab.core.layout import Layout
-from adjointlab.layers.grids import without_dims
+from adjointlab.layers.differentiable import without_gradient
 from adjointlab.layers.torch_modules import dtype_name
-from adjointlab.primitives import groups
+from adjointlab.primitives.all_gather import AllGather
 from adjointlab.typing import Communicator
 
 __all__ = ["Largest"]
 
 
 class Largest:
-    """The maximum over dimension `dim` of a tensor that `x` lays over its workers, each dimension along one.
+    """The maximum over dimension `dim` of a tensor of element type `dtype` that `x` lays over its workers, each dimension along one.
 
-    Collective over the workers along `dim`, where there are several and they have slices; on ranks that `x` leaves idle, not to be called.
+    Collective over the workers along `dim`; on ranks that `x` leaves idle, not to be called.
     """
 
-    def __init__(self, comm: Communicator, x: Layout, dim: int) -> None:
-        slices, rank = without_dims(x, dim), comm.Get_rank()
-        self.dim, self._shape = dim, slices.local_shape(rank)
-        self._workers: Communicator | None = None
-        # Workers along `dim` have the same slices, so either all of a group make its communicator or none does.
-        if x.partition.is_active(rank) and x.partition.shape[dim] > 1 and slices.local_size(rank) > 0:
-            self._workers = groups.communicator(comm, x.partition.subpartition((dim,), rank).ranks)
+    def __init__(self, comm: Communicator, x: Layout, dim: int, dtype: torch.dtype) -> None:
+        self.dim, self._shape = dim, list(x.local_shape(comm.Get_rank()))
+        self._shape[dim] = 1
+        # Gathered, not reduced: MPI leaves open what its maximum makes of NaN.
+        workers, shape, windows = x.partition.shape[dim], list(x.shape), list(x.windows)
+        shape[dim], windows[dim] = workers, tuple((i, i + 1) for i in range(workers))
+        self._gather = AllGather(comm, Layout(shape, x.partition, windows), dim, dtype=dtype_name(dtype))
 
     def of(self, x: torch.Tensor) -> torch.Tensor:
-        """The maximum of each slice, without dimension `dim`; -∞ of slices without elements on all workers."""
+        """The maximum of each slice, a tensor whose dimension `dim` has length 1; -∞ of slices without elements on all workers."""
         x = x.detach()
         if x.shape[self.dim] == 0:
             # A worker without elements takes part in the reduction, with a number that is never the largest.
             largest = x.new_full(self._shape, -torch.inf)
         else:
-            largest = x.amax(self.dim)
-        if self._workers is None:
-            return largest
-        own, name = arrays.summable(largest), dtype_name(x.dtype)
-        # Gathered, not reduced: MPI leaves open what its maximum makes of NaN.
-        every = arrays.summing_memory((self._workers.Get_size(), *own.shape), name, largest)
-        transport.over(self._workers, own).Allgather(own, every)
-        return cast("torch.Tensor", arrays.from_summable(every, name, largest)).amax(0)
+            largest = x.amax(self.dim, keepdim=True)
+        return without_gradient(self._gather, largest).amax(self.dim, keepdim=True)

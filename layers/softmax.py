@@ -43,8 +43,9 @@ class _Exponentials(TorchLayer):
         self.domain, self.codomain = Space(x, dtype=name), Space(x, dtype=name, name="y")
         sums = without_dims(x, self.dim)
         self.slices_shape = sums.local_shape(self.rank)
-        self.largest = Largest(comm, x, self.dim)
-        self.sum = AllSumReduce(comm, sums, (self.dim,), dtype=dtype_name(accumulation_dtype(self.dtype)))
+        wide = accumulation_dtype(self.dtype)
+        self.largest = Largest(comm, x, self.dim, wide)
+        self.sum = AllSumReduce(comm, sums, (self.dim,), dtype=dtype_name(wide))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
@@ -54,7 +55,7 @@ class _Exponentials(TorchLayer):
             return connected(x, carried(self.sum, connected(x.new_zeros(self.slices_shape), x))).to(
                 self.dtype
             )
-        x = x - self.largest.of(x).unsqueeze(self.dim)
+        x = x - self.largest.of(x)
         exponentials = torch.exp(x)
         sums = carried(self.sum, exponentials.sum(self.dim)).unsqueeze(self.dim)
         return self.of(x, exponentials, sums).to(self.dtype)

@@ -18,7 +18,7 @@ from torch import nn
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
-from adjointlab.layers.differentiable import apply, connected
+from adjointlab.layers.differentiable import apply, connected, without_gradient
 from adjointlab.layers.grids import with_index_zero, without_dims
 from adjointlab.layers.half_precision import accumulation_dtype
 from adjointlab.layers.losses.reduction import SUMS, Loss
@@ -108,7 +108,7 @@ class ClassLoss(Loss):
     def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The local tensor of the loss, from those of the input and of the targets."""
         x, targets = self.check_inputs(x, targets)
-        targets = cast("torch.Tensor", self.spread_targets.forward(targets))
+        targets = without_gradient(self.spread_targets, targets)
         x, log_sums = self.normalised(x.to(accumulation_dtype(self.dtype)))
         if self.partition.is_active(self.rank):
             losses, weights = self._losses(x, targets, log_sums)

@@ -63,10 +63,11 @@ class CrossEntropyLoss(ClassLoss, torch_classes=(nn.CrossEntropyLoss,)):
 
     def make_operators(self, x: Layout) -> None:
         super().make_operators(x)
+        wide = accumulation_dtype(self.dtype)
         self.sum_exponentials = AllSumReduce(
-            self.comm, self.per_target, (self.class_dim,), dtype=dtype_name(accumulation_dtype(self.dtype))
+            self.comm, self.per_target, (self.class_dim,), dtype=dtype_name(wide)
         )
-        self.largest = Largest(self.comm, x, self.class_dim)
+        self.largest = Largest(self.comm, x, self.class_dim, wide)
         if self.probabilities:
             name = dtype_name(self.dtype)
             self.domain = Space(Tensor(x, name), Tensor(x, name, name="targets"))
@@ -75,7 +76,7 @@ class CrossEntropyLoss(ClassLoss, torch_classes=(nn.CrossEntropyLoss,)):
         if not self.partition.is_active(self.rank):
             return x, apply(self.sum_exponentials, connected(x.new_zeros(self.targets_shape), x))
         # Differences of logits: of large ones, the sum with the logarithm would lose its digits.
-        x = x - self.largest.of(x).unsqueeze(self.class_dim)
+        x = x - self.largest.of(x)
         sums = apply(self.sum_exponentials, torch.exp(x).sum(self.class_dim))
         return x, torch.log(sums)
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import nn
 
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.space import Space, Tensor
-from adjointlab.layers.differentiable import carried, connected
+from adjointlab.layers.differentiable import carried, connected, without_gradient
 from adjointlab.layers.distributed import TorchLayer
 from adjointlab.layers.torch_modules import dtype_name, result_of, spatial_dims
 from adjointlab.primitives.repartition import Repartition
@@ -68,7 +67,7 @@ class MaxUnpooling(TorchLayer, torch_classes=(nn.MaxUnpool1d, nn.MaxUnpool2d, nn
         """The local tensor of y, from those of the input and of the indices."""
         x, indices = self.check_inputs(x, indices)
         x = carried(self.gather, x)
-        indices = cast("torch.Tensor", self.gather_indices.forward(indices))
+        indices = without_gradient(self.gather_indices, indices)
         if 0 in self.local_output_shape:
             return connected(x.new_zeros(self.local_output_shape), x)
         # What belongs to other workers goes to one place more than there are.

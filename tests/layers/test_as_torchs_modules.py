@@ -20,12 +20,15 @@ from adjointlab.layers import (  # noqa: E402
     BatchNorm1d,
     Concatenation,
     ConstantPad1d,
+    CrossEntropyLoss,
     Dropout,
     Embedding,
     Linear,
+    MaxUnpool1d,
     MSELoss,
     MultiheadAttention,
     Pointwise,
+    Softmax,
     clip_grad_norm_,
     from_sequential,
     get_total_norm,
@@ -147,6 +150,41 @@ def test_transforms_differentiate_by_parameters_alone(make: Any, shape: tuple[in
         assert all(bool(each.any()) for each in gradients.values())
 
     on_ranks(1, body)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda comm: Softmax(comm, (1, 2), (3, 4), 1, dtype=torch.float64),
+        lambda comm: CrossEntropyLoss(comm, (1, 2), (3, 4), dtype=torch.float64),
+        lambda comm: MaxUnpool1d(comm, (1, 1, 2), (1, 1, 4), 1, 1, dtype=torch.float64),
+        lambda comm: Embedding(comm, (1, 2, 1), (3,), 4, 2, dtype=torch.float64),
+    ],
+    ids=["softmax", "cross-entropy", "unpooling", "embedding"],
+)
+def test_transforms_go_through_layers_that_send_indices_or_the_largest_elements(make: Any) -> None:
+    def body(comm: Any) -> None:
+        layer = make(comm)
+        inputs = []
+        for tensor in layer.domain.tensors:
+            shape = tensor.layout.shape
+            indices = torch.arange(torch.Size(shape).numel()).reshape(shape)
+            whole = indices if tensor.dtype == "int64" else sines(*shape)
+            inputs.append(local_window(whole, tensor.layout, comm.Get_rank()))
+        parameters = {name: each.detach().clone() for name, each in layer.named_parameters()}
+        differentiated = [each for each in inputs if each.is_floating_point()]
+
+        def value(given: Any, differentiated: Any, inputs: Any) -> Any:
+            indices = [each for each in inputs if not each.is_floating_point()]
+            return functional_call(layer, given, (*differentiated, *indices)).pow(2).sum()
+
+        got = torch.func.grad(value, (0, 1))(parameters, differentiated, inputs)
+        leaves = [each.requires_grad_() for each in (*parameters.values(), *differentiated)]
+        value(parameters, differentiated, inputs).backward()
+        for each, want in zip((*got[0].values(), *got[1]), leaves, strict=True):
+            torch.testing.assert_close(each, want.grad)
+
+    on_ranks(2, body)
 
 
 def test_a_parameter_that_functional_call_is_given_stays_its_callers() -> None:
