@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Final
 
 from adjointlab.core.layout import Layout
-from adjointlab.core.partition import Partition
+from adjointlab.core.partition import Partition, integers, whole_number
 from adjointlab.core.space import LocalType, Space
 
 __all__ = ["REGIONS", "region"]
@@ -61,6 +61,10 @@ def region(
     """
     if kind not in REGIONS:
         raise ValueError(f"kind: {kind!r} is not one of {', '.join(REGIONS)}")
+    shape, ranks = integers("shape", shape), whole_number("ranks", ranks)
+    if ranks < 1:
+        raise ValueError(f"ranks: at least 1, not {ranks}")
+    sizes = None if sizes is None else integers("sizes", sizes)
     argument, result = REGIONS[kind]
     return {
         "domain": _space(argument, shape, ranks, dtype, sizes, "x"),
@@ -83,6 +87,10 @@ def _space(
                 f"shape: {tuple(shape)} is not cut evenly along dimension {dim} over {ranks} ranks; give sizes"
             )
         sizes = [shape[dim] // ranks] * ranks
+    if len(sizes) != ranks or sum(sizes) != shape[dim] or min(sizes) < 0:
+        raise ValueError(
+            f"sizes: {tuple(sizes)} are not those of {ranks} parts of dimension {dim}, which has {shape[dim]} elements"
+        )
     grid = [ranks if k == dim else 1 for k in range(len(shape))]
     cuts = [(0, *accumulate(sizes)) if k == dim else None for k in range(len(shape))]
     return Space(Layout.cut(shape, Partition(grid), cuts), dtype=dtype, name=name)

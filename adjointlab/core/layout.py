@@ -23,7 +23,7 @@ A tensor of several dimensions has such a list of windows for each, and a worker
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise, product
@@ -35,6 +35,7 @@ from adjointlab.core.partition import (
     Partition,
     PartitionLike,
     as_partition,
+    entries,
     integers,
     shared_property,
 )
@@ -127,7 +128,11 @@ class Layout(Drawable):
         if any(side < 0 for side in sides):
             raise ValueError(f"shape: a side of a tensor is at least 0, not {sides}")
         partition = as_partition("partition", partition)
-        partition_dims = tuple(range(len(sides))) if axes is None else _axes(axes)
+        partition_dims = (
+            tuple(range(len(sides)))
+            if axes is None
+            else entries("axes", axes, "a dimension of the partition, or None, for each of the tensor")
+        )
         _check_axes(sides, partition, partition_dims, given=axes is not None)
         counts = tuple(1 if axis is None else partition.shape[axis] for axis in partition_dims)
         if windows is None:
@@ -174,12 +179,17 @@ class Layout(Drawable):
         ``cuts[k]`` is (0, c_1, ..., n_k), never decreasing; equal neighbours make an empty local tensor; `None` takes the balanced
         cut. Raises `ValueError` for boundaries that decrease or do not cover the dimension.
         """
-        sides = integers("shape", shape)
-        if len(cuts) != len(sides):
-            raise ValueError(f"cuts: a tensor of order {len(sides)} needs {len(sides)} cuts, not {len(cuts)}")
+        sides, every = (
+            integers("shape", shape),
+            entries("cuts", cuts, "boundaries, or None, for each dimension of the tensor"),
+        )
+        if len(every) != len(sides):
+            raise ValueError(
+                f"cuts: a tensor of order {len(sides)} needs {len(sides)} cuts, not {len(every)}"
+            )
         balanced = cls(sides, partition, axes=axes)
         windows: list[tuple[Window, ...]] = []
-        for dim, (side, given) in enumerate(zip(sides, cuts, strict=True)):
+        for dim, (side, given) in enumerate(zip(sides, every, strict=True)):
             if given is None:
                 windows.append(balanced.windows[dim])
                 continue
@@ -203,7 +213,10 @@ class Layout(Drawable):
 
     def ends(self, dim: int) -> tuple[int, ...] | None:
         """Return the boundaries 0 = c_0 <= ... <= c_parts of dimension `dim` if its windows, in their order, cut it."""
-        return self._ends[dim]
+        try:
+            return self._ends[dim]
+        except (IndexError, TypeError):
+            raise ValueError(f"dim: {dim!r} is no dimension of a tensor of order {self.order}") from None
 
     @shared_property
     def _ends(self) -> tuple[tuple[int, ...] | None, ...]:
@@ -260,16 +273,14 @@ class Layout(Drawable):
 
         Raises `ValueError` for an index that the local tensor does not have.
         """
-        window = self.window(rank)
+        window, local = self.window(rank), integers("local", local)
         shape = self.local_shape(rank)
         if (
             window is None
             or len(local) != len(shape)
             or any(not 0 <= i < n for i, n in zip(local, shape, strict=True))
         ):
-            raise ValueError(
-                f"local: {tuple(local)} is not in the local tensor of rank {rank}, of shape {shape}"
-            )
+            raise ValueError(f"local: {local} is not in the local tensor of rank {rank}, of shape {shape}")
         return tuple(i + start for i, (start, _) in zip(local, window, strict=True))
 
     @shared_property
@@ -380,14 +391,6 @@ def _pairs(windows: tuple[Window, ...]) -> tuple[Window, ...]:
     # All at once: P simulated ranks look at P windows each.
     starts, stops = zip(*windows, strict=True) if windows else ((), ())
     return tuple(zip(map(integer, starts), map(integer, stops), strict=True))
-
-
-def _axes(axes: object) -> tuple[int | None, ...]:
-    if isinstance(axes, str) or not isinstance(axes, Iterable):
-        raise TypeError(
-            f"axes: {axes!r} is no list of a dimension of the partition, or None, for each of the tensor"
-        )
-    return tuple(axes)
 
 
 def _check_axes(

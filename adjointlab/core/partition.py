@@ -17,10 +17,20 @@ from itertools import product
 from operator import index as integer
 from typing import TypeAlias, TypeVar
 
-__all__ = ["Index", "Partition", "PartitionLike", "as_partition", "integers", "shared_property"]
+__all__ = [
+    "Index",
+    "Partition",
+    "PartitionLike",
+    "as_partition",
+    "entries",
+    "integers",
+    "shared_property",
+    "whole_number",
+]
 
 Index = tuple[int, ...]
 
+E = TypeVar("E")
 R = TypeVar("R")
 S = TypeVar("S")
 
@@ -44,6 +54,22 @@ def integers(name: str, values: object) -> tuple[int, ...]:
         return tuple(map(integer, values))
     except TypeError:
         raise TypeError(f"{name}: {values!r} is not a sequence of integers") from None
+
+
+def whole_number(name: str, value: object) -> int:
+    """Return `value` as an integer; raise `TypeError` naming the argument where it is something else."""
+    try:
+        return integer(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name}: {value!r} is no whole number") from None
+
+
+def entries(name: str, values: Iterable[E], wanted: str) -> tuple[E, ...]:
+    """Return `values` as a tuple; raise `TypeError`, naming the argument and what they should be, where they are no list."""
+    given: object = values
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise TypeError(f"{name}: {given!r} is no list of {wanted}")
+    return tuple(values)
 
 
 @dataclass(frozen=True)
@@ -99,13 +125,14 @@ class Partition:
         """Return the grid index of an active rank; raise `ValueError` for an inactive one."""
         try:
             return self._index_of[rank]
-        except KeyError:
+        except (KeyError, TypeError):
             raise ValueError(f"rank: {rank} is inactive in the partition over {self.ranks}") from None
 
     def rank(self, index: Sequence[int]) -> int:
         """Return the rank at a grid index; raise `ValueError` where the index is outside the grid."""
+        index = integers("index", index)
         if len(index) != self.order or any(not 0 <= i < n for i, n in zip(index, self.shape, strict=True)):
-            raise ValueError(f"index: {tuple(index)} is not in the {_times(self.shape)} partition")
+            raise ValueError(f"index: {index} is not in the {_times(self.shape)} partition")
         position = 0
         for i, side in zip(index, self.shape, strict=True):
             position = position * side + i
@@ -113,6 +140,7 @@ class Partition:
 
     def promote(self, order: int) -> Partition:
         """Return the same workers under leading sides of 1, up to `order` dimensions [Hewett21, section 3.1]."""
+        order = whole_number("order", order)
         if order < self.order:
             raise ValueError(
                 f"order: a partition of order {self.order} is not promoted to {order}, which is less"
@@ -129,7 +157,7 @@ class Partition:
 
         Together they hold every worker once: they are the groups of a collective that is segmented along `dims`.
         """
-        along = tuple(dims)
+        along = integers("dims", dims)
         if len(set(along)) != len(along) or any(not 0 <= dim < self.order for dim in along):
             raise ValueError(
                 f"dims: {along} are not distinct dimensions of a partition of order {self.order}"
@@ -138,7 +166,7 @@ class Partition:
 
     def subpartition(self, dims: Iterable[int], rank: int) -> Partition:
         """Return the one of :meth:`subpartitions` that an active rank is in; raise `ValueError` for an inactive one."""
-        along = tuple(dims)
+        along = integers("dims", dims)
         groups = self.subpartitions(along)
         # The position among the groups is the row-major index along the dimensions that are not in `dims`.
         position = 0

@@ -14,10 +14,10 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, product
 from operator import mul
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from adjointlab.core.layout import Layout, Window
-from adjointlab.core.partition import Partition
+from adjointlab.core.partition import Partition, as_partition, entries, integers
 
 __all__ = ["Placed", "chunks", "placed", "sharded"]
 
@@ -46,8 +46,9 @@ def placed(mesh: _Mesh | Sequence[int], placements: Sequence[object], shape: Seq
     The name of a local type is a placement too: whole tensors of that type along the mesh dimension. Raises `ValueError` for
     placements that the mesh or the tensor cannot have, and for those that have no local type.
     """
-    grid = _grid_of(mesh)
+    grid, shape = _grid_of(mesh), integers("shape", shape)
     extents = grid.shape
+    placements = entries("placements", placements, "a placement for each dimension of the mesh")
     kinds = [_kind(placement) for placement in placements]
     if len(kinds) != len(extents):
         raise ValueError(
@@ -121,9 +122,15 @@ def _nested_chunks(window: Window, counts: Sequence[int]) -> list[Window]:
 
 def _grid_of(mesh: _Mesh | Sequence[int]) -> Partition:
     """The grid of the mesh's ranks."""
-    if isinstance(mesh, Sequence):
-        return Partition(mesh)
-    return Partition(mesh.mesh.shape, mesh.mesh.flatten().tolist())
+    ranks = getattr(mesh, "mesh", None)
+    if ranks is None:
+        try:
+            return as_partition("mesh", cast("Sequence[int]", mesh))
+        except TypeError:
+            raise TypeError(
+                f"mesh: {mesh!r} is neither a DeviceMesh nor the shape of one, such as (2, 2)"
+            ) from None
+    return Partition(ranks.shape, ranks.flatten().tolist())
 
 
 def _kind(placement: Any) -> str:

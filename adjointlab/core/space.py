@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from adjointlab.core import arrays
 from adjointlab.core.arrays import Dtype, dtype
 from adjointlab.core.layout import Layout
-from adjointlab.core.partition import shared_property
+from adjointlab.core.partition import entries, shared_property
 from adjointlab.core.placements import placed
 from adjointlab.pictures.drawable import Drawable
 from adjointlab.spelling import described_type, did_you_mean
@@ -105,12 +105,12 @@ class Tensor:
         if not isinstance(given, Layout):
             raise TypeError(f"layout: {given!r} is no Layout")
         object.__setattr__(self, "dtype", dtype(self.dtype).name)
+        check_name(self.name)
         order = self.layout.partition.order
-        if not self.types:
+        types = _local_types(self.types)
+        if not types:
             object.__setattr__(self, "types", (LocalType.VARYING,) * order)
             return  # nearly always
-        _check_several(self.types)
-        types = tuple([LocalType(entry) for entry in self.types])
         if len(types) != order:
             raise ValueError(
                 f"types: a partition of order {order} needs {order} local types, "
@@ -211,9 +211,21 @@ class Tensor:
         return self.dtype + (f" {'/'.join(entry.value for entry in self.types)}" if types else "")
 
 
-def _check_several(types: object) -> None:
+def _local_types(types: Sequence[LocalType | str]) -> tuple[LocalType, ...]:
     if isinstance(types, str):
         raise TypeError(f"types: {types!r} is one string; give one local type for each partition dimension")
+    return tuple(
+        [
+            LocalType(entry)
+            for entry in entries("types", types, "a local type for each dimension of the partition")
+        ]
+    )
+
+
+def check_name(name: object) -> None:
+    """Raise `TypeError` for a tensor's name that is no string."""
+    if not isinstance(name, str):
+        raise TypeError(f"name: {name!r} is no string")
 
 
 # Every rank makes the same ones, and what has been worked out for one object is there for the next rank.
@@ -268,17 +280,18 @@ class Space(Drawable):
         given: tuple[object, ...] = tensors
         if wrong := [entry for entry in given if not isinstance(entry, Layout | Tensor)]:
             raise TypeError(f"tensors: {wrong[0]!r} is neither a Layout nor a Tensor")
-        _check_several(types)
-        entries = tuple(
-            _tensor(entry, arrays.dtype(dtype).name, tuple(LocalType(t) for t in types), name)
+        check_name(name)
+        local_types = _local_types(types)
+        all_tensors = tuple(
+            _tensor(entry, arrays.dtype(dtype).name, local_types, name)
             if isinstance(entry, Layout)
             else entry
             for entry in tensors
         )
-        names = [entry.name for entry in entries]
+        names = [tensor.name for tensor in all_tensors]
         if len(names) > 1 and len(set(names)) != len(names):
             raise ValueError(f"tensors: the names {names} are not distinct; give each tensor its own name")
-        object.__setattr__(self, "tensors", entries)
+        object.__setattr__(self, "tensors", all_tensors)
 
     @classmethod
     def of_dtensor(

@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise, product
-from operator import index as integer
 from typing import TYPE_CHECKING, SupportsIndex, TypedDict
 
 from hypothesis import strategies as st
@@ -19,7 +18,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from adjointlab.core.arrays import dtype, installed
 from adjointlab.core.kept_strategies import BOOLEANS, choices, integers, made_once
 from adjointlab.core.layout import Layout, balanced_cut
-from adjointlab.core.partition import Partition, PartitionLike, as_partition
+from adjointlab.core.partition import Partition, PartitionLike, as_partition, whole_number
 from adjointlab.core.partition import integers as as_integers
 from adjointlab.quantities import counted
 from adjointlab.typing import DtypeLike
@@ -53,11 +52,7 @@ def _require(smallest: int, /, **given: SupportsIndex) -> None:
     A number like 4.0 equals the whole one, and what is remembered for it would be drawn for that too.
     """
     for name, value in given.items():
-        try:
-            number = integer(value)
-        except TypeError:
-            raise TypeError(f"{name}: {value!r} is no whole number") from None
-        if number < smallest:
+        if whole_number(name, value) < smallest:
             raise ValueError(f"{name}: at least {smallest}, not {value}")
 
 
@@ -390,7 +385,8 @@ def dtypes(
     `bfloat16` adds that type where torch is installed: NumPy does not have it. `integers` adds int64 and int32, in which an
     operator is linear as long as nothing overflows. Raises `ValueError` for `names` that are none of element types.
     """
-    if isinstance(names, str) or (names is not None and not names):
+    several: object = names
+    if several is not None and (isinstance(several, str) or not isinstance(several, Sequence) or not several):
         raise ValueError(f"names: {names!r} is no list of element types, such as ['float32']")
     given = tuple(dtype(each).name for each in names or ())
     every = FLOATING + (("bfloat16",) if bfloat16 and installed("torch") else ())

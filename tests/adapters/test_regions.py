@@ -59,3 +59,34 @@ def test_tensors_that_are_cut_are_cut_evenly_or_as_said(kind: str) -> None:
 def test_other_kinds_and_uneven_cuts_are_refused(kind: str, shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         region(kind, shape, 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "ranks", "sizes", "kind", "message"),
+    [
+        (4, 2, None, TypeError, "shape: 4 is not a sequence of integers"),
+        ((4, 2), "2", None, TypeError, "ranks: '2' is no whole number"),
+        ((4, 2), 0, None, ValueError, "ranks: at least 1, not 0"),
+        ((4, 2), 2, 3, TypeError, "sizes: 3 is not a sequence of integers"),
+        (
+            (4, 2),
+            2,
+            (1, 2),
+            ValueError,
+            "sizes: (1, 2) are not those of 2 parts of dimension 1, which has 2 elements",
+        ),
+        (
+            (4, 2),
+            2,
+            (3, -1),
+            ValueError,
+            "sizes: (3, -1) are not those of 2 parts of dimension 1, which has 2 elements",
+        ),
+    ],
+)
+def test_a_shape_ranks_and_sizes_that_are_none_are_refused_by_their_names(
+    shape: Any, ranks: Any, sizes: Any, kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind) as raised:
+        region("scatter", shape, ranks, sizes=sizes)
+    assert str(raised.value) == message

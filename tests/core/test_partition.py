@@ -1,5 +1,6 @@
 """Partitions: grids of workers."""
 
+from collections.abc import Callable
 from itertools import permutations, product
 from math import prod
 from typing import Any
@@ -246,3 +247,20 @@ def test_subpartitions_by_hand() -> None:
     assert grid.subpartitions([1]) == (Partition((3,), (6, 5, 4)), Partition((3,), (3, 2, 1)))
     assert grid.subpartitions([0]) == tuple(Partition((2,), (6 - k, 3 - k)) for k in range(3))
     assert grid.subpartitions([1, 0]) == (grid.transpose(),)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda grid: grid.rank(0), "index: 0 is not a sequence of integers"),
+        (lambda grid: grid.promote("3"), "order: '3' is no whole number"),
+        (lambda grid: grid.subpartitions(0), "dims: 0 is not a sequence of integers"),
+        (lambda grid: grid.subpartition("0", 0), "dims: '0' is not a sequence of integers"),
+    ],
+)
+def test_an_index_and_dimensions_that_are_none_are_refused_by_their_names(
+    call: Callable[[Partition], object], message: str
+) -> None:
+    with pytest.raises(TypeError) as raised:
+        call(Partition((2, 2)))
+    assert str(raised.value) == message

@@ -200,3 +200,24 @@ def test_placements_without_windows_or_types_are_refused_with_what_is_known(
     with pytest.raises(ValueError, match=r"^placements: ") as raised:
         placed(mesh, placements, (3, 4))
     assert str(raised.value) == f"placements: {message}"
+
+
+@pytest.mark.parametrize(
+    ("mesh", "placements", "shape", "message"),
+    [
+        (2, [Replicate()], (3,), "mesh: 2 is neither a DeviceMesh nor the shape of one, such as (2, 2)"),
+        (
+            (2,),
+            Replicate(),
+            (3,),
+            "placements: Replicate() is no list of a placement for each dimension of the mesh",
+        ),
+        ((2,), [Replicate()], 3, "shape: 3 is not a sequence of integers"),
+    ],
+)
+def test_a_mesh_placements_and_a_shape_that_are_none_are_refused_by_their_names(
+    mesh: object, placements: object, shape: object, message: str
+) -> None:
+    with pytest.raises(TypeError) as raised:
+        placed(mesh, placements, shape)  # type: ignore[arg-type]
+    assert str(raised.value) == message

@@ -266,6 +266,14 @@ def test_bad_tensors_and_spaces_are_refused_with_their_values() -> None:
             TypeError,
             "types: 'partial' is one string; give one local type for each partition dimension",
         ),
+        *(
+            (make, TypeError, "types: 3 is no list of a local type for each dimension of the partition")
+            for make in (lambda: Tensor(COPIES, types=3), lambda: Space(COPIES, types=3))
+        ),
+        *(
+            (make, TypeError, "name: ['x'] is no string")
+            for make in (lambda: Tensor(COPIES, name=["x"]), lambda: Space(COPIES, name=["x"]))
+        ),
         (lambda: Space(COPIES, 3, 4), TypeError, "tensors: 3 is neither a Layout nor a Tensor"),
         (lambda: Space([COPIES]), TypeError, f"tensors: {[COPIES]!r} is neither a Layout nor a Tensor"),
         (
