@@ -21,6 +21,7 @@ from typing import NoReturn
 import typer
 
 from adjointlab.cli.check import check
+from adjointlab.cli.commands import Command, CommandGroup
 from adjointlab.cli.configure import configure
 from adjointlab.cli.demo import demo
 from adjointlab.cli.exhaust import exhaust
@@ -57,6 +58,7 @@ from adjointlab.worlds.process_end import (
 __all__ = ["app", "exit_code_of", "main"]
 
 app = typer.Typer(
+    cls=CommandGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -64,15 +66,15 @@ app = typer.Typer(
     "real ranks.",
 )
 app.callback()(configure)
-app.command()(check)
+app.command(cls=Command)(check)
 # Options that follow the name of a program are that program's, also where we have one of the same name.
-app.command(context_settings={"allow_interspersed_args": False})(run)
-app.command()(exhaust)
-app.command()(demo)
-app.command("list")(list_subjects)
-app.command()(explain)
-app.command()(replay)
-app.command()(info)
+app.command(cls=Command, context_settings={"allow_interspersed_args": False})(run)
+app.command(cls=Command)(exhaust)
+app.command(cls=Command)(demo)
+app.command("list", cls=Command)(list_subjects)
+app.command(cls=Command)(explain)
+app.command(cls=Command)(replay)
+app.command(cls=Command)(info)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

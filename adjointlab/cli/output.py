@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from adjointlab.worlds.world import World
 
 __all__ = [
+    "CLOSED",
     "STDOUT",
     "Output",
     "ProgressLine",
     "describe_ranks",
     "is_standard_output",
+    "is_standard_output_closed",
     "progress_line",
     "write_json",
     "write_text",
@@ -40,6 +42,9 @@ __all__ = [
 
 STDOUT = "-"
 """The file name that stands for standard output."""
+
+CLOSED = "standard output is closed; name a file"
+"""Why results cannot be written to standard output."""
 
 
 _NO_LIMIT = 100_000
@@ -185,6 +190,11 @@ def is_standard_output(target: str) -> bool:
         return False
 
 
+def is_standard_output_closed() -> bool:
+    """Return True if the process was started without a standard output."""
+    return sys.stdout is None
+
+
 def write_json(target: str, data: Mapping[str, object]) -> str:
     """Write `data` to the file `target`, or to standard output for ``-``. A reader never sees half a file.
 
@@ -201,6 +211,8 @@ def write_json(target: str, data: Mapping[str, object]) -> str:
 def write_text(target: str, text: str) -> str:
     """Write `text` as :func:`write_json` does."""
     if target == STDOUT:
+        if is_standard_output_closed():
+            return CLOSED
         return "" if Output().raw(text) else "the results cannot be written to standard output"
     return write_results(target, text)
 

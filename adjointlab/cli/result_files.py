@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adjointlab.cli.output import (
+    CLOSED,
     STDOUT,
     Output,
     is_standard_output,
+    is_standard_output_closed,
     write_json,
     write_text,
 )
@@ -225,6 +227,8 @@ def _target(option: str, file: str | Path | None) -> str | None:
 def target(option: str, name: str) -> str:
     """The absolute path of a file that an option names, or ``-``. Raises :class:`UsageError` where none can be written."""
     if name == STDOUT or is_standard_output(name):
+        if is_standard_output_closed():
+            raise UsageError(f"{option}: {CLOSED}")
         return STDOUT
     if problem := refused(name):
         raise UsageError(f"{option}: {problem}")

@@ -26,8 +26,8 @@ OPTIONS = f"{SAMPLES}:wrong --check adjoint --cases 20 --seed 1 --ranks 2"
 
 
 def shell(command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    """Bash, in which `$check` is the command on an operator that is incoherent: exit code 1."""
-    setup = f"check='{sys.executable} -m adjointlab check {OPTIONS}'\n"
+    """Bash, in which `$adjointlab` is the program, and `$check` the command on an operator that is incoherent: exit code 1."""
+    setup = f"adjointlab='{sys.executable} -m adjointlab'\ncheck=\"$adjointlab check {OPTIONS}\"\n"
     return subprocess.run(
         ["bash", "-c", setup + command],
         cwd=cwd,
@@ -130,6 +130,22 @@ def test_a_closed_standard_output_ends_quietly_with_the_code_of_the_verdicts(
 ):
     result = shell(f"$check {redirection}", tmp_path)
     assert (result.returncode, result.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("option", ["--json", "--junit", "--html"])
+def test_results_for_a_closed_standard_output_are_refused_before_anything_is_run(tmp_path: Path, option: str):
+    result = shell(f"$check {option} - >&-", tmp_path)
+    message = f"adjointlab: {option}: standard output is closed; name a file\n"
+    assert (result.returncode, result.stderr.decode()) == (2, message)
+
+
+@pytest.mark.parametrize("command", ["", "check", "explain"])
+def test_help_that_nobody_reads_ends_quietly_and_on_a_full_disk_in_one_line(tmp_path: Path, command: str):
+    read = shell(f"$adjointlab {command} --help | true; exit ${{PIPESTATUS[0]}}", tmp_path)
+    assert (read.returncode, read.stderr) == (0, b"")
+    full = shell(f"$adjointlab {command} --help >/dev/full", tmp_path)
+    assert full.returncode == 3
+    assert full.stderr.splitlines() == [b"adjointlab: standard output: No space left on device"]
 
 
 def test_a_full_standard_output_is_one_line_of_standard_error(tmp_path: Path):
