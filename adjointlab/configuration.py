@@ -21,12 +21,15 @@ from typing import Any, Final
 from adjointlab.options import OPTIONS
 from adjointlab.spelling import did_you_mean
 
-__all__ = ["XFAILS_KEY", "configured"]
+__all__ = ["configured", "key"]
 
 _FILE: Final = "pyproject.toml"
-XFAILS_KEY: Final = f"{_FILE}: [tool.adjointlab] xfails"
-"""Beginning of a message on the list of known failures that a configuration file names."""
 _KEYS: Final = {option.name: option for option in OPTIONS}
+
+
+def key(name: str) -> str:
+    """Return the beginning of a message on what a configuration file says under that name."""
+    return f"{_FILE}: [tool.adjointlab] {name}"
 
 
 def configured(folder: Path) -> Mapping[str, Any]:

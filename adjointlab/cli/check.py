@@ -34,11 +34,11 @@ from adjointlab.cli.parameters import (
     Watchdog,
     Xfails,
     is_configured,
+    option_of,
 )
 from adjointlab.cli.result_files import ResultFiles, folder_of_failures
 from adjointlab.cli.selection import selected
 from adjointlab.cli.startup import UsageError, opened_world, or_usage_error
-from adjointlab.configuration import XFAILS_KEY
 from adjointlab.cores import cores
 from adjointlab.variables import SUPERVISED
 from adjointlab.worlds.launch import is_launched
@@ -95,8 +95,9 @@ def check(
     from adjointlab.cli.parallel import CheckProcesses, Setup, Surroundings
 
     # The user's code may change the directory.
-    surroundings, folder = Surroundings.now(), folder_of_failures(folder)
-    files = ResultFiles.checked(json=json_to, junit=junit, html=html)
+    surroundings = Surroundings.now()
+    folder = folder_of_failures(folder, option_of(context, "folder"))
+    files = ResultFiles.checked(json=json_to, junit=junit, html=html, html_option=option_of(context, "html"))
     names, only = tuple(subjects or ()), None if checks is None else tuple(checks)
 
     def prepare() -> tuple[Plan, KnownFailures | None]:
@@ -108,7 +109,7 @@ def check(
             return plan, None if xfails is None else read(xfails)
         except ValueError as problem:
             if is_configured(context, "xfails"):
-                raise UsageError(f"{XFAILS_KEY}: {problem}") from None
+                raise UsageError(f"{option_of(context, 'xfails')}: {problem}") from None
             raise
 
     def load() -> tuple[Plan, KnownFailures | None]:

@@ -8,7 +8,7 @@ import typer
 
 from adjointlab.cli.device import usable_device
 from adjointlab.cli.output import Output, progress_line
-from adjointlab.cli.parameters import DeviceOfProofs, FolderOfProofs, Quiet, Subjects
+from adjointlab.cli.parameters import DeviceOfProofs, FolderOfProofs, Quiet, Subjects, option_of
 from adjointlab.cli.result_files import folder_of_failures
 from adjointlab.cli.startup import UsageError, or_usage_error
 from adjointlab.options import DEVICE, FOLDER
@@ -22,6 +22,7 @@ __all__ = ["exhaust"]
 
 
 def exhaust(
+    context: typer.Context,
     subjects: Subjects = None,
     bounds: Annotated[
         list[str] | None,
@@ -46,7 +47,9 @@ def exhaust(
     if is_launched():
         raise UsageError("exhaust uses simulated ranks in processes of its own; run it without a launcher")
     plan, nameless = or_usage_error(lambda: _bounded(subjects or [], bounds or [], device))
-    folder = folder_of_failures(folder)  # the user's code may change the directory
+    folder = folder_of_failures(
+        folder, option_of(context, "folder")
+    )  # the user's code may change the directory
     out = Output()
     results: list[CheckResult] = []
     try:

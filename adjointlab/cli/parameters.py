@@ -11,6 +11,7 @@ from typing import Annotated, Final, TypeVar
 import typer
 
 from adjointlab import options
+from adjointlab.configuration import key
 from adjointlab.options import Option
 
 T = TypeVar("T")
@@ -53,6 +54,11 @@ def is_configured(context: typer.Context, name: str) -> bool:
     """Return True if the value of the parameter `name` comes from pyproject.toml."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "DEFAULT_MAP"
+
+
+def option_of(context: typer.Context, name: str) -> str:
+    """Return the beginning of a message on an argument: the option, or the key of pyproject.toml that has given it."""
+    return key(name) if is_configured(context, name) else f"--{name}"
 
 
 _COLOUR_VARIABLES: Final = {"always": "FORCE_COLOR", "never": "NO_COLOR", "auto": ""}

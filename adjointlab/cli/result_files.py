@@ -70,9 +70,11 @@ class ResultFiles:
     html: str | None = None
 
     @classmethod
-    def checked(cls, *, json: str | None, junit: str | None, html: Path | None) -> ResultFiles:
+    def checked(
+        cls, *, json: str | None, junit: str | None, html: Path | None, html_option: str = "--html"
+    ) -> ResultFiles:
         """The files of the options. Raises :class:`UsageError` for one that cannot be written, before anything is run."""
-        files = cls(_target("--json", json), _target("--junit", junit), _target("--html", html))
+        files = cls(_target("--json", json), _target("--junit", junit), _target(html_option, html))
         if problem := named_twice(files._given()):
             raise UsageError(problem)
         return files
@@ -235,14 +237,14 @@ def target(option: str, name: str) -> str:
     return str(Path(name).absolute())
 
 
-def folder_of_failures(folder: Path) -> Path:
-    """The absolute path of the folder that ``--folder`` names. Raises :class:`UsageError` where no failure can be stored there.
+def folder_of_failures(folder: Path, option: str = "--folder") -> Path:
+    """The absolute path of the folder that `option` names. Raises :class:`UsageError` where no failure can be stored there.
 
     Of the folder that nobody has named only what is there and is no folder: where all is coherent nothing is stored.
     """
     if os.path.exists(folder) and not os.path.isdir(folder):
-        raise UsageError(f"--folder: {folder} is no folder; failures are stored as files in one")
+        raise UsageError(f"{option}: {folder} is no folder; failures are stored as files in one")
     # The first process alone writes, and its folders may not be those of processes on other machines.
     if folder != FOLDER.default and launched_rank() == 0 and (problem := why_unusable(folder)):
-        raise UsageError(f"--folder: {problem}")
+        raise UsageError(f"{option}: {problem}")
     return folder.absolute()

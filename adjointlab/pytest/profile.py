@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar, cast
 
 import pytest
 
-from adjointlab.configuration import XFAILS_KEY, configured
+from adjointlab.configuration import configured, key
 from adjointlab.options import (
     CASES,
     DEVICE,
@@ -148,7 +148,7 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
         strict=value(STRICT),
         watchdog=value(WATCHDOG),
         xfails=None if xfails is None else named_from(XFAILS) / xfails,
-        xfails_from="--adjointlab-xfails" if given(XFAILS) else XFAILS_KEY,
+        xfails_from="--adjointlab-xfails" if given(XFAILS) else key("xfails"),
         html=page,
     )
 

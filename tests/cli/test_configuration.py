@@ -80,13 +80,6 @@ def test_a_list_of_known_failures_that_is_not_there_is_told_with_the_file_that_n
     assert "xfails" not in here("check", f"{SAMPLES}:right", "--xfails", "given.txt").stderr
 
 
-def test_a_folder_that_is_a_file_is_refused(here: Callable[..., Ended], tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text('[tool.adjointlab]\nfolder = "pyproject.toml"\n')
-    refused = here("check", f"{SAMPLES}:right")
-    assert refused.returncode == 2
-    assert "--folder: " in refused.stderr
-
-
 def test_ranks_of_the_file_do_not_keep_a_stored_case_from_being_replayed(
     here: Callable[..., Ended], tmp_path: Path
 ) -> None:
@@ -113,3 +106,25 @@ def test_pytest_takes_its_defaults_from_it_too(tmp_path: Path) -> None:
     result = run("pytest", "-k", "adjoint", "-p", "no:cacheprovider", cwd=tmp_path)
     assert "WrongShift: adjoint is not the transpose of forward" in result.stdout
     assert list((tmp_path / "kept").glob("*.json"))
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('folder = "file"', "folder: {0}/file is no folder; failures are stored as files in one"),
+        ('html = "none/a.html"', "html: the folder of {0}/none/a.html does not exist"),
+    ],
+)
+def test_a_path_of_the_file_where_nothing_can_be_written_is_refused_by_its_key(
+    here: Callable[..., Ended], tmp_path: Path, line: str, problem: str
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(f"[tool.adjointlab]\n{line}\n")
+    (tmp_path / "file").touch()
+    message = f"adjointlab: pyproject.toml: [tool.adjointlab] {problem.format(tmp_path)}\n"
+    name = line.partition(" ")[0]
+    commands = [("check", f"{SAMPLES}:right"), *[("exhaust", "Broadcast")] * (name == "folder")]
+    for command in commands:
+        refused = here(*command)
+        assert (refused.returncode, refused.stderr) == (2, message)
+    given = here(*commands[0], f"--{name}", str(tmp_path / "file" / "a"))
+    assert given.stderr.startswith(f"adjointlab: --{name}: ")
