@@ -29,8 +29,9 @@ import torch
 from torch import nn
 
 from adjointlab.core.layout import Layout, Window
-from adjointlab.core.partition import Partition, PartitionLike
+from adjointlab.core.partition import Partition, PartitionLike, whole_number
 from adjointlab.core.space import Space, Tensor
+from adjointlab.layers.arguments import shape_of
 from adjointlab.layers.differentiable import apply, connected, in_graph
 from adjointlab.layers.distributed import DistributedModule
 from adjointlab.layers.half_precision import accumulation_dtype
@@ -95,7 +96,7 @@ class Attention(DistributedModule):
     ) -> None:
         super().__init__(comm, partition, ScaledDotProductAttention(is_causal, scale))
         partition = self.partition
-        shape = tuple(input_shape)
+        shape = shape_of("input_shape", input_shape)
         if len(shape) != 4 or partition.order != 3:
             raise ValueError(
                 f"input_shape: {shape} over the partition {partition}, but attention needs (n, heads, queries, features) over "
@@ -104,13 +105,13 @@ class Attention(DistributedModule):
         if algorithm not in ALGORITHMS:
             raise ValueError(f"algorithm: {algorithm!r} is none of {', '.join(ALGORITHMS)}")
         n, heads, queries, features = shape
-        keys = queries if keys is None else keys
+        keys = queries if keys is None else whole_number("keys", keys)
         if keys < 1:
             raise ValueError("keys: there is none to attend to")
-        values = features if value_features is None else value_features
+        values = features if value_features is None else whole_number("value_features", value_features)
         self.is_causal, self.scale, self.algorithm = is_causal, _scale(scale, features), algorithm
         self.rounding = None
-        name = dtype_name(dtype or torch.get_default_dtype())
+        name = dtype_name(dtype)
         shapes = ((n, heads, queries, features), (n, heads, keys, features), (n, heads, keys, values))
         q, k, v = (_layout(each, partition) for each in shapes)
         y = _layout((n, heads, queries, values), partition)

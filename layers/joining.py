@@ -18,8 +18,9 @@ import torch
 from torch import nn
 
 from adjointlab.core.layout import Layout, Window
-from adjointlab.core.partition import Partition, PartitionLike
+from adjointlab.core.partition import Partition, PartitionLike, entries
 from adjointlab.core.space import Space, Tensor
+from adjointlab.layers.arguments import shape_of
 from adjointlab.layers.differentiable import apply, connected
 from adjointlab.layers.distributed import DistributedModule, TorchLayer
 from adjointlab.layers.rearrangement import Steps, checked_target
@@ -96,11 +97,14 @@ class Concatenation(DistributedModule):
         module = Join(dim)
         super().__init__(comm, partition, module)
         partition = self.partition
-        shapes = [tuple(shape) for shape in input_shapes]
+        shapes = [
+            shape_of("input_shapes", shape)
+            for shape in entries("input_shapes", input_shapes, "the shapes of the inputs")
+        ]
         y_shape = tuple(result_of(module, *(torch.empty(shape, device="meta") for shape in shapes)).shape)
         for shape in shapes:
             self.check_order(shape)
-        self.dim, name = dim % len(y_shape), dtype_name(dtype or torch.get_default_dtype())
+        self.dim, name = dim % len(y_shape), dtype_name(dtype)
         y = Layout(y_shape, partition)
         inputs = [Layout(shape, partition) for shape in shapes]
         ends = (0, *accumulate(shape[self.dim] for shape in shapes))
@@ -140,10 +144,13 @@ class Stack(DistributedModule):
         module = Pile(dim)
         super().__init__(comm, partition, module)
         partition = self.partition
-        shapes = [tuple(shape) for shape in input_shapes]
+        shapes = [
+            shape_of("input_shapes", shape)
+            for shape in entries("input_shapes", input_shapes, "the shapes of the inputs")
+        ]
         y_shape = tuple(result_of(module, *(torch.empty(shape, device="meta") for shape in shapes)).shape)
         self.check_order(shapes[0])
-        self.dim, name = dim % len(y_shape), dtype_name(dtype or torch.get_default_dtype())
+        self.dim, name = dim % len(y_shape), dtype_name(dtype)
         x, before = Layout(shapes[0], partition), partition.shape[: self.dim]
         new = Partition((*before, 1, *partition.shape[self.dim :]), partition.ranks)
         stacked = Layout(y_shape, new)

@@ -29,8 +29,9 @@ import torch
 from torch import nn
 
 from adjointlab.core.layout import Layout
-from adjointlab.core.partition import PartitionLike
+from adjointlab.core.partition import PartitionLike, whole_number
 from adjointlab.core.space import Space, Tensor
+from adjointlab.layers.arguments import shape_of
 from adjointlab.layers.differentiable import in_graph
 from adjointlab.layers.distributed import DistributedModule
 from adjointlab.layers.summa import LocalProduct, Panels, StationaryA, StationaryC, transposed
@@ -81,7 +82,7 @@ class MatrixProduct(DistributedModule):
         module = Product()
         super().__init__(comm, partition, module)
         partition = self.partition
-        shapes = [tuple(a_shape), tuple(b_shape)]
+        shapes = [shape_of("a_shape", a_shape), shape_of("b_shape", b_shape)]
         shapes.append(
             tuple(result_of(module, *(torch.empty(shape, device="meta") for shape in shapes)).shape)
         )
@@ -92,9 +93,9 @@ class MatrixProduct(DistributedModule):
         self.check_order(shapes[0])
         if algorithm not in ALGORITHMS:
             raise ValueError(f"algorithm: {algorithm!r} is none of {', '.join(ALGORITHMS)}")
-        if panel is not None and panel < 1:
+        if panel is not None and whole_number("panel", panel) < 1:
             raise ValueError(f"panel: {panel} is no width; it is at least 1, or None for that of a block")
-        name = dtype_name(dtype or torch.get_default_dtype())
+        name = dtype_name(dtype)
         a, b, c = (Layout(shape, partition) for shape in shapes)
         self.domain = Space(Tensor(a, name, name="a"), Tensor(b, name, name="b"))
         self.codomain = Space(c, dtype=name, name="c")

@@ -61,7 +61,7 @@ class Pointwise(DistributedModule):
     ) -> None:
         check_layout("layout", layout, comm)
         super().__init__(comm, layout.partition)
-        dtype = dtype or torch.get_default_dtype()
+        dtype = getattr(torch, dtype_name(dtype))
         if not (dtype.is_floating_point or dtype.is_complex):
             raise ValueError(
                 f"dtype: {dtype}, but a function has derivatives at real and complex numbers alone"

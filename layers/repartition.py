@@ -44,7 +44,7 @@ class Repartition(DistributedModule):
     ) -> None:
         check_layout("layout", layout, comm)
         super().__init__(comm, layout.partition, nn.Identity())
-        name = dtype_name(dtype or torch.get_default_dtype())
+        name = dtype_name(dtype)
         self.move = repartition.Repartition(
             comm, layout, target, dtype=name, types=types, target_types=target_types
         )

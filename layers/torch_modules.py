@@ -138,12 +138,12 @@ def _parameters_of(torch_class: Callable[..., nn.Module]) -> frozenset[str]:
     return frozenset(inspect.signature(torch_class).parameters)
 
 
-def dtype_name(dtype: torch.dtype) -> str:
-    """The lab's name for an element type of torch; raise `TypeError` for what is none."""
-    given: object = dtype
+def dtype_name(dtype: torch.dtype | None) -> str:
+    """The lab's name for an element type of torch, by default torch's own default; raise `TypeError` for what is none."""
+    given: object = torch.get_default_dtype() if dtype is None else dtype
     if not isinstance(given, torch.dtype):
         raise TypeError(f"dtype: {given!r} is no torch.dtype, such as torch.float32")
-    return str(dtype).removeprefix("torch.")
+    return str(given).removeprefix("torch.")
 
 
 def _integers(value: Sides) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from adjointlab.core.layout import Layout, Window
+from adjointlab.core.partition import integers
 from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.differentiable import carried, connected, without_gradient
 from adjointlab.layers.distributed import TorchLayer
@@ -43,7 +44,8 @@ class MaxUnpooling(TorchLayer, torch_classes=(nn.MaxUnpool1d, nn.MaxUnpool2d, nn
         self.dims = dims
         is_legal, channels_on = len(shape) - dims in (1, 2), shape[-dims - 1 :]
         probe = torch.empty(0, *channels_on) if is_legal else torch.empty(()).expand(shape)
-        result = result_of(module, probe, probe.to(torch.int64), output_size)
+        wanted = None if output_size is None else integers("output_size", output_size)
+        result = result_of(module, probe, probe.to(torch.int64), wanted)
         self.check_order(shape)
         lead = len(shape) - dims
         self.sides = tuple(result.shape[-dims:])

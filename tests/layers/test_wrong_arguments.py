@@ -9,11 +9,17 @@ import pytest
 import torch
 from torch import nn
 
+import adjointlab as al
 from adjointlab.layers import (
+    Attention,
+    Concatenation,
     Conv2d,
     CrossEntropyLoss,
     Linear,
+    MatrixProduct,
+    MaxUnpool2d,
     Pointwise,
+    Stack,
     from_sequential,
 )
 from adjointlab.worlds.world import Raised, World
@@ -76,6 +82,51 @@ WRONG: dict[str, tuple[Callable[[Any], object], str, str]] = {
         conv2d(IMAGES, 3, 4, 3, dtype="float32"),
         "TypeError",
         "dtype: 'float32' is no torch.dtype, such as torch.float32",
+    ),
+    "the name of an element type for a function": (
+        lambda comm: Pointwise(comm, al.Layout((4,), (1,)), torch.relu, dtype="float32"),
+        "TypeError",
+        "dtype: 'float32' is no torch.dtype, such as torch.float32",
+    ),
+    "a number for an element type": (
+        lambda comm: Attention(comm, (1, 1, 1), (2, 1, 3, 4), dtype=0),
+        "TypeError",
+        "dtype: 0 is no torch.dtype, such as torch.float32",
+    ),
+    "the shape of queries": (
+        lambda comm: Attention(comm, (1, 1, 1), 4),
+        "TypeError",
+        "input_shape: 4 is not a sequence of integers",
+    ),
+    "a number of keys": (
+        lambda comm: Attention(comm, (1, 1, 1), (2, 1, 3, 4), keys=2.5),
+        "TypeError",
+        "keys: 2.5 is no whole number",
+    ),
+    "one shape for several": (
+        lambda comm: Concatenation(comm, (1, 1), (2, 3)),
+        "TypeError",
+        "input_shapes: 2 is not a sequence of integers",
+    ),
+    "no shapes": (
+        lambda comm: Stack(comm, (1, 1), None),
+        "TypeError",
+        "input_shapes: None is no list of the shapes of the inputs",
+    ),
+    "a negative side of a factor": (
+        lambda comm: MatrixProduct(comm, (1, 1), (2, -3), (3, 2)),
+        "ValueError",
+        "a_shape: a side of a tensor is at least 0, not (2, -3)",
+    ),
+    "the width of a panel": (
+        lambda comm: MatrixProduct(comm, (1, 1), (2, 3), (3, 2), panel=1.5),
+        "TypeError",
+        "panel: 1.5 is no whole number",
+    ),
+    "an output size": (
+        lambda comm: MaxUnpool2d(comm, (1,) * 4, (1, 1, 2, 2), 2, output_size=4),
+        "TypeError",
+        "output_size: 4 is not a sequence of integers",
     ),
     "another element type than the module's": (
         lambda comm: Linear(comm, (1, 1, 1), (4, 3), nn.Linear(3, 3), dtype=torch.float64),
