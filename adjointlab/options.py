@@ -7,10 +7,11 @@ The command line makes its options from these declarations (:mod:`adjointlab.cli
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from adjointlab.devices.memories import DEVICES
 
@@ -85,12 +86,13 @@ class Option(Generic[T]):
         return self.parse(str(value))
 
     def check(self, value: T) -> None:
-        """Raise `ValueError` for a number that is out of range, infinite or none, and for a text that is no choice."""
+        """Raise `ValueError` for a number that is out of range, infinite or of another kind, and for what is none or no choice."""
         if isinstance(value, str) and self.choices and value not in self.choices:
             raise self._error(value)
-        if isinstance(value, int | float) and self.least is not None:
-            is_legal = self.least <= value <= self.most and value < math.inf
-            if not is_legal:
+        if self.least is not None:
+            kind = numbers.Integral if self.convert is int else numbers.Real
+            number: Any = value
+            if not (isinstance(value, kind) and self.least <= number <= self.most and number < math.inf):
                 raise self._error(value)
 
     def _error(self, value: object) -> ValueError:

@@ -26,7 +26,8 @@ def _as_typer(option: Option[T]) -> object:
     def checked(value: T) -> T:
         # typer's own bounds let infinity through.
         try:
-            option.check(value)
+            if value is not None:
+                option.check(value)
         except ValueError as problem:
             raise refused(problem) from None
         return value

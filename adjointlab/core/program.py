@@ -24,6 +24,7 @@ import numpy as np
 
 from adjointlab.core.arrays import DTYPES
 from adjointlab.core.layout import Layout, Window
+from adjointlab.core.partition import entries
 from adjointlab.core.space import Space
 from adjointlab.pictures.drawable import Drawable
 from adjointlab.typing import NumpyArray
@@ -199,16 +200,19 @@ def move_to_new(source: Buffer, target: Buffer) -> tuple[Generator, ...]:
 class Program(Drawable):
     """Generators in the order of their execution, from the buffers in scope at the start.
 
-    Raises `ValueError` for a buffer that is in scope twice or unknown, a region outside its buffer, and an Add whose regions
-    overlap or differ in shape or element type.
+    Raises `ValueError` for a buffer that is in scope twice or unknown, a region outside its buffer, a step that is no generator, and an
+    Add whose regions overlap or differ in shape or element type; `TypeError` for inputs that are no buffers.
     """
 
     inputs: tuple[Buffer, ...]
     steps: tuple[Generator, ...]
 
     def __init__(self, inputs: Iterable[Buffer], steps: Iterable[Generator]) -> None:
-        object.__setattr__(self, "inputs", tuple(sorted(inputs)))
-        object.__setattr__(self, "steps", tuple(steps))
+        buffers: tuple[object, ...] = entries("inputs", inputs, "buffers")
+        if wrong := [each for each in buffers if not isinstance(each, Buffer)]:
+            raise TypeError(f"inputs: {wrong[0]!r} is no Buffer")
+        object.__setattr__(self, "inputs", tuple(sorted(buffers)))
+        object.__setattr__(self, "steps", entries("steps", steps, "generators"))
         self.outputs  # noqa: B018  walks the steps, and so validates them
 
     @cached_property
@@ -354,7 +358,7 @@ def _place_of_buffer(buffer: Buffer) -> tuple[int, str]:
     return buffer.rank, buffer.name
 
 
-def _taken(step: Generator, scope: dict[tuple[int, str], Buffer]) -> str:
+def _taken(step: object, scope: dict[tuple[int, str], Buffer]) -> str:
     """Take a step that allocates or deallocates in `scope`; return what is wrong with the step, if anything."""
     match step:
         case Allocate(buffer):
@@ -371,6 +375,8 @@ def _taken(step: Generator, scope: dict[tuple[int, str], Buffer]) -> str:
             return (
                 _not_in_scope(source, scope) or _not_in_scope(target, scope) or _unlike(source, target, scope)
             )
+        case _:  # as user code may give anything
+            return "it is no Allocate, Deallocate, Clear or Add; what copy and move return is several, to be unpacked by *"
 
 
 def _entered(scope: dict[tuple[int, str], Buffer], buffer: Buffer) -> str:

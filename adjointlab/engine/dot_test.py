@@ -10,6 +10,7 @@ from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.matrix import MatrixCheck
 from adjointlab.checks.verdict import Figure, Inapplicable, Verdict
 from adjointlab.core.operator import LinearOperator
+from adjointlab.core.partition import whole_number
 from adjointlab.spelling import described_type
 
 __all__ = ["check_adjoint"]
@@ -37,7 +38,7 @@ def check_adjoint(operator: LinearOperator, *, seed: int = 0, library: str = "nu
             f"operator: {described_type(operator)} has no {missing[0]}; derive it from adjointlab.LinearOperator, or wrap it: "
             "docs/adapters.md has adapters for operators of other libraries"
         )
-    setting = InputSetting(seed=seed, library=library)
+    setting = InputSetting(seed=whole_number("seed", seed), library=library)
     where = ", on one rank alone" if operator.comm.Get_size() == 1 else ""
     context = CheckContext(lambda: operator, setting, operator.comm)
     spaces = Spaces(operator.domain, operator.codomain)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from adjointlab import options
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.verdict import Figures, Status, Verdict
+from adjointlab.core.partition import whole_number
 from adjointlab.engine.case import Case
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.folded_warnings import FoldedWarning
@@ -40,6 +41,8 @@ class Budget:
         options.SCHEDULES.check(self.schedules)
         if self.ranks is not None:
             options.RANKS.check(self.ranks)
+        if self.seed is not None:
+            whole_number("seed", self.seed)
         if self.device is not None:
             options.DEVICE.parse(self.device)
 

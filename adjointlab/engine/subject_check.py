@@ -42,6 +42,10 @@ def check_subject(
         raise TypeError(
             f"subject: {described_type(subject)} is no subject; decorate a strategy with adjointlab.subject"
         )
+    if world is not None and not hasattr(world, "lead"):
+        raise TypeError(
+            f"world: {described_type(world)} is no world, such as adjointlab.SimulatedWorld(4) or adjointlab.MPIWorld()"
+        )
     return verdicts_of(subject, Budget(cases, ranks=ranks, seed=seed), world)
 
 

@@ -34,7 +34,8 @@ def coherence_tests(subject: Subject, *, checks: Sequence[str] | None = None) ->
 
 
 def _legal(checks: Sequence[str], subject: Subject) -> tuple[str, ...]:
-    if isinstance(checks, str) or not checks:
+    given: object = checks
+    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
         raise ValueError(f"checks: {checks!r} is no list of names, such as ['adjoint']; leave it out for all")
     for name in checks:
         if not check_named(name).applies_to(subject):

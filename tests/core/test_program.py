@@ -283,6 +283,12 @@ c = Buffer(0, "c", (2, 2))
             "the buffers have the element types float32 and float64",
         ),
         ([a, c], [Add(a.whole, c.whole)], r"the regions have shapes \(2,\) and \(2, 2\)"),
+        (
+            [a, b],
+            [copy(a.whole, b.whole)],
+            r"step 0, .* it is no Allocate, Deallocate, Clear or Add; .* unpacked by \*",
+        ),
+        ([a], ["D(a@0)"], r"step 0, D\(a@0\): it is no Allocate"),
         ([a], [Add(a.whole, a.whole)], "the regions overlap"),
         (
             [Buffer(0, "a", (3,))],
@@ -330,6 +336,22 @@ def test_an_ill_formed_program_is_refused_with_the_step(
 def test_other_bad_arguments_are_refused_with_their_values(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "steps", "message"),
+    [
+        (3, [], "inputs: 3 is no list of buffers"),
+        (["a"], [], "inputs: 'a' is no Buffer"),
+        ([a], 3, "steps: 3 is no list of generators"),
+    ],
+)
+def test_buffers_and_steps_that_are_none_are_refused_by_their_names(
+    inputs: Any, steps: Any, message: str
+) -> None:
+    with pytest.raises(TypeError) as raised:
+        Program(inputs, steps)
+    assert str(raised.value) == message
 
 
 def test_the_buffers_of_a_space_are_the_local_tensors_of_its_active_ranks() -> None:

@@ -60,6 +60,28 @@ def test_a_subject_is_put_to_all_its_checks(world: al.SimulatedWorld) -> None:
         al.check_subject(3)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"cases": None}, ValueError, "cases: None is not a whole number of at least 1"),
+        ({"cases": 2.5}, ValueError, "cases: 2.5 is not a whole number of at least 1"),
+        ({"ranks": "2"}, ValueError, "ranks: '2' is not a whole number of at least 1 and at most 1024"),
+        ({"seed": 2.5}, TypeError, "seed: 2.5 is no whole number"),
+        (
+            {"world": 3},
+            TypeError,
+            "world: an int is no world, such as adjointlab.SimulatedWorld(4) or adjointlab.MPIWorld()",
+        ),
+    ],
+)
+def test_limits_and_a_world_that_are_none_are_refused_by_their_names(
+    arguments: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind) as raised:
+        al.check_subject(shift(), **arguments)
+    assert str(raised.value) == message
+
+
 def test_where_no_rank_communicates_a_warning_says_so_at_the_line_of_the_call(
     world: al.SimulatedWorld,
 ) -> None:
