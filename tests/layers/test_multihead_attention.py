@@ -56,6 +56,24 @@ def test_values_and_gradients_are_those_of_torchs_module(
     run_on_ranks(adjointlab_world, ranks, body)
 
 
+def test_a_layer_takes_causal_calls_and_others_in_turn(adjointlab_world: World) -> None:
+    ranks, x = min(adjointlab_world.ranks, 2), sines(5, 2, 6)
+
+    def body(comm: Any) -> None:
+        torch.manual_seed(2)
+        twin = nn.MultiheadAttention(6, 3, dtype=DOUBLE)
+        layer = MultiheadAttention(comm, reversed_line(ranks, 2, 3), (5, 2, 6), twin)
+        (layout,) = {tensor.layout for tensor in (*layer.domain.tensors, *layer.codomain.tensors)}
+        local = local_window(x, layout, comm.Get_rank())
+        for is_causal in (True, False):
+            mask = torch.ones(5, 5, dtype=torch.bool).triu(1) if is_causal else None
+            want = local_window(twin(x, x, x, attn_mask=mask)[0], layout, comm.Get_rank())
+            y, _ = layer(local, local, local, need_weights=False, is_causal=is_causal)
+            torch.testing.assert_close(y, want)
+
+    run_on_ranks(adjointlab_world, ranks, body)
+
+
 @pytest.mark.parametrize("named", [{}, {"batch_first": True, "bias": False}, {"kdim": 2, "vdim": 5}])
 def test_the_sequential_twin_is_torchs_module(named: dict[str, Any]) -> None:
     torch.manual_seed(2)
