@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
+from numbers import Integral
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -472,8 +473,9 @@ def wide(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
     return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
 
 
-def _number(value: complex) -> str:
+def _number(value: Any) -> str:
+    """All digits of an element, so that two which differ look different."""
+    if isinstance(value, Integral):
+        return str(int(value))  # beyond 2**53 a float has not all of them
     number = complex(value)
-    if number.imag:
-        return f"{number:g}"
-    return f"{number.real:.17g}"
+    return f"{number:.17g}" if number.imag else f"{number.real:.17g}"

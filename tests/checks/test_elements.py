@@ -132,13 +132,23 @@ def difference(
         ([[1.0, 2], [3.0]], [[1.0, 2], [3.0, 4]], ("x (rank 1)", "shape (1,)", "shape (2,)")),
         ([[1.0, 2j], [3.0, 4]], [[1.0, 2], [3.0, 4]], ("x[1] (rank 0)", "0+2j", "2")),
         # Integers of 64 bits differ by more than they hold.
-        ([[2**63 - 1, 2], [3, 4]], [[-(2**63), 2], [3, 4]], ("x[0] (rank 0)", f"{2.0**63:.17g}", f"{-2.0**63:.17g}")),
+        ([[2**63 - 1, 2], [3, 4]], [[-(2**63), 2], [3, 4]], ("x[0] (rank 0)", f"{2**63 - 1}", f"{-(2**63)}")),
     ],
 )  # fmt: skip
 def test_the_first_element_that_differs_is_told(
     actual: list[Any], expected: list[Any], found: tuple[str, str, str] | None
 ) -> None:
     assert difference(actual, expected) == found
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(1 / 3, 1 / 3 + 2**-52), (1j, 1j + 2**-52), (1j, 1j * (1 + 2**-52)), (2**53, 2**53 + 1)],
+)
+def test_elements_that_differ_in_the_last_digit_look_different(one: Any, other: Any) -> None:
+    found = difference([[one, 0], [0, 0]], [[other, 0], [0, 0]])
+    assert found is not None
+    assert found[1] != found[2]
 
 
 def test_of_small_differences_the_largest_is_told_and_a_multiple_is_not_small() -> None:
