@@ -12,7 +12,7 @@ from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.evidence import Evidence
 from adjointlab.checks.hints import memory_order_hint
-from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent, unjudged
+from adjointlab.checks.verdict import PERHAPS, Inapplicable, Verdict, coherent, incoherent, unjudged
 from adjointlab.core.declaration import SubjectError
 from adjointlab.engine import run_case as module
 from adjointlab.engine.case import Case
@@ -39,6 +39,7 @@ COMPLEX = al.Space(al.Layout((4,), (1,)), dtype="complex128")
 SPACES = Spaces(SPACE, SPACE)
 CASE = Case("Ring", "adjoint", 2, {}, InputSetting(), 5)
 WRONG = incoherent("wrong", ("a", "b"))
+SMALL = incoherent("wrong", ("a", "b"), PERHAPS)
 
 
 # The record, and the schedules
@@ -125,6 +126,9 @@ def test_a_case_is_judged_under_all_its_schedules(
         (WRONG, Judgement(coherent(), SPACES), InputSetting(0, "numpy", "row-major", "strided"), memory_order_hint(["strided"])),
         (WRONG, Judgement(coherent(), Spaces(SPACE, COMPLEX)), InputSetting(), "complex"),
         (WRONG, Judgement(coherent(), Spaces(COMPLEX, SPACE)), InputSetting(), "complex"),
+        # A small difference needs values with many digits, and says nothing of real ones or of memory.
+        (SMALL, Judgement(coherent(), Spaces(COMPLEX, SPACE)), InputSetting(), None),
+        (SMALL, Judgement(coherent(), SPACES), InputSetting(0, "numpy", "offset"), None),
         (WRONG, Judgement(coherent(), None), InputSetting(), None),
         (WRONG, Judgement(WRONG, SPACES), InputSetting(0, "numpy", "offset"), None),
         (WRONG, None, InputSetting(0, "numpy", "offset"), None),
