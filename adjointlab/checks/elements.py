@@ -18,7 +18,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from functools import cache
 from numbers import Integral
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -128,7 +127,7 @@ def place(values: NumpyArray, dtype: str, memory: str, order: str) -> Placed:
     buffer = arrays.empty(_buffer_shape(shape, order), dtype, memory)
     view = _view(buffer, shape, order, is_torch)
     (held,) = arrays.in_numpy(buffer)  # which writes several times as fast as torch
-    held[...] = _poison(dtype)
+    held[...] = arrays.dtype(dtype).undefined
     if isinstance(held, np.ndarray):
         inner = view if held is buffer else _view(held, shape, order, is_torch=False)
         inner[...] = values
@@ -164,12 +163,6 @@ def _view(buffer: Any, shape: tuple[int, ...], order: str, is_torch: bool) -> An
         (..., *[slice(lead, lead + step * side, step) for lead, side in zip(leads, shape, strict=True)])
     ]
     return view[(slice(None, None, -1),) * len(shape)] if order == "reversed" and shape else view
-
-
-@cache
-def _poison(dtype: str) -> float:
-    """The number that fills a buffer around the values."""
-    return int(np.iinfo(dtype).max) if dtype.startswith("int") else math.nan
 
 
 # Comparison

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from adjointlab.core import arrays
 from adjointlab.core.operator import Direction, LinearOperator, as_tuple, results_in
 from adjointlab.typing import Array
@@ -173,7 +171,7 @@ def _works_in_place(operator: LinearOperator) -> bool:
 def _poisoned(like: Array) -> Array:
     element = arrays.dtype_of(like)
     memory: Array = arrays.empty(tuple(like.shape), element.name, like)
-    memory[...] = np.iinfo(element.name).max if element.is_integer else np.nan
+    memory[...] = element.undefined
     return memory
 
 

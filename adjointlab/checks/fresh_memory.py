@@ -31,7 +31,7 @@ _fill: ContextVar[float | None] = ContextVar("fill", default=None)
 
 @contextmanager
 def filled(value: float | None) -> Iterator[None]:
-    """Fill fresh memory of this thread with `value`, or leave it; integers cannot hold NaN, and get 113 for it."""
+    """Fill fresh memory of this thread with `value`, in both parts of a complex number, or leave it; integers, which hold no NaN, get 113 for it."""
     token = _fill.set(value)
     try:
         yield
@@ -79,8 +79,13 @@ def _overwrite(array: Any, value: float) -> None:
         if array.is_meta or hasattr(array, "fake_mode"):
             return  # it stands for a tensor, and has no memory: DTensor makes several for each operation
         with sys.modules["torch"].no_grad():
-            array.fill_(value if array.is_floating_point() or array.is_complex() else _whole(value))
-    elif array.dtype.kind in "fc":
+            if array.is_complex():
+                array.fill_(complex(value, value))
+            else:
+                array.fill_(value if array.is_floating_point() else _whole(value))
+    elif array.dtype.kind == "c":
+        array[...] = complex(value, value)
+    elif array.dtype.kind == "f":
         array[...] = value
     elif array.dtype.kind in "iu":
         array[...] = _whole(value)

@@ -207,8 +207,9 @@ def _call_on_nan(
 ) -> None:
     """Call the operator on NaN, and drop the result. Raises :class:`Inapplicable` if it raises anything."""
     for array in argument:
-        if not arrays.dtype_of(array).is_integer:
-            array[...] = np.nan
+        element = arrays.dtype_of(array)
+        if not element.is_integer:
+            array[...] = element.undefined
     # The case ends here: a rank that went on alone after an error would leave the others to wait in the middle of the call.
     try:
         with np.errstate(all="ignore"):

@@ -59,9 +59,12 @@ def fill_undefined(tensor: torch.Tensor) -> None:
     """Fill what a library leaves undefined: with NaN, or the largest integer; truth values stay."""
     if tensor.dtype is torch.bool:
         return
-    is_integer = not (tensor.is_floating_point() or tensor.is_complex())
+    if tensor.is_complex():
+        value: complex = complex(math.nan, math.nan)
+    else:
+        value = math.nan if tensor.is_floating_point() else torch.iinfo(tensor.dtype).max
     # Not the tensor itself: a collective does not tell autograd that it writes.
-    tensor.data.fill_(torch.iinfo(tensor.dtype).max if is_integer else math.nan)
+    tensor.data.fill_(value)
 
 
 def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:

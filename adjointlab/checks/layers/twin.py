@@ -468,9 +468,9 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
 
 def _reasons(wrong: Comparison, difference: Difference) -> Iterator[tuple[str, str]]:
     """A line on what the difference may be due to, if its values suggest any."""
-    if difference.actual == "nan" and wrong.not_finite is WhereNotFinite.WRONG:
+    if "nan" in difference.actual and wrong.not_finite is WhereNotFinite.WRONG:
         yield _UNWRITTEN
-    elif difference.actual == "nan":
+    elif "nan" in difference.actual:
         yield _INFINITE_INPUT
     elif wrong.allowances is not None and wrong.allowances.is_random:
         yield _RANDOM

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,6 +32,13 @@ class Dtype:
     @property
     def is_integer(self) -> bool:
         return self.kind == "integer"
+
+    @property
+    def undefined(self) -> complex:
+        """What stands in memory that nobody has written, so that reading it shows: NaN, in both parts of a complex number, or the largest integer."""
+        if self.is_integer:
+            return int(2**self.precision) - 1
+        return complex(math.nan, math.nan) if self.is_complex else math.nan
 
     @property
     def in_numpy(self) -> str:

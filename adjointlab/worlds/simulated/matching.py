@@ -401,8 +401,12 @@ def poison(array: Flat) -> None:
 
     (True and False have no such value, so booleans are negated.)
     """
-    if array.dtype.kind in "fc":
+    if array.dtype.kind == "f":
         array[...] = np.nan
+    elif array.dtype.kind == "c":
+        array[...] = complex(
+            np.nan, np.nan
+        )  # of NaN alone the imaginary part would be zero, which often is right
     elif array.dtype.kind == "b":
         np.logical_not(array, out=array)
     else:

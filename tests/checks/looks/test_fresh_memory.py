@@ -15,11 +15,14 @@ torch = pytest.importorskip("torch")
 ALLOCATIONS: dict[str, Callable[[], Any]] = {
     "np.empty": lambda: np.empty(3),
     "np.empty_like": lambda: np.empty_like(np.zeros(3)),
-    "np.empty of complex numbers": lambda: np.empty(3, np.complex64),
     "torch.empty": lambda: torch.empty(3),
     "torch.empty_like": lambda: torch.empty_like(torch.zeros(3)),
     "torch.empty_strided": lambda: torch.empty_strided((3,), (1,)),
     "Tensor.new_empty": lambda: torch.zeros(3).new_empty((3,)),
+}
+OF_COMPLEX_NUMBERS: dict[str, Callable[[], Any]] = {
+    "np.empty": lambda: np.empty(3, np.complex64),
+    "torch.empty": lambda: torch.empty(3, dtype=torch.complex128),
 }
 OF_INTEGERS: dict[str, Callable[[], Any]] = {
     "np.empty": lambda: np.empty(3, np.int32),
@@ -33,6 +36,17 @@ OF_INTEGERS: dict[str, Callable[[], Any]] = {
 def test_fresh_memory_holds_what_the_check_wants(allocate: Callable[[], Any], fill: float) -> None:
     with controlled(), filled(fill):
         assert np.array_equal(np.asarray(allocate()), np.full(3, fill), equal_nan=True)
+
+
+@pytest.mark.parametrize("allocate", OF_COMPLEX_NUMBERS.values(), ids=OF_COMPLEX_NUMBERS)
+@pytest.mark.parametrize("fill", FILLS)
+def test_both_parts_of_complex_numbers_in_fresh_memory_are_filled(
+    allocate: Callable[[], Any], fill: float
+) -> None:
+    with controlled(), filled(fill):
+        array = np.asarray(allocate())
+    assert np.array_equal(array.real, np.full(3, fill), equal_nan=True)
+    assert np.array_equal(array.imag, np.full(3, fill), equal_nan=True)
 
 
 @pytest.mark.parametrize("allocate", OF_INTEGERS.values(), ids=OF_INTEGERS)

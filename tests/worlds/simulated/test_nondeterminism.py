@@ -150,6 +150,9 @@ def test_what_is_read_too_early_is_conspicuous(dtype, expected):
     array = np.ones(3, dtype)
     poison(array)
     assert np.array_equal(array, np.full(3, expected, dtype), equal_nan=dtype in ("f4", "c16"))
+    if dtype == "c16":
+        assert np.isnan(array.real).all()
+        assert np.isnan(array.imag).all()
 
 
 def test_results_of_a_non_blocking_collective_come_late_and_contributions_are_read_late_under_some_seed():
