@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import math
 import weakref
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adjointlab.checks.computed_once import computed_once
 from adjointlab.checks.elements import EXACT, Tolerance
 from adjointlab.checks.gain import Gain, exact_under, gain_of
 from adjointlab.checks.verdict import Inapplicable
@@ -43,17 +43,17 @@ class Arithmetic:
         # The context holds this object. Without a cycle, what user code ends in its operator's `__del__` has ended when the case has.
         self._context: CheckContext = weakref.proxy(context)
 
-    @computed_once
+    @cached_property
     def gain(self) -> Gain:
         """Gain of the operator; collective, but for one that has a program (:func:`~adjointlab.checks.gain.gain_of`)."""
         return gain_of(self._context)
 
-    @computed_once
+    @cached_property
     def has_integers(self) -> bool:
         """True if a tensor of either space is of an integer type."""
         return any(tensor.element.is_integer for tensor in self._context.tensors)
 
-    @computed_once
+    @cached_property
     def precision(self) -> int:
         """p: integers up to 2**p are exact in every tensor of both spaces."""
         return min(tensor.element.precision for tensor in self._context.tensors)
@@ -93,7 +93,7 @@ class Arithmetic:
         )
         return min(map(float, limits), default=math.inf)
 
-    @computed_once
+    @cached_property
     def tolerance(self) -> Tolerance:
         """Largest difference between two computations of one value on :meth:`integers`."""
         return self.tolerance_under(1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from adjointlab.checks.arithmetic import Arithmetic
-from adjointlab.checks.computed_once import computed_once
 from adjointlab.checks.elements import LEGAL_ORDERS, Local, Placed, order_on, place
 from adjointlab.checks.program_matrix import require_fitting
 from adjointlab.core import arrays
@@ -118,7 +118,7 @@ class CheckContext:
         self._note_application: Callable[[], None] = getattr(comm, "note_application", lambda: None)
         self._unfreed: Callable[[], Sequence[object]] | None = getattr(comm, "unfreed", None)
 
-    @computed_once
+    @cached_property
     def instance(self) -> LinearOperator | Layer:
         """The instance under test, made on first access. Collective where making it is."""
         made = self._make()
@@ -159,7 +159,7 @@ class CheckContext:
         """Those of the domain, then those of the codomain."""
         return (*self.domain.tensors, *self.codomain.tensors)
 
-    @computed_once
+    @cached_property
     def library(self) -> str:
         """Memory of this rank's inputs: the setting's, or torch's where that lacks an element type (bfloat16 in NumPy)."""
         wanted = arrays.memory_on(self.setting.library, self.rank)
@@ -250,7 +250,7 @@ class CheckContext:
         """Copy local tensors to NumPy arrays, for the judge."""
         return tuple(np.array(arrays.to_numpy(array)) for array in local)
 
-    @computed_once
+    @cached_property
     def programs(self) -> tuple[Program, Program] | None:
         """Programs of forward and adjoint that specify the operator, if it has a specification. Raises `ValueError` for others' spaces."""
         programs = programs_of(self.operator)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import adjointlab as al
-from adjointlab.checks.arithmetic import Arithmetic
 from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.elements import EXACT
 from adjointlab.checks.gain import Gain, GainSource
@@ -194,11 +193,6 @@ def test_of_a_layer_the_module_is_noted_and_it_is_no_operator() -> None:
         of.operator  # noqa: B018
     with pytest.raises(AssertionError):
         of.fresh()
-
-
-def test_what_is_computed_once_is_documented_on_the_class() -> None:
-    described: Any = Arithmetic.gain
-    assert described.__doc__.startswith("Gain of the operator; collective,")
 
 
 # Communicators that calls leave behind.

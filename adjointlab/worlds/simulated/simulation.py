@@ -29,6 +29,7 @@ from adjointlab.worlds.module_state import ModuleState
 from adjointlab.worlds.process_group import process_groups_of
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
+from adjointlab.worlds.simulated.cached_properties import cached_properties_without_lock
 from adjointlab.worlds.simulated.collectives import CollectiveCall, SharedCommunicator
 from adjointlab.worlds.simulated.machine import Machine
 from adjointlab.worlds.simulated.matching import Message, Receive, Send
@@ -131,7 +132,12 @@ class Simulation:
 
     def run(self) -> Run:
         """Run it to its end."""
-        with Interposition(self), process_groups_of(self, None), forks_cut_off(self._cut_off):
+        with (
+            Interposition(self),
+            process_groups_of(self, None),
+            forks_cut_off(self._cut_off),
+            cached_properties_without_lock(),
+        ):
             outcomes = self.scheduler.run()
         # After a failure, what is left behind follows from it, and is not worth a finding.
         if not self.findings and all(isinstance(outcome, Returned) for outcome in outcomes):

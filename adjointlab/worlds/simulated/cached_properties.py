@@ -1,0 +1,41 @@
+"""Cached properties of user code, whose computation may wait for other ranks.
+
+Up to Python 3.11, `functools.cached_property` holds a lock while it computes, one for all instances of a class [cpython-87634]. Say a
+property makes a communicator: rank 0 holds the lock and waits in `Dup`, and rank 1, which is another thread of the process, waits for
+the lock, out of the scheduler's sight. Of real ranks each has a lock of its own, and later Pythons have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
+from typing import Any, Final
+
+__all__ = ["cached_properties_without_lock"]
+
+_HAVE_LOCK: Final = hasattr(cached_property(len), "lock")
+
+
+class _NoLock:
+    """Stands before the locks that instances have, those too that are made meanwhile."""
+
+    def __get__(self, instance: object, owner: object = None) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def __set__(self, instance: Any, lock: object) -> None:
+        vars(instance)["lock"] = lock
+
+
+@contextmanager
+def cached_properties_without_lock() -> Iterator[None]:
+    """Context in which computing a cached property keeps no other rank from it: ranks run one at a time."""
+    if not _HAVE_LOCK or "lock" in vars(cached_property):  # in a run within another
+        yield
+        return
+    kind: Any = cached_property
+    kind.lock = _NoLock()
+    try:
+        yield
+    finally:
+        del kind.lock
