@@ -86,7 +86,9 @@ def explained(
         return judgement is not None and judgement.verdict.is_coherent
 
     if case.ranks > 1 and world.can_schedule:
-        verdict = with_artefacts(verdict, subject, passes)
+        verdict, is_artefact = with_artefacts(verdict, subject, passes)
+        if is_artefact:
+            return verdict  # other runs of this case would say what they have in common with it, and not why
     if not at_length or world.is_exhausted:
         return verdict
     return with_hints_of_retries(run, case, verdict, subject, may_change_parameters=world.can_schedule)

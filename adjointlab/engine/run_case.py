@@ -37,6 +37,7 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.failed_runs import verdict_on_failure
 from adjointlab.engine.interleavings import DEPENDS, judge_all
 from adjointlab.engine.parameter_tree import own_copy
+from adjointlab.engine.simulation_artefacts import note_state
 from adjointlab.engine.subject import Subject
 from adjointlab.torch_distributed.opening import load_process_groups, lone_group
 from adjointlab.typing import Array
@@ -243,6 +244,7 @@ class RankObservation:
 
 def body(subject: Subject) -> Body:
     """Return the function that every rank executes for a case of `subject`."""
+    note_state(subject)
     # Here, where no watchdog watches.
     if any(memory.startswith("torch") for memory in subject.arrays):
         arrays.warm_up_torch()

@@ -4,27 +4,40 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from types import ModuleType
+from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.interposition import asked_outside_runs
-from adjointlab.worlds.module_state import cached_functions
+from adjointlab.worlds.module_state import ModuleState
 
-__all__ = ["with_artefacts"]
+__all__ = ["note_state", "with_artefacts"]
+
+_MOST_NAMED: Final = 5
 
 
-def with_artefacts(verdict: Verdict, subject: Subject, passes: Callable[[Subject], bool]) -> Verdict:
+class Explained(NamedTuple):
+    """A verdict, and whether what simulated ranks share has been seen to be the cause."""
+
+    verdict: Verdict
+    is_artefact: bool
+
+
+def with_artefacts(verdict: Verdict, subject: Subject, passes: Callable[[Subject], bool]) -> Explained:
     """Return a failing verdict on simulated ranks with a line on what may be the simulation's doing.
 
     `passes` runs the failing case of a subject that is declared otherwise, and returns True if it passes.
     """
     modules = dict(_modules(subject))
-    lines = [*_asked_at_import(modules), *_shared_caches(modules, subject, passes)]
-    return (
-        replace(verdict, lines=(*verdict.lines, *(("perhaps", line) for line in lines))) if lines else verdict
-    )
+    shared = _shared_state(modules, subject, passes)
+    lines = [*_asked_at_import(modules), *([shared] if shared else [])]
+    if lines:
+        verdict = replace(verdict, lines=(*verdict.lines, *(("perhaps", line) for line in lines)))
+    return Explained(verdict, is_artefact=bool(shared))
 
 
 def _modules(subject: Subject) -> Iterator[tuple[str, ModuleType]]:
@@ -45,23 +58,42 @@ def _asked_at_import(modules: dict[str, ModuleType]) -> Iterator[str]:
         )
 
 
-def _shared_caches(
-    modules: dict[str, ModuleType], subject: Subject, passes: Callable[[Subject], bool]
-) -> Iterator[str]:
-    shared = sorted(_functions_with_results(modules, subject))
-    names = sorted({module for module, _ in shared})
-    if shared and passes(replace(subject, rank_local=(*subject.rank_local, *names))):
-        yield (
-            f"simulated ranks share what {', '.join(name for _, name in shared)} has kept (functools.lru_cache), where processes have caches "
-            f"of their own: the case passes with rank_local={names} in the subject's declaration, which gives each rank one"
-        )
+_STATES: Final[WeakKeyDictionary[ModuleType, ModuleState]] = WeakKeyDictionary()
+"""What modules of subjects held before the first case of this process that ran code of theirs."""
 
 
-def _functions_with_results(modules: dict[str, ModuleType], subject: Subject) -> Iterator[tuple[str, str]]:
-    """Functions whose cache has been of use, by module."""
+def note_state(subject: Subject) -> None:
+    """Note what the modules of a subject hold, unless that was done before an earlier case: called before the first one."""
+    for name, module in _modules(subject):
+        if module not in _STATES:
+            _STATES[module] = ModuleState([name])
+
+
+def _shared_state(modules: dict[str, ModuleType], subject: Subject, passes: Callable[[Subject], bool]) -> str:
     packages = tuple(f"{package}." for package in subject.rank_local)
-    for name, module in modules.items():
-        if not f"{name}.".startswith(packages):
-            for variable, cached in cached_functions(vars(module)):
-                if cached.cache_info().hits:
-                    yield name, variable
+    states = {
+        name: _STATES[module]
+        for name, module in sorted(modules.items())
+        if module in _STATES and not f"{name}.".startswith(packages)
+    }
+    kept = {name: names for name, state in states.items() if (names := state.kept())}
+    if not kept:
+        return ""
+
+    def passes_from_the_start(subject: Subject) -> bool:
+        with ExitStack() as stack:
+            for name in kept:
+                stack.enter_context(states[name].put_back())
+            return passes(subject)
+
+    # What passes without is kept from an earlier case, as processes keep it too.
+    if passes_from_the_start(subject):
+        return ""
+    if not passes_from_the_start(replace(subject, rank_local=(*subject.rank_local, *kept))):
+        return ""
+    shared = [name for names in kept.values() for name in names]
+    named = ", ".join(shared[:_MOST_NAMED]) + (", ..." if len(shared) > _MOST_NAMED else "")
+    return (
+        f"simulated ranks share what is kept in {named}, where processes have their own: the case passes with rank_local={list(kept)} in "
+        "the subject's declaration, which gives each rank its own"
+    )

@@ -1,18 +1,23 @@
-"""Module-level variables of packages, one set for each simulated rank: as random streams, they are swapped with the rank.
+"""Variables of the modules and classes of packages, one set for each simulated rank: as random streams, they are swapped with the rank.
 
-Released libraries keep their process groups, meshes and caches in variables of modules, which simulated ranks share as threads. Swapped
-are the variables themselves, and what dictionaries, lists and sets among them hold. Each rank begins with arrays of its own in the place
-of those that are variables or stand in such a container, and with empty caches of its functions (``functools.lru_cache``). Out of reach
-are attributes of classes and other objects, variables of functions, state of C++, and modules that are imported after the case has begun.
+Code keeps process groups, meshes and caches in variables of modules and attributes of classes, which simulated ranks share as threads.
+Swapped are those of the modules, those that a class which a module defines has when the case begins, and what dictionaries, lists and
+sets among them hold. Each rank begins with arrays of its own in the place of those that are variables or stand in such a container, and
+with empty caches of its functions (``functools.lru_cache``). Out of reach are attributes of other objects, variables of functions, state
+of C++, and modules that are imported after the case has begun.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum
 from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from adjointlab.core.arrays.own_copies import ArrayCopies
 
@@ -24,6 +29,7 @@ _CONTAINERS: Final = (dict, list, set)
 
 class _Saved(NamedTuple):
     variables: list[dict[str, Any]]  # by module
+    attributes: list[dict[str, Any]]  # by class
     contents: list[tuple[Any, Any]]  # containers among them, each with a copy
 
 
@@ -35,15 +41,29 @@ class ModuleState:
         self._modules = [
             vars(module) for name, module in list(sys.modules.items()) if f"{name}.".startswith(prefixes)
         ]
+        # The names once and for all: a package has many classes, few of which hold anything, and ranks change at every call.
+        self._classes = [
+            (kind, tuple(attributes))
+            for module in self._modules
+            for kind in _classes(module)
+            if (attributes := _attributes(kind))
+        ]
         self._first = self.save()
 
     def save(self) -> _Saved:
         """Copy the variables, and what the containers among them hold."""
         variables = [_variables(module) for module in self._modules]
+        attributes = [
+            {name: vars(kind)[name] for name in names if name in vars(kind)} for kind, names in self._classes
+        ]
         containers = {
-            id(value): value for each in variables for value in each.values() if type(value) in _CONTAINERS
+            id(value): value
+            for each in (*variables, *attributes)
+            for value in each.values()
+            if type(value) in _CONTAINERS
         }
-        return _Saved(variables, [(container, container.copy()) for container in containers.values()])
+        contents = [(container, container.copy()) for container in containers.values()]
+        return _Saved(variables, attributes, contents)
 
     def restore(self, state: Any) -> None:
         """Bring back what :meth:`save` has copied."""
@@ -51,9 +71,49 @@ class ModuleState:
             for name in _variables(module).keys() - variables.keys():
                 del module[name]
             module.update(variables)
+        for (kind, _), attributes in zip(self._classes, state.attributes, strict=True):
+            _set(kind, attributes)
         for container, content in state.contents:
             container.clear()
             container.extend(content) if isinstance(container, list) else container.update(content)
+
+    @contextmanager
+    def put_back(self) -> Iterator[None]:
+        """Context in which everything is as it was at first, but for what arrays hold."""
+        now = self.save()
+        self.restore(self._first)
+        try:
+            yield
+        finally:
+            self.restore(now)
+
+    def kept(self) -> list[str]:
+        """The names of what is not as it was at first, of caches that have been of use, and of arrays, which may have been written to."""
+        before = {id(container): content for container, content in self._first.contents}
+
+        def is_kept(value: Any, first: dict[str, Any], name: str) -> bool:
+            if isinstance(value, np.ndarray) or name not in first or first[name] is not value:
+                return True
+            return id(value) in before and not _hold_the_same(value, before[id(value)])
+
+        names = [
+            name
+            for module in self._modules
+            for name, cached in cached_functions(module)
+            if cached.cache_info().hits
+        ]
+        for module, first in zip(self._modules, self._first.variables, strict=True):
+            variables = _variables(module).items()
+            names += [
+                name
+                for name, value in variables
+                if not isinstance(value, _CachedFunction) and is_kept(value, first, name)
+            ]
+        for (kind, _), first in zip(self._classes, self._first.attributes, strict=True):
+            names += [
+                f"{kind.__name__}.{name}" for name in first if is_kept(vars(kind).get(name), first, name)
+            ]
+        return names
 
     def seed(self, number: int) -> None:
         """Begin a rank: with what the variables held before the case, and arrays of its own."""
@@ -65,6 +125,11 @@ class ModuleState:
             for key, value in _entries(holder):
                 if (own := copies.of(value)) is not None:
                     holder[key] = own
+        for (kind, _), attributes in zip(self._classes, self._first.attributes, strict=True):
+            _set(
+                kind,
+                {name: own for name, value in attributes.items() if (own := copies.of(value)) is not None},
+            )
 
 
 _CachedFunction: Final = type(lru_cache(lambda: None))
@@ -80,13 +145,44 @@ def _with_own_cache(cached: Any) -> Callable[..., Any]:
     return own
 
 
-def _variables(module: dict[str, Any]) -> dict[str, Any]:
-    """The variables of a module that may hold state of its own."""
+def _variables(module: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables of a module or class that may hold state of its own."""
     return {
         name: value
         for name, value in module.items()
         if not name.startswith("__") and not isinstance(value, _NO_STATE)
     }
+
+
+def _classes(module: dict[str, Any]) -> list[type]:
+    """The classes that a module defines. The members of an enumeration are not set again."""
+    return [
+        value
+        for value in module.values()
+        if isinstance(value, type)
+        and value.__module__ == module.get("__name__")
+        and not issubclass(value, Enum)
+    ]
+
+
+def _attributes(kind: type) -> dict[str, Any]:
+    """The attributes of a class that may hold state, which methods, properties and other descriptors do not."""
+    return {name: value for name, value in _variables(vars(kind)).items() if not hasattr(value, "__get__")}
+
+
+def _set(kind: type, attributes: Mapping[str, Any]) -> None:
+    for name, value in attributes.items():
+        if name not in vars(kind) or vars(kind)[name] is not value:
+            setattr(kind, name, value)
+
+
+def _hold_the_same(one: Any, other: Any) -> bool:
+    """Return True if two containers of one type hold the same objects, at the same places."""
+    if isinstance(one, set):
+        return bool(one == other)
+    return [(key, id(value)) for key, value in _entries(one)] == [
+        (key, id(value)) for key, value in _entries(other)
+    ]
 
 
 def _entries(holder: dict[Any, Any] | list[Any] | set[Any]) -> list[tuple[Any, Any]]:

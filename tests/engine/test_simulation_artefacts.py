@@ -73,8 +73,35 @@ def lines_of(folder: Path, operator: str) -> list[str]:
 
 def test_a_cache_that_ranks_share_is_named_where_the_case_passes_without_it(tmp_path: Path) -> None:
     (line,) = lines_of(tmp_path, OPERATOR.replace("BUFFER", KEPT).replace("ADJOINT", "self.total(y)"))
-    assert line.startswith("simulated ranks share what buffer, sizes has kept (functools.lru_cache)")
+    assert line.startswith("simulated ranks share what is kept in buffer, sizes,")
     assert f"passes with rank_local=['{tmp_path.name}']" in line
+
+
+@pytest.mark.parametrize("place", ["BUFFERS = {}", "class Buffers:\n    BUFFERS = {}"])
+def test_what_a_module_or_a_class_keeps_is_named_where_the_case_passes_without_it(
+    tmp_path: Path, place: str
+) -> None:
+    buffers = "Buffers.BUFFERS" if "class" in place else "BUFFERS"
+    kept = KEPT.replace("buffer(len(x))", f"{buffers}.setdefault(len(x), np.zeros(len(x)))")
+    sums = OPERATOR.replace("BUFFER", kept).replace("ADJOINT", "self.total(y)")
+    (line,) = lines_of(tmp_path, f"{sums}\n{place}\n")
+    assert line.startswith("simulated ranks share what is kept in ")
+    assert buffers in line
+    assert f"passes with rank_local=['{tmp_path.name}']" in line
+
+
+def test_plans_that_earlier_cases_have_left_do_not_hide_that_ranks_share_them(tmp_path: Path) -> None:
+    own = "PLANS.setdefault((self.comm.size, len(x)), self.comm.rank + 1)"
+    sums = OPERATOR.replace("BUFFER", f"{own} * x").replace("ADJOINT", "(self.comm.rank + 1) * self.total(y)")
+    (line,) = lines_of(tmp_path, f"{sums}\nPLANS = {{}}\n")
+    assert "share what is kept in " in line
+    assert "PLANS" in line
+
+
+def test_what_is_kept_from_an_earlier_case_is_not_said_to_be_shared(tmp_path: Path) -> None:
+    once = "CALLS.append(1) or (x if len(CALLS) < 60 else 2 * x)"
+    sums = OPERATOR.replace("BUFFER", f"({once})").replace("ADJOINT", "self.total(y)")
+    assert lines_of(tmp_path, f"{sums}\nCALLS = []\n") == []
 
 
 def test_a_cache_is_not_named_beside_a_fault_that_stays_without_it(tmp_path: Path) -> None:
