@@ -39,7 +39,7 @@ from adjointlab.store.running_case import left_behind
 from adjointlab.worlds.process import signal_of, signals_held
 from adjointlab.worlds.shared_functions import put_back
 from adjointlab.worlds.watchdog import DRAWING, Overdue
-from adjointlab.worlds.world import Exhausted, Runner, World, in_brief, message_of
+from adjointlab.worlds.world import Exhausted, Runner, World, in_brief, message_of, with_kind
 
 __all__ = [
     "check_with_corpus",
@@ -324,7 +324,7 @@ def kept(found: Found, result: SearchResult, folder: Path) -> CheckResult:
         try:
             written = write(result, found.subject, folder)
         except Exception as error:  # the verdict stands without its file
-            problem = f"{type(error).__name__}: {message_of(error)}"
+            problem = with_kind(type(error).__name__, message_of(error))
     return CheckResult(found, result, written, problem)
 
 
@@ -416,6 +416,6 @@ def _verdict_on(error: BaseException, subject: Subject, when: str) -> Verdict:
     if (told := message_of(error) if isinstance(error, SubjectError) else refusal(error)) is not None:
         return unjudged(told.removeprefix(f"{subject.name}: "), kind=MISDECLARED)
     kind = f"raised {type(error).__name__}"
-    sentence = f"{kind}: {in_brief(message_of(error))}"
+    sentence = with_kind(kind, in_brief(message_of(error)))
     headline = f"{sentence}, {when}" if when else f"drawing its cases {sentence}"
     return unjudged(headline, ("traceback", formatted(error)), kind=kind)

@@ -44,7 +44,16 @@ from adjointlab.engine.simulate_first import HangSimulator
 from adjointlab.engine.single_steps import MOST_STEPS, one_step_smaller, size, without_logs_of_shapes
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.world import Exhausted, FindingKind, Run, Runner, World, in_brief, message_of
+from adjointlab.worlds.world import (
+    Exhausted,
+    FindingKind,
+    Run,
+    Runner,
+    World,
+    in_brief,
+    message_of,
+    with_kind,
+)
 
 __all__ = ["investigate", "prepare"]
 
@@ -342,9 +351,7 @@ class Search:
         except BaseException as error:  # SystemExit, Overdue and pytest's `skip` among them
             if self._shrinking is None:
                 raise
-            self._stopped_by = (
-                f"looking at smaller cases raised {type(error).__name__}: {in_brief(message_of(error))}"
-            )
+            self._stopped_by = f"looking at smaller cases raised {with_kind(type(error).__name__, in_brief(message_of(error)))}"
         else:
             if not isinstance(ended, Verdict) or self._shrinking is None:
                 return ended

@@ -42,6 +42,7 @@ __all__ = [
     "in_brief",
     "message_of",
     "number_of_ranks",
+    "with_kind",
 ]
 
 R = TypeVar("R")
@@ -138,7 +139,7 @@ class Raised:
         return kind in self.types
 
     def __str__(self) -> str:
-        return f"raised {self.kind}: {in_brief(self.message)}"
+        return f"raised {with_kind(self.kind, in_brief(self.message))}"
 
 
 def _is_known_everywhere(kind: type) -> bool:
@@ -170,6 +171,11 @@ def message_of(exception: BaseException) -> str:
 
 _BRIEF: Final = 240
 """Characters of a message that a headline shows."""
+
+
+def with_kind(kind: str, message: str) -> str:
+    """The message of an exception behind the name of its class, which stands alone where there is none, as for a bare ``assert``."""
+    return f"{kind}: {message}" if message else kind
 
 
 def in_brief(message: str) -> str:
