@@ -23,7 +23,10 @@ P = ParamSpec("P")
 ArrayT = TypeVar("ArrayT")
 
 FILLS = (np.nan, 77.0)
-"""NaN, which arithmetic passes on, and a number, which comparisons and conversions to integers pass on too."""
+"""NaN, which arithmetic passes on, and a number, which comparisons and conversions to integers pass on too.
+
+What holds no NaN has two other values in their place: integers 113 and 77, truth values True and False.
+"""
 
 # A context variable is local to its thread: simulated ranks that are not in a check's call allocate as usual.
 _fill: ContextVar[float | None] = ContextVar("fill", default=None)
@@ -31,7 +34,7 @@ _fill: ContextVar[float | None] = ContextVar("fill", default=None)
 
 @contextmanager
 def filled(value: float | None) -> Iterator[None]:
-    """Fill fresh memory of this thread with `value`, in both parts of a complex number, or leave it; integers, which hold no NaN, get 113 for it."""
+    """Fill fresh memory of this thread with `value`, in both parts of a complex number, or leave it."""
     token = _fill.set(value)
     try:
         yield
@@ -79,17 +82,25 @@ def _overwrite(array: Any, value: float) -> None:
         if array.is_meta or hasattr(array, "fake_mode"):
             return  # it stands for a tensor, and has no memory: DTensor makes several for each operation
         with sys.modules["torch"].no_grad():
-            if array.is_complex():
-                array.fill_(complex(value, value))
-            else:
-                array.fill_(value if array.is_floating_point() else _whole(value))
-    elif array.dtype.kind == "c":
-        array[...] = complex(value, value)
-    elif array.dtype.kind == "f":
-        array[...] = value
-    elif array.dtype.kind in "iu":
-        array[...] = _whole(value)
+            array.fill_(_element(value, _kind_in_torch(array)))
+    elif array.dtype.kind in "fciub":
+        array[...] = _element(value, array.dtype.kind)
 
 
-def _whole(value: float) -> int:
+def _kind_in_torch(tensor: Any) -> str:
+    if tensor.is_complex():
+        return "c"
+    if tensor.is_floating_point():
+        return "f"
+    return "b" if tensor.dtype is sys.modules["torch"].bool else "i"
+
+
+def _element(value: float, kind: str) -> complex:
+    """The fill of memory of a kind, as NumPy calls it."""
+    if kind == "f":
+        return value
+    if kind == "c":
+        return complex(value, value)
+    if kind == "b":
+        return bool(np.isnan(value))
     return 113 if np.isnan(value) else int(value)

@@ -55,3 +55,13 @@ def test_fresh_memory_of_integers_holds_two_numbers(allocate: Callable[[], Any])
         for fill, value in zip(FILLS, (113, 77), strict=True):
             with filled(fill):
                 assert np.asarray(allocate()).tolist() == [value] * 3
+
+
+@pytest.mark.parametrize(
+    "allocate", [lambda: np.empty(3, bool), lambda: torch.empty(3, dtype=torch.bool)], ids=["NumPy", "torch"]
+)
+def test_fresh_memory_of_truth_values_holds_both(allocate: Callable[[], Any]) -> None:
+    with controlled():
+        for fill, value in zip(FILLS, (True, False), strict=True):
+            with filled(fill):
+                assert np.asarray(allocate()).tolist() == [value] * 3
