@@ -59,7 +59,7 @@ def _asked_at_import(modules: dict[str, ModuleType]) -> Iterator[str]:
 
 
 _STATES: Final[WeakKeyDictionary[ModuleType, ModuleState]] = WeakKeyDictionary()
-"""What modules of subjects held before the first case of this process that ran code of theirs."""
+"""State of modules of subjects before the first case of this process that ran code of theirs."""
 
 
 def note_state(subject: Subject) -> None:

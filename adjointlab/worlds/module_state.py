@@ -92,7 +92,7 @@ class ModuleState:
         before = {id(container): content for container, content in self._first.contents}
 
         def is_kept(value: Any, first: dict[str, Any], name: str) -> bool:
-            if isinstance(value, np.ndarray) or name not in first or first[name] is not value:
+            if _is_a(value, np.ndarray) or name not in first or first[name] is not value:
                 return True
             return id(value) in before and not _hold_the_same(value, before[id(value)])
 
@@ -107,7 +107,7 @@ class ModuleState:
             names += [
                 name
                 for name, value in variables
-                if not isinstance(value, _CachedFunction) and is_kept(value, first, name)
+                if not _is_a(value, _CachedFunction) and is_kept(value, first, name)
             ]
         for (kind, _), first in zip(self._classes, self._first.attributes, strict=True):
             names += [
@@ -137,7 +137,12 @@ _CachedFunction: Final = type(lru_cache(lambda: None))
 
 def cached_functions(module: dict[str, Any]) -> list[tuple[str, Any]]:
     """The functions among the variables of a module that keep their results, by name."""
-    return [(name, value) for name, value in module.items() if isinstance(value, _CachedFunction)]
+    return [(name, value) for name, value in module.items() if _is_a(value, _CachedFunction)]
+
+
+def _is_a(value: Any, *kinds: type) -> bool:
+    """Return True for an instance, without asking the object, which may warn: some stand for names that are deprecated."""
+    return issubclass(type(value), kinds)
 
 
 def _with_own_cache(cached: Any) -> Callable[..., Any]:
@@ -150,7 +155,7 @@ def _variables(module: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in module.items()
-        if not name.startswith("__") and not isinstance(value, _NO_STATE)
+        if not name.startswith("__") and not _is_a(value, *_NO_STATE)
     }
 
 
@@ -159,15 +164,15 @@ def _classes(module: dict[str, Any]) -> list[type]:
     return [
         value
         for value in module.values()
-        if isinstance(value, type)
-        and value.__module__ == module.get("__name__")
-        and not issubclass(value, Enum)
+        if _is_a(value, type) and value.__module__ == module.get("__name__") and not issubclass(value, Enum)
     ]
 
 
 def _attributes(kind: type) -> dict[str, Any]:
     """The attributes of a class that may hold state, which methods, properties and other descriptors do not."""
-    return {name: value for name, value in _variables(vars(kind)).items() if not hasattr(value, "__get__")}
+    return {
+        name: value for name, value in _variables(vars(kind)).items() if not hasattr(type(value), "__get__")
+    }
 
 
 def _set(kind: type, attributes: Mapping[str, Any]) -> None:

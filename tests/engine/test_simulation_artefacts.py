@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from adjointlab.engine.discovery import find_subject
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.session import replay
+from adjointlab.worlds.module_state import ModuleState
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -149,3 +152,24 @@ def test_an_operator_may_change_the_arguments_it_is_made_of(tmp_path: Path, chec
     found: Any = find_subject(f"{file}:scaled")
     verdict = investigate(al.SimulatedWorld(3), found, check, Budget(20, seed=1)).verdict
     assert verdict.is_coherent, verdict
+
+
+class Deprecated:
+    """Stands for a name that is deprecated, and warns of every use, as `torch.distributed.reduce_op` does."""
+
+    def __getattribute__(self, name: str) -> Any:
+        pytest.fail(f"{name} was asked for")
+
+
+def test_objects_among_the_variables_of_a_module_are_not_asked_for_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = ModuleType("of_objects")
+    vars(module).update(
+        OLD=Deprecated(), Kind=type("Kind", (), {"__module__": "of_objects", "old": Deprecated()})
+    )
+    monkeypatch.setitem(sys.modules, "of_objects", module)
+    state = ModuleState(["of_objects"])
+    assert state.kept() == []
+    with state.put_back():
+        state.seed(1)

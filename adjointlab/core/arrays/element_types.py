@@ -35,7 +35,7 @@ class Dtype:
 
     @property
     def undefined(self) -> complex:
-        """What stands in memory that nobody has written, so that reading it shows: NaN, in both parts of a complex number, or the largest integer."""
+        """Value that shows where memory is read that nobody has written: NaN, in both parts of a complex number, or the largest integer."""
         if self.is_integer:
             return int(2**self.precision) - 1
         return complex(math.nan, math.nan) if self.is_complex else math.nan
