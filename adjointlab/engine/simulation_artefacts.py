@@ -18,6 +18,8 @@ from adjointlab.worlds.module_state import ModuleState
 __all__ = ["note_state", "with_artefacts"]
 
 _MOST_NAMED: Final = 5
+_LOOKED_AFTER: Final = {"adjointlab", "numpy", "torch"}
+"""Packages whose state the worlds know, and give each rank for itself where it needs one."""
 
 
 class Explained(NamedTuple):
@@ -45,7 +47,7 @@ def _modules(subject: Subject) -> Iterator[tuple[str, ModuleType]]:
     parts = (subject.draws, subject.target, *subject.pair)
     for name in dict.fromkeys((subject.declared_in, *(getattr(part, "__module__", "") for part in parts))):
         module = sys.modules.get(name or "")
-        if module is not None and not name.startswith("adjointlab."):
+        if module is not None and name.partition(".")[0] not in _LOOKED_AFTER:
             yield name, module
 
 

@@ -8,12 +8,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import adjointlab as al
 from adjointlab.engine.discovery import find_subject
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
+from adjointlab.engine.simulation_artefacts import _modules
 from adjointlab.session import replay
 from adjointlab.worlds.module_state import ModuleState
 
@@ -152,6 +154,13 @@ def test_an_operator_may_change_the_arguments_it_is_made_of(tmp_path: Path, chec
     found: Any = find_subject(f"{file}:scaled")
     verdict = investigate(al.SimulatedWorld(3), found, check, Budget(20, seed=1)).verdict
     assert verdict.is_coherent, verdict
+
+
+def test_modules_of_numpy_are_not_said_to_be_shared() -> None:
+    subject = al.subject.pair(np.fft.fft, np.linalg.norm)(lambda draw, ranks: {})
+    names = [name for name, _ in _modules(subject)]
+    assert __name__ in names
+    assert not any(name.startswith("numpy") for name in names)
 
 
 class Deprecated:
