@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch import nn
 from torch.distributed.fsdp import (
     FullyShardedDataParallel,
@@ -335,3 +336,28 @@ def test_the_rounding_that_a_module_declares_holds_for_what_wraps_it(dtype: str,
         return dict(inputs=(4, 3), dtype=dtype)
 
     al.check_parallel(Cast, wrapped, drawn, data_parallel="mean", cases=5)
+
+
+class AveragedBack(torch.autograd.Function):
+    """Hands its gradient over before it is there, as functional collectives allow."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        everyone: Any = dist.group.WORLD
+        return functional.all_reduce(gradients[0], "avg", everyone)
+
+
+class Averaging(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(AveragedBack.apply(x))  # type: ignore[no-untyped-call]
+
+
+def test_gradients_of_functional_collectives_are_waited_for_after_every_pass() -> None:
+    def averaging(module: nn.Linear, mesh: Any) -> nn.Module:
+        return Averaging(3, 2)
+
+    al.check_parallel(linear, averaging, EXAMPLE, mesh=(2,))

@@ -168,6 +168,9 @@ class ModuleUnderTest(ABC):
                 torch.autograd.backward(ends, of_those)
             self.note_return(torch.autograd.backward)
         self._call_hook("after_backward")
+        # Read, as an optimiser does: a gradient from a functional collective is waited for only then.
+        for leaf in leaves:
+            arrays.local_part(leaf.grad)
 
     def _call_hook(self, name: str) -> None:
         """Do what the module's user does with gradients before a backward pass, or when it is over."""
