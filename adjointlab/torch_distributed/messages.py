@@ -10,6 +10,7 @@ from adjointlab.torch_distributed.memory import Staged, moved, received
 from adjointlab.torch_distributed.operations import Operations, Tensors
 from adjointlab.torch_distributed.work import RequestWork, new_status
 from adjointlab.worlds.call_labels import CallLabel
+from adjointlab.worlds.local_calls import LARGEST_TAG
 
 __all__ = ["Messages"]
 
@@ -52,5 +53,9 @@ class Messages(Operations):
             status=status,
         )
 
-    def _message(self, name: str, **given: object) -> CallLabel:
-        return CallLabel(name, (*given.items(), *self._named))
+    def _message(self, name: str, *, tag: int, **given: object) -> CallLabel:
+        if not 0 <= tag <= LARGEST_TAG:
+            raise ValueError(
+                f"{name}: tag={tag}: adjointlab takes tags from 0 to {LARGEST_TAG}, as MPI does (gloo takes larger ones too)"
+            )
+        return CallLabel(name, (*given.items(), ("tag", tag), *self._named))

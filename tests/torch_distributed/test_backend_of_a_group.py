@@ -48,6 +48,18 @@ def test_an_exchange_in_one_memory_is_refused_in_the_words_of_torchs_names(world
     assert "all_to_all_single: the input and the output share memory" in str(run.outcomes[0])
 
 
+@pytest.mark.parametrize("tag", [-1, 2**29])
+def test_a_tag_that_mpi_has_not_is_refused_with_those_that_it_has(world: al.SimulatedWorld, tag: int) -> None:
+    def program(context: RankContext, _: object) -> None:
+        with al.process_group(context.comm):
+            exchange = dist.recv if context.rank else dist.send
+            exchange(torch.ones(2), 1 - context.rank, tag=tag)
+
+    run = world.run(program, None, 2)
+    for call, outcome in zip(("send", "recv"), run.outcomes, strict=True):
+        assert f"ValueError: {call}: tag={tag}: adjointlab takes tags from 0 to 536870911" in str(outcome)
+
+
 @pytest.mark.parametrize(
     "call",
     [
