@@ -52,24 +52,16 @@ class Collectives(Operations):
     # torch's methods take options, or for one tensor, root and operation by themselves, and then a timeout.
 
     def broadcast(self, tensors: Tensors, opts: Any = 0, timeout: Any = None, **given: Any) -> dist.Work:
-        root = _root(opts, given)
-        works = []
-        for tensor in _listed(tensors):
-            check_dense("broadcast", tensor)
-            given = {
-                "src": self._global_rank("broadcast", "src", root),
-                "count": tensor.numel(),
-                **dict(layout_of(tensor)),
-            }
-            label = self._label("broadcast", tensor, **given)
-            if self._rank == root:
-                sent = Staged(moved(tensor))
-            else:
-                sent = received(tensor)
-            works.append(
-                self._started(label, self._comm.Ibcast, sent.array, root, into=(sent,), tensors=[tensor])
-            )
-        return _joined(works)
+        tensor, root = _only("broadcast", tensors), _root(opts, given)
+        check_dense("broadcast", tensor)
+        given = {
+            "src": self._global_rank("broadcast", "src", root),
+            "count": tensor.numel(),
+            **dict(layout_of(tensor)),
+        }
+        label = self._label("broadcast", tensor, **given)
+        staged = Staged(moved(tensor)) if self._rank == root else received(tensor)
+        return self._started(label, self._comm.Ibcast, staged.array, root, into=(staged,), tensors=[tensor])
 
     def reduce(
         self,
@@ -79,8 +71,8 @@ class Collectives(Operations):
         timeout: Any = None,
         **given: Any,
     ) -> dist.Work:
-        (tensor,) = _listed(tensors)
-        root, reduction = _root(opts, given), self._reduction(getattr(opts, "reduceOp", op), tensor)
+        tensor, root = _only("reduce", tensors), _root(opts, given)
+        reduction = self._reduction(getattr(opts, "reduceOp", op), tensor)
         label = self._reducing_in_place(
             "reduce", reduction, tensor, dst=self._global_rank("reduce", "dst", root)
         )
@@ -112,7 +104,7 @@ class Collectives(Operations):
     def gather(
         self, outputs: list[Tensors], inputs: Tensors, opts: Any = 0, timeout: Any = None, **given: Any
     ) -> dist.Work:
-        (tensor,), root = _listed(inputs), _root(opts, given)
+        tensor, root = _only("gather", inputs), _root(opts, given)
         label = self._label("gather", tensor, dst=self._global_rank("gather", "dst", root))
         if self._rank != root:
             return self._started(label, self._comm.Igatherv, moved(tensor), None, root)
@@ -126,7 +118,7 @@ class Collectives(Operations):
     def scatter(
         self, outputs: Tensors, inputs: list[Tensors], opts: Any = 0, timeout: Any = None, **given: Any
     ) -> dist.Work:
-        (tensor,), root = _listed(outputs), _root(opts, given)
+        tensor, root = _only("scatter", outputs), _root(opts, given)
         parts = _lists(inputs)[0] if self._rank == root else []
         _check_shapes("scatter", parts, tensor)
         check_laid_out_as("scatter", "scatter_list", parts, tensor)
@@ -145,35 +137,35 @@ class Collectives(Operations):
     # All to all
 
     def allreduce(self, tensors: Tensors, opts: Any = None, **given: Any) -> dist.Work:
-        op = given.get("op", getattr(opts, "reduceOp", opts) or dist.ReduceOp.SUM)
-        works = []
-        for tensor in _listed(tensors):
-            reduction = self._reduction(op, tensor)
-            label = self._reducing_in_place("all_reduce", reduction, tensor)
-            staged = reduction.in_place(tensor)
-            works.append(
-                self._started(
-                    label,
-                    self._comm.Iallreduce,
-                    MPI.IN_PLACE,
-                    staged.array,
-                    reduction.op,
-                    into=(staged,),
-                    tensors=[tensor],
-                )
-            )
-        return _joined(works)
+        return self._all_reduce(_only("all_reduce", tensors), opts, given)
 
-    allreduce_coalesced = allreduce
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None, **given: Any) -> dist.Work:
+        return _joined([self._all_reduce(tensor, opts, given) for tensor in tensors])
+
+    def _all_reduce(self, tensor: torch.Tensor, opts: Any, given: Mapping[str, Any]) -> RequestWork:
+        op = given.get("op", getattr(opts, "reduceOp", opts) or dist.ReduceOp.SUM)
+        reduction = self._reduction(op, tensor)
+        label = self._reducing_in_place("all_reduce", reduction, tensor)
+        staged = reduction.in_place(tensor)
+        return self._started(
+            label,
+            self._comm.Iallreduce,
+            MPI.IN_PLACE,
+            staged.array,
+            reduction.op,
+            into=(staged,),
+            tensors=[tensor],
+        )
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
-        return _joined(
-            [self._all_gather(*each) for each in zip(_lists(outputs), _listed(inputs), strict=True)]
-        )
+        tensor = _only("all_gather", inputs)
+        (parts,) = _lists(outputs)
+        return self._all_gather(parts, tensor)
 
     def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
         # Of each rank a list of all tensors, and not of each tensor a list of all ranks.
-        return self.allgather([list(parts) for parts in zip(*outputs, strict=True)], inputs)
+        lists = [list(parts) for parts in zip(*outputs, strict=True)]
+        return _joined([self._all_gather(*each) for each in zip(lists, inputs, strict=True)])
 
     def _all_gather(self, parts: Tensors, tensor: torch.Tensor) -> RequestWork:
         _check_shapes("all_gather", parts, tensor)
@@ -207,23 +199,13 @@ class Collectives(Operations):
     def reduce_scatter(
         self, outputs: Tensors, inputs: list[Tensors], opts: Any = dist.ReduceOp.SUM, **given: Any
     ) -> dist.Work:
-        outputs, inputs, opts = _listed(outputs), _lists(inputs), given.get("op", opts)
-        for output, parts in zip(outputs, inputs, strict=True):
-            _check_shapes("reduce_scatter", parts[self._rank : self._rank + 1], output, self._rank)
-            check_in_order_of("reduce_scatter", "input_list", parts, output)
-        return _joined(
-            [
-                self._reduce_scatter(
-                    "reduce_scatter",
-                    output,
-                    torch.cat([elements_of(part) for part in parts]),
-                    opts,
-                    _sizes(parts),
-                    **dict(layout_of(output)),
-                )
-                for output, parts in zip(outputs, inputs, strict=True)
-            ]
-        )
+        output, opts = _only("reduce_scatter", outputs), given.get("op", opts)
+        (parts,) = _lists(inputs)
+        _check_shapes("reduce_scatter", parts[self._rank : self._rank + 1], output, self._rank)
+        check_in_order_of("reduce_scatter", "input_list", parts, output)
+        whole = torch.cat([elements_of(part) for part in parts])
+        given = dict(layout_of(output))
+        return self._reduce_scatter("reduce_scatter", output, whole, opts, _sizes(parts), **given)
 
     def reduce_scatter_single(
         self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = dist.ReduceOp.SUM
@@ -363,6 +345,16 @@ class Collectives(Operations):
 
 def _listed(tensors: Tensors | torch.Tensor) -> Tensors:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _only(call: str, tensors: Tensors | torch.Tensor) -> torch.Tensor:
+    """The one tensor that a rank hands over. Raises `ValueError` for several: nccl refuses them, and gloo may add them up."""
+    given = _listed(tensors)
+    if len(given) != 1:
+        raise ValueError(
+            f"{call}: a rank hands over {len(given)} tensors in one call, and should hand over one"
+        )
+    return given[0]
 
 
 def _check_shapes(call: str, parts: Tensors, tensor: torch.Tensor, first: int = 0) -> None:

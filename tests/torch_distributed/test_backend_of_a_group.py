@@ -61,6 +61,29 @@ def test_a_tag_that_mpi_has_not_is_refused_with_those_that_it_has(world: al.Simu
 
 
 @pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda group, x, y: group.allreduce([x, y]), "all_reduce"),
+        (lambda group, x, y: group.broadcast([x, y]), "broadcast"),
+    ],
+    ids=["all_reduce", "broadcast"],
+)
+def test_several_tensors_of_a_rank_in_one_call_are_refused_as_gloo_mixes_them(
+    world: al.SimulatedWorld,
+    call: Callable[[dist.ProcessGroup, torch.Tensor, torch.Tensor], dist.Work],
+    name: str,
+) -> None:
+    def program(context: RankContext, _: object) -> None:
+        with al.process_group(context.comm):
+            group = dist.group.WORLD
+            assert group is not None
+            call(group, torch.ones(2), torch.ones(2)).wait()
+
+    run = world.run(program, None, 2)
+    assert f"ValueError: {name}: a rank hands over 2 tensors in one call" in str(run.outcomes[0])
+
+
+@pytest.mark.parametrize(
     "call",
     [
         lambda flat, square: dist.all_gather(flat, square[0]),
