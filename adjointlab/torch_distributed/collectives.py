@@ -188,7 +188,13 @@ class Collectives(Operations):
         label, into = self._label("all_gather_into_tensor", tensor, count=tensor.numel()), received(output)
         room = blocks(into.array, [tensor.numel()] * self._size)
         # A rank's input may be its own part of the output, as FSDP has it. MPI wants that said.
-        sent = MPI.IN_PLACE if is_own_part(tensor, output, self._rank) else moved(tensor)
+        is_in_place = is_own_part(tensor, output, self._rank)
+        if not is_in_place and share_memory(tensor, output):
+            raise ValueError(
+                "all_gather_into_tensor: the input lies in the output, where another rank's part would overwrite it: it may be "
+                f"this rank's own part, number {self._rank}, or lie elsewhere"
+            )
+        sent = MPI.IN_PLACE if is_in_place else moved(tensor)
         return self._started(label, self._comm.Iallgatherv, sent, room, into=(into,), tensors=[output])
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:

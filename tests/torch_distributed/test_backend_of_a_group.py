@@ -48,6 +48,21 @@ def test_an_exchange_in_one_memory_is_refused_in_the_words_of_torchs_names(world
     assert "all_to_all_single: the input and the output share memory" in str(run.outcomes[0])
 
 
+def test_an_input_that_another_ranks_part_overwrites_is_refused_in_the_words_of_torchs_names(
+    world: al.SimulatedWorld,
+) -> None:
+    def program(context: RankContext, part: int) -> None:
+        with al.process_group(context.comm):
+            x = torch.ones(4)
+            parts = x.chunk(2)
+            gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+            gather(x, parts[(context.rank + part) % 2])
+
+    assert world.run(program, 0, 2).values == (None, None)
+    run = world.run(program, 1, 2)
+    assert "all_gather_into_tensor: the input lies in the output" in str(run.outcomes[0])
+
+
 @pytest.mark.parametrize("tag", [-1, 2**29])
 def test_a_tag_that_mpi_has_not_is_refused_with_those_that_it_has(world: al.SimulatedWorld, tag: int) -> None:
     def program(context: RankContext, _: object) -> None:
