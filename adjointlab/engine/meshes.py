@@ -41,7 +41,12 @@ class MeshShape(NamedTuple):
     def dim(self, key: str | int) -> int:
         """The number of a dimension that is given by name or number."""
         if isinstance(key, str):
-            if self.names is None or key not in self.names:
+            if self.names is None:
+                raise SubjectError(
+                    f"data_parallel: {key!r} is a name, and the dimensions of the mesh {self.extents} have none: give the mesh "
+                    f'names, as in mesh=({key!r},), or the dimension its number, as in data_parallel={{0: "mean"}}'
+                )
+            if key not in self.names:
                 raise SubjectError(f"data_parallel: the mesh has no dimension {key!r}, but {self.names}")
             return self.names.index(key)
         if not 0 <= key < len(self.extents):
