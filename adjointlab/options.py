@@ -7,11 +7,11 @@ The command line makes its options from these declarations (:mod:`adjointlab.cli
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from adjointlab.devices.memories import DEVICES
 
@@ -86,14 +86,15 @@ class Option(Generic[T]):
         return self.parse(str(value))
 
     def check(self, value: T) -> None:
-        """Raise `ValueError` for a number that is out of range, infinite or of another kind, and for what is none or no choice."""
+        """Raise `ValueError` for what is no number, or one out of range, where a number is due, and for a text that is no choice."""
         if isinstance(value, str) and self.choices and value not in self.choices:
             raise self._error(value)
-        if self.least is not None:
-            kind = numbers.Integral if self.convert is int else numbers.Real
-            number: Any = value
-            if not (isinstance(value, kind) and self.least <= number <= self.most and number < math.inf):
-                raise self._error(value)
+        if self.least is None:
+            return
+        kind = Integral if self.convert is int else Real
+        is_number = isinstance(value, kind) and not isinstance(value, bool)
+        if not (is_number and self.least <= value <= self.most and value < math.inf):  # type: ignore[operator]  # a number
+            raise self._error(value)
 
     def _error(self, value: object) -> ValueError:
         legal = f"a {'whole ' if self.convert is int else ''}number of at least {self.least or 0:g}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -77,6 +77,8 @@ def check_parallel(
         adjointlab.check_parallel(model, lambda model, mesh: fully_shard(model, mesh=mesh), batch, data_parallel="mean")
     """
     fixed, make_mesh = _meshes(mesh)
+    if isinstance(frozen, str) or not isinstance(frozen, Collection | None):
+        raise TypeError(f"frozen: {frozen!r} is no list of names of parameters, such as ['weight']")
     options = _options(_name(parallelize, "parallelize"), sequential, inputs)
     options["rank_local"] = rank_local
     if fixed is not None:
@@ -99,10 +101,12 @@ def check_parallel(
 
     @declare
     def parallel(draw: DrawFn, ranks: int) -> Parameters:
-        drawn = inputs(draw, ranks) if callable(inputs) else _shapes(_listed(inputs))
+        drawn: Any = inputs(draw, ranks) if callable(inputs) else _shapes(_listed(inputs))
+        if not isinstance(drawn, Mapping):
+            return drawn  # type: ignore[no-any-return]  # which is refused with a sentence
         given: dict[str, object] = {}
         if frozen is not None:
-            given["frozen"] = frozen if isinstance(frozen, str) else list(frozen)
+            given["frozen"] = list(frozen)
         return {"mesh": make_mesh(draw, ranks), **given, **drawn}
 
     return verdicts_of(parallel, Budget(cases, ranks=fixed or _RANKS, seed=seed), world)
@@ -220,7 +224,10 @@ def _meshes(
         raise TypeError(f"mesh: {what} is a number; give the extents of dimensions as ({what},)")
     if given and (isinstance(given, Mapping) or all(isinstance(each, int) for each in given)):
         shape: Any = given
-        return math.prod(as_mesh(shape).extents), lambda draw, ranks: shape
+        extents: tuple[Any, ...] = as_mesh(shape).extents
+        if not all(isinstance(each, int) and each > 0 for each in extents):
+            raise ValueError(f"mesh: {given!r} has extents that are no whole numbers of at least 1")
+        return math.prod(extents), lambda draw, ranks: shape
     if not given or not all(isinstance(each, str) for each in given):
         raise TypeError(f"mesh: {given!r} are neither names of dimensions nor their extents, whole numbers")
     names = tuple(map(str, given))
@@ -250,6 +257,8 @@ def _listed_target(target: torch.Tensor | None) -> list[torch.Tensor]:
     """The example of a target; one of any numbers where none is given."""
     import torch
 
+    if not isinstance(target, torch.Tensor | None):
+        raise TypeError(f"target: {described_type(target)} is no torch.Tensor, an example of targets")
     return [torch.zeros(()) if target is None else target]
 
 

@@ -32,7 +32,7 @@ def check_subject(
 
     In another `world`, such as ``adjointlab.MPIWorld()``, this is collective. Returns the verdicts by check, and warns where no rank
     communicated with another in any case. Raises `AssertionError` with the smallest failing case if one is not coherent, `TypeError`
-    for what is no subject, `ValueError` for `cases` or `ranks` out of range, and :class:`SubjectError` for a wrong declaration.
+    for what is no subject or world, `ValueError` for `cases` or `ranks` that are no number or out of range, and :class:`SubjectError` for a wrong declaration.
     """
     if isinstance(subject, type):
         raise TypeError(
@@ -42,15 +42,15 @@ def check_subject(
         raise TypeError(
             f"subject: {described_type(subject)} is no subject; decorate a strategy with adjointlab.subject"
         )
-    if world is not None and not hasattr(world, "lead"):
-        raise TypeError(
-            f"world: {described_type(world)} is no world, such as adjointlab.SimulatedWorld(4) or adjointlab.MPIWorld()"
-        )
     return verdicts_of(subject, Budget(cases, ranks=ranks, seed=seed), world)
 
 
 def verdicts_of(subject: Subject, budget: Budget, world: World | None) -> Mapping[str, Verdict]:
     """The verdicts of :func:`check_subject`, whose caller called it: a warning names that line."""
+    if not (world is None or isinstance(world, World)):
+        raise TypeError(
+            f"world: {described_type(world)} is no world: give an instance of adjointlab.SimulatedWorld or adjointlab.MPIWorld, or none"
+        )
     verdicts: dict[str, Verdict] = {}
     counts: list[CaseCounts] = []
     with ExitStack() as stack:

@@ -356,6 +356,9 @@ _WHAT_TO_CHECK = (
 
 
 def _require_optimizer(optimizer: MakeOptimizer | None, steps: int, method: str) -> None:
+    given: object = steps
+    if not isinstance(given, int):
+        raise SubjectError(f"steps: {given!r} is not a whole number")
     if steps < 0 or bool(steps) != (optimizer is not None):
         raise SubjectError(f"@subject.{method} takes `steps` of at least 1 together with an `optimizer`")
     if optimizer is not None and not callable(optimizer):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import index
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from adjointlab.quantities import ranks_listed
 from adjointlab.worlds.backward import BackwardPass
@@ -375,6 +375,7 @@ _RANKS_RUN_UNDER: Final = {
 }
 
 
+@runtime_checkable
 class World(Protocol):
     """A place where an SPMD body runs."""
 

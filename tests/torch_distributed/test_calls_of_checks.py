@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from types import SimpleNamespace
@@ -12,8 +13,10 @@ import torch
 from hypothesis import find
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.functional import mse_loss
 
 import adjointlab as al
+from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import elementwise
 from adjointlab.engine import parallel_check
 from adjointlab.engine.parallel_check import _meshes, _prepare
@@ -286,6 +289,45 @@ def test_a_preparation_gets_drawn_numbers_of_the_element_type_of_the_example() -
     prepared = _prepare([torch.zeros(1), torch.tensor([0, 6])], [], doubled)(values, values)
     assert [x.tolist() for x in prepared] == [[-6.0, 1.0, 8.0], [-6, 0, 8]]
     assert prepared[1].dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (dict(cases="3"), "cases: '3' is not a whole number of at least 1"),
+        (dict(cases=2.5), "cases: 2.5 is not a whole number of at least 1"),
+        (dict(world=3), "world: an int is no world: give an instance of adjointlab.SimulatedWorld"),
+        (dict(frozen=3), "frozen: 3 is no list of names of parameters, such as ['weight']"),
+        (dict(frozen="weight"), "frozen: 'weight' is no list of names of parameters, such as ['weight']"),
+        (dict(mesh=(0, 2)), "mesh: (0, 2) has extents that are no whole numbers of at least 1"),
+        (dict(mesh={"dp": 2.0}), "mesh: {'dp': 2.0} has extents that are no whole numbers of at least 1"),
+        (
+            dict(optimizer=torch.optim.SGD, steps="2"),
+            "@subject.parallel takes `steps` of at least 1 together",
+        ),
+        (
+            dict(optimizer=torch.optim.SGD, steps=2.0),
+            "@subject.parallel takes `steps` of at least 1 together",
+        ),
+    ],
+    ids=lambda given: str(given),
+)
+def test_arguments_that_are_not_of_their_kind_are_refused_by_their_names(
+    options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"^{re.escape(told)}"):
+        al.check_parallel(MODEL, parallelize, FLOATS, **options)
+
+
+def test_a_target_that_is_no_tensor_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"^target: a str is no torch\.Tensor, an example of targets$"):
+        al.check_pipeline(MODEL, parallelize, FLOATS, "t", loss=mse_loss)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [[(2, 3)], None])
+def test_a_strategy_of_a_parallel_module_that_returns_no_dictionary_is_told_to(given: Any) -> None:
+    with pytest.raises(SubjectError, match=r"the strategy returned .*, not a dictionary of arguments"):
+        al.check_parallel(MODEL, parallelize, lambda draw, ranks: given)
 
 
 def test_what_is_neither_a_module_nor_names_of_dimensions_is_refused(declared: Declared) -> None:
