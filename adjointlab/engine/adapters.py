@@ -32,6 +32,7 @@ __all__ = [
     "declared_tolerance",
     "make_layer",
     "make_twin",
+    "truth_of",
     "without",
 ]
 
@@ -441,8 +442,16 @@ def make_twin(build: UserFunction, /, **parameters: object) -> torch.nn.Module:
 def _module(build: UserFunction, parameters: Parameters) -> torch.nn.Module:
     module: torch.nn.Module = build(**without(parameters, _DECLARATIONS))
     if "training" in parameters:
-        module.train(parameters["training"])
+        module.train(truth_of(parameters, "training"))
     return module
+
+
+def truth_of(parameters: Parameters, name: str) -> bool:
+    """The truth value of an entry of a case, `False` where it has none. Raises :class:`SubjectError` for anything else."""
+    given = parameters.get(name, False)
+    if given not in (False, True):  # 0 and 1 are among them
+        raise SubjectError(f"{name}: {given!r} is neither True nor False")
+    return bool(given)
 
 
 def without(parameters: Parameters, declarations: Collection[str]) -> dict[str, object]:

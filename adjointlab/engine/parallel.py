@@ -23,7 +23,13 @@ from adjointlab.core.layer import (
     trained,
 )
 from adjointlab.core.space import Space
-from adjointlab.engine.adapters import DeclaredTolerance, Parameters, UserFunction, declared_tolerance
+from adjointlab.engine.adapters import (
+    DeclaredTolerance,
+    Parameters,
+    UserFunction,
+    declared_tolerance,
+    truth_of,
+)
 from adjointlab.engine.initial_values import give_initial_values, has_its_parts
 from adjointlab.engine.meshes import MeshShape, as_mesh, placements_by_name, placements_of
 from adjointlab.engine.sequential_module import (
@@ -146,7 +152,7 @@ class ParallelRecipe:
 
     def _is_evaluated(self, parameters: Parameters) -> bool:
         """Return True for a case whose modules are put into evaluation mode."""
-        return bool(parameters.get("evaluated", False)) and self._has_outputs_alike(parameters)
+        return truth_of(parameters, "evaluated") and self._has_outputs_alike(parameters)
 
     def _has_outputs_alike(self, parameters: Parameters) -> bool:
         """Return True if the sequential module has outputs of the same places, shapes and types in evaluation mode, alike in each call.
@@ -189,7 +195,7 @@ class ParallelRecipe:
         made, tolerance = self._made_parallel(sequential, example, mesh, placing, parameters)
         requiring_gradients = trained(made) - sequential.frozen_by_lab
         if "training" in parameters:  # also the parts that `parallelize` has made anew
-            made.train(bool(parameters["training"]))
+            made.train(truth_of(parameters, "training"))
         elif example.is_evaluated:
             made.eval()
         space = made.parameter_space(placements_by_name(parameters, list(sequential.names.parameters), shape))
@@ -390,7 +396,7 @@ def _placing(
         batch,
         placements_of("input_placements", parameters, inputs, mesh),
         placements_of("output_placements", parameters, outputs, mesh),
-        bool(parameters.get("dtensors", False)),
+        truth_of(parameters, "dtensors"),
     )
 
 

@@ -10,7 +10,7 @@ from adjointlab.core.arrays import DeviceType, dtype_name
 from adjointlab.core.layer import NO_HOOKS, Layer, PassHooks, Prepare, elementwise, prepared, trained
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
-from adjointlab.engine.adapters import Parameters, UserFunction, declared_tolerance
+from adjointlab.engine.adapters import Parameters, UserFunction, declared_tolerance, truth_of
 from adjointlab.engine.parallel import MakeOptimizer, Reduction
 from adjointlab.engine.sequential_module import (
     freeze,
@@ -97,9 +97,9 @@ class PipelineRecipe:
             module, stages, self._step(parameters), ends, names, results, self.hooks, self.device_type
         )
         if "training" in parameters:
-            made.train(bool(parameters["training"]))
+            made.train(truth_of(parameters, "training"))
         domain = _domain(ends, parameters, target)
-        by_inputs = bool(parameters.get("input_gradient", False))
+        by_inputs = truth_of(parameters, "input_gradient")
         without_gradient = {tensor.name for tensor in domain.tensors[-1 if by_inputs else 0 :]}
         tolerance = declared_tolerance(module, parameters)
         return Layer(
@@ -138,7 +138,7 @@ class PipelineRecipe:
     def _step(self, parameters: Parameters) -> Step:
         from adjointlab.torch_distributed.pipelines import Step
 
-        return Step(self.loss, self.reduction, bool(parameters.get("input_gradient", False)))
+        return Step(self.loss, self.reduction, truth_of(parameters, "input_gradient"))
 
     def _target(self, parameters: Parameters) -> tuple[int, ...]:
         """The shape of the target; by default that of the output."""

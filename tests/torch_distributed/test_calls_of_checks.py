@@ -330,6 +330,12 @@ def test_a_strategy_of_a_parallel_module_that_returns_no_dictionary_is_told_to(g
         al.check_parallel(MODEL, parallelize, lambda draw, ranks: given)
 
 
+@pytest.mark.parametrize("name", ["training", "evaluated", "dtensors"])
+def test_an_entry_that_is_neither_true_nor_false_is_refused_by_its_name(name: str) -> None:
+    with pytest.raises(AssertionError, match=f"{name}: 'no' is neither True nor False"):
+        al.check_parallel(MODEL, parallelize, lambda draw, ranks: {"inputs": (2, 3), name: "no"})
+
+
 def test_what_is_neither_a_module_nor_names_of_dimensions_is_refused(declared: Declared) -> None:
     with pytest.raises(
         TypeError, match=r"^sequential: an int is neither a module nor a function that makes one$"

@@ -269,7 +269,7 @@ DECLARED = {"mesh", "inputs", "dtype", "training", "frozen", "dtensors"} | {
 
 
 def test_a_sequential_module_gets_what_is_no_declaration() -> None:
-    entries: dict[str, Any] = dict.fromkeys(DECLARED, "float32")
+    entries: dict[str, Any] = dict.fromkeys(DECLARED, "float32") | {"training": True}
     seen: list[Any] = []
 
     def make(**arguments: Any) -> nn.Module:
