@@ -303,11 +303,11 @@ def test_a_preparation_gets_drawn_numbers_of_the_element_type_of_the_example() -
         (dict(mesh={"dp": 2.0}), "mesh: {'dp': 2.0} has extents that are no whole numbers of at least 1"),
         (
             dict(optimizer=torch.optim.SGD, steps="2"),
-            "@subject.parallel takes `steps` of at least 1 together",
+            "steps: '2' is not a whole number",
         ),
         (
             dict(optimizer=torch.optim.SGD, steps=2.0),
-            "@subject.parallel takes `steps` of at least 1 together",
+            "steps: 2.0 is not a whole number",
         ),
     ],
     ids=lambda given: str(given),
