@@ -192,6 +192,9 @@ class _SubjectDecorators:
             prepare=prepare,
         )
         require_reductions(data_parallel)
+        _require_truths(one_batch_size=one_batch_size, twice_differentiable=twice_differentiable)
+        if accumulates is not None:
+            _require_truths(accumulates=accumulates)
         _require_own_group(options, "parallel")
         _require_no_reference(options, "parallel", "the sequential module is what it is compared with")
         given: object = context
@@ -376,6 +379,13 @@ def _require_functions(**given: object) -> None:
     for name, value in given.items():
         if not callable(value) and not (value is None and name in _MAY_BE_NONE):
             raise SubjectError(f"{name}: {described_type(value)} is no function")
+
+
+def _require_truths(**given: object) -> None:
+    """Raise :class:`SubjectError` for an argument that is neither `True` nor `False`."""
+    for name, value in given.items():
+        if not isinstance(value, bool):
+            raise SubjectError(f"{name}: {value!r} is neither True nor False")
 
 
 def _require_own_group(options: Options, method: str) -> None:

@@ -301,6 +301,9 @@ def test_a_preparation_gets_drawn_numbers_of_the_element_type_of_the_example() -
         (dict(frozen="weight"), "frozen: 'weight' is no list of names of parameters, such as ['weight']"),
         (dict(mesh=(0, 2)), "mesh: (0, 2) has extents that are no whole numbers of at least 1"),
         (dict(mesh={"dp": 2.0}), "mesh: {'dp': 2.0} has extents that are no whole numbers of at least 1"),
+        (dict(one_batch_size="no"), "one_batch_size: 'no' is neither True nor False"),
+        (dict(twice_differentiable=2), "twice_differentiable: 2 is neither True nor False"),
+        (dict(accumulates="no"), "accumulates: 'no' is neither True nor False"),
         (
             dict(optimizer=torch.optim.SGD, steps="2"),
             "steps: '2' is not a whole number",
