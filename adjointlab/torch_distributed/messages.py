@@ -56,6 +56,6 @@ class Messages(Operations):
     def _message(self, name: str, *, tag: int, **given: object) -> CallLabel:
         if not 0 <= tag <= LARGEST_TAG:
             raise ValueError(
-                f"{name}: tag={tag}: adjointlab takes tags from 0 to {LARGEST_TAG}, as MPI does (gloo takes larger ones too)"
+                f"{name}: tag={tag}: adjointlab takes tags from 0 to {LARGEST_TAG}, as MPICH does (gloo takes larger ones too)"
             )
         return CallLabel(name, (*given.items(), ("tag", tag), *self._named))
