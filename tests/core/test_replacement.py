@@ -1,4 +1,4 @@
-"""What is replaced for a time is as it was afterwards."""
+"""An attribute that was replaced for a time is as it was afterwards."""
 
 from __future__ import annotations
 
