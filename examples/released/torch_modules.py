@@ -32,7 +32,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
-from torch.nn.functional import mse_loss
+from torch.nn.functional import interpolate, mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 import adjointlab as al
@@ -369,3 +369,16 @@ def tied() -> nn.Module:
 tied_weight = al.subject.pipeline(
     tied, pipeline, loss=mse_loss, name="torch.pipelining.tied_weight", ranks=[1]
 )(case_of("ScheduleZBVZeroBubble", (0, 1, 2), microbatches=2))
+
+
+# Interpolation, which is a matter of each rank alone
+
+
+def interpolated(x: torch.Tensor) -> torch.Tensor:
+    return interpolate(x, scale_factor=1.2)
+
+
+@al.subject.autograd(interpolated, process_group=True, name="torch.interpolate.nearest", ranks=[1])
+def interpolations(draw: Any, ranks: int) -> dict[str, Any]:
+    pair = al.Layout((1, 1, 2), al.Partition((1, 1, 1)))
+    return dict(domain=al.Space(pair), codomain=al.Space(pair))
