@@ -709,7 +709,7 @@ class LargestOfTheOwnPart(LogSoftmax):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.largest._workers = None
+        self.largest._gather = Altered(self.largest._gather, forward=torch.clone, adjoint=torch.clone)  # type: ignore[assignment]
 
 
 class SmoothedOverTheOwnClasses(CrossEntropyLoss):

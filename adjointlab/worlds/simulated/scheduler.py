@@ -31,6 +31,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, Protocol
+from weakref import finalize
 
 from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_sites import SimulatedCall
@@ -99,10 +100,12 @@ class Worker:
 
 
 class WorkerPool:
-    """Threads of one world that no rank uses now."""
+    """Threads of one world that no rank uses now. They end with it, whether it is closed or not."""
 
     def __init__(self) -> None:
         self._idle: list[Worker] = []
+        # At the end of the process there is nothing to do: the threads are daemons.
+        finalize(self, _end_all, self._idle).atexit = False
 
     def take(self, job: Callable[[Worker], None]) -> Worker:
         """Return a thread that does `job` as soon as its lock is released.
@@ -125,11 +128,17 @@ class WorkerPool:
             self._idle.append(worker)
 
     def close(self) -> None:
-        """End the idle threads."""
-        while self._idle:
-            worker = self._idle.pop()
-            worker.end()
+        """End the idle threads, and wait for their end."""
+        for worker in _end_all(self._idle):
             worker.thread.join()
+
+
+def _end_all(idle: list[Worker]) -> list[Worker]:
+    workers = idle.copy()
+    idle.clear()
+    for worker in workers:
+        worker.end()
+    return workers
 
 
 FRUITLESS_POLLS = 1000

@@ -1,6 +1,7 @@
 """Ranks do not disturb each other or the caller: random streams, grad mode, threads, interrupts."""
 
 import contextvars
+import gc
 import os
 import random
 import signal
@@ -201,16 +202,33 @@ def test_ranks_see_the_callers_context_variables_and_keep_their_own_changes():
     assert variable.get() == "caller"
 
 
+def threads_since(before: set[threading.Thread]) -> set[threading.Thread]:
+    """The threads that there are now and were not before: those of other worlds may end meanwhile."""
+    return set(threading.enumerate()) - before
+
+
 def test_threads_are_reused_from_run_to_run_and_ended_by_close():
-    world = SimulatedWorld(4)
-    before = threading.active_count()
+    world, before = SimulatedWorld(4), set(threading.enumerate())
     world.run(lambda context, _: context.comm.Barrier())
-    after = threading.active_count()
+    threads = threads_since(before)
     for _ in range(5):
         world.run(lambda context, _: context.comm.Barrier())
-    assert before < after == threading.active_count()
+    assert threads
+    assert threads_since(before) == threads
     world.close()
-    assert threading.active_count() == before
+    assert not threads_since(before)
+
+
+def test_the_threads_of_a_world_that_nobody_has_any_more_end():
+    world, before = SimulatedWorld(4), set(threading.enumerate())
+    world.run(lambda context, _: context.comm.Barrier())
+    threads = threads_since(before)
+    del world
+    gc.collect()
+    for thread in threads:
+        thread.join(10)
+    assert len(threads) == 4
+    assert not any(thread.is_alive() for thread in threads)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -224,15 +242,15 @@ def test_a_run_that_the_system_gives_too_few_threads_says_so_and_leaves_none_beh
         room -= 1
         start(thread)
 
-    world, before = SimulatedWorld(8), threading.active_count()
+    world, before = SimulatedWorld(8), set(threading.enumerate())
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", limited)
         with pytest.raises(RuntimeError, match="needs a thread, and the system allows this process no more"):
             world.run(lambda context, _: context.comm.Barrier(), seed=seed)
-        assert threading.active_count() == before + 5
+        assert len(threads_since(before)) == 5
     assert world.run(lambda context, _: context.comm.allreduce(1)).values == (8,) * 8
     world.close()
-    assert threading.active_count() == before
+    assert not threads_since(before)
 
 
 def test_ranks_that_never_wait_share_one_thread():
