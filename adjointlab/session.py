@@ -39,7 +39,15 @@ from adjointlab.store.running_case import left_behind
 from adjointlab.worlds.process import signal_of, signals_held
 from adjointlab.worlds.shared_functions import put_back
 from adjointlab.worlds.watchdog import DRAWING, Overdue
-from adjointlab.worlds.world import Exhausted, Runner, World, in_brief, message_of, with_kind
+from adjointlab.worlds.world import (
+    Exhausted,
+    Runner,
+    World,
+    in_brief,
+    kind_and_message,
+    message_of,
+    with_kind,
+)
 
 __all__ = [
     "check_with_corpus",
@@ -324,7 +332,7 @@ def kept(found: Found, result: SearchResult, folder: Path) -> CheckResult:
         try:
             written = write(result, found.subject, folder)
         except Exception as error:  # the verdict stands without its file
-            problem = with_kind(type(error).__name__, message_of(error))
+            problem = kind_and_message(error)
     return CheckResult(found, result, written, problem)
 
 

@@ -97,10 +97,7 @@ class Concatenation(DistributedModule):
         module = Join(dim)
         super().__init__(comm, partition, module)
         partition = self.partition
-        shapes = [
-            shape_of("input_shapes", shape)
-            for shape in entries("input_shapes", input_shapes, "the shapes of the inputs")
-        ]
+        shapes = _shapes_of(input_shapes)
         y_shape = tuple(result_of(module, *(torch.empty(shape, device="meta") for shape in shapes)).shape)
         for shape in shapes:
             self.check_order(shape)
@@ -144,10 +141,7 @@ class Stack(DistributedModule):
         module = Pile(dim)
         super().__init__(comm, partition, module)
         partition = self.partition
-        shapes = [
-            shape_of("input_shapes", shape)
-            for shape in entries("input_shapes", input_shapes, "the shapes of the inputs")
-        ]
+        shapes = _shapes_of(input_shapes)
         y_shape = tuple(result_of(module, *(torch.empty(shape, device="meta") for shape in shapes)).shape)
         self.check_order(shapes[0])
         self.dim, name = dim % len(y_shape), dtype_name(dtype)
@@ -207,6 +201,14 @@ class Split(TorchLayer, torch_classes=(Part,)):
 
 class Chunk(Split, torch_classes=(Chunks,)):
     """`torch.chunk` of a tensor of `input_shape` into `chunks` parts along `dim`, or into fewer, as torch has it; see :class:`Split`."""
+
+
+def _shapes_of(inputs: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """The global shapes of inputs, as :func:`~adjointlab.layers.arguments.shape_of` has them."""
+    return [
+        shape_of("input_shapes", shape)
+        for shape in entries("input_shapes", inputs, "the shapes of the inputs")
+    ]
 
 
 def _shifted(y: Layout, shape: tuple[int, ...], dim: int, part: Window) -> Layout:

@@ -47,9 +47,8 @@ def exhaust(
     if is_launched():
         raise UsageError("exhaust uses simulated ranks in processes of its own; run it without a launcher")
     plan, nameless = or_usage_error(lambda: _bounded(subjects or [], bounds or [], device))
-    folder = folder_of_failures(
-        folder, option_of(context, "folder")
-    )  # the user's code may change the directory
+    # The user's code may change the directory.
+    folder = folder_of_failures(folder, option_of(context, "folder"))
     out = Output()
     results: list[CheckResult] = []
     try:

@@ -179,10 +179,8 @@ class Layout(Drawable):
         ``cuts[k]`` is (0, c_1, ..., n_k), never decreasing; equal neighbours make an empty local tensor; `None` takes the balanced
         cut. Raises `ValueError` for boundaries that decrease or do not cover the dimension.
         """
-        sides, every = (
-            integers("shape", shape),
-            entries("cuts", cuts, "boundaries, or None, for each dimension of the tensor"),
-        )
+        sides = integers("shape", shape)
+        every = entries("cuts", cuts, "boundaries, or None, for each dimension of the tensor")
         if len(every) != len(sides):
             raise ValueError(
                 f"cuts: a tensor of order {len(sides)} needs {len(sides)} cuts, not {len(every)}"

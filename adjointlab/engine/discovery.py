@@ -26,7 +26,7 @@ from adjointlab.spelling import described_type, did_you_mean
 from adjointlab.worlds.collection_thresholds import few_collections
 from adjointlab.worlds.interposition import follow_imports
 from adjointlab.worlds.watchdog import Overdue
-from adjointlab.worlds.world import message_of, with_kind
+from adjointlab.worlds.world import kind_and_message
 
 __all__ = [
     "GROUP",
@@ -392,7 +392,7 @@ def _make_importable(folder: Path) -> None:
 
 
 def _brief(error: BaseException) -> str:
-    text = with_kind(type(error).__name__, message_of(error))
+    text = kind_and_message(error)
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return f"{type(error).__name__}: {error.msg} ({_short(error.filename)}:{error.lineno})"
     frames = [

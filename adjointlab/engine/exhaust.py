@@ -32,7 +32,7 @@ from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.shared_functions import FunctionsReplaced
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import Run, Runner, message_of, with_kind
+from adjointlab.worlds.world import Run, Runner, kind_and_message
 
 __all__ = ["Bound", "bound_of", "every_case", "exhaust", "memory_of_proofs"]
 
@@ -97,7 +97,7 @@ def bound_of(subject: Subject, given: Mapping[str, int] | None = None) -> Bound:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        text = with_kind(type(error).__name__, message_of(error))
+        text = kind_and_message(error)
         raise SubjectError(f"{subject.name}: every= fails, {text}") from error
     if first is None:
         limits = ", ".join(f"{name} {value}" for name, value in bound.items())

@@ -21,7 +21,7 @@ import numpy as np
 
 from adjointlab.core.arrays.own_copies import ArrayCopies
 
-__all__ = ["ModuleState", "cached_functions"]
+__all__ = ["ModuleState"]
 
 _NO_STATE: Final = (FunctionType, BuiltinFunctionType, ModuleType, type)
 _CONTAINERS: Final = (dict, list, set)
@@ -99,7 +99,7 @@ class ModuleState:
         names = [
             name
             for module in self._modules
-            for name, cached in cached_functions(module)
+            for name, cached in _cached_functions(module)
             if cached.cache_info().hits
         ]
         for module, first in zip(self._modules, self._first.variables, strict=True):
@@ -119,7 +119,7 @@ class ModuleState:
         """Begin a rank: with what the variables held before the case, and arrays of its own."""
         self.restore(self._first)
         for module in self._modules:
-            module.update({name: _with_own_cache(cached) for name, cached in cached_functions(module)})
+            module.update({name: _with_own_cache(cached) for name, cached in _cached_functions(module)})
         copies = ArrayCopies()
         for holder in (*self._modules, *(container for container, _ in self._first.contents)):
             for key, value in _entries(holder):
@@ -135,7 +135,7 @@ class ModuleState:
 _CachedFunction: Final = type(lru_cache(lambda: None))
 
 
-def cached_functions(module: dict[str, Any]) -> list[tuple[str, Any]]:
+def _cached_functions(module: dict[str, Any]) -> list[tuple[str, Any]]:
     """The functions among the variables of a module that keep their results, by name."""
     return [(name, value) for name, value in module.items() if _is_a(value, _CachedFunction)]
 

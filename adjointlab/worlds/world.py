@@ -40,6 +40,7 @@ __all__ = [
     "WorldName",
     "causes",
     "in_brief",
+    "kind_and_message",
     "message_of",
     "number_of_ranks",
     "with_kind",
@@ -176,6 +177,11 @@ _BRIEF: Final = 240
 def with_kind(kind: str, message: str) -> str:
     """The message of an exception behind the name of its class, which stands alone where there is none, as for a bare ``assert``."""
     return f"{kind}: {message}" if message else kind
+
+
+def kind_and_message(error: BaseException) -> str:
+    """The name of an exception's class, and its message where it has one."""
+    return with_kind(type(error).__name__, message_of(error))
 
 
 def in_brief(message: str) -> str:

@@ -7,10 +7,11 @@ the lock, out of the scheduler's sight. Of real ranks each has a lock of its own
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, Final
+
+from adjointlab.replacement import replaced
 
 __all__ = ["cached_properties_without_lock"]
 
@@ -27,15 +28,8 @@ class _NoLock:
         vars(instance)["lock"] = lock
 
 
-@contextmanager
-def cached_properties_without_lock() -> Iterator[None]:
+def cached_properties_without_lock() -> AbstractContextManager[None]:
     """Context in which computing a cached property keeps no other rank from it: ranks run one at a time."""
     if not _HAVE_LOCK or "lock" in vars(cached_property):  # in a run within another
-        yield
-        return
-    kind: Any = cached_property
-    kind.lock = _NoLock()
-    try:
-        yield
-    finally:
-        del kind.lock
+        return nullcontext()
+    return replaced(cached_property, "lock", _NoLock())

@@ -404,9 +404,8 @@ def poison(array: Flat) -> None:
     if array.dtype.kind == "f":
         array[...] = np.nan
     elif array.dtype.kind == "c":
-        array[...] = complex(
-            np.nan, np.nan
-        )  # of NaN alone the imaginary part would be zero, which often is right
+        # Of NaN alone the imaginary part would be zero, which often is right.
+        array[...] = complex(np.nan, np.nan)
     elif array.dtype.kind == "b":
         np.logical_not(array, out=array)
     else:
