@@ -12,6 +12,7 @@ from adjointlab.engine import confirming
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
+from adjointlab.worlds.forward_mode import dual_level
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.world import World
 from tests.running import LAUNCHER, ROOT
@@ -71,3 +72,10 @@ def world() -> Iterator[al.SimulatedWorld]:
     simulated = al.SimulatedWorld(4)
     yield simulated
     simulated.close()
+
+
+@pytest.fixture(scope="session")
+def forward_mode() -> None:
+    """torch's forward mode, with what it compiles, and warns of, on the first dual tensor."""
+    with dual_level():
+        pass

@@ -212,12 +212,9 @@ class Differentiable(AdaptedOperator):
         if not any(self.comm.allgather(has_own_forward_mode(outputs))):
             return None
         results = None
-        with dual_level():
-            with suppress(NotImplementedError):  # another function in it has no forward mode
-                results = self._derivative(x)
-            # Here, for all ranks have to be done with the level before one of them closes it.
-            is_refused = any(self.comm.allgather(results is None))
-        return None if is_refused else results
+        with dual_level(), suppress(NotImplementedError):  # another function in it has no forward mode
+            results = self._derivative(x)
+        return None if any(self.comm.allgather(results is None)) else results
 
     def _derivative(self, x: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         import torch

@@ -39,11 +39,13 @@ from adjointlab.torch_distributed.memory import (
 from adjointlab.torch_distributed.operations import Operations, Tensors
 from adjointlab.torch_distributed.reductions import Reduction, reduction_of
 from adjointlab.torch_distributed.work import Handle, JoinedWork, RequestWork
+from adjointlab.torch_distributed.wrapped_tensors import of_plain_tensors
 from adjointlab.worlds.call_labels import CallLabel
 
 __all__ = ["Collectives", "is_own_part"]
 
 
+@of_plain_tensors
 class Collectives(Operations):
     """The collectives, each a non-blocking one of the communicator."""
 

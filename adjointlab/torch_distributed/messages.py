@@ -9,12 +9,14 @@ from adjointlab.torch_distributed.contiguity import check_contiguous
 from adjointlab.torch_distributed.memory import Staged, moved, received
 from adjointlab.torch_distributed.operations import Operations, Tensors
 from adjointlab.torch_distributed.work import RequestWork, new_status
+from adjointlab.torch_distributed.wrapped_tensors import of_plain_tensors
 from adjointlab.worlds.call_labels import CallLabel
 from adjointlab.worlds.local_calls import LARGEST_TAG
 
 __all__ = ["Messages"]
 
 
+@of_plain_tensors
 class Messages(Operations):
     """The messages, each a non-blocking one of the communicator."""
 

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from adjointlab import MPI
+from adjointlab.torch_distributed.wrapped_tensors import of_plain_tensors
 from adjointlab.typing import Request, Status
 from adjointlab.worlds.call_labels import CallLabel, called_as
 
@@ -60,6 +61,7 @@ class Handle(dist.Work):
         return self.source_rank()
 
 
+@of_plain_tensors
 class RequestWork(Handle):
     """A request of a communicator; `finish` are what remains to be done when it is complete, in order.
 

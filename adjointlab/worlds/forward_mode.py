@@ -1,10 +1,10 @@
-"""torch's forward mode for ranks that may be threads of one process, and which functions have a forward mode of their own."""
+"""torch's forward mode, and which functions have one of their own."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -16,20 +16,14 @@ __all__ = ["dual_level", "has_own_forward_mode"]
 
 @contextmanager
 def dual_level() -> Iterator[None]:
-    """Open torch's forward mode, or take part in it where another rank of this process has opened it; nothing without torch.
-
-    A dual level is a state of the process, and simulated ranks are threads of one process. The rank that has opened it closes it, and
-    others lose their tangents then: ranks that open it themselves have to meet before any of them leaves.
-    """
+    """Open torch's forward mode; nothing without torch."""
     if find_spec("torch") is None:
         yield
         return
     import torch
     from torch.autograd import forward_ad
 
-    with ExitStack() as stack:
-        with suppress(RuntimeError):  # torch has no nested levels
-            stack.enter_context(forward_ad.dual_level())
+    with forward_ad.dual_level():
         with warnings.catch_warnings():
             # torch compiles its decompositions on the first dual tensor, and warns of its own use of torch.jit.
             warnings.simplefilter("ignore")

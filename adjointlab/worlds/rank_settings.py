@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["DTensorHandlers", "TorchSettings", "WarningFilters", "settings_of_now"]
+__all__ = ["DTensorHandlers", "ForwardMode", "TorchSettings", "WarningFilters", "settings_of_now"]
 
 
 class _Setting:
@@ -81,6 +81,29 @@ class TorchSettings(_Setting):
                 put(value)
 
 
+class ForwardMode(_Setting):
+    """The level of dual tensors that is open (-1: none) and the number of nested `torch.func.jvp`, which torch keeps in its modules."""
+
+    def __init__(self) -> None:
+        places = (
+            ("torch.autograd.forward_ad", "_current_level"),
+            ("torch._functorch.eager_transforms", "JVP_NESTING"),
+        )
+        self._variables = [
+            (vars(sys.modules[module]), name)
+            for module, name in places
+            if hasattr(sys.modules.get(module), name)
+        ]
+        super().__init__()
+
+    def save(self) -> object:
+        return [variables[name] for variables, name in self._variables]
+
+    def restore(self, state: Any) -> None:
+        for (variables, name), value in zip(self._variables, state, strict=True):
+            variables[name] = value
+
+
 class DTensorHandlers(_Setting):
     """The operations that DTensor's dispatcher gives to functions of their own, by `loss_parallel`."""
 
@@ -105,7 +128,7 @@ def settings_of_now() -> list[Any]:
     torch: Any = sys.modules.get("torch")
     settings: list[Any] = [WarningFilters()]
     if torch is not None and hasattr(torch, "default_generator"):
-        settings.append(TorchSettings(torch))
+        settings += [TorchSettings(torch), ForwardMode()]
     api: Any = sys.modules.get("torch.distributed.tensor._api")
     dispatcher = getattr(getattr(api, "DTensor", None), "_op_dispatcher", None)
     if hasattr(dispatcher, "_custom_op_handlers"):

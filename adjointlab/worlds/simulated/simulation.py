@@ -31,6 +31,7 @@ from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.cached_properties import cached_properties_without_lock
 from adjointlab.worlds.simulated.collectives import CollectiveCall, SharedCommunicator
+from adjointlab.worlds.simulated.dual_levels import dual_levels_shared
 from adjointlab.worlds.simulated.machine import Machine
 from adjointlab.worlds.simulated.matching import Message, Receive, Send
 from adjointlab.worlds.simulated.scheduler import (
@@ -137,6 +138,7 @@ class Simulation:
             process_groups_of(self, None),
             forks_cut_off(self._cut_off),
             cached_properties_without_lock(),
+            dual_levels_shared(),
         ):
             outcomes = self.scheduler.run()
         # After a failure, what is left behind follows from it, and is not worth a finding.

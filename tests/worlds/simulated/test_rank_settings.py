@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.autograd import forward_ad
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.experimental import implicit_replication
@@ -149,3 +150,68 @@ def test_plain_tensors_are_replicated_on_the_rank_that_says_so(world: SimulatedW
 
     assert values(world, program, seed) == ((True, False), (False, False), (False, False))
     assert not dispatcher._allow_implicit_replication
+
+
+@pytest.mark.usefixtures("forward_mode")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_rank_has_a_level_of_dual_tensors_of_its_own(world: SimulatedWorld, seed: int) -> None:
+    def tangent(context: RankContext) -> float:
+        x = torch.ones(()) * context.rank
+        with forward_ad.dual_level():
+            passed_on(context.comm)
+            dual = forward_ad.make_dual(x, 10 * x)
+            passed_on(context.comm)
+            within = forward_ad.unpack_dual(3 * dual).tangent
+            with pytest.raises(RuntimeError, match="Nested forward mode AD"), forward_ad.dual_level():
+                pass
+        assert forward_ad.unpack_dual(dual).tangent is None
+        return float(within)
+
+    def program(context: RankContext, _: object) -> tuple[float, ...]:
+        # Rank 2 enters one where others have left theirs, or have not entered them yet.
+        if context.rank == 2:
+            passed_on(context.comm)
+        found = tangent(context), tangent(context)
+        if context.rank != 2:
+            passed_on(context.comm)
+        return found
+
+    assert values(world, program, seed) == ((0, 0), (30, 30), (60, 60))
+    with forward_ad.dual_level():  # none is left open
+        pass
+
+
+@pytest.mark.usefixtures("forward_mode")
+def test_a_level_of_dual_tensors_that_a_rank_leaves_open_is_closed_after_the_run(
+    world: SimulatedWorld,
+) -> None:
+    def program(context: RankContext, _: object) -> int:
+        level = forward_ad.enter_dual_level()
+        if context.rank > 0:
+            forward_ad.exit_dual_level()
+        passed_on(context.comm)
+        return level
+
+    assert values(world, program, 0) == (0, 0, 0)
+    with forward_ad.dual_level():
+        pass
+
+
+@pytest.mark.usefixtures("forward_mode")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_functions_that_communicate_are_differentiated_forwards_by_each_rank(
+    world: SimulatedWorld, seed: int
+) -> None:
+    def program(context: RankContext, _: object) -> tuple[float, float]:
+        def inner(x: torch.Tensor) -> torch.Tensor:
+            passed_on(context.comm)
+            return x**3
+
+        def outer(x: torch.Tensor) -> Any:
+            passed_on(context.comm)
+            return torch.func.jvp(inner, (x,), (torch.ones(()),))[1]  # 3 x²
+
+        first, second = torch.func.jvp(outer, (torch.ones(()) * context.rank,), (torch.ones(()),))
+        return float(first), float(second)
+
+    assert values(world, program, seed) == ((0, 0), (3, 6), (12, 12))
