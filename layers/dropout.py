@@ -30,7 +30,7 @@ class Dropout(TorchLayer, torch_classes=(nn.Dropout,)):
     """`torch.nn.Dropout` over `partition`, of the order of the input, cut in any dimension; nothing but a seed is sent.
 
     With a `seed`, an integer that every rank gives alike, every call has the same mask, until somebody sets the attribute. Without
-    one each call in training draws a seed from torch's generator on rank 0 and sends it to all: so a checkpoint, which
+    one each call in training draws a seed from torch's generator, and all ranks take that of rank 0: so a checkpoint, which
     restores the generator's state before it computes again, has the same mask.
 
     The mask is that of :class:`SeededDropout`, not of torch's own module, whose numbers depend on how many were drawn before.
@@ -59,8 +59,8 @@ class Dropout(TorchLayer, torch_classes=(nn.Dropout,)):
             return in_graph(x)
         seed = self.seed
         if seed is None:
-            drawn = int(torch.randint(2**62, ())) if self.rank == 0 else 0
-            seed = self.comm.bcast(drawn, root=0)
+            # On every rank: generators that were in the same state stay so.
+            seed = self.comm.bcast(int(torch.randint(2**62, ())), root=0)
         within = in_graph(x)
         if not self.partition.is_active(self.rank):
             # What the mask saves, a checkpoint computes again, as on the other workers.

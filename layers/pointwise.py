@@ -22,6 +22,7 @@ from adjointlab.layers.differentiable import in_graph, of_nothing
 from adjointlab.layers.distributed import DistributedModule
 from adjointlab.layers.torch_modules import dtype_name
 from adjointlab.primitives.validation import check_layout
+from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator
 
 __all__ = ["Pointwise", "elementwise_dtype"]
@@ -46,8 +47,8 @@ class Pointwise(DistributedModule):
 
     Raises `ValueError` for a function that changes the shape, or of which an element of the output depends on others of the
     input (a softmax, a normalisation, a cumulative sum); for dropout of whole channels (`Dropout1d`, `2d`, `3d`,
-    `FeatureAlphaDropout`); and for a module with parameters or buffers, such as `PReLU`: their gradient is a sum over all
-    workers, and needs a layer that says where they lie and sums it.
+    `FeatureAlphaDropout`); and for a module with parameters or buffers, such as `PReLU`, or a function of another tensor that
+    requires a gradient: their gradient is a sum over all workers, and needs a layer that says where they lie and sums it.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ def _value_dtype(function: Elementwise, dtype: torch.dtype) -> tuple[torch.dtype
         name, apply = getattr(function, "__name__", "function"), function
     # Of order 2, in which functions along rows or columns show. Clones, as functions may work in place.
     x = torch.tensor([[-2.5, -1.0, -0.25, 0.0], [0.5, 1.25, 3.0, 0.75]]).to(dtype)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.enable_grad(), torch.random.fork_rng(devices=[]):
         try:
             argument = x.clone()
             together = apply(argument)
@@ -172,11 +173,22 @@ def _value_dtype(function: Elementwise, dtype: torch.dtype) -> tuple[torch.dtype
             raise ValueError(
                 f"function: {name} is not elementwise: it does not take every shape ({error})"
             ) from error
+    if not isinstance(together, torch.Tensor):
+        raise ValueError(
+            f"function: {name} returns {described_type(together)}, but a point-wise function a tensor"
+        )
+    if together.requires_grad and not argument.requires_grad:
+        raise ValueError(
+            f"function: the value of {name} requires a gradient where its argument does not, so it depends on a parameter, which would be "
+            "one for each worker, with a gradient of its own; write a layer that broadcasts it, as Linear does, or detach it"
+        )
     if together.shape != x.shape or any(value.shape != (1, 1) for value in alone):
         raise ValueError(
             f"function: {name} is not elementwise: it makes shape {tuple(together.shape)} of {tuple(x.shape)}"
         )
-    one, all_of_them = (values.reshape(-1).to(torch.complex128) for values in (torch.cat(alone), together))
+    one, all_of_them = (
+        values.detach().reshape(-1).to(torch.complex128) for values in (torch.cat(alone), together)
+    )
     rounding = 2.0**-5 if dtype.itemsize == 2 else 2.0**-16
     if not torch.allclose(one, all_of_them, rtol=rounding, atol=rounding, equal_nan=True):
         raise ValueError(

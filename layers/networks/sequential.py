@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from adjointlab import layers
+from adjointlab.core import arrays
 from adjointlab.core.agreement import check_alike, raise_together
 from adjointlab.core.communicators import size_of
 from adjointlab.core.layout import Layout
@@ -121,7 +122,7 @@ def _planned(
             f"partitions: {', '.join(map(repr, unknown))} is no layer of the network, which has {', '.join(leaves)}"
         )
     owned = (*network.parameters(), *network.buffers())
-    known = (tensor.dtype for tensor in owned if tensor.is_floating_point())
+    known = (tensor.dtype for tensor in owned if arrays.is_differentiable(tensor))
     element = dtype or next(known, torch.get_default_dtype())
     first = next(iter(leaves.values()), None)
     x_dtype = "int64" if isinstance(first, nn.Embedding) else dtype_name(element)

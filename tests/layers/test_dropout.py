@@ -41,6 +41,19 @@ def test_one_seed_has_one_mask_on_any_partition(adjointlab_world: World, dim: in
     run_on_ranks(adjointlab_world, ranks, body)
 
 
+def test_generators_in_the_same_state_are_so_after_a_dropout_without_a_seed(adjointlab_world: World) -> None:
+    ranks = min(adjointlab_world.ranks, 3)
+
+    def body(comm: Any) -> None:
+        layer = Dropout(comm, reversed_line(ranks, 0, 1), (9,), 0.5)
+        shape = layer.domain.tensors[0].layout.local_shape(comm.Get_rank())
+        torch.manual_seed(1)
+        layer(torch.ones(shape))
+        assert len(set(comm.allgather(float(torch.rand(()))))) == 1
+
+    run_on_ranks(adjointlab_world, ranks, body)
+
+
 def test_without_a_seed_masks_differ_between_calls_and_a_checkpoint_has_its_own_again(
     adjointlab_world: World,
 ) -> None:

@@ -70,6 +70,16 @@ def test_outputs_and_gradients_are_the_sequential_networks(
     assert run_on_ranks(adjointlab_world, 4, body) == ([],) * 4
 
 
+def test_a_network_of_complex_parameters_takes_their_type(adjointlab_world: World) -> None:
+    def body(comm: Any) -> None:
+        twin = nn.Sequential(nn.Linear(3, 2, dtype=torch.complex128), nn.Linear(2, 2, dtype=torch.complex128))
+        for parameter in twin.parameters():
+            parameter.data = sines(*parameter.shape) * (1 + 1j)
+        assert_matches_twin(comm, from_sequential(twin, comm, (1, 1), (4, 3)), twin, sines(4, 3) * (2 - 1j))
+
+    run_on_ranks(adjointlab_world, 1, body)
+
+
 def test_the_state_goes_to_one_rank_or_all_and_back_bit_for_bit(adjointlab_world: World) -> None:
     ranks = min(adjointlab_world.ranks, 3)
 

@@ -56,6 +56,26 @@ def test_what_has_parameters_or_buffers_is_refused(adjointlab_world: World) -> N
     )
 
 
+def test_a_function_of_a_parameter_is_refused_and_of_its_values_alone_taken(adjointlab_world: World) -> None:
+    slope = nn.Parameter(torch.tensor(0.5))
+    with torch.no_grad():
+        found = error(adjointlab_world, lambda x: slope * x)
+    assert found.startswith("function: the value of <lambda> requires a gradient where its argument does not")
+
+    def body(comm: Any) -> None:
+        layout = Layout((4, 3), Partition((comm.Get_size(), 1)))
+        for function in (lambda x: slope.detach() * x, lambda x: x.requires_grad_() / 2):
+            assert Pointwise(comm, layout, function).value_dtype == torch.float32
+
+    run_on_ranks(adjointlab_world, min(adjointlab_world.ranks, 2), body)
+
+
+def test_a_function_that_returns_no_tensor_is_refused(adjointlab_world: World) -> None:
+    assert error(adjointlab_world, lambda x: (x, x)) == (
+        "function: <lambda> returns a tuple, but a point-wise function a tensor"
+    )
+
+
 @pytest.mark.parametrize("kind", [nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout])
 def test_dropout_of_whole_channels_is_refused_alone_and_inside_of_another_module(
     adjointlab_world: World, kind: Any
