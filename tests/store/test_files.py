@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 import threading
 from pathlib import Path
 
@@ -70,6 +71,9 @@ def test_a_folder_that_goes_is_made_again(tmp_path: Path, failures: int) -> None
         assert calls == [True] * (failures + 1)
 
 
+@pytest.mark.skipif(
+    sys.version_info >= (3, 13), reason="Python lists folders by another function, and raises nothing"
+)
 def test_a_folder_that_goes_while_it_is_listed_holds_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
