@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 from adjointlab import options
 from adjointlab.checks.check import checks_of
+from adjointlab.checks.told import hints_told
 from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.counts import CaseCounts, is_silent
 from adjointlab.engine.search import investigate
@@ -73,8 +74,8 @@ def verdicts_of(subject: Subject, budget: Budget, world: World | None) -> Mappin
 
 def _text(result: SearchResult) -> str:
     case = result.case
-    text = f"{result.subject} {result.check}: {result.verdict}"
-    if case is None:
-        return text
-    lines = [f"ranks {case.ranks}, {dict(case.parameters)}", *map(" ".join, case.unusual())]
-    return "\n  ".join([text, *lines])
+    lines = [f"{result.subject} {result.check}: {result.verdict}"]
+    lines += [hint.text for hint in hints_told(result.verdict)]
+    if case is not None:
+        lines += [f"ranks {case.ranks}, {dict(case.parameters)}", *map(" ".join, case.unusual())]
+    return "\n  ".join(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from msgspec import structs
 
 import adjointlab as al
 from adjointlab.checks.context import InputSetting
+from adjointlab.checks.evidence import Evidence
+from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.verdict import coherent, incoherent
 from adjointlab.engine import subject_check
 from adjointlab.engine.case import Case
@@ -131,6 +134,15 @@ def test_a_failure_is_told_with_its_smallest_case() -> None:
     assert _text(unusual).endswith("}\n  memory torch, x column-major\n  values infinite")
     without = SearchResult("s", "adjoint", "simulated", incoherent("wrong"))
     assert _text(without) == "s adjoint: wrong"
+
+
+def test_a_failure_is_told_with_the_hints_on_its_kind() -> None:
+    evidence = Evidence(hint=Hint(FaultKind.DOUBLED, "twice the expected value"))
+    case = Case("s", "adjoint", 3, {}, InputSetting(), 0)
+    verdict = incoherent("wrong", evidence=evidence)
+    result = SearchResult("s", "adjoint", "simulated", verdict, case=case)
+    assert _text(result) == "s adjoint: wrong\n  twice the expected value\n  ranks 3, {}"
+    assert _text(replace(result, case=None)) == "s adjoint: wrong\n  twice the expected value"
 
 
 def test_the_first_check_that_fails_ends_the_call(
