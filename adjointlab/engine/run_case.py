@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -40,8 +40,9 @@ from adjointlab.engine.parameter_tree import own_copy
 from adjointlab.engine.simulation_artefacts import note_state
 from adjointlab.engine.subject import Subject
 from adjointlab.torch_distributed.opening import load_process_groups, lone_group
-from adjointlab.typing import Array
+from adjointlab.typing import Array, Communicator
 from adjointlab.worlds.call_sites import is_lab
+from adjointlab.worlds.module_state import ModuleState
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.torch.requirements import MissingTorch
 from adjointlab.worlds.world import (
@@ -262,7 +263,10 @@ def body(subject: Subject) -> Body:
         make = partial(there.make, comm, case.parameters)
         # Outside there are no process groups, and one set of module-level variables.
         needs_run = subject.process_group or bool(subject.rank_local)
-        alone = partial(lone_group, comm) if subject.process_group else nullcontext
+        surroundings = subject.surroundings(comm, memory)
+        before = ModuleState(subject.rank_local).put_back if subject.rank_local else nullcontext
+        # A process of MPI has variables of its own, which the next case should not find changed.
+        variables = nullcontext() if hasattr(comm, "separate") else before()
         context = CheckContext(
             make,
             case.setting,
@@ -271,15 +275,14 @@ def body(subject: Subject) -> Body:
             values=case.values,
             needs_run=needs_run,
             same_on=case.same_on,
-            alone=alone,
+            alone=partial(_alone, subject, comm, before),
             forms_left_out=case.forms_left_out,
             measures_rounding=case.measures_rounding,
         )
         # Operators have a check of their own for this, which tells what they read.
         fill = FILLS[case.setting.seed % len(FILLS)] if subject.is_layer else None
         try:
-            surroundings = subject.surroundings(comm, memory)
-            with arrays.rank_context(memory, comm.Get_rank()), surroundings, filled(fill):
+            with arrays.rank_context(memory, comm.Get_rank()), variables, surroundings, filled(fill):
                 observation = check_named(case.check).observe(context)
                 # Not later: a check may need no operator on this rank, and making one is collective.
                 spaces = Spaces(context.domain, context.codomain)
@@ -294,6 +297,15 @@ def body(subject: Subject) -> Body:
         return RankObservation(observation, spaces, tuple(context.leaks.items()), held)
 
     return observe
+
+
+@contextmanager
+def _alone(
+    subject: Subject, comm: Communicator, before: Callable[[], AbstractContextManager[None]]
+) -> Iterator[None]:
+    """Context in which this rank is the only one of its job, with the variables of rank-local modules as they were `before` the case."""
+    with before(), lone_group(comm) if subject.process_group else nullcontext():
+        yield
 
 
 def _held(layer: Layer) -> tuple[tuple[str, Tensor], ...]:

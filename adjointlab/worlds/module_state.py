@@ -79,9 +79,9 @@ class ModuleState:
 
     @contextmanager
     def put_back(self) -> Iterator[None]:
-        """Context in which everything is as it was at first, but for what arrays hold."""
+        """Context in which everything is as it was at first, with empty caches, but for what arrays hold."""
         now = self.save()
-        self.restore(self._first)
+        self.seed(0)
         try:
             yield
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from torch.distributed.tensor import Shard
 
 import adjointlab as al
 from adjointlab.checks.verdict import Status
@@ -70,3 +71,24 @@ def test_a_function_keeps_its_results_for_each_rank_alone_where_its_module_is_na
     assert verdict.is_coherent is is_declared
     told = dict(verdict.lines).get("perhaps", "")
     assert ("own_rank" in told and "rank_local=" in told) != is_declared
+
+
+@pytest.mark.parametrize("make", [parallel_state.Scaled, parallel_state.ScaledBySize])
+def test_the_sequential_module_finds_the_variables_as_they_were_before_it_was_made_parallel(
+    world: al.SimulatedWorld, make: Any
+) -> None:
+    def draw_case(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(
+            inputs=(3, 4),
+            input_placements=[[Shard(1)]],
+            output_placements=[[Shard(1)]],
+            parameter_placements={"weight": [Shard(0)]},
+        )
+
+    subject = al.subject.parallel(
+        make, parallel_state.parallel, rank_local=[parallel_state.__name__], ranks=(2,)
+    )(draw_case)
+    verdict = investigate(world, subject, "gradients", Budget(2, ranks=2, seed=1)).verdict
+    assert verdict.is_coherent is (make is parallel_state.Scaled), verdict
+    assert verdict.is_coherent or ("sequential twin", "gradcheck passes") in verdict.lines
+    assert parallel_state.SIZE == 1
