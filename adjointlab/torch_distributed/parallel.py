@@ -370,14 +370,15 @@ class Names:
 
     def paths(self, module: nn.Module) -> Paths:
         """Raises `TypeError` for a module that has others, or lacks some."""
-        owned = [name for name, _ in module.named_parameters()]
+        owned = _owned(module.named_parameters(remove_duplicate=False), self.parameters)
         for path in owned:
             if (first := self.tied.get(path)) in owned:
                 raise TypeError(
                     f"the parallel module has {path} and {first} as two parameters, and the sequential one as a single one: tie them again"
                 )
         parameters = _paths("parameter", owned, self.parameters)
-        buffers = _paths("buffer", [name for name, _ in module.named_buffers()], self.buffers, others=True)
+        held = _owned(module.named_buffers(remove_duplicate=False), self.buffers)
+        buffers = _paths("buffer", held, self.buffers, others=True)
         return Paths(parameters, buffers, self.parameters)
 
 
@@ -386,6 +387,17 @@ def _tied(module: nn.Module) -> dict[str, str]:
     first: dict[int, str] = {}
     names = [(name, id(held)) for name, held in module.named_parameters(remove_duplicate=False)]
     return {name: known for name, held in names if (known := first.setdefault(held, name)) != name}
+
+
+def _owned(named: Iterable[tuple[str, torch.Tensor]], names: Collection[str]) -> list[str]:
+    """One path of each tensor: of several paths the one that has a name among `names`, exactly if one does."""
+    paths: dict[int, list[str]] = {}
+    for path, held in named:
+        paths.setdefault(id(held), []).append(path)
+    return [
+        max(each, key=lambda path: (path in names, sequential_name(path, names) is not None))
+        for each in paths.values()
+    ]
 
 
 def _paths(

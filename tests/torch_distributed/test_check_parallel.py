@@ -294,6 +294,24 @@ def test_what_cannot_be_compared_is_said(
         al.check_parallel(model, parallelize, EXAMPLE, mesh=mesh, cases=1, world=world)
 
 
+def test_a_part_may_have_a_second_name_in_the_parallel_module(world: al.SimulatedWorld) -> None:
+    class Named(nn.Module):
+        def __init__(self, module: Any) -> None:
+            super().__init__()
+            self.first, self.norm, self.layers = module[0], module[1], module
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.norm(self.first(x))
+
+    sequential = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # no rank communicates
+        verdicts = al.check_parallel(
+            sequential, lambda module, mesh: Named(module), EXAMPLE, cases=2, world=world
+        )
+    assert all(verdict.is_coherent for verdict in verdicts.values())
+
+
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
