@@ -264,9 +264,12 @@ def body(subject: Subject) -> Body:
         # Outside there are no process groups, and one set of module-level variables.
         needs_run = subject.process_group or bool(subject.rank_local)
         surroundings = subject.surroundings(comm, memory)
-        before = ModuleState(subject.rank_local).put_back if subject.rank_local else nullcontext
-        # A process of MPI has variables of its own, which the next case should not find changed.
-        variables = nullcontext() if hasattr(comm, "separate") else before()
+        before: Callable[[], AbstractContextManager[None]] = nullcontext
+        variables: AbstractContextManager[None] = nullcontext()
+        if subject.rank_local:
+            before = getattr(comm, "separate", ModuleState)(subject.rank_local).put_back
+            # A process of MPI has variables of its own, which the next case should not find changed.
+            variables = nullcontext() if hasattr(comm, "separate") else before()
         context = CheckContext(
             make,
             case.setting,

@@ -18,6 +18,7 @@ from adjointlab.worlds.constants import as_source, as_tag, c_int, fill_status
 from adjointlab.worlds.graph_arguments import Neighbours
 from adjointlab.worlds.interposition import means_comm_world
 from adjointlab.worlds.local_calls import LARGEST_TAG, LocalCalls
+from adjointlab.worlds.module_state import ModuleState
 from adjointlab.worlds.object_room import ENOUGH, ObjectRoom, room_of
 from adjointlab.worlds.refused_calls import missing
 from adjointlab.worlds.simulated.buffer_collectives import BUFFER_COLLECTIVES, refuse_aliased
@@ -140,9 +141,9 @@ class Communicator(LocalCalls):
         """Return what the first of its ranks to come here with this key has given: `value`, where this rank is the first."""
         return self._run.given.setdefault((self._shared, key), value)
 
-    def separate(self, packages: Sequence[str]) -> None:
+    def separate(self, packages: Sequence[str]) -> ModuleState:
         """Give each rank module-level variables of its own in these packages; all ranks call it before user code."""
-        self._run.separate(packages)
+        return self._run.separate(packages)
 
     def Abort(self, errorcode: int = 0) -> NoReturn:
         """End the run of all ranks."""

@@ -100,7 +100,7 @@ class Simulation:
         self.unfreed: dict[int, dict[SharedCommunicator, None]] = {}
         self.everyone = self.new_shared(tuple(range(size)))
         self._group_creations: dict[tuple[SharedCommunicator, tuple[int, ...], int], SharedCommunicator] = {}
-        self._is_separate = False
+        self._module_state: ModuleState | None = None
         self.communicators: dict[int, object] = {}  # of the run, by rank: each rank enters its own
         self.given: dict[tuple[SharedCommunicator, Hashable], object] = {}  # what ranks have to give alike
         self._threads_before = threading.enumerate()
@@ -125,11 +125,12 @@ class Simulation:
             self._group_creations[key] = self.new_shared(members)
         return self._group_creations[key]
 
-    def separate(self, packages: Sequence[str]) -> None:
-        """Give each rank module-level variables of its own in these packages, from the first call on."""
-        if not self._is_separate:
-            self._is_separate = True
-            self.scheduler.streams.add(ModuleState(packages))
+    def separate(self, packages: Sequence[str]) -> ModuleState:
+        """Give each rank module-level variables of its own in these packages, from the first call on; return those."""
+        if self._module_state is None:
+            self._module_state = ModuleState(packages)
+            self.scheduler.streams.add(self._module_state)
+        return self._module_state
 
     def run(self) -> Run:
         """Run it to its end."""

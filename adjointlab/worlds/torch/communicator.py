@@ -68,10 +68,11 @@ class TorchComm(LocalCalls):
         found = self.allgather(np.asarray(sendbuf))
         np.asarray(recvbuf).reshape(-1)[:] = np.concatenate([each.reshape(-1) for each in found])
 
-    def separate(self, packages: Any) -> None:
+    def separate(self, packages: Any) -> ModuleState:
         """Let the module-level variables of these packages be, after the case, what they were before it."""
         if self.module_state is None:
             self.module_state = ModuleState(packages)
+        return self.module_state
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):
