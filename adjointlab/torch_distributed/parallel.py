@@ -168,9 +168,10 @@ class ParallelModule(NamedModule):
         are_alike = is_differentiable(output) and output.is_complex() == dtype.is_complex
         if are_alike and self._in_another_type:
             output = output.to(dtype)
-        # Of other types a space says which is meant.
-        if not is_differentiable(output) and output.dtype != dtype:
-            raise OtherOutputs(f"y{number or ''} is of {output.dtype}, and the sequential one of {dtype}")
+        if output.dtype != dtype:
+            raise OtherOutputs(
+                f"y{number or ''} is of {output.dtype}, and the sequential one of {dtype}{_advice(output.dtype, dtype)}"
+            )
         if not isinstance(output, DTensor):
             return output
         check_claim(output)
@@ -336,6 +337,18 @@ def _is_other_reduction(placement: Placement) -> bool:
 def _check_gradient(gradient: torch.Tensor) -> None:
     if isinstance(gradient, DTensor):
         check_claim(gradient)
+
+
+def _advice(dtype: torch.dtype, wanted: torch.dtype) -> str:
+    """Advice for a module that is meant to compute in a narrower type than the sequential one, after a semicolon; else nothing."""
+    if not (
+        dtype.is_floating_point
+        and wanted.is_floating_point
+        and torch.finfo(dtype).eps > torch.finfo(wanted).eps
+    ):
+        return ""
+    name = str(dtype).removeprefix("torch.")
+    return f'; where it is meant to compute in that type, say rounding="{name}" in the dictionary or as an attribute of the module'
 
 
 @dataclass(frozen=True)

@@ -310,7 +310,8 @@ def test_outputs_of_another_type_are_compared_within_the_rounding_that_is_declar
         return dict(inputs=(4, 3), dtype="float32")
 
     al.check_parallel(linear, in_half_precision, declared, data_parallel="mean", cases=5)
-    with pytest.raises(AssertionError, match="returned element type bfloat16 on rank 0, but float32"):
+    advised = 'y is of torch.bfloat16, and the sequential one of torch.float32; .* say rounding="bfloat16"'
+    with pytest.raises(AssertionError, match=advised):
         al.check_parallel(linear, in_half_precision, undeclared, data_parallel="mean", cases=5)
 
 
