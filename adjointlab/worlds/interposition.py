@@ -339,6 +339,8 @@ class _Redirection:
 
     def target(self, comm: Any, name: str) -> Any:
         """The communicator that `comm` means now; None if it means itself."""
+        if isinstance(comm, LocalCalls):
+            return comm  # one of the run, of which a function of mpi4py's class is called: `MPI.Comm.Get_rank(comm)`
         if self.run is None:
             if name in _SIZES and len(self.asked) < _ASKED_AT_MOST and comm == self._mpi.COMM_WORLD:
                 self._note_asked(call_site())

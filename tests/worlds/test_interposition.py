@@ -106,6 +106,9 @@ def in_a_thread(call):
 def body(context, payload):
     seen = {way: [comm().rank, comm().Get_size(), comm().allreduce(10 + context.rank)] for way, comm in WAYS.items()}
     seen["the class"] = [MPI.COMM_WORLD.Get_rank(), MPI.Comm.Get_size(MPI.COMM_WORLD), MPI.Comm.allreduce(MPI.COMM_WORLD, 10 + context.rank)]
+    part = MPI.Intracomm.Split(context.comm, 0, context.rank)
+    seen["the class, of a communicator of the run"] = [MPI.Comm.rank.__get__(part), MPI.Comm.Get_size(part), MPI.Comm.allreduce(part, 10 + context.rank)]
+    MPI.Comm.Free(part)
     for way, sum_of in {"a method": allreduce, "in a partial": adder, "in a class": taken.allreduce, "in an object": taken.method, "in a default": taking}.items():
         seen[way] = [get_rank(), get_size(), sum_of(10 + context.rank)]
     own = MPI.COMM_SELF.Dup()
@@ -154,7 +157,7 @@ def test_every_reference_to_comm_world_means_the_communicator_of_the_run(
     assert sizes == [max(1, processes)] * 2, "outside runs COMM_WORLD is itself"
     for rank, seen in enumerate(values):
         ways = {way: value for way, value in seen.items() if isinstance(value, list) and way != "equal"}
-        assert len(ways) == 21
+        assert len(ways) == 22
         assert ways == {way: [rank, 2, 21] for way in ways}
         assert (seen["equal"], seen["an intracommunicator"], seen["local"]) == ([True, True, False], True, 8)
     assert all("made before the case began" in text for text in refused)
