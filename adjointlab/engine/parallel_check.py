@@ -15,6 +15,7 @@ from hypothesis.strategies import DrawFn
 
 from adjointlab.checks.verdict import Verdict
 from adjointlab.core import arrays
+from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Prepare, elementwise
 from adjointlab.core.strategies import grids
 from adjointlab.engine.adapters import Parameters, UserFunction
@@ -199,8 +200,18 @@ def _options(name: str, sequential: Any, inputs: Inputs) -> Options:
 
 
 def _copied(module: torch.nn.Module) -> torch.nn.Module:
-    copies: dict[int, Any] = {}
-    copied = copy.deepcopy(module, copies)
+    import torch
+
+    # Attributes that each call computes anew from parameters, as `weight_norm` and pruning have them: torch copies leaves alone.
+    held = (value for part in module.modules() for value in vars(part).values())
+    computed = [each for each in held if isinstance(each, torch.Tensor) and not each.is_leaf]
+    copies: dict[int, Any] = {id(each): each.detach().clone() for each in computed}
+    try:
+        copied = copy.deepcopy(module, copies)
+    except Exception as error:
+        raise SubjectError(
+            f"sequential: the module cannot be copied ({type(error).__name__}: {error}): give a function that makes it"
+        ) from error
     # torch does not copy what a parameter is marked with, such as Megatron's `sequence_parallel`.
     for own, given in zip(copied.parameters(), module.parameters(), strict=True):
         for name, mark in vars(given).items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -24,6 +25,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils.prune import l1_unstructured
 
 import adjointlab as al
 from adjointlab.checks.verdict import Status, coherent
@@ -532,6 +534,25 @@ def test_a_function_that_makes_no_module_is_told_so(world: al.SimulatedWorld) ->
     nothing: Any = lambda: None  # noqa: E731
     with pytest.raises(AssertionError, match="sequential: it returned None, and no module"):
         al.check_parallel(nothing, as_it_is, EXAMPLE, cases=1, world=world)
+
+
+def test_a_module_whose_weight_is_computed_in_each_call_is_given_as_it_is(world: al.SimulatedWorld) -> None:
+    module = model()
+    l1_unstructured(module[0], "weight", 0.5)
+    al.check_parallel(module, replicated, EXAMPLE, data_parallel="mean", cases=2, world=world)
+
+
+class Locked(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+        self.lock = threading.Lock()
+
+
+def test_a_module_that_has_no_copy_is_asked_for_as_a_function(world: al.SimulatedWorld) -> None:
+    options: Any = dict(data_parallel="mean", cases=2, world=world)
+    with pytest.raises(AssertionError, match=r"cannot be copied \(.*lock.*\): give a function that makes it"):
+        al.check_parallel(Locked(), replicated, EXAMPLE, **options)
+    al.check_parallel(Locked, replicated, EXAMPLE, **options)
 
 
 class MeanLoss(nn.Module):
