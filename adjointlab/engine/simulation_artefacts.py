@@ -15,11 +15,24 @@ from adjointlab.engine.subject import Subject
 from adjointlab.worlds.interposition import asked_outside_runs
 from adjointlab.worlds.module_state import ModuleState
 
-__all__ = ["note_state", "with_artefacts"]
+__all__ = ["note_state", "with_artefacts", "with_line_on_threads"]
 
 _MOST_NAMED: Final = 5
 _LOOKED_AFTER: Final = {"adjointlab", "numpy", "torch"}
 """Packages whose state the worlds know, and give each rank for itself where it needs one."""
+
+
+_ON_THREADS: Final = (
+    "simulated ranks are threads, and none of them the main one, which has imported the module: what Python binds to a thread, such as a "
+    "signal handler, an event loop or a value of threading.local, is missing here and may be there on real ranks"
+)
+
+
+def with_line_on_threads(verdict: Verdict) -> Verdict:
+    """Return a failing verdict on simulated ranks with a line on what is bound to threads, if a rank has raised what speaks of one."""
+    if not (verdict.kind.startswith("raised ") and "thread" in verdict.headline):
+        return verdict
+    return replace(verdict, lines=(*verdict.lines, ("perhaps", _ON_THREADS)))
 
 
 class Explained(NamedTuple):

@@ -126,6 +126,23 @@ def test_a_rank_that_is_asked_for_at_import_is_named(tmp_path: Path, monkeypatch
     assert f"{tmp_path.name}.py:2" in line
 
 
+@pytest.mark.parametrize(
+    ("prepared", "used"),
+    [
+        ("import threading\nKEPT = threading.local()\nKEPT.factor = 1", "KEPT.factor * self.total(x)"),
+        ("import signal", "signal.signal(signal.SIGALRM, signal.SIG_DFL) and self.total(x)"),
+        ("import asyncio", "asyncio.get_event_loop() and self.total(x)"),
+    ],
+    ids=["values of threading.local", "signal handlers", "event loops"],
+)
+def test_what_python_binds_to_the_main_thread_is_said_to_be_missing_on_simulated_ranks(
+    tmp_path: Path, prepared: str, used: str
+) -> None:
+    operator = OPERATOR.replace("self.total(BUFFER)", used).replace("ADJOINT", "self.total(y)")
+    (line,) = lines_of(tmp_path, f"{prepared}\n{operator}")
+    assert line.startswith("simulated ranks are threads, and none of them the main one")
+
+
 CHANGES_ITS_ARGUMENTS = """
     import adjointlab as al
 
