@@ -228,6 +228,20 @@ def check_name(name: object) -> None:
         raise TypeError(f"name: {name!r} is no string")
 
 
+def _refuse_others(tensors: Sequence[Tensor], dtype: str, types: tuple[LocalType, ...]) -> None:
+    """Raise `ValueError` for an element type or local types that are given for no layout, and that a tensor does not have."""
+    for tensor in tensors:
+        if types and tensor.types != types:
+            given = f"types={[entry.value for entry in types]}"
+        elif dtype not in (tensor.dtype, "float64"):  # the default says nothing
+            given = f"dtype={dtype!r}"
+        else:
+            continue
+        raise ValueError(
+            f"{given} is for layouts among the arguments, and the Tensor {tensor.name} has its own: write Tensor(layout, {given})"
+        )
+
+
 # Every rank makes the same ones, and what has been worked out for one object is there for the next rank.
 @lru_cache(maxsize=64)
 def _tensor(layout: Layout, dtype: str, types: tuple[LocalType, ...], name: str) -> Tensor:
@@ -265,7 +279,8 @@ class Space(Drawable):
     ``Space(layout, dtype="float32")`` has one tensor; ``Space(Tensor(...), Tensor(...))`` has several. A layout among the
     arguments stands for a tensor of the given dtype, by its name or as a type of NumPy, torch or JAX, and types.
 
-    Raises `ValueError` for repeated names, and `TypeError` for what is neither a layout nor a tensor.
+    Raises `ValueError` for repeated names, and for a dtype or types beside tensors alone that have others; `TypeError` for what is
+    neither a layout nor a tensor.
     """
 
     tensors: tuple[Tensor, ...]
@@ -281,13 +296,13 @@ class Space(Drawable):
         if wrong := [entry for entry in given if not isinstance(entry, Layout | Tensor)]:
             raise TypeError(f"tensors: {wrong[0]!r} is neither a Layout nor a Tensor")
         check_name(name)
-        local_types = _local_types(types)
+        local_types, element = _local_types(types), arrays.dtype(dtype).name
         all_tensors = tuple(
-            _tensor(entry, arrays.dtype(dtype).name, local_types, name)
-            if isinstance(entry, Layout)
-            else entry
+            _tensor(entry, element, local_types, name) if isinstance(entry, Layout) else entry
             for entry in tensors
         )
+        if not any(isinstance(entry, Layout) for entry in tensors):
+            _refuse_others(all_tensors, element, local_types)
         names = [tensor.name for tensor in all_tensors]
         if len(names) > 1 and len(set(names)) != len(names):
             raise ValueError(f"tensors: the names {names} are not distinct; give each tensor its own name")

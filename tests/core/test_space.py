@@ -307,6 +307,17 @@ def test_what_is_refused_is_named_with_what_would_be_legal(
     assert str(raised.value) == message
 
 
+@pytest.mark.parametrize("given", [dict(types=["invariant"]), dict(dtype="float32")])
+def test_tensors_have_what_is_given_beside_them_or_the_space_is_refused(given: Any) -> None:
+    (keyword,) = given
+    text = rf"{keyword}=.* is for layouts .* the Tensor b has its own: write Tensor\(layout, {keyword}="
+    with pytest.raises(ValueError, match=text):
+        Space(Tensor(COPIES, name="a", **given), Tensor(COPIES, name="b"), **given)
+    alike = Tensor(COPIES, name="a", **given)
+    assert Space(alike, **given).tensors == Space(alike, COPIES, **given).tensors[:1] == (alike,)
+    assert Space(alike, Tensor(COPIES, "int32", name="b"), COPIES, **given).tensors[1].dtype == "int32"
+
+
 @pytest.mark.parametrize("entry", LocalType)
 def test_local_types_print_as_python_reads_them(entry: LocalType) -> None:
     assert repr(entry) == f"LocalType.{entry.name}"
