@@ -11,7 +11,7 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import narrowed
 from adjointlab.engine.retries import with_hints_of_retries
 from adjointlab.engine.run_case import NONDETERMINISTIC, CaseRunner, body, run_case, with_follow_up
-from adjointlab.engine.simulation_artefacts import with_artefacts, with_line_on_threads
+from adjointlab.engine.simulation_artefacts import with_artefacts, with_lines_on_exceptions
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import Runner, World
 
@@ -86,7 +86,7 @@ def explained(
         return judgement is not None and judgement.verdict.is_coherent
 
     if world.can_schedule:
-        verdict = with_line_on_threads(verdict)
+        verdict = with_lines_on_exceptions(verdict)
     if case.ranks > 1 and world.can_schedule:
         verdict, is_artefact = with_artefacts(verdict, subject, passes)
         if is_artefact:

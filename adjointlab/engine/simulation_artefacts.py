@@ -15,24 +15,33 @@ from adjointlab.engine.subject import Subject
 from adjointlab.worlds.interposition import asked_outside_runs
 from adjointlab.worlds.module_state import ModuleState
 
-__all__ = ["note_state", "with_artefacts", "with_line_on_threads"]
+__all__ = ["note_state", "with_artefacts", "with_lines_on_exceptions"]
 
 _MOST_NAMED: Final = 5
 _LOOKED_AFTER: Final = {"adjointlab", "numpy", "torch"}
 """Packages whose state the worlds know, and give each rank for itself where it needs one."""
 
-
 _ON_THREADS: Final = (
     "simulated ranks are threads, and none of them the main one, which has imported the module: what Python binds to a thread, such as a "
     "signal handler, an event loop or a value of threading.local, is missing here and may be there on real ranks"
 )
+_ON_THE_ENVIRONMENT: Final = (
+    "simulated ranks are threads of one process, and have no environment variables of their own: ask the communicator or dist.get_rank() "
+    "for the rank of a case, which need not be that of the job under a launcher either"
+)
+_IN_EXCEPTIONS: Final = {
+    "thread": _ON_THREADS,
+    **dict.fromkeys(("RANK'", "WORLD_SIZE'", "MASTER_ADDR'", "MASTER_PORT'"), _ON_THE_ENVIRONMENT),
+}
+"""Lines by what an exception speaks of; KeyErrors end in the name of what is missing."""
 
 
-def with_line_on_threads(verdict: Verdict) -> Verdict:
-    """Return a failing verdict on simulated ranks with a line on what is bound to threads, if a rank has raised what speaks of one."""
-    if not (verdict.kind.startswith("raised ") and "thread" in verdict.headline):
+def with_lines_on_exceptions(verdict: Verdict) -> Verdict:
+    """Return a failing verdict on simulated ranks with a line on what threads lack, if a rank has raised what speaks of it."""
+    if not verdict.kind.startswith("raised "):
         return verdict
-    return replace(verdict, lines=(*verdict.lines, ("perhaps", _ON_THREADS)))
+    lines = dict.fromkeys(line for word, line in _IN_EXCEPTIONS.items() if word in verdict.headline)
+    return replace(verdict, lines=(*verdict.lines, *(("perhaps", line) for line in lines)))
 
 
 class Explained(NamedTuple):

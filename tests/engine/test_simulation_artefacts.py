@@ -143,6 +143,12 @@ def test_what_python_binds_to_the_main_thread_is_said_to_be_missing_on_simulated
     assert line.startswith("simulated ranks are threads, and none of them the main one")
 
 
+def test_a_launchers_variable_that_is_missing_is_said_to_be_that_of_a_process(tmp_path: Path) -> None:
+    operator = OPERATOR.replace("self.total(BUFFER)", 'int(os.environ["LOCAL_RANK"]) * self.total(x)')
+    (line,) = lines_of(tmp_path, f"import os\n{operator.replace('ADJOINT', 'self.total(y)')}")
+    assert line.startswith("simulated ranks are threads of one process, and have no environment variables")
+
+
 CHANGES_ITS_ARGUMENTS = """
     import adjointlab as al
 
