@@ -9,11 +9,11 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 
-from adjointlab.checks.layers.jacobian import JacobianCheck
 from adjointlab.core.partition import Partition
 from adjointlab.layers.batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from adjointlab.layers.instance_norm import InstanceNorm2d
 from adjointlab.layers.windows import local_window
+from adjointlab.worlds.forward_mode import dual_level
 from adjointlab.worlds.world import World
 
 from .twin_assertions import (
@@ -266,7 +266,7 @@ def test_second_derivatives_and_forward_mode_go_through_the_statistics(adjointla
         torch.testing.assert_close(got, local_window(want, layout, rank), rtol=1e-12, atol=1e-12)
 
     # A dual level is a state of the process: simulated ranks share one.
-    with JacobianCheck().surroundings():
+    with dual_level():
         run_on_ranks(adjointlab_world, ranks, body)
 
 

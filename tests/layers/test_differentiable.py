@@ -15,11 +15,11 @@ from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from adjointlab import Layout, Partition
-from adjointlab.checks.layers.jacobian import JacobianCheck
 from adjointlab.layers import differentiable as bridge
 from adjointlab.layers.differentiable import apply, carried, differentiable
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
+from adjointlab.worlds.forward_mode import dual_level
 from adjointlab.worlds.world import RankContext, Run, World
 
 RANKS = 2
@@ -82,7 +82,7 @@ def test_forward_mode_is_the_composition_itself(adjointlab_world: World) -> None
         tangent = forward_ad.unpack_dual(z).tangent  # type: ignore[no-untyped-call]
         return tangent.tolist()
 
-    with JacobianCheck().surroundings():  # one dual level for all ranks: it is a state of the process
+    with dual_level():  # one dual level for all ranks: it is a state of the process
         assert values_of(adjointlab_world, body) == ([6.0, 12.0, 18.0],) * RANKS
 
 
@@ -145,7 +145,7 @@ def test_forward_mode_goes_through_a_backward_pass_where_the_function_of_one_ran
         (first,) = torch.autograd.grad(z.sum() / RANKS, [x])
         return forward_ad.unpack_dual(first).tangent.tolist()  # type: ignore[no-untyped-call]
 
-    with JacobianCheck().surroundings():
+    with dual_level():
         assert values_of(adjointlab_world, body)[1] == [6.0, 12.0, 18.0]
 
 

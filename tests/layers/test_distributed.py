@@ -13,7 +13,6 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
-from adjointlab.checks.layers.jacobian import JacobianCheck
 from adjointlab.core.partition import Partition
 from adjointlab.layers.batch_norm import BatchNorm2d, BatchNormalisation
 from adjointlab.layers.convolution import Conv1d, Conv2d, Convolution
@@ -22,6 +21,7 @@ from adjointlab.layers.linear import Linear
 from adjointlab.layers.pooling import AveragePooling, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d, MaxPooling
 from adjointlab.layers.torch_modules import uninitialised_copy
 from adjointlab.layers.windows import local_window
+from adjointlab.worlds.forward_mode import dual_level
 from adjointlab.worlds.world import Raised, World
 
 from .derivative_assertions import assert_second_derivatives_match, assert_tangent_matches
@@ -208,7 +208,7 @@ def test_inputs_are_checked_under_no_grad_checkpoints_functional_calls_and_forwa
         assert torch.equal(again.grad, x.grad)  # type: ignore[arg-type]
 
     # A dual level is a state of the process: simulated ranks share one.
-    with JacobianCheck().surroundings():
+    with dual_level():
         run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)
 
 

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from adjointlab.checks.layers.jacobian import JacobianCheck
 from adjointlab.core.partition import Partition
 from adjointlab.layers import coalesced_broadcast, convolution
 from adjointlab.layers.convolution import Conv1d, Conv2d, Conv3d
@@ -24,6 +23,7 @@ from adjointlab.layers.pooling.average import AvgPool1d
 from adjointlab.layers.pooling.maximum import MaxPool1d
 from adjointlab.layers.stationary_convolution import StationaryConv1d, StationaryConv2d
 from adjointlab.layers.upsampling import Upsample
+from adjointlab.worlds.forward_mode import dual_level
 from adjointlab.worlds.world import World
 
 from .derivative_assertions import (
@@ -179,7 +179,7 @@ def test_an_idle_worker_takes_part_in_a_checkpoint_of_a_layer_that_sends_nothing
 @pytest.mark.parametrize("case", CASES)
 def test_a_worker_with_nothing_to_do_takes_part_in_forward_mode(adjointlab_world: World, case: str) -> None:
     # A dual level is a state of the process: simulated ranks share one.
-    with JacobianCheck().surroundings():
+    with dual_level():
         check_with_idle_worker(adjointlab_world, case, True, assert_tangent_matches)
 
 

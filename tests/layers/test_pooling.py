@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from adjointlab.checks.layers.jacobian import JacobianCheck
 from adjointlab.core.partition import Partition
 from adjointlab.layers import pooling
 from adjointlab.layers.pooling import (
@@ -28,6 +27,7 @@ from adjointlab.layers.pooling import (
 from adjointlab.layers.torch_modules import spatial_dims
 from adjointlab.layers.windows import local_window
 from adjointlab.primitives.halo_geometry import halo_geometry
+from adjointlab.worlds.forward_mode import dual_level
 from adjointlab.worlds.world import World
 
 from .derivative_assertions import (
@@ -145,7 +145,7 @@ def test_a_worker_without_output_takes_part_in_every_derivative(
         assert_tangent_matches(comm, distributed, twin, x)
 
     # A dual level is a state of the process: simulated ranks share one.
-    with JacobianCheck().surroundings():
+    with dual_level():
         run_on_ranks(adjointlab_world, ranks, body)
 
 

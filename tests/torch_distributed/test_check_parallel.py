@@ -542,6 +542,24 @@ def test_a_module_whose_weight_is_computed_in_each_call_is_given_as_it_is(world:
     al.check_parallel(module, replicated, EXAMPLE, data_parallel="mean", cases=2, world=world)
 
 
+class Tangent(nn.Module):
+    """Adds to a network its derivative along the input, as consistency models and physics-informed networks need it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = model()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, tangent = torch.func.jvp(self.network, (x,), (x,))
+        return y + tangent  # type: ignore[no-any-return]
+
+
+@pytest.mark.usefixtures("forward_mode")
+def test_a_module_may_take_derivatives_in_forward_mode_itself(world: al.SimulatedWorld) -> None:
+    verdicts = al.check_parallel(Tangent(), replicated, EXAMPLE, data_parallel="mean", cases=2, world=world)
+    assert verdicts["jacobian"].is_coherent
+
+
 class Locked(nn.Linear):
     def __init__(self) -> None:
         super().__init__(3, 2)

@@ -14,8 +14,8 @@ fractions in half of the cases, and in all without forward mode.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -123,7 +123,7 @@ class JacobianCheck(Check[JacobianProducts]):
         return subject.is_layer
 
     def surroundings(self) -> AbstractContextManager[None]:
-        return _surroundings()
+        return controlled()
 
     def observe(self, context: CheckContext) -> JacobianProducts:
         import torch
@@ -226,7 +226,9 @@ def _pushed_forward(
     point: Point, along_inputs: Sequence[torch.Tensor], along_parameters: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
     try:
-        return point.pushed_forward(along_inputs, along_parameters)
+        # Around this alone: a module that takes derivatives in forward mode itself is called without it elsewhere.
+        with dual_level():
+            return point.pushed_forward(along_inputs, along_parameters)
     except Exception as error:
         error.add_note(
             "raised in forward mode: a module that has none says so by its attribute forward_mode = False, or by "
@@ -296,12 +298,6 @@ def _beside_differences(
             ("perhaps", first.copies),
         )
     return coherent()
-
-
-@contextmanager
-def _surroundings() -> Iterator[None]:
-    with controlled(), dual_level():  # for all ranks together
-        yield
 
 
 def _pairing_of_twin(context: CheckContext) -> TwinPairing:
