@@ -44,8 +44,9 @@ def _asks_for_a_gradient(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and "grad" in str(error).lower()
 
 
-def _is_not_implemented(error: Exception) -> bool:
-    return isinstance(error, NotImplementedError)
+def _has_no_forward_mode(error: Exception) -> bool:
+    """Return True for torch's errors where a part has no forward mode, or where the function is in forward mode by itself."""
+    return isinstance(error, NotImplementedError) or "Nested forward mode" in str(error)
 
 
 def _is_any(error: Exception) -> bool:
@@ -57,7 +58,7 @@ _OF_TORCH: Final = {
     Direction.FORWARD: (
         _OfTorch("under torch.no_grad()", "with gradients", "without_gradients", _asks_for_a_gradient),
         # A linear function is its own derivative.
-        _OfTorch("in forward mode (its jvp)", "in a plain call", "in_forward_mode", _is_not_implemented),
+        _OfTorch("in forward mode (its jvp)", "in a plain call", "in_forward_mode", _has_no_forward_mode),
     ),
     Direction.ADJOINT: (
         _OfTorch(

@@ -360,6 +360,7 @@ def of_copies(function: Any) -> Verdict:
     return investigate(al.SimulatedWorld(3), lines, "purity", Budget(10, seed=1, shrinking=0)).verdict
 
 
+@pytest.mark.usefixtures("forward_mode")
 def test_a_forward_mode_of_a_functions_own_is_its_derivative() -> None:
     def inside(comm: Any, x: torch.Tensor) -> torch.Tensor:
         return 2 * SharedWrongly.apply(x, comm)  # type: ignore[no-any-return]
@@ -367,7 +368,11 @@ def test_a_forward_mode_of_a_functions_own_is_its_derivative() -> None:
     def refused(comm: Any, x: torch.Tensor) -> torch.Tensor:
         return WithoutForwardMode.apply(SharedWrongly.apply(x, comm), comm)  # type: ignore[no-any-return]
 
-    for right in (Shared, WithoutForwardMode, refused):
+    def tangent(comm: Any, x: torch.Tensor) -> torch.Tensor:
+        _, along = torch.func.jvp(torch.sin, (torch.zeros_like(x),), (x,))
+        return Shared.apply(along, comm)  # type: ignore[no-any-return]
+
+    for right in (Shared, WithoutForwardMode, refused, tangent):
         verdict = of_copies(right)
         assert verdict.is_coherent, verdict
     for wrong in (SharedWrongly, inside):
