@@ -114,7 +114,7 @@ class Perturbation(TorchDispatchMode):
             return wrong
         # Units in the last place of subnormal numbers are not relative to their size.
         smallest_normal = torch.finfo(value.dtype).smallest_normal
-        is_subnormal = torch.logical_and(value != 0, value.abs() < smallest_normal)
+        is_subnormal = (value.abs() < smallest_normal).logical_and_(value)
         if not is_subnormal.any():
             return wrong
         return wrong + torch.where(is_subnormal, errors * smallest_normal, 0.0)
@@ -122,19 +122,20 @@ class Perturbation(TorchDispatchMode):
     def relative_errors(self, value: torch.Tensor, elementwise: bool, spares_integers: bool) -> torch.Tensor:
         """Errors of a real value relative to its elements: of equal elements equal ones, or independent ones."""
         if elementwise:
-            mantissas = torch.frexp(value.double()).mantissa
+            fractions = torch.frexp(value.double()).mantissa.mul_(self.factor).frac_().abs_()
             # Of an infinity, such as the score of a masked key, nothing can be wrong: a NaN would allow for any difference.
-            fractions = (mantissas * self.factor).frac().abs().nan_to_num(nan=0.5)
+            fractions.nan_to_num_(nan=0.5)
         else:
             # On the host, whose generator gives the same numbers for a value that lies on a device.
             drawn = torch.rand(value.shape, generator=self.generator, dtype=torch.float64)
             fractions = drawn.to(value.device)
         epsilon = max(torch.finfo(value.dtype).eps, self.least)
+        largest = self.error * epsilon
         # In the value's own precision, where an infinity stays one.
-        errors = ((2 * fractions - 1) * self.error * epsilon).to(value.dtype)
+        errors = fractions.mul_(2 * largest).sub_(largest).to(value.dtype)
         if spares_integers:
-            largest = 2.0**-_SPARE_BITS / epsilon
-            errors[torch.logical_and(value == value.round(), value.abs() <= largest)] = 0.0
+            is_small = value.abs() <= 2.0**-_SPARE_BITS / epsilon
+            errors[is_small.logical_and_(value == value.round())] = 0.0
         return errors
 
 
