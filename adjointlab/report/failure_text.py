@@ -19,8 +19,8 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.parameter_tree import is_cut
 from adjointlab.engine.search_result import SearchResult
 from adjointlab.quantities import counted
-from adjointlab.report.traceback_text import without_own_frames
 from adjointlab.store.files import printable
+from adjointlab.worlds.traceback_text import without_own_frames
 from adjointlab.worlds.world import WorldName
 
 __all__ = ["failure_text", "relative", "replay_command"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 from adjointlab.engine import run_case
-from adjointlab.report.traceback_text import without_own_frames
+from adjointlab.worlds.traceback_text import without_own_frames
 
 
 def traceback_of(*files: str) -> str:
