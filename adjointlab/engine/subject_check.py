@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 
 from adjointlab import options
 from adjointlab.checks.check import checks_of
@@ -16,6 +17,7 @@ from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.spelling import described_type
 from adjointlab.worlds.simulated.world import SimulatedWorld
+from adjointlab.worlds.traceback_text import without_own_frames
 from adjointlab.worlds.world import World
 
 __all__ = ["check_subject", "verdicts_of"]
@@ -74,7 +76,11 @@ def verdicts_of(subject: Subject, budget: Budget, world: World | None) -> Mappin
 
 def _text(result: SearchResult) -> str:
     case = result.case
-    lines = [f"{result.subject} {result.check}: {result.verdict}"]
+    told = [
+        (label, without_own_frames(text) if label == "traceback" else text)
+        for label, text in result.verdict.lines
+    ]
+    lines = [f"{result.subject} {result.check}: {replace(result.verdict, lines=tuple(told))}"]
     lines += [hint.text for hint in hints_told(result.verdict)]
     if case is not None:
         lines += [f"ranks {case.ranks}, {dict(case.parameters)}", *map(" ".join, case.unusual())]

@@ -145,6 +145,25 @@ def test_a_failure_is_told_with_the_hints_on_its_kind() -> None:
     assert _text(replace(result, case=None)) == "s adjoint: wrong\n  twice the expected value"
 
 
+def test_a_traceback_is_told_from_the_frames_of_the_user(world: al.SimulatedWorld) -> None:
+    class Broken(al.LinearOperator):
+        def __init__(self, comm: Any) -> None:
+            raise ValueError("no such thing")
+
+        def forward(self, x: Any) -> Any: ...
+
+        def adjoint(self, y: Any) -> Any: ...
+
+    @al.subject.operator(Broken)
+    def broken(draw: Any, ranks: int) -> dict[str, Any]:
+        return {}
+
+    with pytest.raises(AssertionError) as raised:
+        verdicts_of(broken, Budget(2, ranks=1), world)
+    files = [line for line in str(raised.value).splitlines() if line.startswith("  File")]
+    assert len(files) == 1 and __file__ in files[0]
+
+
 def test_the_first_check_that_fails_ends_the_call(
     monkeypatch: pytest.MonkeyPatch, world: al.SimulatedWorld
 ) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import enum
 
+import pytest
+
 from adjointlab.engine import run_case
 from adjointlab.worlds.traceback_text import without_own_frames
+
+pytestmark = pytest.mark.mpi_skip
 
 
 def traceback_of(*files: str) -> str:
