@@ -161,7 +161,8 @@ def test_a_traceback_is_told_from_the_frames_of_the_user(world: al.SimulatedWorl
     with pytest.raises(AssertionError) as raised:
         verdicts_of(broken, Budget(2, ranks=1), world)
     files = [line for line in str(raised.value).splitlines() if line.startswith("  File")]
-    assert len(files) == 1 and __file__ in files[0]
+    (only,) = files
+    assert __file__ in only
 
 
 def test_the_first_check_that_fails_ends_the_call(
