@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -177,10 +177,11 @@ def _value_dtype(function: Elementwise, dtype: torch.dtype) -> tuple[torch.dtype
         raise ValueError(
             f"function: {name} returns {described_type(together)}, but a point-wise function a tensor"
         )
-    if together.requires_grad and not argument.requires_grad:
+    # What the function itself makes require a gradient, such as its argument, is another tensor in each call.
+    if any(leaf is other for leaf in _leaves(together) for other in _leaves(alone[0])):
         raise ValueError(
-            f"function: the value of {name} requires a gradient where its argument does not, so it depends on a parameter, which would be "
-            "one for each worker, with a gradient of its own; write a layer that broadcasts it, as Linear does, or detach it"
+            f"function: the value of {name} depends on another tensor that requires a gradient, a parameter, which would be one for each "
+            "worker, with a gradient of its own; write a layer that broadcasts it, as Linear does, or detach it"
         )
     if together.shape != x.shape or any(value.shape != (1, 1) for value in alone):
         raise ValueError(
@@ -196,3 +197,19 @@ def _value_dtype(function: Elementwise, dtype: torch.dtype) -> tuple[torch.dtype
         )
     # A module that works in place on what another one has made leaves the argument alone.
     return together.dtype, argument._version + in_training._version > 0
+
+
+def _leaves(value: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors in which the graph of a value ends: those that a backward pass gives a gradient."""
+    met: set[object] = set()
+    leaves: list[torch.Tensor] = []
+    nodes: list[Any] = [value.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in met:
+            continue
+        met.add(node)
+        if type(node).__name__ == "AccumulateGrad":
+            leaves.append(node.variable)
+        nodes += [following for following, _ in node.next_functions]
+    return leaves

@@ -59,12 +59,18 @@ def test_what_has_parameters_or_buffers_is_refused(adjointlab_world: World) -> N
 def test_a_function_of_a_parameter_is_refused_and_of_its_values_alone_taken(adjointlab_world: World) -> None:
     slope = nn.Parameter(torch.tensor(0.5))
     with torch.no_grad():
-        found = error(adjointlab_world, lambda x: slope * x)
-    assert found.startswith("function: the value of <lambda> requires a gradient where its argument does not")
+        for scaled in (lambda x: slope * x, lambda x: x.mul_(slope), lambda x: slope * x.requires_grad_()):
+            found = error(adjointlab_world, scaled)
+            assert found.startswith("function: the value of <lambda> depends on another tensor that requires")
+
+    def slope_of_cubes(x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            x = x.clone().requires_grad_()
+            return torch.autograd.grad((x**3).sum(), x, create_graph=True)[0]
 
     def body(comm: Any) -> None:
         layout = Layout((4, 3), Partition((comm.Get_size(), 1)))
-        for function in (lambda x: slope.detach() * x, lambda x: x.requires_grad_() / 2):
+        for function in (lambda x: slope.detach() * x, lambda x: x.requires_grad_() / 2, slope_of_cubes):
             assert Pointwise(comm, layout, function).value_dtype == torch.float32
 
     run_on_ranks(adjointlab_world, min(adjointlab_world.ranks, 2), body)
