@@ -403,12 +403,12 @@ def _tied(module: nn.Module) -> dict[str, str]:
 
 
 def _owned(named: Iterable[tuple[str, torch.Tensor]], names: Collection[str]) -> list[str]:
-    """One path of each tensor: of several paths the one that has a name among `names`, exactly if one does."""
+    """One path of each tensor: of several paths the one that has a name among `names`, exactly if one does, else the longest name."""
     paths: dict[int, list[str]] = {}
     for path, held in named:
         paths.setdefault(id(held), []).append(path)
     return [
-        max(each, key=lambda path: (path in names, sequential_name(path, names) is not None))
+        max(each, key=lambda path: (path in names, len(sequential_name(path, names) or "")))
         for each in paths.values()
     ]
 

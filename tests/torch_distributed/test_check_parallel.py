@@ -314,6 +314,32 @@ def test_a_part_may_have_a_second_name_in_the_parallel_module(world: al.Simulate
     assert all(verdict.is_coherent for verdict in verdicts.values())
 
 
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.inner = nn.Parameter(torch.ones(3)), nn.Linear(3, 4, bias=False)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.inner(self.weight * x)
+
+
+def test_a_second_name_in_a_wrapper_may_end_in_that_of_another_parameter(world: al.SimulatedWorld) -> None:
+    class Wrapped(nn.Module):
+        def __init__(self, scaled: Any) -> None:
+            super().__init__()
+            self.last, self.scaled = scaled.inner, scaled
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.scaled(x)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # no rank communicates
+        verdicts = al.check_parallel(
+            Scaled(), lambda module, mesh: Wrapped(module), EXAMPLE, cases=2, world=world
+        )
+    assert all(verdict.is_coherent for verdict in verdicts.values())
+
+
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
