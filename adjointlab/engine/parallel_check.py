@@ -202,10 +202,11 @@ def _options(name: str, sequential: Any, inputs: Inputs) -> Options:
 def _copied(module: torch.nn.Module) -> torch.nn.Module:
     import torch
 
-    # Attributes that each call computes anew from parameters, as `weight_norm` and pruning have them: torch copies leaves alone.
+    # Attributes that each call computes anew from parameters, as `weight_norm` and pruning have them: torch copies leaves alone. One that
+    # no call computes anew would be a constant in both copies, and the missing gradient of its parameters the right one.
     held = (value for part in module.modules() for value in vars(part).values())
     computed = [each for each in held if isinstance(each, torch.Tensor) and not each.is_leaf]
-    copies: dict[int, Any] = {id(each): each.detach().clone() for each in computed}
+    copies: dict[int, Any] = {id(each): torch.full_like(each, math.nan) for each in computed}
     try:
         copied = copy.deepcopy(module, copies)
     except Exception as error:

@@ -568,6 +568,22 @@ def test_a_module_whose_weight_is_computed_in_each_call_is_given_as_it_is(world:
     al.check_parallel(module, replicated, EXAMPLE, data_parallel="mean", cases=2, world=world)
 
 
+class ComputedOnce(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+        self.doubled = 2 * self.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + self.doubled
+
+
+def test_a_module_that_computes_from_a_parameter_when_it_is_made_does_not_pass_without_its_gradient(
+    world: al.SimulatedWorld,
+) -> None:
+    with pytest.raises(AssertionError, match="the sequential layer gives NaN"):
+        al.check_parallel(ComputedOnce(), replicated, EXAMPLE, data_parallel="mean", cases=4, world=world)
+
+
 class Tangent(nn.Module):
     """Adds to a network its derivative along the input, as consistency models and physics-informed networks need it."""
 
