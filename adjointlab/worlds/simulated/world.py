@@ -134,7 +134,11 @@ class SimulatedWorld:
 
         def run(payload: object, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
             RepeatedInterrupt.check()
+            is_torch_known = "torch" in sys.modules
             result = self.run(body, payload, ranks, seed=seed, schedule=schedule)
+            if not is_torch_known and "torch" in sys.modules:
+                # A rank has imported it, when its streams, settings and level of dual tensors could not become each rank's own any more.
+                result = self.run(body, payload, ranks, seed=seed, schedule=schedule)
             collections.begin()
             return result
 

@@ -302,6 +302,30 @@ def test_an_exception_of_a_handler_of_signals_calls_all_ranks_out_and_reaches_th
     assert values(lambda comm: comm.allreduce(1)) == (4,) * 4
 
 
+def test_torch_that_a_rank_imports_has_streams_and_levels_of_each_rank_in_the_first_case_too():
+    script = """
+import sys
+from adjointlab.worlds.simulated.world import SimulatedWorld
+
+def body(context, _):
+    import torch
+    def doubled(x):
+        context.comm.barrier()
+        return 2 * x
+    torch.manual_seed(context.rank)
+    context.comm.barrier()
+    drawn = float(torch.rand(1))
+    torch.manual_seed(context.rank)
+    assert drawn == float(torch.rand(1))
+    return torch.func.jvp(doubled, (torch.ones(1),), (torch.ones(1),))[1].tolist()
+
+assert "torch" not in sys.modules
+run = SimulatedWorld(2).lead(body, lambda run: run(None, 2))
+assert run.completed and run.values == ([2.0], [2.0]), run.outcomes
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=60)
+
+
 def test_a_rank_that_never_comes_back_does_not_keep_the_interpreter():
     script = """
 import os, signal
