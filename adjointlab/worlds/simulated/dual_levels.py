@@ -2,7 +2,8 @@
 
 The level is a state of the process: nobody else can open one meanwhile, and whoever closes it takes the tangents from all. So it is
 opened with the first rank that enters one, and closed with the last that leaves. That each rank enters one alone is left to torch, which
-keeps that number beside (:class:`~adjointlab.worlds.rank_settings.ForwardMode`).
+keeps that number beside (:class:`~adjointlab.worlds.rank_settings.ForwardMode`). Until the last has left, a tensor that a rank has
+written a dual one into keeps its tangent, and has it in a level that the rank enters meanwhile.
 """
 
 from __future__ import annotations
