@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import nn
 
 from adjointlab import layers
+from adjointlab.core.autograd_graph import graph_nodes
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import Space
 from adjointlab.layers.differentiable import in_graph, of_nothing
@@ -201,15 +202,4 @@ def _value_dtype(function: Elementwise, dtype: torch.dtype) -> tuple[torch.dtype
 
 def _leaves(value: torch.Tensor) -> list[torch.Tensor]:
     """The tensors in which the graph of a value ends: those that a backward pass gives a gradient."""
-    met: set[object] = set()
-    leaves: list[torch.Tensor] = []
-    nodes: list[Any] = [value.grad_fn]
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in met:
-            continue
-        met.add(node)
-        if type(node).__name__ == "AccumulateGrad":
-            leaves.append(node.variable)
-        nodes += [following for following, _ in node.next_functions]
-    return leaves
+    return [node.variable for node in graph_nodes([value]) if type(node).__name__ == "AccumulateGrad"]

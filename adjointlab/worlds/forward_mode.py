@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from adjointlab.core.autograd_graph import graph_nodes
+
 if TYPE_CHECKING:
     import torch
 
@@ -35,15 +37,6 @@ def has_own_forward_mode(outputs: Sequence[torch.Tensor]) -> bool:
     """Return True if the graph of some output has a ``torch.autograd.Function`` that defines `jvp`."""
     import torch
 
-    met, nodes = set(), [output.grad_fn for output in outputs]
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in met:
-            continue
-        met.add(node)
-        # Private, and what torch itself calls: the class that a node of Python belongs to.
-        function = getattr(node, "_forward_cls", torch.autograd.Function)
-        if function.jvp is not torch.autograd.Function.jvp:
-            return True
-        nodes += [following for following, _ in node.next_functions]
-    return False
+    # Private, and what torch itself calls: the class that a node of Python belongs to.
+    classes = (getattr(node, "_forward_cls", torch.autograd.Function) for node in graph_nodes(outputs))
+    return any(function.jvp is not torch.autograd.Function.jvp for function in classes)
