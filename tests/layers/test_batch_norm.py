@@ -265,7 +265,7 @@ def test_second_derivatives_and_forward_mode_go_through_the_statistics(adjointla
         got, want = tangent(layer, *local), tangent(twin, x, v)
         torch.testing.assert_close(got, local_window(want, layout, rank), rtol=1e-12, atol=1e-12)
 
-    # A dual level is a state of the process: simulated ranks share one.
+    # Opened before they begin: the ranks find it so.
     with dual_level():
         run_on_ranks(adjointlab_world, ranks, body)
 

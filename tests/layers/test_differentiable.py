@@ -82,7 +82,7 @@ def test_forward_mode_is_the_composition_itself(adjointlab_world: World) -> None
         tangent = forward_ad.unpack_dual(z).tangent  # type: ignore[no-untyped-call]
         return tangent.tolist()
 
-    with dual_level():  # one dual level for all ranks: it is a state of the process
+    with dual_level():  # opened before they begin: the ranks find it so
         assert values_of(adjointlab_world, body) == ([6.0, 12.0, 18.0],) * RANKS
 
 

@@ -207,7 +207,7 @@ def test_inputs_are_checked_under_no_grad_checkpoints_functional_calls_and_forwa
         (checkpoint(layer, again, use_reentrant=False) ** 2).sum().backward()  # type: ignore[no-untyped-call]
         assert torch.equal(again.grad, x.grad)  # type: ignore[arg-type]
 
-    # A dual level is a state of the process: simulated ranks share one.
+    # Opened before they begin: the ranks find it so.
     with dual_level():
         run_on_ranks(adjointlab_world, ranks_of(adjointlab_world), body)
 

@@ -178,7 +178,7 @@ def test_an_idle_worker_takes_part_in_a_checkpoint_of_a_layer_that_sends_nothing
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_worker_with_nothing_to_do_takes_part_in_forward_mode(adjointlab_world: World, case: str) -> None:
-    # A dual level is a state of the process: simulated ranks share one.
+    # Opened before they begin: the ranks find it so.
     with dual_level():
         check_with_idle_worker(adjointlab_world, case, True, assert_tangent_matches)
 

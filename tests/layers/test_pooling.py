@@ -144,7 +144,7 @@ def test_a_worker_without_output_takes_part_in_every_derivative(
         assert_checkpoint_matches(comm, distributed, twin, x)
         assert_tangent_matches(comm, distributed, twin, x)
 
-    # A dual level is a state of the process: simulated ranks share one.
+    # Opened before they begin: the ranks find it so.
     with dual_level():
         run_on_ranks(adjointlab_world, ranks, body)
 
