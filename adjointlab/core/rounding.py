@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Perturb", "perturb_of_now", "perturbing"]
+__all__ = ["Perturb", "perturb_of_now", "perturbing", "unperturbed"]
 
 
 class Perturb(Protocol):
@@ -35,3 +35,15 @@ def perturbing(perturb: Perturb) -> Iterator[None]:
         yield
     finally:
         _now.reset(token)
+
+
+@contextmanager
+def unperturbed() -> Iterator[None]:
+    """Context in which operations that torch sees are as they are, whatever is tried out; :func:`perturb_of_now` returns the same."""
+    if _now.get() is None:
+        yield
+        return
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes():
+        yield

@@ -6,6 +6,7 @@ made parallel would pass, and copies that are made then, such as an optimiser's 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -23,14 +24,16 @@ if TYPE_CHECKING:
 __all__ = ["give_initial_values", "has_its_parts"]
 
 _LARGEST: Final = 4
-"""Bound of the values, which are integers: so sums of products of them are exact. None is 0, by which code may divide."""
+"""Bound of the integers of which the values are multiples. None is 0, by which code may divide."""
 
 _TELLING: Final = 3
 """Different values that a part must have to show that it was taken from the sequential parameter: fresh ones may be zeros and ones."""
 
 
 def give_initial_values(module: torch.nn.Module) -> dict[str, NumpyArray] | None:
-    """Overwrite the parameters with small integers, and return these by name; those of an integer type keep their values.
+    """Overwrite the parameters with small integers, in units of a power of two, and return these by name.
+
+    Those of an integer type keep their values.
 
     Returns None, and changes nothing, where a parameter has no memory yet.
     """
@@ -42,19 +45,30 @@ def give_initial_values(module: torch.nn.Module) -> dict[str, NumpyArray] | None
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in filter(arrays.is_differentiable, owned.values()):
-            values = _integers(tuple(parameter.shape), generator)
+            values = _values(tuple(parameter.shape), generator)
             if parameter.is_complex():
-                values = torch.complex(values, _integers(tuple(parameter.shape), generator))
+                values = torch.complex(values, _values(tuple(parameter.shape), generator))
             parameter.copy_(values)
     return {name: arrays.to_numpy(parameter.detach().clone()) for name, parameter in owned.items()}
 
 
-def _integers(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+def _values(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     import torch
 
     sizes = torch.randint(1, _LARGEST + 1, shape, generator=generator)
     signs = torch.randint(0, 2, shape, generator=generator) * 2 - 1
-    return (signs * sizes).double()
+    return (signs * sizes).double() * _unit(shape)
+
+
+def _unit(shape: tuple[int, ...]) -> float:
+    """The power of two by which values have a root mean square of about 1 / sqrt(fan-in), so that outputs are as large as inputs [LeCun98, §4.6].
+
+    Integers themselves drive softmax and tanh to their ends in a deep network, where steps of an optimiser are a matter of rounding alone.
+    A power of two keeps sums of products exact.
+    """
+    mean_square = sum([size**2 for size in range(1, _LARGEST + 1)]) / _LARGEST
+    fan_in = math.prod(shape[1:])
+    return 2.0 ** -round(math.log2(mean_square * max(fan_in, 1)) / 2)
 
 
 def _can_be_given(parameter: torch.nn.Parameter) -> bool:

@@ -30,6 +30,8 @@ from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer, elementwise
 from adjointlab.core.operator import NotInSpace, ParameterNotInSpace
+from adjointlab.core.perturbation import Perturbation
+from adjointlab.core.rounding import perturbing
 from adjointlab.core.space import Space, Tensor
 from adjointlab.core.vectors import Draw, local_values
 from adjointlab.worlds.backward import BackwardPass
@@ -160,6 +162,25 @@ def test_a_twin_is_filled_with_the_whole_of_what_the_ranks_hold() -> None:
     drawn = whole_array(of.parameters, 0, KEY)
     np.testing.assert_array_equal(twin.module.w.detach().numpy(), drawn)  # type: ignore[operator, union-attr]
     assert len(set(drawn.tolist())) > 1
+
+
+@pytest.mark.parametrize("kind", ["integers", "thirds"])
+def test_rounding_that_is_tried_out_changes_summands_and_no_input_that_all_ranks_have(kind: str) -> None:
+    indices = lambda x: x.long()  # noqa: E731
+    whole = al.Layout((40,), (2,), axes=[None])
+    for types, prepare, is_changed in (
+        ("invariant", indices, False),
+        ("replicated", indices, False),
+        ("invariant", elementwise, False),
+        ("partial", elementwise, True),
+    ):
+        of = layer(domain=al.Space(al.Tensor(whole, "float64", (types,))), prepare=prepare)
+        (exact,) = SequentialTwin(context(of, kind)).inputs(KEY)
+        perturbation = Perturbation(0, 8.0, spares_integers=False)
+        with perturbation, perturbing(perturbation.unseen):
+            (tried,) = SequentialTwin(context(of, kind)).inputs(KEY)
+        assert torch.equal(exact, tried) is not is_changed
+        assert torch.allclose(exact, tried, rtol=1e-13, atol=1e-13)
 
 
 def test_a_parameter_of_zero_volume_may_have_any_such_shape() -> None:

@@ -660,7 +660,7 @@ class NoSteps(torch.optim.SGD):
 
 
 @pytest.mark.mpi_skip
-@pytest.mark.parametrize(("lr", "status"), [(0.001, Status.UNJUDGED), (1.0, Status.INCOHERENT)])
+@pytest.mark.parametrize(("lr", "status"), [(0.0001, Status.UNJUDGED), (1.0, Status.INCOHERENT)])
 def test_steps_that_a_declared_rounding_would_hide_are_not_judged(lr: float, status: Status) -> None:
     subject = al.subject.parallel(
         model, replicated, data_parallel="mean", optimizer=partial(NoSteps, lr=lr), steps=2

@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.tensor import Shard
 
 import adjointlab as al
+from adjointlab.checks.layers.sensitivity import measured
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import ParameterMisplaced
@@ -194,16 +195,58 @@ def test_parameters_of_integers_keep_their_values() -> None:
     assert set(given) == {"weight", "bias", "counts"}
 
 
-def test_the_values_are_small_integers_other_than_zero_and_the_same_on_every_rank() -> None:
+def test_the_values_are_multiples_of_a_power_of_two_other_than_zero_and_the_same_on_every_rank() -> None:
     modules = [nn.Linear(3, 2), nn.Linear(3, 2)]
     one, other = (give_initial_values(module) for module in modules)
     assert one is not None
     assert other is not None
     for name, values in one.items():
         assert np.array_equal(values, other[name])
-        assert np.array_equal(values, np.round(values))
-        assert set(np.abs(values).ravel()) <= {1, 2, 3, 4}
+        unit = {"weight": 0.25, "bias": 0.5}[name]
+        assert set(np.abs(values / unit).ravel()) <= {1, 2, 3, 4}
         assert np.array_equal(values, modules[0].get_parameter(name).detach().numpy())
+
+
+@pytest.mark.parametrize("width", [1, 10, 100, 1000])
+def test_outputs_are_about_as_large_as_inputs_whatever_the_width(width: int) -> None:
+    linear = nn.Linear(width, 200, bias=False)
+    give_initial_values(linear)
+    torch.manual_seed(0)
+    outputs = linear(torch.randn(200, width)).detach()
+    assert 0.6 < float(outputs.std()) < 1.6
+
+
+class Block(nn.Module):
+    """One of a transformer, of a single head."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.q, self.k, self.v = (nn.Linear(width, width, bias=False) for _ in range(3))
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        seen = self.norm(x)
+        x = x + nn.functional.scaled_dot_product_attention(self.q(seen), self.k(seen), self.v(seen))
+        return x + self.down(torch.tanh(self.up(x)))  # type: ignore[no-any-return]
+
+
+def test_steps_of_adam_in_a_transformer_are_compared_closely() -> None:
+    def run() -> dict[str, tuple[Any, ...]]:
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Embedding(10, 8), *(Block(8) for _ in range(3))).double()
+        give_initial_values(module)
+        optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
+        for _ in range(2):
+            optimizer.zero_grad()
+            outputs = module(torch.arange(30).reshape(3, 10) % 10)
+            outputs.backward(torch.randint(-4, 5, outputs.shape).double())
+            optimizer.step()
+        return {"parameters": tuple(each.detach().numpy().copy() for each in module.parameters())}
+
+    results, allowances = measured(run)
+    for array, allowed in zip(results["parameters"], allowances.most["parameters"], strict=True):
+        assert allowed < 1e-4 * np.abs(array).max()
 
 
 class Quantised(nn.Module):

@@ -27,7 +27,7 @@ from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer, elementwise, outputs_of, prepared, undeclared
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import NotInSpace, ParameterNotInSpace
-from adjointlab.core.rounding import perturb_of_now
+from adjointlab.core.rounding import perturb_of_now, unperturbed
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.core.vectors import SMALL_INTEGERS, THIRDS, VALUES, Draw, local_values
 from adjointlab.quantities import counted
@@ -321,8 +321,7 @@ class SequentialTwin(ModuleUnderTest):
 
     def _rounded_summand(self, tensor: Tensor) -> Callable[[NumpyArray], NumpyArray]:
         perturb = perturb_of_now()
-        has_summands = LocalType.PARTIAL in tensor.types or any(tensor.layout.overlapping)
-        if perturb is None or tensor.element.is_integer or not has_summands:
+        if perturb is None or tensor.element.is_integer or not _has_summands(tensor):
             return lambda summand: summand
         # Integers are exact on the ranks too, unless thirds are made of them.
         divisor = 3 if self._makes_thirds else 1
@@ -332,6 +331,11 @@ class SequentialTwin(ModuleUnderTest):
             return arrays.to_numpy(perturb(given / divisor, elementwise=False) * divisor)
 
         return rounded
+
+    def inputs(self, key: Draw) -> list[torch.Tensor]:
+        """The ranks make theirs of the same drawn numbers, by the same operations: so these are not tried out with other rounding."""
+        with unperturbed():
+            return super().inputs(key)
 
     def begin_with(self, names: Collection[str]) -> None:
         import torch
@@ -453,6 +457,14 @@ def has_copies_of_their_own(tensor: Tensor, *, in_windows: bool = False) -> bool
     return 0 not in layout.shape and any(
         (copied or in_windows) and overlapping and entry is LocalType.VARYING
         for copied, overlapping, entry in zip(layout.copied, layout.overlapping, tensor.types, strict=True)
+    )
+
+
+def _has_summands(tensor: Tensor) -> bool:
+    """Return True if values of several ranks are added to an element of the whole tensor: those of a partial one, or of windows that overlap."""
+    return LocalType.PARTIAL in tensor.types or any(
+        overlapping and entry is LocalType.VARYING
+        for overlapping, entry in zip(tensor.layout.overlapping, tensor.types, strict=True)
     )
 
 
