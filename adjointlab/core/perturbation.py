@@ -18,6 +18,9 @@ __all__ = ["Perturbation"]
 _SPARE_BITS = 4
 """Integers that leave so many bits of the significand unused are taken for exact."""
 
+_TRAILING_ZEROS = 8
+"""So are numbers whose significands end in so many zeros, as sums of products of integers times powers of two do."""
+
 _MOVES = frozenset(
     name
     for line in (
@@ -56,8 +59,8 @@ _STATISTICS = frozenset({"running_mean", "running_var"})
 class Perturbation(TorchDispatchMode):
     """Context in which operations of this thread have arguments and results that are wrong by up to `error` units in the last place.
 
-    The errors are random, and the same for equal samples. With `spares_integers` small integers have none, but in normalisations. A unit
-    in the last place is that of the value's own type, or the relative one given as `least`, if that is larger.
+    The errors are random, and the same for equal samples. With `spares_integers` small integers have none, nor multiples of a power of two,
+    but in normalisations. A unit in the last place is that of the value's own type, or the relative one given as `least`, if that is larger.
     """
 
     def __init__(self, sample: int, error: float, spares_integers: bool, least: float = 0.0) -> None:
@@ -134,9 +137,18 @@ class Perturbation(TorchDispatchMode):
         # In the value's own precision, where an infinity stays one.
         errors = fractions.mul_(2 * largest).sub_(largest).to(value.dtype)
         if spares_integers:
-            is_small = value.abs() <= 2.0**-_SPARE_BITS / epsilon
-            errors[is_small.logical_and_(value == value.round())] = 0.0
+            errors[_is_exact(value, epsilon)] = 0.0
         return errors
+
+
+def _is_exact(value: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """True for elements that no operation has rounded, but by chance."""
+    size = value.abs()
+    is_small_integer = (size <= 2.0**-_SPARE_BITS / epsilon).logical_and_(value == value.round())
+    leading = torch.frexp(value.double()).mantissa.mul_(2.0 ** (1 - _TRAILING_ZEROS) / epsilon)
+    # Subnormal numbers have few digits because they are rounded.
+    is_short = (leading == leading.round()).logical_and_(size >= torch.finfo(value.dtype).smallest_normal)
+    return is_small_integer.logical_or_(is_short)
 
 
 class _Operation(NamedTuple):

@@ -170,12 +170,22 @@ def test_what_is_moved_or_selected_is_certain_but_for_the_least_difference(
     assert allowances.least["y"][0] > 0
 
 
-def test_integers_at_a_kink_are_exact() -> None:
+@pytest.mark.parametrize("unit", [1.0, 0.25, 2.0**-30, 2.0])
+def test_integers_at_a_kink_are_exact_and_multiples_of_a_power_of_two(unit: float) -> None:
     def of_a_tie(x: Any) -> Any:
         return torch.relu(x.sum()) * 1e4 + (x.sum() > 0)
 
     x = torch.tensor([3.0, -1.0, -2.0], dtype=torch.float32)
-    assert allowed(of_a_tie, x) < 1e-6
+    assert allowed(of_a_tie, x * unit) < 1e-6
+    assert allowed(of_a_tie, x * unit / 3) > 1
+
+
+def test_numbers_that_fill_their_significands_are_not_taken_for_exact() -> None:
+    values = 1 + torch.rand(1000, generator=torch.Generator().manual_seed(1))
+    errors = Perturbation(0, 8.0, spares_integers=True).relative_errors(
+        values, elementwise=False, spares_integers=True
+    )
+    assert (errors == 0).sum() < 20
 
 
 def test_wrong_running_statistics_are_found_where_no_rounding_is_declared() -> None:
@@ -416,13 +426,15 @@ def test_errors_fill_their_interval_on_both_sides_and_no_two_samples_have_the_sa
 
 
 def test_equal_values_have_equal_errors_element_by_element_and_integers_may_be_spared() -> None:
-    value = torch.tensor([0.3, 0.3, 2.0, 0.3, 5.5, -4.0, torch.inf, 2.0**48, 2.0**49], dtype=torch.float64)
+    value = torch.tensor(
+        [0.3, 0.3, 2.0, 0.3, 5.5, -4.0, torch.inf, 2.0**48 - 1, 2.0**49 + 1], dtype=torch.float64
+    )
     perturbation: Any = Perturbation(1, 1e4, True)
     every = perturbation.relative_errors(value, True, False)
     assert every[0] == every[1] == every[3]
     assert len(set(every.tolist())) > 3
     assert torch.isfinite(every).all()
     spared = perturbation.relative_errors(value, True, True)
-    assert (spared == 0).tolist() == [False] * 2 + [True, False, False, True, True, True, False]
+    assert (spared == 0).tolist() == [False] * 2 + [True, False, True, True, True, True, False]
     alone = perturbation.relative_errors(value, False, False)
     assert len({float(each) for each in alone[[0, 1, 3]]}) == 3

@@ -231,17 +231,32 @@ class Block(nn.Module):
         return x + self.down(torch.tanh(self.up(x)))  # type: ignore[no-any-return]
 
 
-def test_steps_of_adam_in_a_transformer_are_compared_closely() -> None:
+def transformer() -> nn.Module:
+    return nn.Sequential(nn.Embedding(10, 8), *(Block(8) for _ in range(3)))
+
+
+def perceptron() -> nn.Module:
+    """Sums that are zero, of which there are some, lie at the kink of ReLU."""
+    return nn.Sequential(nn.Embedding(10, 4), *(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(4)))
+
+
+@pytest.mark.parametrize(
+    ("make", "optimizer"),
+    [(transformer, torch.optim.AdamW), (transformer, torch.optim.SGD), (perceptron, torch.optim.SGD)],
+)
+def test_steps_in_a_deep_network_are_compared_closely(
+    make: Callable[[], nn.Module], optimizer: Callable[..., torch.optim.Optimizer]
+) -> None:
     def run() -> dict[str, tuple[Any, ...]]:
         torch.manual_seed(0)
-        module = nn.Sequential(nn.Embedding(10, 8), *(Block(8) for _ in range(3))).double()
+        module = make().double()
         give_initial_values(module)
-        optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
+        steps = optimizer(module.parameters(), lr=0.01)
         for _ in range(2):
-            optimizer.zero_grad()
+            steps.zero_grad()
             outputs = module(torch.arange(30).reshape(3, 10) % 10)
             outputs.backward(torch.randint(-4, 5, outputs.shape).double())
-            optimizer.step()
+            steps.step()
         return {"parameters": tuple(each.detach().numpy().copy() for each in module.parameters())}
 
     results, allowances = measured(run)
