@@ -326,10 +326,11 @@ _ROUNDED: Final = 1e-6
 
 
 def _is_multiple(one: complex, other: complex) -> bool:
-    small, large = sorted(map(abs, (one, other)))
+    # Python's numbers, of which a quotient that is too large is infinite, without a warning.
+    small, large = sorted(float(abs(number)) for number in (one, other))
     if not 0 < small < large < math.inf:
         return False
-    times = float(large / small)
+    times = large / small
     return 1.5 < times < _LARGEST_MULTIPLE and abs(times - round(times)) < _ROUNDED * times
 
 

@@ -167,6 +167,13 @@ def test_of_small_differences_the_largest_is_told_and_a_multiple_is_not_small() 
     assert found([8 + 1e-6, 2.0], [7.0, 6.0]) == ("x[1] (rank 0)", False)
 
 
+def test_a_number_that_is_too_large_a_multiple_of_another_gives_no_warning() -> None:
+    want = [(np.array([1e300, 1e-300]),), (np.array([0.0, 0.0]),)]
+    difference = first_difference(LINE, [(np.array([1e300, 1e280]),), (np.array([0.0, 0.0]),)], want)
+    assert difference is not None
+    assert difference.is_small
+
+
 def test_a_difference_has_a_picture_and_a_hint_on_its_kind() -> None:
     want = [(np.array([2.0**20 + 1, 2.0**21 + 3]),), (np.array([2.0**22 + 5, 2.0**23 + 7]),)]
     got = [(2 * want[0][0],), (2 * want[1][0],)]
