@@ -19,9 +19,10 @@ from typing import Final
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, given
 from hypothesis.errors import FailedHealthCheck, Flaky, HypothesisException, Unsatisfiable
+from msgspec import structs
 
 from adjointlab.checks.check import Spaces, check_named
-from adjointlab.checks.verdict import Verdict, coherent, unjudged
+from adjointlab.checks.verdict import Figure, Verdict, coherent, unjudged
 from adjointlab.engine.case import Case, cases
 from adjointlab.engine.confirming import Confirmation, Confirmed
 from adjointlab.engine.constants_of_modules import without_constants_of_modules
@@ -165,6 +166,8 @@ class Search:
         self._shrinking: Shrinking | None = None  # from the first failure on
         self._stopped_by = ""  # what kept a failure from being made smaller
         self._last_run = Run(())
+        # The judge of the case before asked what rounding does: so this one's will, and would have the case run twice.
+        self._measures_rounding = False
 
     def conduct(self) -> SearchResult:
         """Draw, shrink, confirm."""
@@ -384,7 +387,9 @@ class Search:
             drawn.counts.end()
         if drawn.counts.is_hopeless or drawn.counts.is_cut_short:
             raise _Enough
-        judgement = self._run_and_judge(case)
+        judgement = self._run_and_judge(structs.replace(case, measures_rounding=self._measures_rounding))
+        if judgement is not None:
+            self._measures_rounding = Figure.ROUNDING in judgement.verdict.figures
         return drawn.note(case, self._last_run, judgement)
 
     def _begin_shrinking(self, case: Case, judgement: Judgement) -> Judgement:

@@ -31,6 +31,7 @@ from adjointlab.checks.layers.sensitivity import (
 )
 from adjointlab.core import perturbation
 from adjointlab.core.perturbation import Perturbation
+from adjointlab.core.rounding import perturb_of_now
 
 
 def in_place(x: Any) -> Any:
@@ -170,6 +171,18 @@ def test_what_is_moved_or_selected_is_certain_but_for_the_least_difference(
     assert allowances.least["y"][0] > 0
 
 
+def test_a_measurement_that_does_not_come_to_its_end_matters_to_those_who_ask() -> None:
+    def run() -> dict[str, Any]:
+        if perturb_of_now() is not None:
+            raise ArithmeticError
+        return {"y": (torch.ones(3).numpy(),)}
+
+    allowances = measured(run)[1].measured_now()
+    assert not allowances.is_measured
+    with pytest.raises(Inapplicable, match="raises ArithmeticError where its operations are wrong"):
+        _ = allowances.most
+
+
 @pytest.mark.parametrize("unit", [1.0, 0.25, 2.0**-30, 2.0])
 def test_integers_at_a_kink_are_exact_and_multiples_of_a_power_of_two(unit: float) -> None:
     def of_a_tie(x: Any) -> Any:
@@ -302,7 +315,7 @@ def test_operations_are_wrong_by_eight_units_and_by_more_where_that_makes_a_larg
 
     monkeypatch.setattr(perturbation, "Perturbation", recorded)
     _, allowances = measured(lambda: {"y": (np.array([1.0 if is_small else float(next(results))]),)})
-    allowances.measure()
+    allowances.measured_now()
 
     def of_runs(units: float, *, spares_integers: bool) -> list[tuple[int, float, bool, float]]:
         return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -107,3 +108,30 @@ def test_rounding_is_measured_only_where_results_differ_by_more_than_any_may(
     result = investigate(al.SimulatedWorld(1), subject, "sequential", Budget(10, seed=1))
     assert result.verdict.is_coherent, result.verdict
     assert (len(made) > 5 * result.tried) == is_measured
+
+
+@pytest.mark.parametrize(("asking", "again"), [(range(100), 1), ((), 0), ((2, 3, 6, 7), 2)])
+def test_after_a_case_whose_judge_asked_for_rounding_the_next_is_measured_at_once(
+    asking: Sequence[int], again: int
+) -> None:
+    factors: list[float] = []
+    runs: list[nn.Module] = []
+
+    class Third(nn.Module):
+        factor = 1.0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x / 3 * self.factor
+
+    def off(module: Any, mesh: Any) -> None:
+        runs.append(module)
+        module.factor = 1.0 + factors[-1]
+
+    @al.subject.parallel(Third, off)
+    def subject(draw: Any, ranks: int) -> dict[str, Any]:
+        factors.append(2.0**-47 if len(factors) in asking else 0.0)
+        return dict(inputs=(4, 8))
+
+    result = investigate(al.SimulatedWorld(1), subject, "sequential", Budget(10, seed=1))
+    assert result.verdict.is_coherent, result.verdict
+    assert len(runs) == result.tried + again

@@ -19,7 +19,7 @@ import contextvars
 import math
 import random
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -79,7 +79,7 @@ class Allowances:
 
     @property
     def is_measured(self) -> bool:
-        """True once some result differed by more than any may."""
+        """True once somebody has asked, as some result differed by more than any may."""
         return "most" in vars(self)
 
     @cached_property
@@ -87,9 +87,13 @@ class Allowances:
         """True if the results are others with other random numbers."""
         return self._is_random()
 
-    def measure(self) -> None:
-        """Measure it now, and find out whether the results are random."""
-        _ = self.most, self.is_random
+    def measured_now(self) -> Allowances:
+        """The same with no runs to come: whoever asks is told what was measured, or gets the :class:`Inapplicable` that it ended with."""
+        try:
+            most, is_random = self.most, self.is_random
+        except Inapplicable as error:
+            return Allowances(self.least, partial(_raise, error), partial(_raise, error))
+        return Allowances(self.least, lambda: most, lambda: is_random)
 
     def without_measurement(self) -> Allowances:
         """The same with no runs to come: whoever asks for what they would show raises :class:`NotMeasured`."""
@@ -98,6 +102,10 @@ class Allowances:
 
 def _not_measured() -> NoReturn:
     raise NotMeasured
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def measured(

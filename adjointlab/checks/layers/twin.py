@@ -280,7 +280,7 @@ def results_of_twin(
         raise unfit
     if context.needs_run and allowances is not None:
         if context.measures_rounding:
-            allowances.measure()
+            allowances = allowances.measured_now()
         else:
             allowances = allowances.without_measurement()
     return results, allowances
