@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_HOOKS",
     "Layer",
+    "LegalIndices",
     "OutputPath",
     "PassHooks",
     "elementwise",
+    "index_positions",
     "outputs_by_path",
     "outputs_of",
     "prepared",
@@ -39,6 +41,22 @@ It is applied to local tensors and to the global ones alike, so it must work ele
 def elementwise(*inputs: Any) -> Sequence[Any]:
     """Return the drawn inputs as they are."""
     return inputs
+
+
+@dataclass(frozen=True)
+class LegalIndices:
+    """A preparation that makes indices of whatever integers it gets at these `positions`, and so takes large ones there."""
+
+    prepare: Prepare
+    positions: frozenset[int]
+
+    def __call__(self, *inputs: Any) -> Sequence[Any]:
+        return self.prepare(*inputs)
+
+
+def index_positions(prepare: Prepare) -> frozenset[int]:
+    """Positions of inputs of which a preparation makes indices, whatever integers it gets."""
+    return prepare.positions if isinstance(prepare, LegalIndices) else frozenset()
 
 
 def prepared(prepare: Prepare, *inputs: Any) -> tuple[Any, ...]:

@@ -13,10 +13,11 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
+from adjointlab.checks.layers.modules import LARGEST
 from adjointlab.checks.verdict import Verdict
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
-from adjointlab.core.layer import Prepare, elementwise
+from adjointlab.core.layer import LegalIndices, Prepare, elementwise
 from adjointlab.core.strategies import grids
 from adjointlab.engine.adapters import Parameters, UserFunction
 from adjointlab.engine.meshes import as_mesh
@@ -293,7 +294,9 @@ def _prepare(inputs: Inputs, targets: Sequence[torch.Tensor], prepare: Prepare |
         like_examples = [convert(x) for convert, x in zip(converted, drawn, strict=True)]
         return like_examples if prepare is None else prepare(*like_examples)
 
-    return prepared_as_examples
+    # A preparation of the user's gets small integers, as it is promised.
+    indices = [position for position, example in enumerate(examples) if not arrays.is_differentiable(example)]
+    return LegalIndices(prepared_as_examples, frozenset(indices if prepare is None else ()))
 
 
 def _converter(example: torch.Tensor, *, is_legal: bool) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -310,9 +313,16 @@ def _converter(example: torch.Tensor, *, is_legal: bool) -> Callable[[torch.Tens
     number = max(int(own[-1]) + 1, 0)
 
     def legal(drawn: torch.Tensor) -> torch.Tensor:
-        index = drawn.long().remainder(number + len(negative))
+        index = _partly_small(drawn.long()).remainder(number + len(negative))
         for position, value in enumerate(negative):
             index = index.masked_fill(index == number + position, value)
         return index.to(example.dtype)
 
     return legal
+
+
+def _partly_small(whole: torch.Tensor) -> torch.Tensor:
+    """Make small integers of half of the large ones: of many indices hardly any would come twice otherwise."""
+    half = whole // 2
+    small = half % (2 * LARGEST + 1) - LARGEST
+    return whole.where(whole.abs() <= 2 * LARGEST, small.where(whole % 2 == 0, half))

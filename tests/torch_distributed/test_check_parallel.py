@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed._composable.replicate import replicate
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -161,6 +161,40 @@ def test_indices_stay_within_those_of_the_example(world: al.SimulatedWorld) -> N
 
     module = nn.Sequential(nn.Embedding(7, 12), nn.Linear(12, 4))
     al.check_parallel(module, parallelize, torch.tensor([[0, 6], [1, 2]]), cases=3, world=world)
+
+
+class RowsOfAVocabulary(nn.Module):
+    """An embedding of which each rank has some rows; the first row of the next rank is taken for one more of its own."""
+
+    def __init__(self, embedding: nn.Module, mesh: DeviceMesh) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(distribute_tensor(embedding.get_parameter("weight"), mesh, [Shard(0)]))
+
+    def forward(self, index: torch.Tensor) -> torch.Tensor:
+        held: Any = self.weight
+        rows = held.to_local()
+        own = index - dist.get_rank() * len(rows)
+        is_elsewhere = (own < 0) | (own > len(rows))  # should be >=
+        vectors = rows[own.masked_fill(is_elsewhere, 0).clamp(max=len(rows) - 1)]
+        return SummedUp.apply(vectors.masked_fill(is_elsewhere[..., None], 0))
+
+
+class SummedUp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(total := x.clone(memory_format=torch.contiguous_format))
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+def test_what_is_wrong_for_one_index_in_the_middle_of_many_is_found(world: al.SimulatedWorld) -> None:
+    with pytest.raises(AssertionError, match="the layer's outputs are not the sequential ones"):
+        al.check_parallel(
+            nn.Embedding(24, 2), RowsOfAVocabulary, torch.tensor([[0, 1, 2, 23]] * 3), mesh=(2,), world=world
+        )
 
 
 class Columns(nn.Module):

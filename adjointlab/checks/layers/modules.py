@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
@@ -24,7 +25,7 @@ from adjointlab.checks.elements import Local
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
-from adjointlab.core.layer import Layer, elementwise, outputs_of, prepared, undeclared
+from adjointlab.core.layer import Layer, elementwise, index_positions, outputs_of, prepared, undeclared
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import NotInSpace, ParameterNotInSpace
 from adjointlab.core.rounding import perturb_of_now, unperturbed
@@ -57,6 +58,9 @@ __all__ = [
 
 LARGEST = 4
 """Bound of the drawn integers: sums of some thousand products of three of them are exact in single precision."""
+
+_LARGEST_FOR_INDICES = 2**31
+"""Bound of the integers of which indices are made: exact in double precision with the bits of fractions behind them."""
 
 
 _EXPONENTS: Mapping[str, Mapping[str, int]] = {
@@ -110,12 +114,11 @@ class ModuleUnderTest(ABC):
 
     def tensors(self, space: Space, key: Draw) -> list[torch.Tensor]:
         """Drawn tensors of a space."""
-        return [
-            cast(
-                "torch.Tensor", arrays.from_numpy(self.drawn(space, position, key), tensor.dtype, self.memory)
-            )
-            for position, tensor in enumerate(space.tensors)
-        ]
+        return [self._tensor(space, position, key) for position in range(len(space.tensors))]
+
+    def _tensor(self, space: Space, position: int, key: Draw) -> torch.Tensor:
+        dtype = space.tensors[position].dtype
+        return cast("torch.Tensor", arrays.from_numpy(self.drawn(space, position, key), dtype, self.memory))
 
     def inputs(self, key: Draw) -> list[torch.Tensor]:
         """Legal inputs, made of drawn ones by the subject, and changed where the subject has left them as they were."""
@@ -224,7 +227,12 @@ class ModuleUnderTest(ABC):
 
     def drawn_inputs(self, space: Space, key: Draw) -> tuple[torch.Tensor, ...]:
         """Inputs of a space, the layer's or another, that the subject makes legal of drawn ones."""
-        return prepared(self.layer.prepare, *self.tensors(space, key))
+        # Of small integers alone, few of many indices would be made, and those of some ranks' shards never.
+        large, indices = replace(key, bound=_LARGEST_FOR_INDICES), index_positions(self.layer.prepare)
+        keys = [large if position in indices else key for position in range(len(space.tensors))]
+        return prepared(
+            self.layer.prepare, *(self._tensor(space, position, each) for position, each in enumerate(keys))
+        )
 
     def applied_to(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """The local outputs of the module for inputs of the layer's space or of another, which are not checked here."""
