@@ -15,6 +15,7 @@ given up.
 
 from __future__ import annotations
 
+import os
 import signal
 import tempfile
 import time
@@ -287,18 +288,23 @@ class _Supervisor:
         return lambda: job_log.outcome(check_id) is not None
 
     def store_unshrunk_cases(self) -> bool:
-        """Copy the cases of crashes that no later job has shrunk and stored to the folder of failures; return True if all could be."""
-        stored = [
-            self._store_case(death)
+        """Copy the cases of crashes that no later job has shrunk and stored to the folder of failures; return True if all could be.
+
+        A check that was replayed has its case there before. Its further crashes are those of that case in other memory and under
+        other schedules, which tell what it needs of them: they are not failures of their own.
+        """
+        cases = [
+            death
             for death in self._job_log.deaths
             if death.reproducer and death.folder and self._job_log.outcome(death.check_id) is None
         ]
+        replayed = {death.check_id for death in cases if os.path.exists(_target(death))}
+        stored = [self._store_case(death) for death in cases if death.check_id not in replayed]
         return all(stored)
 
     def _store_case(self, death: Death) -> bool:
         """Copy the case of a crash to the folder of failures, if it is not there yet; return False if it cannot be copied."""
-        source = Path(death.reproducer)
-        target = Path(death.folder) / source.name
+        source, target = Path(death.reproducer), _target(death)
         try:
             if not target.exists():
                 # Not renamed: the folders may lie in different file systems.
@@ -314,6 +320,11 @@ class _Supervisor:
 def _name(death: Death) -> str:
     """Return the name under which a crash is reported: the check of a subject, or a test; empty if neither is known."""
     return death.check_id or death.test
+
+
+def _target(death: Death) -> Path:
+    """Return the path that the case of a crash has in the folder of failures."""
+    return Path(death.folder) / Path(death.reproducer).name
 
 
 def _remove(folder: Path) -> None:

@@ -45,6 +45,18 @@ def test_without_time_to_shrink_a_crash_is_stored_as_it_was_found(tmp_path: Path
     assert stored(tmp_path) == ["Leaves.json", "Leaves.py"]
 
 
+def test_a_stored_case_that_crashes_again_stays_the_only_one(tmp_path: Path) -> None:
+    command = ("--shrinking", "0", "--", "adjointlab", "check", f"{FAULTS}:leaves", *ADJOINT)
+    supervised(*command, cwd=tmp_path)
+    ended = supervised(*command, cwd=tmp_path)
+
+    assert ended.returncode == 3, ended.stderr
+    assert "this stored case still fails" in ended.stdout
+    # It was replayed in other memory too, which crashes as well.
+    assert "2 jobs, 1 of which ended before its time" not in ended.stderr
+    assert stored(tmp_path) == ["Leaves.json", "Leaves.py"]
+
+
 def test_a_job_that_is_stuck_is_ended_and_its_stacks_are_shown(tmp_path: Path) -> None:
     subject = f"{FAULTS}:sleeps"
     limits = ("--patience", "1.5", "--shrinking", "0")
