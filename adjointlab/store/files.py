@@ -96,7 +96,10 @@ def why_unusable(folder: Path) -> str:
     trial = present / f".{os.getpid()}-{secrets.token_hex(8)}"
     try:
         trial.touch(exist_ok=False)
-        trial.unlink()
+        try:
+            trial.write_bytes(b"\n")  # on a full disk there may be empty files
+        finally:
+            trial.unlink()
     except OSError as error:
         return f"no file can be made in {present}: {error.strerror or error}"
     return ""

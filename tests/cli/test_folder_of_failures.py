@@ -13,7 +13,7 @@ from adjointlab.cli.startup import UsageError
 from adjointlab.options import FOLDER
 from adjointlab.session import say_damaged
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from tests.running import run
+from tests.running import run, run_python
 
 UNWRITABLE = Path("/proc")
 """No file can be made there, not even by the superuser."""
@@ -55,6 +55,16 @@ def test_a_supervisor_refuses_a_folder_that_it_cannot_keep_its_files_in(tmp_path
     ended = run("adjointlab", "run", "--folder", UNWRITABLE / "new", "--", sys.executable, cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("adjointlab: --folder: no file can be made in /proc")
+
+
+@pytest.mark.mpi_skip
+def test_a_supervisor_refuses_a_folder_in_which_files_can_be_made_and_not_written(tmp_path: Path) -> None:
+    # As on a full disk.
+    limited = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); runpy.run_module('adjointlab', None, '__main__')"
+    ended = run_python("-c", limited, "run", "--", sys.executable, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == f"adjointlab: --folder: no file can be made in {tmp_path}: File too large\n"
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.mpi_skip
