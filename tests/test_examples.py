@@ -28,9 +28,6 @@ with_jax = pytest.mark.skipif(find_spec("jax") is None, reason="needs JAX: the e
 in_the_simulated_world = pytest.mark.skipif(
     is_launched(), reason="a hang of real ranks ends the session, supervised or not"
 )
-on_real_ranks = pytest.mark.skipif(
-    not is_launched(), reason="MPIHalo calls MPI's own functions: needs to run under mpiexec"
-)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +94,6 @@ def test_what_spmd_types_says_of_its_functions_is_found_coherent(
 
 
 @with_pylops_mpi
-@on_real_ranks
 def test_the_halo_of_pylops_mpi_is_found_to_crop_where_it_should_sum(adjointlab_world: World) -> None:
     subject = find_subject(f"{EXAMPLES}/pylops_mpi_halo.py:halos")
     report = investigate(adjointlab_world, subject, "adjoint", Budget(60, seed=1))
