@@ -10,7 +10,7 @@ from adjointlab.checks.elements import LEGAL_ORDERS
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
 from adjointlab.engine.adapters import Parameters, UserFunction
-from adjointlab.spelling import did_you_mean
+from adjointlab.spelling import described_type, did_you_mean
 
 __all__ = ["ListParameters", "Options", "require_legal", "require_one_place"]
 
@@ -53,6 +53,8 @@ def require_legal(options: Options) -> None:
             f"@subject has no option `{unknown[0]}`{did_you_mean(unknown[0], Options.__annotations__)}; its options are "
             f"{', '.join(Options.__annotations__)}. What belongs to a case, such as placements, is returned by the decorated function"
         )
+    if not isinstance(name := options.get("name"), str | None):
+        raise SubjectError(f"name: {described_type(name)} is no text")
     if not isinstance(has_group := options.get("process_group", False), bool):
         raise SubjectError(f"process_group: {has_group!r} is not True or False")
     for name, legal in _LEGAL_NAMES.items():

@@ -371,7 +371,7 @@ def _require_optimizer(optimizer: MakeOptimizer | None, steps: int, method: str)
         )
 
 
-_MAY_BE_NONE: Final = frozenset({"before_backward", "after_backward", "reference"})
+_MAY_BE_NONE: Final = frozenset({"before_backward", "after_backward", "every", "reference"})
 
 
 def _require_functions(**given: object) -> None:
@@ -443,7 +443,7 @@ def _declare(
     build_on: BuildOn | None = None,
 ) -> Declare:
     require_legal(options)
-    _require_functions(reference=options.get("reference"))
+    _require_functions(reference=options.get("reference"), every=options.get("every"))
     if build_on is not None:
         require_one_place(options)
     has_group = options.get("process_group", False)

@@ -130,6 +130,8 @@ class BothOfThem(OnlyForward, OnlyAdjoint):
         (lambda: al.subject.operator(RingShift, order="x"), f"@subject has no option `order`; did you mean orders?; its options are {OPTIONS}{OF_A_CASE}"),
         (lambda: al.subject.operator(RingShift, ranks=(2,), zzzzz=1, qqqqq=2), f"@subject has no option `zzzzz`; its options are {OPTIONS}{OF_A_CASE}"),
         (lambda: al.subject.operator(RingShift, process_group=1), "process_group: 1 is not True or False"),
+        (lambda: al.subject.operator(RingShift, name=3), "name: an int is no text"),
+        (lambda: al.subject.operator(RingShift, every=3), "every: an int is no function"),
         (lambda: al.subject.operator(RingShift, orders=("up", "row-major", "down")), f"orders: 'up' is not among {', '.join((*ORDERS, *MIXED_ORDERS))}"),
         (lambda: al.subject.operator(RingShift, orders="row-major"), "orders: 'row-major' is no list of names, such as ['row-major']"),
         (lambda: al.subject.operator(RingShift, arrays=["nunpy"]), "arrays: 'nunpy' is not among numpy, torch, cupy, torch-cuda, numpy+cupy, torch+torch-cuda; did you mean numpy?"),
