@@ -52,7 +52,7 @@ def verdicts_of(subject: Subject, budget: Budget, world: World | None) -> Mappin
     """The verdicts of :func:`check_subject`, whose caller called it: a warning names that line."""
     if not (world is None or isinstance(world, World)):
         raise TypeError(
-            f"world: {described_type(world)} is no world: give an instance of adjointlab.SimulatedWorld or adjointlab.MPIWorld, or none"
+            f"world: {described_type(world)} is no world: give an instance of adjointlab.SimulatedWorld, MPIWorld or TorchWorld, or none"
         )
     verdicts: dict[str, Verdict] = {}
     counts: list[CaseCounts] = []

@@ -73,7 +73,7 @@ def test_a_subject_is_put_to_all_its_checks(world: al.SimulatedWorld) -> None:
         (
             {"world": 3},
             TypeError,
-            "world: an int is no world: give an instance of adjointlab.SimulatedWorld or adjointlab.MPIWorld, or none",
+            "world: an int is no world: give an instance of adjointlab.SimulatedWorld, MPIWorld or TorchWorld, or none",
         ),
     ],
 )
