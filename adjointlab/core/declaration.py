@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -24,7 +24,7 @@ def require_accepts(
     function: Callable[..., Any],
     positional: Sequence[str],
     arguments: Mapping[str, object],
-    declarations: Iterable[str] = (),
+    declarations: Collection[str] = (),
 ) -> None:
     """Raise :class:`SubjectError` unless `function` can be called with so many positional arguments and these by name.
 
@@ -59,7 +59,9 @@ def require_accepts(
                 "else let it take the communicator, first of all, or behind the tensors in an autograd function"
             )
         elif unknown and not takes_any:
-            near = did_you_mean(unknown[0], (*free, *declarations))
+            # As `gain` of a pair is, where the other function takes it.
+            is_spelled_right = unknown[0] in declarations
+            near = "" if is_spelled_right else did_you_mean(unknown[0], (*free, *declarations))
             fault = f"takes no `{unknown[0]}`{near}"
         else:
             fault = f"cannot be called so: {error}"

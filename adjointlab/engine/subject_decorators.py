@@ -71,8 +71,8 @@ class _SubjectDecorators:
 
         The dictionary of a case also has the spaces `domain` and `codomain`, which are not passed on, and may have `gain`: a bound on the
         largest absolute row sum of any intermediate in both directions, 1 where each element goes to one place, with which results must
-        be exact; and `rounding`, the error of results relative to the largest, as of an iterative solver. Neither is passed on, unless a
-        function has a parameter of that name.
+        be exact; and `rounding`, the error of results relative to the largest, as of an iterative solver. Neither is passed on, unless one
+        of the functions has a parameter of that name: then it is an argument of both, and no bound.
         """
         _require_functions(forward=forward, adjoint=adjoint)
         return _declare(Kind.PAIR, forward, partial(_make_pair, forward, adjoint, _ranks(options)), options)

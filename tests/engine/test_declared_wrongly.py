@@ -64,6 +64,18 @@ def test_an_argument_that_a_function_of_a_pair_does_not_take(tmp_path: Path) -> 
     )
 
 
+def test_a_bound_that_one_function_of_a_pair_has_as_a_parameter_is_an_argument_of_both(
+    tmp_path: Path,
+) -> None:
+    def scaled(comm: Any, x: Any, gain: int) -> Any:
+        return gain * x
+
+    wrong = al.subject.pair(scaled, lambda comm, y: y)(case(gain=2))
+    assert sentence(wrong, "adjoint", tmp_path) == (
+        "adjoint is called as <lambda>(comm, x, gain=…), but <lambda>(comm, y) takes no `gain`"
+    )
+
+
 def test_an_argument_that_a_function_of_torch_does_not_take(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     wrong = al.subject.autograd(lambda comm, x, widths: x)(case(width=1))
