@@ -35,7 +35,7 @@ def _with_legal_targets(
         first = drawn.new_empty(0) if windows is None else drawn.new_ones(())
         for start, stop in windows or ():
             first = first[..., None] * (torch.arange(start, stop, device=drawn.device) == 0)
-        legal = drawn.abs() % classes
+        legal = drawn % classes
         away = (legal + 1) % classes if classes > 1 else legal
         kept = torch.where(legal == ignore_index, away, legal)
         first = first.reshape(drawn.shape) > 0

@@ -18,7 +18,7 @@ __all__ = ["embeddings"]
 
 def with_legal_indices(module: nn.Module, rows: int) -> nn.Module:
     """The module, with what it is called with made indices of so many rows."""
-    module.register_forward_pre_hook(lambda _, x: (x[0].abs() % rows,))
+    module.register_forward_pre_hook(lambda _, x: (x[0] % rows,))
     return module
 
 

@@ -158,7 +158,7 @@ def with_legal_indices(
         kernels, strides = case["kernel_size"], case["stride"] or case["kernel_size"]
         for dim, (start, stop) in enumerate(windows or ()):
             first = torch.arange(start, stop, device=drawn.device) * strides[dim] - case["padding"][dim]
-            along = first.reshape(-1, *(1,) * (len(sides) - dim - 1)) + (drawn.abs() + dim) % kernels[dim]
+            along = first.reshape(-1, *(1,) * (len(sides) - dim - 1)) + (drawn + dim) % kernels[dim]
             along = along.clamp(0, sides[dim] - 1)
             index += (sides[dim] - 1 - along if mirrored else along) * math.prod(sides[dim + 1 :])
         return x, index
