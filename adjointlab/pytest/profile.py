@@ -69,6 +69,7 @@ class Profile:
     xfails: Path | None
     xfails_from: str  # names the setting in a message
     html: Path | None
+    patience: float
 
     def seed_of(self, subject: str, check: str) -> int:
         """Derive the seed of one coherence test: tests draw independently, and one number repeats the session."""
@@ -150,6 +151,7 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
         xfails=None if xfails is None else named_from(XFAILS) / xfails,
         xfails_from="--adjointlab-xfails" if given(XFAILS) else key("xfails"),
         html=page,
+        patience=value(PATIENCE),
     )
 
 

@@ -95,9 +95,10 @@ class CollectiveSession:
             raise self._usage_error("\n".join(others)) from problem
 
     def agree(self, profile: Profile, problem: str = "") -> Profile:
-        """Collective: return rank 0's profile. The ranks may differ in the seed alone, which each draws by itself.
+        """Collective: return rank 0's profile, whose patience the ranks have from then on.
 
-        Ends the session on all ranks where a rank has a `problem`, such as no device.
+        They may differ in the seed alone, which each draws by itself. Ends the session on all ranks where a rank has a `problem`, such as
+        no device.
         """
         try:
             gathered: list[tuple[Profile, str]] = self._rendezvous.allgather(
@@ -111,6 +112,8 @@ class CollectiveSession:
         if any(replace(other, seed=0) != replace(profiles[0], seed=0) for other in profiles):
             shown = "\n".join(f"rank {rank}: {other}" for rank, other in enumerate(profiles))
             raise self._usage_error(f"the ranks have different options of adjointlab:\n{shown}")
+        # So far it was that of the command line, for the ranks meet before configuration files are read.
+        self._rendezvous.patience = profiles[0].patience
         return profiles[0]
 
     @pytest.hookimpl(trylast=True)

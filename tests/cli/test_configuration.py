@@ -100,6 +100,19 @@ def test_ranks_of_the_file_may_be_more_than_the_launcher_has_started(tmp_path: P
     assert "2 ranks under MPI" in result.stdout
 
 
+@pytest.mark.starts_mpiexec
+@pytest.mark.parametrize("table", ["[tool.adjointlab]\n", "[tool.pytest.ini_options]\nadjointlab_"])
+def test_ranks_of_pytest_wait_for_one_another_as_long_as_the_file_says(tmp_path: Path, table: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(f"{table}patience = 1\n")
+    late = "if launched_rank():\n        time.sleep(60)\n"
+    (tmp_path / "test_it.py").write_text(
+        f"import time\nfrom adjointlab.worlds.launch import launched_rank\ndef test_it():\n    {late}"
+    )
+    result = run("pytest", "-q", "-p", "no:cacheprovider", ranks=2, cwd=tmp_path)
+    assert result.returncode != 0
+    assert "not all ranks have ended" in result.stdout + result.stderr
+
+
 def test_pytest_takes_its_defaults_from_it_too(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(TABLE + "[tool.pytest.ini_options]\n")
     (tmp_path / "test_it.py").write_text(SAMPLES.read_text() + "\nTestIt = al.coherence_tests(wrong)\n")
