@@ -67,9 +67,12 @@ class Profile:
     strict: bool
     watchdog: float | None
     xfails: Path | None
-    xfails_from: str  # names the setting in a message
     html: Path | None
     patience: float
+    # Names of the settings in a message
+    folder_from: str
+    xfails_from: str
+    html_from: str
 
     def seed_of(self, subject: str, check: str) -> int:
         """Derive the seed of one coherence test: tests draw independently, and one number repeats the session."""
@@ -119,6 +122,11 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
         is_of_command = bool(config.getoption(f"adjointlab_{option.name}"))
         return config.invocation_params.dir if is_of_command else config.rootpath
 
+    def said_by(option: Option[T]) -> str:
+        """The name of a setting in a message: the key of pyproject.toml where that has set it, else the option."""
+        is_of_table = not given(option) and option.name in table
+        return key(option.name) if is_of_table else f"--adjointlab-{option.name}"
+
     world = None if (name := value(WORLD)) == "auto" else WorldName(name)
     if world is WorldName.TORCH and launched_world() != "torch":
         raise pytest.UsageError(
@@ -134,10 +142,10 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
     xfails, html, folder = value(XFAILS), value(HTML), named_from(FOLDER) / value(FOLDER)
     xml = getattr(config.option, "xmlpath", None)
     page = None if html is None else named_from(HTML) / html
-    if page and xml and (twice := named_twice([("--adjointlab-html", str(page)), ("--junitxml", xml)])):
+    if page and xml and (twice := named_twice([(said_by(HTML), str(page)), ("--junitxml", xml)])):
         raise pytest.UsageError(twice)
     if os.path.isfile(folder):
-        raise pytest.UsageError(f"--adjointlab-folder: {folder} is a file; name a folder")
+        raise pytest.UsageError(f"{said_by(FOLDER)}: {folder} is a file; name a folder")
     return Profile(
         cases=value(CASES),
         seed=secrets.randbits(32) if seed is None else seed,
@@ -149,9 +157,11 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
         strict=value(STRICT),
         watchdog=value(WATCHDOG),
         xfails=None if xfails is None else named_from(XFAILS) / xfails,
-        xfails_from="--adjointlab-xfails" if given(XFAILS) else key("xfails"),
         html=page,
         patience=value(PATIENCE),
+        folder_from=said_by(FOLDER),
+        xfails_from=said_by(XFAILS),
+        html_from=said_by(HTML),
     )
 
 
@@ -160,8 +170,8 @@ def unwritable(config: pytest.Config, profile: Profile) -> str:
     if launched_rank() != 0 or hasattr(config, "workerinput"):
         return ""
     if profile.html is not None and (problem := refused(str(profile.html))):
-        return f"--adjointlab-html: {problem}"
+        return f"{profile.html_from}: {problem}"
     # As with `adjointlab check`: the folder that nobody has named is needed only where something fails.
     is_named = profile.folder != config.rootpath / FOLDER.default
     problem = why_unusable(profile.folder) if is_named else ""
-    return problem and f"--adjointlab-folder: {problem}"
+    return problem and f"{profile.folder_from}: {problem}"

@@ -141,3 +141,21 @@ def test_a_path_of_the_file_where_nothing_can_be_written_is_refused_by_its_key(
         assert (refused.returncode, refused.stderr) == (2, message)
     given = here(*commands[0], f"--{name}", str(tmp_path / "file" / "a"))
     assert given.stderr.startswith(f"adjointlab: --{name}: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('folder = "file"', "folder: {0}/file is a file; name a folder"),
+        ('html = "none/a.html"', "html: the folder of {0}/none/a.html does not exist"),
+    ],
+)
+def test_pytest_refuses_such_a_path_by_its_key_too(tmp_path: Path, line: str, problem: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(f"[tool.adjointlab]\n{line}\n[tool.pytest.ini_options]\n")
+    (tmp_path / "file").touch()
+    refused = run("pytest", "-p", "no:cacheprovider", cwd=tmp_path)
+    assert refused.returncode == 4
+    assert f"pyproject.toml: [tool.adjointlab] {problem.format(tmp_path)}" in refused.stderr
+    name = line.partition(" ")[0]
+    given = run("pytest", f"--adjointlab-{name}", "file/a", cwd=tmp_path)
+    assert f"--adjointlab-{name}: " in given.stderr
