@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed._composable.replicate import replicate
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -462,6 +462,38 @@ def test_ranks_may_keep_state_of_other_parameters(
 ) -> None:
     subject = al.subject.parallel(model, replicated, data_parallel="mean", optimizer=optimizer, steps=3)(
         lambda draw, ranks: {"inputs": (2 * ranks, 3)}
+    )
+    verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0, shrinking=0)).verdict
+    assert verdict.is_coherent is is_right, str(verdict)
+
+
+class Averaging(torch.optim.SGD):
+    """Keeps an average of each weight, a plain tensor: of this rank's part, or of the whole on every rank."""
+
+    def __init__(self, parameters: Any, *, is_whole: bool, decays: Sequence[float]) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.is_whole, self.decay = is_whole, decays[dist.get_rank()]
+
+    def step(self, closure: Any = None) -> None:
+        super().step(closure)
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.ndim < 2:  # a bias, which may be a copy
+                continue
+            held: Any = parameter.detach()
+            if isinstance(held, DTensor):
+                held = held.full_tensor() if self.is_whole else held.to_local()
+            average = self.state[parameter].setdefault("average", torch.zeros_like(held))
+            average.lerp_(held, self.decay)
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+@pytest.mark.parametrize(("decays", "is_right"), [((0.5, 0.5), True), ((0.5, 0.25), False)])
+def test_state_of_a_sharded_parameter_may_be_a_plain_tensor_of_the_part_or_of_the_whole(
+    world: al.SimulatedWorld, is_whole: bool, decays: Sequence[float], is_right: bool
+) -> None:
+    optimizer = partial(Averaging, is_whole=is_whole, decays=decays)
+    subject = al.subject.parallel(model, tensor_parallel, optimizer=optimizer, steps=1, ranks=(2,))(
+        lambda draw, ranks: {"inputs": (2, 3)}
     )
     verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0, shrinking=0)).verdict
     assert verdict.is_coherent is is_right, str(verdict)

@@ -20,6 +20,7 @@ from adjointlab.checks.layers.modules import (
     LocalModule,
     ModuleUnderTest,
     SequentialTwin,
+    held,
     pass_keys,
     values,
 )
@@ -35,6 +36,7 @@ from adjointlab.checks.layers.twin import (
 from adjointlab.checks.verdict import Inapplicable, Verdict
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
+from adjointlab.core.space import Tensor
 from adjointlab.core.vectors import SMALL_INTEGERS, THIRDS
 from adjointlab.typing import NumpyArray
 
@@ -141,8 +143,8 @@ def _trained(
         states = [optimizer.state.get(parameter, {}).get(kind) for parameter in parameters]
         what = f"{kind} of the optimiser"
         found[what] = tuple(
-            _zeros_like(parameter) if state is None else values([state])[0]
-            for parameter, state in zip(parameters, states, strict=True)
+            _zeros_like(parameter) if state is None else _own_part(state, tensor, version)
+            for tensor, parameter, state in zip(layer.parameters.tensors, parameters, states, strict=True)
         )
         stateless[what] = frozenset(
             tensor.name
@@ -169,8 +171,16 @@ def _zeros_like(parameter: torch.Tensor) -> NumpyArray:
     return np.zeros(tuple(arrays.local_part(parameter.detach()).shape))
 
 
+def _own_part(state: torch.Tensor, tensor: Tensor, version: ModuleUnderTest) -> NumpyArray:
+    """The state of this rank's part of a parameter; some optimisers keep that of the whole on every rank, such as averages of gathered gradients."""
+    (array,) = values([state])
+    if isinstance(version, LocalModule) and array.shape == tensor.layout.shape:
+        return held(tensor, array, version.rank)
+    return array
+
+
 def _state_kinds(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]) -> tuple[str, ...]:
-    """The names under which the optimiser keeps tensors of the shape of a parameter; a rank may keep those of others alone."""
+    """The names under which the optimiser keeps tensors of the shape of a parameter, or of this rank's part; a rank may keep those of others alone."""
     import torch
 
     return tuple(
@@ -180,7 +190,9 @@ def _state_kinds(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Te
                 for parameter in parameters
                 for name, value in optimizer.state.get(parameter, {}).items()
                 # A count of steps has the shape of a parameter of order 0.
-                if isinstance(value, torch.Tensor) and name != "step" and value.shape == parameter.shape
+                if isinstance(value, torch.Tensor)
+                and name != "step"
+                and value.shape in (parameter.shape, arrays.local_part(parameter.detach()).shape)
             }
         )
     )
