@@ -21,6 +21,12 @@ _SPARE_BITS = 4
 _TRAILING_ZEROS = 8
 """So are numbers whose significands end in so many zeros, as sums of products of integers times powers of two do."""
 
+_COARSE = 2.0**-11
+"""A unit in the last place of a number near 1 that is larger is that of a narrow type: float16 or bfloat16."""
+
+_LESS = 8.0
+"""Errors in narrow types are smaller by this factor. Eight units of bfloat16 are 6%: after a few operations they would hide a factor of two."""
+
 _MOVES = frozenset(
     name
     for line in (
@@ -133,7 +139,7 @@ class Perturbation(TorchDispatchMode):
             drawn = torch.rand(value.shape, generator=self.generator, dtype=torch.float64)
             fractions = drawn.to(value.device)
         epsilon = max(torch.finfo(value.dtype).eps, self.least)
-        largest = self.error * epsilon
+        largest = self.error * epsilon / (_LESS if epsilon > _COARSE else 1)
         # In the value's own precision, where an infinity stays one.
         errors = fractions.mul_(2 * largest).sub_(largest).to(value.dtype)
         if spares_integers:

@@ -169,6 +169,7 @@ class Search:
         # The judge of the case before asked what rounding does: so this one's will, and would have the case run twice.
         self._measures_rounding = False
 
+    @without_logs_of_shapes()
     def conduct(self) -> SearchResult:
         """Draw, shrink, confirm."""
         started = time.monotonic()
@@ -294,7 +295,6 @@ class Search:
             failure = smaller
         return failure
 
-    @without_logs_of_shapes()
     def _fails_one_step_smaller(self, case: Case) -> bool | None:
         """Return True if a case that is one step smaller fails alike, and `None` where there is no time for them all."""
         counts = self._subject.ranks_up_to(case.ranks)

@@ -48,7 +48,7 @@ def one_step_smaller(case: Case) -> Iterator[Case]:
 
 @contextmanager
 def without_logs_of_shapes() -> Iterator[None]:
-    """Context in which torch does not log the shapes that do not fit: such cases may be none that a strategy draws."""
+    """Context in which torch does not log the shapes that do not fit, at length and in every case: the report has the exception."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
 
     def none(record: logging.LogRecord) -> bool:

@@ -29,7 +29,7 @@ class Autocast(nn.Module):
             return self.linear(x).float() * self.factor
 
 
-@pytest.mark.parametrize(("factor", "least", "most"), [(1.0, 0.0, 2.0**-9), (1.1, 0.09, 0.2)])
+@pytest.mark.parametrize(("factor", "least", "most"), [(1.0, 0.0, 2.0**-9), (1.02, 0.01, 0.04)])
 @pytest.mark.parametrize("check", ["sequential", "gradients"])
 def test_the_largest_difference_that_passed_is_a_figure_of_the_verdict(
     check: str, factor: float, least: float, most: float
@@ -135,3 +135,35 @@ def test_after_a_case_whose_judge_asked_for_rounding_the_next_is_measured_at_onc
     result = investigate(al.SimulatedWorld(1), subject, "sequential", Budget(10, seed=1))
     assert result.verdict.is_coherent, result.verdict
     assert len(runs) == result.tried + again
+
+
+class Perceptron(nn.Module):
+    rounding = "bfloat16"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.norm, self.down = nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(nn.functional.gelu(self.norm(self.up(x))))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0])
+def test_rounding_in_bfloat16_does_not_hide_a_factor_of_two(factor: float) -> None:
+    def parallelize(module: Any, mesh: Any) -> None:
+        if module.up.weight.requires_grad:
+            module.up.weight.register_hook(lambda gradient: gradient * factor)
+        in_bfloat16 = module.forward
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return in_bfloat16(x).to(x.dtype)  # type: ignore[no-any-return]
+
+        module.forward = forward
+
+    @al.subject.parallel(Perceptron, parallelize)
+    def subject(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(4, 8), dtype="float32")
+
+    result = investigate(al.SimulatedWorld(1), subject, "gradients", Budget(20, seed=1, shrinking=0))
+    assert result.verdict.is_coherent == (factor == 1), result.verdict

@@ -46,7 +46,7 @@ _SAFETY = 8.0
 """Factor on the largest difference of the samples, whose errors add up at random and not at the worst."""
 
 _ERROR = 8.0
-"""Units in the last place by which arguments and results are wrong at most: so many that two errors seldom cancel."""
+"""Units in the last place by which arguments and results are wrong at most: so many that two errors seldom cancel. In narrow types fewer."""
 
 _GROWTH = 64.0
 """Factor on the errors that tells a kink, where the difference stays, from an ill-conditioned result, where it grows."""
