@@ -183,6 +183,16 @@ def test_rounding_that_is_tried_out_changes_summands_and_no_input_that_all_ranks
         assert torch.allclose(exact, tried, rtol=1e-13, atol=1e-13)
 
 
+def test_rounding_that_is_tried_out_changes_no_input_of_another_batch() -> None:
+    of = layer(prepare=lambda x: ((x % 6) / 3 * 3).long())
+    other = al.Space(al.Tensor(al.Layout((40,), (3,)), "float64"))
+    (exact,) = SequentialTwin(context(of)).drawn_inputs(other, KEY)
+    perturbation = Perturbation(0, 8.0, spares_integers=False)
+    with perturbation, perturbing(perturbation.unseen):
+        (tried,) = SequentialTwin(context(of)).drawn_inputs(other, KEY)
+    assert torch.equal(exact, tried)
+
+
 def test_a_parameter_of_zero_volume_may_have_any_such_shape() -> None:
     empty = al.Layout((0, 4), (2, 1))
     module = Scaled(3)

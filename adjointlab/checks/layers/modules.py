@@ -345,6 +345,11 @@ class SequentialTwin(ModuleUnderTest):
         with unperturbed():
             return super().inputs(key)
 
+    def drawn_inputs(self, space: Space, key: Draw) -> tuple[torch.Tensor, ...]:
+        """Those of another batch are made alike."""
+        with unperturbed():
+            return super().drawn_inputs(space, key)
+
     def begin_with(self, names: Collection[str]) -> None:
         import torch
 
