@@ -19,7 +19,7 @@ _SPARE_BITS = 4
 """Integers that leave so many bits of the significand unused are taken for exact."""
 
 _TRAILING_ZEROS = 8
-"""So are numbers whose significands end in so many zeros, as sums of products of integers times powers of two do."""
+"""So are numbers whose significands end in so many zeros, as sums of products of integers times powers of two do; none of bfloat16, which has so many digits."""
 
 _COARSE = 2.0**-11
 """A unit in the last place of a number near 1 that is larger is that of a narrow type: float16 or bfloat16."""
@@ -65,7 +65,7 @@ _STATISTICS = frozenset({"running_mean", "running_var"})
 class Perturbation(TorchDispatchMode):
     """Context in which operations of this thread have arguments and results that are wrong by up to `error` units in the last place.
 
-    The errors are random, and the same for equal samples. With `spares_integers` small integers have none, nor multiples of a power of two,
+    The errors are random, and the same for equal samples. With `spares_integers` small integers have none, nor numbers of few binary digits,
     but in normalisations. A unit in the last place is that of the value's own type, or the relative one given as `least`, if that is larger.
     """
 

@@ -8,7 +8,7 @@ Two kinds of operations are spared. Those that move or select values do not roun
 equal errors, so that they stay equal: a maximum of equal values is the same one in every order of summation.
 
 At a kink or a tie the least error makes a great difference, and larger errors make none that is much greater. Small integers are
-spared too where that happens, and multiples of a power of two, for no operation has rounded them, but for normalisations, which
+spared too where that happens, and numbers of few binary digits, for no operation has rounded them, but for normalisations, which
 round sums of their own. If the difference stays, the module's own result is a matter of its rounding, and nothing can be said about the
 layer's.
 """
