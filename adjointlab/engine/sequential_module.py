@@ -65,20 +65,38 @@ def require_made_anew(one: torch.nn.Module, other: torch.nn.Module) -> None:
 def freeze(module: torch.nn.Module, pattern: int | Sequence[str], *, leaves_one: bool) -> frozenset[str]:
     """Freeze the parameters that a pattern, 0 for none, or a list names; return the names of all that are frozen then.
 
-    A pattern is the seed of a subset of those that require a gradient. If it `leaves_one`, not of all of them. Raises
-    :class:`SubjectError` for a name that no parameter has.
+    A pattern is the seed of a subset of those that require a gradient, one by one, or of whole modules of them where it is even. If it
+    `leaves_one`, not of all of them. Raises :class:`SubjectError` for a name that no parameter has.
     """
     if isinstance(pattern, str):
         raise SubjectError(f"frozen: {pattern!r} is no list of names, such as [{pattern!r}]")
     if isinstance(pattern, int):
         names = [name for name, held in module.named_parameters() if held.requires_grad]
-        pattern = subset(names, pattern, leaves_one=leaves_one) if pattern else ()
+        chosen = subset(_units(names, pattern), pattern, leaves_one=leaves_one) if pattern else ()
+        pattern = [name for unit in chosen for name in unit]
     known = [name for name, _ in module.named_parameters(remove_duplicate=False)]
     for name in pattern:
         if name not in known:
             raise SubjectError(f"frozen: {name!r} is none of the parameters {', '.join(known)}")
         module.get_parameter(name).requires_grad_(False)
     return frozenset(name for name, held in module.named_parameters() if not held.requires_grad)
+
+
+def _units(names: Sequence[str], pattern: int) -> Sequence[Sequence[str]]:
+    """The parameters that a pattern freezes together: each alone, or, for even patterns, all of a module, the modules being those of one depth."""
+    alone = [[name] for name in names]
+    if pattern % 2:
+        return alone
+    # One by one, of two transformer layers and a head all but the head would be frozen in one of 400 cases, and that is how models are tuned.
+    by_depth: list[Sequence[Sequence[str]]] = []
+    for depth in range(1, max((name.count(".") for name in names), default=0) + 1):
+        of_module: dict[tuple[str, ...], list[str]] = {}
+        for name in names:
+            of_module.setdefault(tuple(name.split(".")[:depth]), []).append(name)
+        units = list(of_module.values())
+        if 1 < len(units) < len(names) and units not in by_depth:
+            by_depth.append(units)
+    return by_depth[pattern // 2 % len(by_depth)] if by_depth else alone
 
 
 def shapes_of(given: Any) -> tuple[tuple[int, ...], ...]:
