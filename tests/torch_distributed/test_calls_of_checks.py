@@ -21,6 +21,7 @@ from adjointlab.core.layer import elementwise
 from adjointlab.engine import parallel_check
 from adjointlab.engine.parallel_check import _meshes, _prepare
 from adjointlab.engine.search_result import Budget
+from tests.drawing import first_examples
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -251,6 +252,16 @@ def test_all_meshes_of_the_names_are_drawn(extents: tuple[int, ...]) -> None:
     _, make = _meshes(("dp", "tp"))
     mesh = dict(zip(("dp", "tp"), extents, strict=True))
     assert find(st.composite(lambda draw: make(draw, 6))(), lambda found: found == mesh) == mesh
+
+
+@pytest.mark.parametrize(("names", "ranks"), [("ab", 4), ("abc", 4), ("abc", 8)])
+def test_most_meshes_of_several_names_have_no_dimension_of_all_ranks(names: str, ranks: int) -> None:
+    _, make = _meshes(tuple(names))
+    # Beside a seed, as in a case: of the meshes alone there are few different examples.
+    with_seeds = st.composite(lambda draw: (make(draw, ranks), draw(st.integers(0, 2**31))))()
+    meshes = [mesh for mesh, _ in first_examples(with_seeds, 300)]
+    assert sum(ranks not in mesh.values() for mesh in meshes) > len(meshes) / 2
+    assert sum(ranks in mesh.values() for mesh in meshes) > 10
 
 
 @pytest.mark.parametrize(
