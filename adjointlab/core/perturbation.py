@@ -12,6 +12,7 @@ from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from adjointlab.core.arrays import is_differentiable
+from adjointlab.core.rounding import is_unperturbed
 
 __all__ = ["Perturbation"]
 
@@ -84,7 +85,7 @@ class Perturbation(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs, operation = kwargs or {}, _operation(func)
-        if operation.moves:
+        if operation.moves or is_unperturbed():
             return func(*args, **kwargs)
         if operation.is_fused:
             with self:

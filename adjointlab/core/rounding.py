@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Perturb", "perturb_of_now", "perturbing", "unperturbed"]
+__all__ = ["Perturb", "is_unperturbed", "perturb_of_now", "perturbing", "unperturbed"]
 
 
 class Perturb(Protocol):
@@ -20,6 +20,7 @@ class Perturb(Protocol):
 
 
 _now: Final[ContextVar[Perturb | None]] = ContextVar("perturb", default=None)
+_spared: Final[ContextVar[bool]] = ContextVar("spared", default=False)
 
 
 def perturb_of_now() -> Perturb | None:
@@ -40,10 +41,14 @@ def perturbing(perturb: Perturb) -> Iterator[None]:
 @contextmanager
 def unperturbed() -> Iterator[None]:
     """Context in which operations that torch sees are as they are, whatever is tried out; :func:`perturb_of_now` returns the same."""
-    if _now.get() is None:
+    # The mode of torch's that makes errors is told, and stays where it is: below it there may be others, which make devices.
+    token = _spared.set(True)
+    try:
         yield
-        return
-    from torch.utils._python_dispatch import _disable_current_modes
+    finally:
+        _spared.reset(token)
 
-    with _disable_current_modes():
-        yield
+
+def is_unperturbed() -> bool:
+    """Return True within :func:`unperturbed`."""
+    return _spared.get()
