@@ -329,7 +329,8 @@ class SequentialTwin(ModuleUnderTest):
 
     def _rounded_summand(self, tensor: Tensor) -> Callable[[NumpyArray], NumpyArray]:
         perturb = perturb_of_now()
-        if perturb is None or tensor.element.is_integer or not _has_summands(tensor):
+        has_summands = LocalType.PARTIAL in tensor.types or has_copies_of_their_own(tensor, in_windows=True)
+        if perturb is None or tensor.element.is_integer or not has_summands:
             return lambda summand: summand
         # Integers are exact on the ranks too, unless thirds are made of them.
         divisor = 3 if self._makes_thirds else 1
@@ -470,14 +471,6 @@ def has_copies_of_their_own(tensor: Tensor, *, in_windows: bool = False) -> bool
     return 0 not in layout.shape and any(
         (copied or in_windows) and overlapping and entry is LocalType.VARYING
         for copied, overlapping, entry in zip(layout.copied, layout.overlapping, tensor.types, strict=True)
-    )
-
-
-def _has_summands(tensor: Tensor) -> bool:
-    """Return True if values of several ranks are added to an element of the whole tensor: those of a partial one, or of windows that overlap."""
-    return LocalType.PARTIAL in tensor.types or any(
-        overlapping and entry is LocalType.VARYING
-        for overlapping, entry in zip(tensor.layout.overlapping, tensor.types, strict=True)
     )
 
 
