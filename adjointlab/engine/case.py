@@ -38,9 +38,9 @@ from adjointlab.worlds.schedule import Schedule, schedules_from
 __all__ = ["SEED_PERIOD", "Case", "Data", "cases", "from_data", "to_data"]
 
 
-SEED_PERIOD: Final = 7680
+SEED_PERIOD: Final = 30720
 """Added to a seed, it changes the values, what samples are taken and what instances draw when they are made, and nothing else that a case
-derives from its seed: fills of memory, powers of two, plans of passes."""
+derives from its seed: fills of memory, powers of two, plans of passes, sizes of cotangents."""
 
 _PERIOD_OF_OPERATORS: Final = 240
 """The same of cases of operators, which have no plans of passes."""

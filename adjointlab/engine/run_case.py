@@ -16,7 +16,7 @@ from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.evidence import Evidence
 from adjointlab.checks.forms import FormRefused
-from adjointlab.checks.fresh_memory import FILLS, filled
+from adjointlab.checks.fresh_memory import fill_by, filled
 from adjointlab.checks.hints import Hint, hint_beside_right_entries
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import (
@@ -283,7 +283,7 @@ def body(subject: Subject) -> Body:
             measures_rounding=case.measures_rounding,
         )
         # Operators have a check of their own for this, which tells what they read.
-        fill = FILLS[case.setting.seed % len(FILLS)] if subject.is_layer else None
+        fill = fill_by(case.setting.seed) if subject.is_layer else None
         try:
             with arrays.rank_context(memory, comm.Get_rank()), variables, surroundings, filled(fill):
                 observation = check_named(case.check).observe(context)

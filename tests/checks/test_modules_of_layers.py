@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from adjointlab.checks.layers.modules import (
     LocalModule,
     SequentialTwin,
     has_copies_of_their_own,
+    has_small_cotangents,
     held,
     held_by_all,
     no_sequential_tensor,
@@ -128,6 +130,33 @@ def test_integers_that_are_drawn_become_values_of_a_kind(kind: str, dtype: str, 
     assert {-4, 4} <= set(drawn.tolist())
     assert x.dtype is getattr(torch, dtype)
     assert torch.equal(x, made(drawn))
+
+
+@pytest.mark.parametrize(
+    ("seed", "given", "is_small"),
+    [
+        (7679, {}, False),
+        (7680, {}, True),
+        (15359, {}, True),
+        (15360, {}, False),
+        (30720 + 7680, {}, True),
+        (7680, {"rounding": 0.0}, True),
+        (7680, {"rounding": 1e-3}, False),
+        (7680, {"reach": 4.0}, False),
+        (7680, {"computes_in": "bfloat16"}, False),
+        (7680, {"codomain": al.Space(CUT, dtype="float16", name="y")}, False),
+        (7680, {"codomain": al.Space(CUT, dtype="bfloat16", name="y")}, True),
+    ],
+)
+def test_cotangents_are_small_by_some_seeds_where_no_rounding_hides_what_they_do(
+    seed: int, given: dict[str, Any], is_small: bool
+) -> None:
+    module = LocalModule(context(layer(**given)))
+    key = replace(KEY, seed=seed, side="dual")
+    (cotangent,) = module.cotangents(key)
+    (integers,) = module.tensors(module.layer.codomain.dual, key)
+    assert has_small_cotangents(seed, module.layer) == is_small
+    assert torch.equal(cotangent, integers / 1024 if is_small else integers)
 
 
 @pytest.mark.parametrize("kind", ["large", "infinite"])

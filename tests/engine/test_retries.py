@@ -16,8 +16,9 @@ from adjointlab.checks.adjoint import _NEAR, _SIZES
 from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.context import FRACTIONS, InputSetting
 from adjointlab.checks.evidence import Evidence, Place
-from adjointlab.checks.fresh_memory import FILLS
+from adjointlab.checks.fresh_memory import fill_by
 from adjointlab.checks.hints import FaultKind, Hint
+from adjointlab.checks.layers.modules import has_small_cotangents
 from adjointlab.checks.layers.passes import PassPlan
 from adjointlab.checks.verdict import Verdict, coherent, incoherent, unjudged
 from adjointlab.engine.case import SEED_PERIOD, Case
@@ -476,10 +477,16 @@ def test_retries_begin_until_so_many_seconds_of_processor_time_have_passed(
             assert not begin() or begin() == WRONG
 
 
-@pytest.mark.parametrize("seed", [0, 7, 239, 767, 3839, 2**31 - 1])
+@pytest.mark.parametrize("seed", [0, 7, 239, 767, 3839, 7680, 15359, 15360, 2**31 - 1])
 def test_other_values_leave_all_else_that_a_seed_decides(seed: int) -> None:
     other = seed + SEED_PERIOD
     assert PassPlan.of(other, backward=True) == PassPlan.of(seed, backward=True)
-    # Fills of memory, the field of scalars, directions of derivatives; the exponents of the two vectors, near and far.
-    for divisor, number in ((1, len(FILLS)), (1, len(_NEAR)), (len(_NEAR), len(_NEAR)), (16, len(_SIZES))):
+    assert str(fill_by(other)) == str(fill_by(seed))  # NaN is not equal to itself
+    space = al.Space(al.Layout((3,), (1,)))
+    of: Any = SimpleNamespace(
+        domain=space, codomain=space, parameters=space, rounding=None, reach=0.0, computes_in=""
+    )
+    assert has_small_cotangents(other, of) == has_small_cotangents(seed, of)
+    # The field of scalars, directions of derivatives; the exponents of the two vectors, near and far.
+    for divisor, number in ((1, 2), (1, len(_NEAR)), (len(_NEAR), len(_NEAR)), (16, len(_SIZES))):
         assert (other // divisor - seed // divisor) % number == 0

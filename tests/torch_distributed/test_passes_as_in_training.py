@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,7 +24,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import adjointlab as al
+from adjointlab.checks.context import InputSetting
 from adjointlab.core.declaration import SubjectError
+from adjointlab.engine.case import Case
+from adjointlab.engine.run_case import body, run_case
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -362,3 +366,39 @@ def test_gradients_of_functional_collectives_are_waited_for_after_every_pass() -
         return Averaging(3, 2)
 
     al.check_parallel(linear, averaging, EXAMPLE, mesh=(2,))
+
+
+# Gradients below a threshold.
+
+
+class Clipped(torch.optim.SGD):
+    """Divides gradients by their norm where that is larger than 1; a wrong one does so on several ranks whatever it is."""
+
+    def __init__(self, parameters: Any, *, is_right: bool) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.is_right = is_right
+
+    def step(self, closure: Any = None) -> None:
+        gradients = [parameter.grad for group in self.param_groups for parameter in group["params"]]
+        norm = nn.utils.get_total_norm(gradients)
+        least = 1.0 if self.is_right or dist.get_world_size() == 1 else 0.0
+        for gradient in gradients:
+            gradient /= norm.clamp(min=least)
+        super().step()
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_gradients_are_below_the_norm_of_a_clip_where_cotangents_are_small(is_right: bool) -> None:
+    @al.subject.parallel(
+        linear, lambda module, mesh: None, optimizer=partial(Clipped, is_right=is_right), steps=2
+    )
+    def subject(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(4, 3))
+
+    parameters = dict(inputs=(4, 3), mesh=(2,))
+    case = Case("subject", "training", 2, parameters, InputSetting(7680, "torch"), 0)
+    judgement = al.SimulatedWorld(2).lead(body(subject), lambda run: run_case(run, case))
+    assert judgement is not None
+    verdict = judgement.verdict
+    assert verdict.is_coherent == is_right
+    assert is_right or ("cotangents", "far below 1, so that gradients are small") in verdict.lines

@@ -48,6 +48,7 @@ __all__ = [
     "direction_keys",
     "first_positions",
     "has_copies_of_their_own",
+    "has_small_cotangents",
     "held",
     "held_by_all",
     "no_sequential_tensor",
@@ -68,6 +69,27 @@ _EXPONENTS: Mapping[str, Mapping[str, int]] = {
     "tiny": {"float64": -40, "float32": -40, "bfloat16": -40, "float16": -6},
 }
 """Powers of two by kind of values and element type. Cubes of them are still normal numbers, but in half precision."""
+
+
+_SMALL_COTANGENTS = 7680
+"""Cotangents are small by this multiple of the seed, in a quarter of all periods: plans of passes repeat after as many seeds."""
+
+_SMALL = -10
+"""Power of two of small cotangents: gradients are below thresholds such as the norm of a clip."""
+
+
+def has_small_cotangents(seed: int, layer: Layer) -> bool:
+    """Return True if the cotangents of a case are far below 1.
+
+    Not where a rounding is declared, beside which steps of an optimiser would not show, nor in float16, where gradients would underflow.
+    """
+    tensors = (*layer.domain.tensors, *layer.parameters.tensors, *layer.codomain.tensors)
+    declares = bool(layer.rounding or layer.reach or layer.computes_in)
+    return (
+        seed // _SMALL_COTANGENTS % 4 == 1
+        and not declares
+        and all(tensor.dtype != "float16" for tensor in tensors)
+    )
 
 
 def pass_keys(context: CheckContext, number: int) -> dict[str, Draw]:
@@ -139,6 +161,11 @@ class ModuleUnderTest(ABC):
                 strict=True,
             )
         ]
+
+    def cotangents(self, key: Draw) -> list[torch.Tensor]:
+        """Drawn gradients of the outputs, which are :func:`small <has_small_cotangents>` by some seeds."""
+        exponent = _SMALL if has_small_cotangents(key.seed, self.layer) else 0
+        return self.tensors(self.layer.codomain.dual, replace(key, exponent=exponent))
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """Declared parameters, in the order of their space."""

@@ -311,10 +311,7 @@ def _drawn(
         for each in (setting.primal_order, setting.dual_order)
     ]
     inputs = [_placed(x, version.memory, orders[0]) for x in version.inputs(keys["inputs"])]
-    cotangents = [
-        _placed(y, version.memory, orders[1])
-        for y in version.tensors(layer.codomain.dual, keys["cotangents"])
-    ]
+    cotangents = [_placed(y, version.memory, orders[1]) for y in version.cotangents(keys["cotangents"])]
     leaves = [
         _leaf(placed.view, differentiated is None or tensor.name in differentiated)
         for tensor, placed in zip(layer.domain.tensors, inputs, strict=True)

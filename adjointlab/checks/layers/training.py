@@ -20,6 +20,7 @@ from adjointlab.checks.layers.modules import (
     LocalModule,
     ModuleUnderTest,
     SequentialTwin,
+    has_small_cotangents,
     held,
     pass_keys,
     values,
@@ -91,7 +92,8 @@ class TrainingCheck(TwinCheck):
                 allowances,
                 context.comm.Get_size(),
             )
-        return (PassObservation(comparisons),)
+        is_small = has_small_cotangents(context.setting.seed, layer)
+        return (PassObservation(comparisons, small_cotangents=is_small),)
 
     def judge(self, spaces: Spaces, observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
         first, *others = (seen for (seen,) in observations)
@@ -132,8 +134,8 @@ def _trained(
         inputs = version.inputs(keys["inputs"])
         outputs = version(inputs)
         values(outputs)  # as a loss would read them: a collective may still have to be waited for
-        cotangents = version.tensors(layer.codomain.dual, keys["cotangents"])
-        version.go_back(inputs, outputs, version.as_loss(cotangents))
+        cotangents = version.as_loss(version.cotangents(keys["cotangents"]))
+        version.go_back(inputs, outputs, cotangents)
         optimizer.step()
         optimizer.zero_grad()
     if layer.rounding and isinstance(version, SequentialTwin):

@@ -29,6 +29,7 @@ from adjointlab.checks.layers.modules import (
     LocalModule,
     SequentialTwin,
     first_positions,
+    has_small_cotangents,
     held_by_all,
 )
 from adjointlab.checks.layers.passes import (
@@ -146,6 +147,7 @@ class PassObservation:
     before: str = ""
     other_batch: str = ""
     left_out: tuple[str, ...] = ()  # names of outputs
+    small_cotangents: bool = False
     # Parameters that this rank has elements of, and that require no gradient, or one, as they are made; from rank 0 those of the twin.
     frozen: frozenset[str] = frozenset()
     trained: frozenset[str] = frozenset()
@@ -203,6 +205,7 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
                 plan.before,
                 plan.other_batch,
                 _left_out(layer, plan),
+                backward and has_small_cotangents(context.setting.seed, layer),
                 *(_frozen_and_trained(layer, context.rank) if backward else ()),
             )
             for each in passes
@@ -495,6 +498,8 @@ def _circumstances(
         others = f"a {first.other_batch} batch" if first.other_batch else "other inputs"
         how = "without gradients" if first.before == EVALUATION else "and backward"
         yield "before", f"the same instance has gone forward {how}, with {others}"
+    if first.small_cotangents and wrong.what not in _VALUES:
+        yield "cotangents", "far below 1, so that gradients are small"
     if is_gradient and first.left_out:
         yield "loss", f"of the other outputs: it does not depend on {', '.join(first.left_out)}"
 

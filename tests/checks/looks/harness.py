@@ -14,7 +14,7 @@ import pytest
 
 from adjointlab.checks.check import AnyCheck, Spaces
 from adjointlab.checks.context import INPUT_VALUES, CheckContext, InputSetting
-from adjointlab.checks.fresh_memory import FILLS, filled
+from adjointlab.checks.fresh_memory import fill_by, filled
 from adjointlab.checks.verdict import Verdict
 from adjointlab.core.layer import Layer
 from adjointlab.core.operator import LinearOperator
@@ -53,7 +53,7 @@ def verdict(check: AnyCheck, look: Look) -> Verdict:
         context = CheckContext(
             partial(look.make, comm), look.setting, comm, look.reference, values=look.values
         )
-        with filled(FILLS[look.setting.seed % 2] if isinstance(context.instance, Layer) else None):
+        with filled(fill_by(look.setting.seed) if isinstance(context.instance, Layer) else None):
             observation = check.observe(context)
         leaks = tuple(context.leaks.items())
         return RankObservation(observation, Spaces(context.domain, context.codomain), leaks)
