@@ -87,11 +87,7 @@ def partitions(
     _require(0, order=0 if order is None else order)
     dims = draw(integers(1, max_order)) if order is None else order
     size = ranks if whole else draw(integers(1, ranks))
-    shapes = grids(size, dims)
-    # Of three dimensions and more, few grids cut all, and what is wrong where all are cut shows in these alone.
-    if dims > 2 and (proper := proper_grids(size, dims)) and draw(BOOLEANS):
-        shapes = proper
-    shape = draw(choices(shapes))
+    shape = draw(choices(_grids(draw, size, dims)))
     return Partition(shape, None if whole and dims else draw(rank_orders(ranks, math.prod(shape))))
 
 
@@ -114,6 +110,12 @@ def grids(size: int, order: int) -> tuple[tuple[int, ...], ...]:
 def proper_grids(size: int, order: int) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of those grids that have several workers in every dimension."""
     return tuple(shape for shape in grids(size, order) if 1 not in shape)
+
+
+def _grids(draw: DrawFn, size: int, order: int) -> tuple[tuple[int, ...], ...]:
+    """Return all grids, or those alone that have several workers in every dimension: few do, and what is wrong there shows in no other."""
+    proper = proper_grids(size, order) if order > 1 else ()
+    return proper if proper and draw(BOOLEANS) else grids(size, order)
 
 
 @made_once
@@ -304,11 +306,11 @@ def _workers_by_part(grid: Partition, shards: Sequence[Sequence[tuple[int, int]]
 @made_once
 @st.composite
 def meshes(draw: DrawFn, ranks: int, max_dims: int = 2) -> tuple[int, ...]:
-    """Draw shapes of device meshes over all ranks of a world of `ranks`; of one dimension at first."""
+    """Draw shapes of device meshes over all ranks of a world of `ranks`; of one dimension at first, and of several often without sides of 1."""
     _require(1, ranks=ranks, max_dims=max_dims)
     dims = draw(integers(1, max_dims))
     # The last of the grids has all ranks along its first dimension.
-    return draw(choices(grids(ranks, dims)[::-1]))
+    return draw(choices(_grids(draw, ranks, dims)[::-1]))
 
 
 @made_once
