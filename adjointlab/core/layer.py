@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import KW_ONLY, dataclass, fields, is_dataclass
+from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from adjointlab.core.arrays import is_array
 from adjointlab.core.declaration import SubjectError
+from adjointlab.core.pieces import Pieces
 from adjointlab.core.space import Space
 from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator, NumpyArray
@@ -158,6 +159,7 @@ class Layer:
     A layer that `needs_graph`, as one that takes gradients in its forward pass does, is never called without one.
     One that `is_made_of_twin` computes what the sequential module does, and that gets inputs in the same memory orders.
     Where `initial` is given, the module was made of a sequential one whose parameters have these values, and has its part of them.
+    `pieces` are those of fused parameters, by name: their tensors in the space have a dimension more, which counts the pieces.
     ``other_batch(is_larger)`` is the space of inputs with a larger or a smaller batch, where the module takes those too.
     """
 
@@ -186,6 +188,7 @@ class Layer:
     needs_graph: bool = False
     is_made_of_twin: bool = False
     initial: Mapping[str, NumpyArray] | None = None
+    pieces: Mapping[str, Pieces] = field(default_factory=dict)
     other_batch: Callable[[bool], Space | None] = lambda is_larger: None
 
 

@@ -114,8 +114,10 @@ def proper_grids(size: int, order: int) -> tuple[tuple[int, ...], ...]:
 
 def _grids(draw: DrawFn, size: int, order: int) -> tuple[tuple[int, ...], ...]:
     """Return all grids, or those alone that have several workers in every dimension: few do, and what is wrong there shows in no other."""
-    proper = proper_grids(size, order) if order > 1 else ()
-    return proper if proper and draw(BOOLEANS) else grids(size, order)
+    every, proper = grids(size, order), proper_grids(size, order)
+    if order < 2 or not proper:
+        return every
+    return proper if draw(BOOLEANS) else every
 
 
 @made_once

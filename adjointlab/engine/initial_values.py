@@ -15,6 +15,7 @@ import numpy as np
 from adjointlab.checks.layers.modules import held
 from adjointlab.core import arrays
 from adjointlab.core.operator import ParameterMisplaced
+from adjointlab.core.pieces import Pieces
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.typing import NumpyArray
 
@@ -28,6 +29,9 @@ _LARGEST: Final = 4
 
 _TELLING: Final = 3
 """Different values that a part must have to show that it was taken from the sequential parameter: fresh ones may be zeros and ones."""
+
+
+_ADVICE_ON_PIECES: Final = "; of a weight in several pieces, such as gate and up, each rank's part of all of them is declared as _StridedShard(0, split_factor=2)"
 
 
 def give_initial_values(module: torch.nn.Module) -> dict[str, NumpyArray] | None:
@@ -78,23 +82,41 @@ def _can_be_given(parameter: torch.nn.Parameter) -> bool:
     return is_made and not parameter.is_meta
 
 
-def has_its_parts(module: torch.nn.Module, space: Space, rank: int, given: Mapping[str, NumpyArray]) -> bool:
+def has_its_parts(
+    module: torch.nn.Module,
+    space: Space,
+    rank: int,
+    given: Mapping[str, NumpyArray],
+    pieces: Mapping[str, Pieces],
+) -> bool:
     """Return True if each parameter of the parallel `module` is the part of a sequential one, with the values `given`, that `space` says.
+
+    `pieces` are those of fused ones.
 
     Raises :class:`ParameterMisplaced` where a parameter has the values of other elements; returns False where it has values of its own.
     """
     anywhere = np.unique(np.concatenate([values.ravel() for values in given.values()] or [np.empty(0)]))
-    found = [_is_its_part(module, tensor, rank, given[tensor.name], anywhere) for tensor in space.tensors]
+    found = [
+        _is_its_part(module, tensor, rank, given[tensor.name], anywhere, pieces.get(tensor.name))
+        for tensor in space.tensors
+    ]
     return all(found)
 
 
 def _is_its_part(
-    module: torch.nn.Module, tensor: Tensor, rank: int, whole: NumpyArray, anywhere: NumpyArray
+    module: torch.nn.Module,
+    tensor: Tensor,
+    rank: int,
+    whole: NumpyArray,
+    anywhere: NumpyArray,
+    pieces: Pieces | None,
 ) -> bool:
     """Return True for the part of the `whole` parameter; `anywhere` are the values of all parameters, parts of which may be mixed up."""
     part = arrays.local_part(module.get_parameter(tensor.name).detach())
     if part.is_meta or LocalType.PARTIAL in tensor.types:
         return False
+    if pieces is not None:
+        part, whole = pieces.apart(part), pieces.apart(whole)
     actual, expected = arrays.to_numpy(part), held(tensor, whole, rank)
     if actual.size == expected.size == 0 or np.array_equal(actual, expected):
         return True
@@ -103,6 +125,6 @@ def _is_its_part(
         place = tuple(int(index) for index in np.argwhere(actual != expected)[0])
         raise ParameterMisplaced(
             f"the parameter {tensor.name} lies as {tensor.layout}, and has values of other elements of the sequential module: its "
-            f"local element {list(place)} is {actual[place]:g} as parallelize leaves it, and should be {expected[place]:g}"
+            f"local element {list(place)} is {actual[place]:g} as parallelize leaves it, and should be {expected[place]:g}{_ADVICE_ON_PIECES if pieces is None else ''}"
         )
     return False

@@ -22,6 +22,7 @@ from adjointlab.core.layer import (
     prepared,
     trained,
 )
+from adjointlab.core.pieces import Pieces
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import (
     DeclaredTolerance,
@@ -198,7 +199,8 @@ class ParallelRecipe:
             made.train(truth_of(parameters, "training"))
         elif example.is_evaluated:
             made.eval()
-        space = made.parameter_space(placements_by_name(parameters, list(sequential.names.parameters), shape))
+        declared = placements_by_name(parameters, list(sequential.names.parameters), shape)
+        space, pieces = made.parameter_space(declared), made.pieces(declared)
         return Layer(
             comm,
             made,
@@ -221,7 +223,8 @@ class ParallelRecipe:
             trained=requiring_gradients,
             needs_graph=example.needs_graph,
             is_made_of_twin=True,
-            initial=_initial(comm, made, space, sequential.values),
+            initial=_initial(comm, made, space, sequential.values, pieces),
+            pieces=pieces,
             other_batch=cache(partial(self._other_batch, example, mesh, placing, parameters)),
         )
 
@@ -376,10 +379,14 @@ def _outputs_on(mesh: DeviceMesh, placing: Placing, outputs: Mapping[OutputPath,
 
 
 def _initial(
-    comm: Communicator, made: ParallelModule, space: Space, values: Mapping[str, NumpyArray] | None
+    comm: Communicator,
+    made: ParallelModule,
+    space: Space,
+    values: Mapping[str, NumpyArray] | None,
+    pieces: Mapping[str, Pieces],
 ) -> Mapping[str, NumpyArray] | None:
     """The initial `values` of the sequential module, if the parallel one has its part of them on every rank. Collective."""
-    are_parts = values is not None and has_its_parts(made, space, comm.Get_rank(), values)
+    are_parts = values is not None and has_its_parts(made, space, comm.Get_rank(), values, pieces)
     return values if all(comm.allgather(are_parts)) else None
 
 

@@ -23,9 +23,11 @@ from torch.nn.parallel import DistributedDataParallel
 from adjointlab.core.arrays import dtype_name, is_differentiable, type_in_space
 from adjointlab.core.layer import OutputPath, PassHooks, outputs_by_path
 from adjointlab.core.operator import OtherOutputs, WrongClaim, as_tuple
+from adjointlab.core.pieces import Pieces
 from adjointlab.core.placements import placed
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.spelling import described_type
+from adjointlab.torch_distributed.fused import pieces_apart
 
 __all__ = [
     "DTensorFunction",
@@ -200,13 +202,26 @@ class ParallelModule(NamedModule):
         """The space of its buffers."""
         return Space(*(self._tensor(n, held, {}, tuple(held.shape)) for n, held in self.named_buffers()))
 
+    def pieces(self, declared: Mapping[str, Placements]) -> Mapping[str, Pieces]:
+        """The pieces of those parameters that are fused, by name."""
+        found = {
+            name: pieces_apart(self._placements(name, held, declared), self._path_of.shapes[name])[0]
+            for name, held in self._held.items()
+        }
+        return {name: pieces for name, pieces in found.items() if pieces is not None}
+
+    def _placements(self, name: str, held: torch.Tensor, declared: Mapping[str, Placements]) -> Placements:
+        if isinstance(held, DTensor):
+            return _extended(self._mesh, held.device_mesh, held.placements)
+        return declared.get(name, [Replicate()] * self._mesh.ndim)
+
     def _tensor(
         self, name: str, held: torch.Tensor, declared: Mapping[str, Placements], shape: Sequence[int]
     ) -> Tensor:
-        placements = declared.get(name, [Replicate()] * self._mesh.ndim)
+        placements = self._placements(name, held, declared)
         if isinstance(held, DTensor):
             check_claim(held)
-            placements, shape = _extended(self._mesh, held.device_mesh, held.placements), tuple(held.shape)
+            shape = tuple(held.shape)
         elif name not in declared and tuple(held.shape) != tuple(shape):
             if _has_flat_parameters(self.made):
                 raise TypeError(
@@ -217,6 +232,8 @@ class ParallelModule(NamedModule):
                 f"the parameter {name} has shape {tuple(held.shape)}, and the sequential one {tuple(shape)}: say how the ranks "
                 f'share it, with parameter_placements={{"{name}": [{likely}]}} in the dictionary of the strategy'
             )
+        pieces, placements = pieces_apart(placements, shape)
+        shape = shape if pieces is None else pieces.shape_of(shape)
         return tensor_on(self._mesh, placements, shape, dtype_name(held), name)
 
 

@@ -168,9 +168,9 @@ WHOLE = {"weight": np.array([1.0, 2.0, 3.0, -1.0])}
 
 
 def test_a_part_is_compared_with_its_place_and_fresh_values_are_none_of_the_sequential_ones() -> None:
-    assert has_its_parts(Held([3.0, -1.0]), space_of(2), 1, WHOLE)
+    assert has_its_parts(Held([3.0, -1.0]), space_of(2), 1, WHOLE, {})
     for fresh in ([0.25, 0.5], [0.0, 0.0], [1.0, 1.0], [1.0, 2.0]):
-        assert not has_its_parts(Held(fresh), space_of(2), 1, WHOLE)
+        assert not has_its_parts(Held(fresh), space_of(2), 1, WHOLE, {})
 
 
 def test_three_values_of_other_elements_are_a_misplaced_parameter() -> None:
@@ -178,7 +178,7 @@ def test_three_values_of_other_elements_are_a_misplaced_parameter() -> None:
     with pytest.raises(
         ParameterMisplaced, match=r"its local element \[0\] is 2 as parallelize leaves it, and should be 1"
     ):
-        has_its_parts(Held([2.0, 1.0, 3.0, -1.0]), space, 0, WHOLE)
+        has_its_parts(Held([2.0, 1.0, 3.0, -1.0]), space, 0, WHOLE, {})
 
 
 def test_parameters_without_memory_get_no_values() -> None:

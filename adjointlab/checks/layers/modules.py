@@ -38,7 +38,7 @@ from adjointlab.worlds.backward import BackwardPass
 if TYPE_CHECKING:
     import torch
 
-GradientT = TypeVar("GradientT", "NumpyArray", "torch.Tensor")
+ArrayT = TypeVar("ArrayT", "NumpyArray", "torch.Tensor")
 
 __all__ = [
     "LARGEST",
@@ -211,9 +211,14 @@ class ModuleUnderTest(ABC):
         made: AbstractContextManager[object] = getattr(self.module, "pass_context", nullcontext)()
         return made
 
-    def summed(self, gradients: Sequence[GradientT]) -> tuple[GradientT, ...]:
-        """Gradients of the parameters as sums over all ranks, where the module takes the mean."""
-        return tuple(g * self._averaged for g in gradients)
+    def summed(self, gradients: Sequence[ArrayT]) -> tuple[ArrayT, ...]:
+        """Gradients of the parameters as sums over all ranks, where the module takes the mean, and as they are in the space."""
+        return self.in_space([g * self._averaged for g in gradients])
+
+    def in_space(self, of_parameters: Sequence[ArrayT]) -> tuple[ArrayT, ...]:
+        """Arrays that belong to the parameters in the shapes of their space: of fused ones with the pieces apart."""
+        named = zip(self.layer.parameters.tensors, of_parameters, strict=True)
+        return tuple(_apart(self.layer, tensor.name, array) for tensor, array in named)
 
     @abstractmethod
     def as_loss(self, cotangents: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -239,7 +244,8 @@ class ModuleUnderTest(ABC):
                 # A tensor of zero volume may have another shape than the drawn one.
                 is_quantised = name in frozen and not arrays.is_differentiable(parameter)
                 if given.numel() and name not in kept and not is_quantised:
-                    arrays.local_part(parameter).copy_(given)
+                    own = arrays.local_part(parameter)
+                    own.copy_(given.reshape(own.shape))
 
     @abstractmethod
     def begin_with(self, names: Collection[str]) -> None:
@@ -281,7 +287,8 @@ class LocalModule(ModuleUnderTest):
         self._averaged = layer.averaged
         for tensor, parameter in zip(layer.parameters.tensors, self.parameters(), strict=True):
             try:
-                self._check(f"the parameter {tensor.name} has", tensor, arrays.local_part(parameter))
+                own = _apart(layer, tensor.name, arrays.local_part(parameter))
+                self._check(f"the parameter {tensor.name} has", tensor, own)
             except NotInSpace as error:
                 raise ParameterNotInSpace(str(error)) from None
 
@@ -344,7 +351,7 @@ class SequentialTwin(ModuleUnderTest):
                 f"the sequential twin and the layer are not called alike: the twin {faults[0]}"
             )
         for tensor, parameter in zip(layer.parameters.tensors, self.parameters(), strict=True):
-            _require_shape("parameter", tensor, parameter)
+            _require_shape("parameter", tensor, _apart(layer, tensor.name, parameter))
         for tensor, buffer in zip(layer.buffers.tensors, self.buffers(), strict=True):
             # One without elements may get its shape from the first call.
             if buffer.numel():
@@ -394,6 +401,12 @@ class SequentialTwin(ModuleUnderTest):
         wanted = [tensor.layout.shape for tensor in self.layer.codomain.tensors]
         if shapes != wanted:
             raise SubjectError(f"the sequential twin returned shapes {shapes}, but the codomain has {wanted}")
+
+
+def _apart(layer: Layer, name: str, array: ArrayT) -> ArrayT:
+    """An array that belongs to the parameter of that name, with the pieces apart where it is a fused one."""
+    pieces = layer.pieces.get(name)
+    return array if pieces is None else pieces.apart(array)
 
 
 def _require_shape(kind: str, tensor: Tensor, own: torch.Tensor) -> None:

@@ -237,7 +237,7 @@ def run_passes(
         # Copied now: a later pass may overwrite them, which is then found by comparing them once more.
         each.seen = each.results[OUTPUTS] = values(each.outputs)
         each.results[BUFFERS] = values(version.buffers())
-        each.results[PARAMETERS] = values(version.parameters())
+        each.results[PARAMETERS] = version.in_space(values(version.parameters()))
         if plan.backward and not plan.together:
             _go_back(version, each, plan)
     if plan.backward and plan.together:
@@ -325,7 +325,7 @@ def _drawn(
         owners = [*leaves, *version.parameters()]
         each.accumulated = [
             # One of zero volume may have another shape. Tied parameters have one gradient, and so one earlier one.
-            earlier[first] if leaf.numel() else leaf.detach().clone()
+            earlier[first].reshape(leaf.shape) if leaf.numel() else leaf.detach().clone()
             for leaf, first in zip(map(arrays.local_part, owners), first_positions(owners), strict=True)
         ]
     return each

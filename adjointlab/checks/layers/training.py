@@ -140,13 +140,22 @@ def _trained(
         optimizer.zero_grad()
     if layer.rounding and isinstance(version, SequentialTwin):
         _require_visible_steps(layer, before, values(parameters))
-    found, stateless = {AFTER_STEPS: values(parameters), _BUFFERS: values(version.buffers())}, {}
+    found, stateless = (
+        {AFTER_STEPS: version.in_space(values(parameters)), _BUFFERS: values(version.buffers())},
+        {},
+    )
     for kind in _state_kinds(optimizer, parameters):
         states = [optimizer.state.get(parameter, {}).get(kind) for parameter in parameters]
         what = f"{kind} of the optimiser"
+        of_parameters = version.in_space(
+            [
+                _zeros_like(parameter) if state is None else values([state])[0]
+                for parameter, state in zip(parameters, states, strict=True)
+            ]
+        )
         found[what] = tuple(
-            _zeros_like(parameter) if state is None else _own_part(state, tensor, version)
-            for tensor, parameter, state in zip(layer.parameters.tensors, parameters, states, strict=True)
+            _own_part(array, tensor, version)
+            for array, tensor in zip(of_parameters, layer.parameters.tensors, strict=True)
         )
         stateless[what] = frozenset(
             tensor.name
@@ -173,9 +182,8 @@ def _zeros_like(parameter: torch.Tensor) -> NumpyArray:
     return np.zeros(tuple(arrays.local_part(parameter.detach()).shape))
 
 
-def _own_part(state: torch.Tensor, tensor: Tensor, version: ModuleUnderTest) -> NumpyArray:
+def _own_part(array: NumpyArray, tensor: Tensor, version: ModuleUnderTest) -> NumpyArray:
     """The state of this rank's part of a parameter; some optimisers keep that of the whole on every rank, such as averages of gathered gradients."""
-    (array,) = values([state])
     if isinstance(version, LocalModule) and array.shape == tensor.layout.shape:
         return held(tensor, array, version.rank)
     return array

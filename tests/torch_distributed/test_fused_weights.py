@@ -1,0 +1,191 @@
+"""Of a fused weight, such as gate and up in one, each rank holds its part of every piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+from torch.nn import functional as F
+
+import adjointlab as al
+from adjointlab.core.pieces import Pieces
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
+from adjointlab.torch_distributed.fused import pieces_apart
+
+pytestmark = pytest.mark.mpi_skip
+
+TWO = _StridedShard(0, split_factor=2)
+
+
+class Gated(nn.Module):
+    """A perceptron whose gate is in one weight with what it lets through."""
+
+    def __init__(self, width: int = 5) -> None:
+        super().__init__()
+        self.up = nn.Linear(3, 2 * width, bias=False)
+        self.down = nn.Linear(width, 2, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate, through = self.up(x).chunk(2, -1)
+        return self.down(F.silu(gate) * through)
+
+
+class Entering(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(total := gradient.clone())
+        return total
+
+
+class Leaving(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(total := x.clone())
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+def own(weight: torch.Tensor, dim: int) -> torch.Tensor:
+    parts = weight.chunk(dist.get_world_size(), dim)
+    return parts[dist.get_rank()] if dist.get_rank() < len(parts) else weight.narrow(dim, 0, 0)
+
+
+def of_each_piece(weight: torch.Tensor) -> torch.Tensor:
+    return torch.cat([own(piece, 0) for piece in weight.chunk(2)])
+
+
+class ParallelGated(nn.Module):
+    def __init__(self, whole: Gated, cut: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        for name, part in (("up", cut(whole.up.weight.data)), ("down", own(whole.down.weight.data, 1))):
+            linear = nn.Linear(1, 1, bias=False)
+            linear.weight = nn.Parameter(part.clone(), getattr(whole, name).weight.requires_grad)
+            self.add_module(name, linear)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate, through = self.up(Entering.apply(x)).chunk(2, -1)
+        return Leaving.apply(self.down(F.silu(gate) * through))
+
+
+class WithoutSum(ParallelGated):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate, through = self.up(x).chunk(2, -1)
+        return Leaving.apply(self.down(F.silu(gate) * through))
+
+
+def subject(
+    made: type[ParallelGated] = ParallelGated,
+    cut: Callable[[torch.Tensor], torch.Tensor] = of_each_piece,
+    placement: Placement = TWO,
+    width: int = 5,
+) -> Any:
+    adam = partial(torch.optim.Adam, lr=0.1)
+
+    @al.subject.parallel(Gated, lambda module, mesh: made(module, cut), optimizer=adam, steps=2)
+    def perceptrons(draw: Any, ranks: int) -> dict[str, Any]:
+        placements = {"up.weight": [placement], "down.weight": [Shard(1)]}
+        return dict(inputs=(4, 3), mesh=(ranks,), width=width, parameter_placements=placements)
+
+    return perceptrons
+
+
+def judged(of: Any, check: str, ranks: int = 3) -> Any:
+    return investigate(al.SimulatedWorld(ranks), of, check, Budget(12, seed=1)).verdict
+
+
+@pytest.mark.parametrize("check", ["sequential", "gradients", "training", "jacobian"])
+def test_a_weight_of_which_each_rank_holds_its_part_of_every_piece_is_compared(check: str) -> None:
+    assert judged(subject(), check).is_coherent
+
+
+def test_a_gradient_that_is_not_summed_is_found_beside_fused_weights() -> None:
+    verdict = judged(subject(WithoutSum), "gradients")
+    assert "input gradient is not the sequential one" in verdict.headline
+
+
+@pytest.mark.parametrize(("placement", "advises"), [(TWO, False), (Shard(0), True)])
+def test_parts_of_other_pieces_are_found(placement: Placement, advises: bool) -> None:
+    cut = partial(own, dim=0) if placement == TWO else of_each_piece
+    verdict = judged(subject(cut=cut, placement=placement, width=4), "sequential", ranks=2)
+    (text,) = [text for _, text in verdict.lines if "values of other elements" in text]
+    assert ("is declared as _StridedShard(0, split_factor=2)" in text) == advises
+
+
+def test_a_part_that_is_not_of_so_many_pieces_is_told_the_shape_that_it_should_have() -> None:
+    verdict = judged(subject(cut=partial(own, dim=0)), "sequential", ranks=2)
+    (text,) = [text for _, text in verdict.lines if "up.weight has shape" in text]
+    assert "shape (5, 3) on rank 0, but the layout" in text
+    assert text.endswith("gives it (2, 3, 3)")
+
+
+class Sharded(nn.Module):
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        held: Any = self.weight
+        whole = held.full_tensor() if isinstance(held, DTensor) else held
+        return x @ whole
+
+
+def test_dtensors_that_are_shared_piece_by_piece_say_so_themselves() -> None:
+    def parallelize(module: nn.Module, mesh: Any) -> nn.Module:
+        whole: Any = module.weight
+        part = DTensor.from_local(
+            of_each_piece(whole.data), mesh, [TWO], run_check=False, shape=whole.shape, stride=whole.stride()
+        )
+        return Sharded(nn.Parameter(part, whole.requires_grad))
+
+    @al.subject.parallel(lambda: Sharded(nn.Parameter(torch.zeros(8, 3))), parallelize, ranks=(2,))
+    def products(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(4, 8), mesh=(ranks,))
+
+    for check in ("sequential", "gradients"):
+        assert judged(products, check, ranks=2).is_coherent
+
+
+@pytest.mark.parametrize(
+    ("placements", "shape", "pieces", "apart"),
+    [
+        ([TWO], (4, 3), Pieces(0, 2), [Shard(1)]),
+        ([Replicate(), _StridedShard(-1, split_factor=3)], (4, 6), Pieces(1, 3), [Replicate(), Shard(2)]),
+        ([Shard(0), _StridedShard(1, split_factor=3)], (4, 6), Pieces(1, 3), [Shard(0), Shard(2)]),
+        ([Shard(1), TWO], (4, 6), Pieces(0, 2), [Shard(2), Shard(1)]),
+        ([Shard(0)], (4,), None, [Shard(0)]),
+        ([_StridedShard(0, split_factor=1)], (4,), None, [_StridedShard(0, split_factor=1)]),
+        ([TWO, Shard(0)], (4,), None, [TWO, Shard(0)]),
+        ([Replicate()], (), None, [Replicate()]),
+    ],
+)
+def test_pieces_get_a_dimension_of_their_own(
+    placements: list[Placement], shape: tuple[int, ...], pieces: Pieces | None, apart: list[Placement]
+) -> None:
+    assert pieces_apart(placements, shape) == (pieces, apart)
+
+
+def test_pieces_that_are_not_equal_are_refused() -> None:
+    with pytest.raises(ValueError, match="of 2 pieces, which do not divide the side 5"):
+        pieces_apart([TWO], (5, 3))
+
+
+def test_pieces_apart_keep_the_order_of_their_elements() -> None:
+    fused = torch.arange(24).reshape(3, 4, 2)
+    apart = Pieces(1, 2).apart(fused)
+    assert apart.shape == (3, 2, 2, 2)
+    assert torch.equal(torch.cat([apart[:, 0], apart[:, 1]], 1), fused)
