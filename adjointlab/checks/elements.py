@@ -220,7 +220,8 @@ class WhereNotFinite(Enum):
     WRONG = auto()
     """None."""
     ALIKE = auto()
-    """NaN and infinities where the expected one is NaN or infinite; which of them it is depends on the order of a sum."""
+    """NaN and infinities where the expected one is infinite; which of them it is depends on the order of a sum. Any where it is NaN: a
+    formula that leaves out what it multiplies by zero has none there."""
     THERE_UNJUDGED = auto()
     """Any where the expected one is NaN or infinite: another kernel may multiply zero and infinity where this one does not."""
     UNJUDGED = auto()
@@ -230,7 +231,7 @@ class WhereNotFinite(Enum):
 def _near_but_for(not_finite: WhereNotFinite, near: Any, array: Any, wanted: Any) -> Any:
     """Return `near` with the elements that are right although they, or those that are wanted, are not finite."""
     if not_finite is WhereNotFinite.ALIKE:
-        return np.where(np.isfinite(wanted), near, ~np.isfinite(array))
+        return np.where(np.isfinite(wanted), near, ~np.isfinite(array) | np.isnan(wanted))
     unjudged = near | ~np.isfinite(wanted)
     return unjudged | np.isnan(array) if not_finite is WhereNotFinite.UNJUDGED else unjudged
 
@@ -267,8 +268,11 @@ def first_difference(
                 return Difference(
                     f"{tensor.name} (rank {rank})", f"shape {array.shape}", f"shape {want[rank].shape}"
                 )
+            allowed = tolerance.allowed(scale)
+            if unbounded and math.isinf(allowed):
+                continue  # one rounding or another makes NaN of it
             with np.errstate(invalid="ignore"):
-                near = np.abs(array - want[rank]) <= tolerance.allowed(scale)
+                near = np.abs(array - want[rank]) <= allowed
             if unbounded:
                 near = _near_but_for(not_finite, near, array, want[rank])
             # Not by what is far, so that NaN counts as different. Arrays of Python integers give Python's booleans in order 0.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -50,6 +50,7 @@ _FUSED = frozenset(
         "mish_backward",
         "_log_softmax",
         "_log_softmax_backward_data",
+        "_safe_softmax",
         "_softmax",
         "_softmax_backward_data",
     ]
@@ -58,6 +59,21 @@ _FUSED = frozenset(
 
 They are perturbed step by step, in torch's own decomposition.
 """
+
+_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+"""One that is perturbed step by step too, but that its backward pass takes what the kernel itself leaves."""
+
+_SOFTMAX: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "_softmax": lambda result, error: result * error.exp(),
+    "_log_softmax": lambda result, error: result + error,
+}
+"""Operations of x with the logarithm l of the sum of exponentials, by how an error of x - l changes their results.
+
+Others compute them so, as attention does block by block. Where x is large, this rounds more than torch's own way, which takes off the largest x.
+"""
+
+_LARGEST_ERROR = 30.0
+"""Bound of such an error, by which nothing of a result is left: its exponential is still a number in all types but float16."""
 
 _STATISTICS = frozenset({"running_mean", "running_var"})
 """Arguments that batch normalisations of torch's write into though their schemas do not say so."""
@@ -87,9 +103,25 @@ class Perturbation(TorchDispatchMode):
         kwargs, operation = kwargs or {}, _operation(func)
         if operation.moves or is_unperturbed():
             return func(*args, **kwargs)
+        if operation.is_composite:
+            with self:
+                return func.decompose(*args, **kwargs)
         if operation.is_fused:
             with self:
-                return decomposition_table[func](*args, **kwargs)
+                result = decomposition_table[func](*args, **kwargs)
+            return self._by_logarithm(operation.name, result, *args[:2])
+        result = self._at_once(func, operation, args, kwargs)
+        if operation.name != _ATTENTION:
+            return result
+        with self:
+            output, _ = decomposition_table[func](*args, **kwargs)
+        # The other is the logarithm, which the backward pass of the kernel takes.
+        return output, *result[1:]
+
+    def _at_once(
+        self, func: Any, operation: _Operation, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The result of an operation whose arguments have errors, and which has errors itself."""
         elementwise = operation.is_elementwise
         spares_integers = self.spares_integers and not operation.normalises
         written = operation.written(args, kwargs)
@@ -107,6 +139,18 @@ class Perturbation(TorchDispatchMode):
         for each in filter(_is_rounded, written):
             each.copy_(self.wrong(each, elementwise, spares_integers))
         return _mapped(perturbed, result)
+
+    def _by_logarithm(self, name: str, result: torch.Tensor, x: torch.Tensor, dim: int) -> torch.Tensor:
+        """The result of a softmax as it is if it was computed by the logarithm of the sum of exponentials; any other as it is."""
+        changed = _SOFTMAX.get(name)
+        if changed is None or not x.numel():
+            return result
+        x = x.to(result.dtype)
+        largest = x.amax(dim, keepdim=True)
+        errors = self.relative_errors(largest, elementwise=False, spares_integers=False)
+        # The logarithm is nearly the largest x, where that is large. Of an infinity nothing can be wrong.
+        error = (largest * errors).nan_to_num(0.0, posinf=0.0, neginf=0.0)
+        return changed(result, error.clamp(-_LARGEST_ERROR, _LARGEST_ERROR))
 
     def unseen(self, value: torch.Tensor, *, elementwise: bool) -> torch.Tensor:
         """A value of an operation that torch does not see."""
@@ -161,8 +205,12 @@ def _is_exact(value: torch.Tensor, epsilon: float) -> torch.Tensor:
 class _Operation(NamedTuple):
     """An operation of torch's, as its name, tags and schema describe it."""
 
+    name: str
     moves: bool  # or selects values, makes constants, or gives a view
     is_fused: bool
+    is_composite: (
+        bool  # of others: autograd takes it apart before it comes here, but in torch's own decompositions
+    )
     is_elementwise: bool
     normalises: bool
     arguments: tuple[str, ...]
@@ -200,8 +248,10 @@ def _operation(func: Any) -> _Operation:
     aliases = [entry.alias_info for entry in schema.returns]
     is_view = any(alias is not None and not alias.is_write for alias in aliases)
     return _Operation(
+        name,
         moves=is_view or name in _MOVES,
         is_fused=name in _FUSED and func in decomposition_table,
+        is_composite=func._can_decompose(),
         is_elementwise=torch.Tag.pointwise in func.tags,
         normalises="norm" in name,
         arguments=tuple(entry.name for entry in schema.arguments),

@@ -99,9 +99,26 @@ def _changes(case: Case) -> Iterator[tuple[int, Change]]:
                 continue  # an empty tensor is smaller still, but explains less than one with an element
             for index in reversed(range(side)):
                 yield case.ranks, _without_index(shape, dim, index)
-    for number, entry in enumerate(entries):
-        if isinstance(entry, int) and not isinstance(entry, bool) and entry:
+    inputs = _shapes_of_inputs(case)
+    for place, side in sorted({sides for shape in inputs for sides in enumerate(shape) if sides[1]}):
+        yield case.ranks, _shorter_inputs(inputs, place, side)
+    of_inputs = [
+        key == "inputs" and bool(inputs) for key, value in case.parameters.items() for _ in leaves(value)
+    ]
+    for number, (entry, is_side) in enumerate(zip(entries, of_inputs, strict=True)):
+        if isinstance(entry, int) and not isinstance(entry, bool) and entry and not is_side:
             yield case.ranks, _nearer_to_zero(number)
+
+
+def _shapes_of_inputs(case: Case) -> tuple[Sequence[int], ...]:
+    """The shapes of a module's inputs, where there are several."""
+    inputs = case.parameters.get("inputs")
+    if not isinstance(inputs, list | tuple) or len(inputs) < 2:
+        return ()
+    are_shapes = all(
+        isinstance(shape, list | tuple) and all(type(side) is int for side in shape) for shape in inputs
+    )
+    return tuple(inputs) if are_shapes else ()
 
 
 # Steps. Each is a function of one parameter, or of an entry of one; partitions and layouts are such entries.
@@ -159,6 +176,19 @@ def _without_index(shape: tuple[int, ...], dim: int, index: int) -> Change:
             else tuple((start - (start > index), stop - (stop > index)) for start, stop in value.windows[dim])
         )
         return _layout(value, shorter, value.partition, windows)
+
+    return change
+
+
+def _shorter_inputs(shapes: tuple[Sequence[int], ...], place: int, side: int) -> Change:
+    """Take one from that side of all inputs that have it at this place: torch's kernels for attention, given others, write beyond their memory."""
+
+    def shorter(shape: Sequence[int]) -> Sequence[int]:
+        sides = [own - (at == place and own == side) for at, own in enumerate(shape)]
+        return sides if isinstance(shape, list) else tuple(sides)
+
+    def change(value: object) -> object:
+        return tuple(map(shorter, shapes)) if value == shapes else value
 
     return change
 

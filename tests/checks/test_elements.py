@@ -208,7 +208,7 @@ INF, NAN = np.inf, np.nan
         (INF, NAN, True, True, True),
         (NAN, NAN, True, True, True),
         (1.0, INF, False, True, True),
-        (1.0, NAN, False, True, True),
+        (1.0, NAN, True, True, True),
         (INF, 1.0, False, False, False),
         (NAN, 1.0, False, False, True),
         (1.0, 1.0, True, True, True),
@@ -228,6 +228,13 @@ def test_values_that_are_not_finite_are_right_where_it_is_said(
         assert (found is None) == is_right
     found = difference([[0.0, got], [2, 0.0]], [[0.0, want], [2, 0.0]], LINE, tolerance)
     assert (found is None) == (np.isfinite(got) and got in (1.0, 1.25) and want == 1.0)
+
+
+def test_where_rounding_makes_nan_of_some_values_none_are_judged_beside_infinities() -> None:
+    got, want = [[0.0, NAN], [2, 0.0]], [[0.0, 1.0], [2, 0.0]]
+    unknown = Tolerance(0.0, absolute=INF)
+    assert difference(got, want, LINE, unknown, not_finite=ALIKE) is None
+    assert difference(got, want, LINE, unknown) is not None
 
 
 def test_of_integers_none_may_be_other_than_finite() -> None:

@@ -105,6 +105,45 @@ def test_a_difference_inside_an_operation_is_as_uncertain_as_its_terms() -> None
     assert allowed(derivative, torch.log_softmax(torch.tensor([-3.0, 3.0]), 0)) >= 1e-6
 
 
+LARGE = 2.0**31
+"""Two scores of this size have a softmax of a half each; with the logarithm of their sum it is wrong by some units in the last place of them."""
+
+
+def attention(shape: tuple[int, ...]) -> Any:
+    def value(scores: torch.Tensor) -> torch.Tensor:
+        keys = scores.reshape(shape).detach().requires_grad_()
+        query = torch.ones_like(keys[..., :1, :])
+        outputs = torch.nn.functional.scaled_dot_product_attention(query, keys, keys / LARGE, scale=1.0)
+        (gradient,) = torch.autograd.grad(outputs.sum(), keys)
+        return torch.cat([outputs.flatten(), gradient.flatten()])
+
+    return value
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.softmax(x, -1),
+        lambda x: torch.ops.aten._safe_softmax(x, -1),
+        lambda x: torch.log_softmax(x, -1),
+        attention((1, 2, 1)),
+        attention((1, 1, 2, 1)),
+    ],
+)
+def test_a_softmax_of_large_numbers_is_as_uncertain_as_the_logarithm_of_their_sum(
+    function: Callable[[Any], Any],
+) -> None:
+    scores = torch.tensor([[LARGE, LARGE]], dtype=torch.float64)
+    with torch.enable_grad():
+        _, allowances = measured(lambda: {"y": (function(scores).detach().numpy(),)})
+    (allowed,) = allowances.most["y"]
+    assert 2.0**-22 < allowed < 2.0**-8
+    with torch.enable_grad():
+        _, allowances = measured(lambda: {"y": (function(scores / LARGE).detach().numpy(),)})
+    (allowed,) = allowances.most["y"]
+    assert allowed < 2.0**-42
+
+
 def test_nothing_is_said_of_a_number_that_the_least_error_makes_a_nan_of() -> None:
     x = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)
     assert allowed(lambda x: torch.sqrt(x.sum() - x.sum()), x) == torch.inf

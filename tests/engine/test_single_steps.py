@@ -72,6 +72,28 @@ def test_a_side_of_two_becomes_one_and_integers_come_nearer_to_zero() -> None:
     ]
 
 
+def test_inputs_of_a_module_stay_of_one_side_where_they_have_one() -> None:
+    queries, keys = (2, 3, 4), (2, 5, 4)
+    smaller = [parameters["inputs"] for _, parameters in steps(1, inputs=[queries, keys, keys])]
+    assert smaller == [
+        [(1, 3, 4), (1, 5, 4), (1, 5, 4)],
+        [(2, 2, 4), keys, keys],
+        [queries, (2, 4, 4), (2, 4, 4)],
+        [(2, 3, 3), (2, 5, 3), (2, 5, 3)],
+    ]
+    assert [parameters["inputs"] for _, parameters in steps(1, inputs=([1], [0, 1]))] == [
+        ([0], [0, 1]),
+        ([1], [0, 0]),
+    ]
+    assert steps(1, inputs=(1, 2)) == [(1, {"inputs": (0, 2)}), (1, {"inputs": (1, 1)})]
+    assert steps(1, inputs=[(1, 2)]) == [(1, {"inputs": [(0, 2)]}), (1, {"inputs": [(1, 1)]})]
+    assert steps(1, a=1, inputs=[(1,), (1,)], z=-1) == [
+        (1, {"a": 1, "inputs": [(0,), (0,)], "z": -1}),
+        (1, {"a": 0, "inputs": [(1,), (1,)], "z": -1}),
+        (1, {"a": 1, "inputs": [(1,), (1,)], "z": 0}),
+    ]
+
+
 def test_a_rank_less_joins_its_part_of_a_cut_to_a_neighbour() -> None:
     for cut, smaller in (
         ((0, 2, 5, 7), [(0, 2, 7), (0, 5, 7), (0, 5, 7)]),  # without rank 2, 1, 0
