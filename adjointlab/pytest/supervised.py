@@ -61,7 +61,7 @@ class SupervisedSession:
         self._running, self._failed, self._reports = item.nodeid, False, []
         coherence = coherence_of(item)
         self._check_id = "" if coherence is None else check_id_of(coherence[0].location, coherence[1])
-        json_lines.append(self._path, RecordedTest(item.nodeid))
+        json_lines.note(self._path, RecordedTest(item.nodeid))
         if (death := self._crashed.get(item.nodeid)) is not None:
             self._log(item, [_crash_report(item, death)])
             return True
@@ -79,7 +79,7 @@ class SupervisedSession:
         """Record that the running test is done; last, so that no plugin still has work to do for it."""
         if nodeid == self._running:
             test = RecordedTest(nodeid, True, self._failed, self._check_id, self._reports)
-            json_lines.append(self._path, test)
+            json_lines.note(self._path, test)
             self._running = ""
 
     def _log(self, item: pytest.Item, reports: Iterable[pytest.TestReport]) -> None:

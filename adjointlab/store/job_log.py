@@ -217,7 +217,7 @@ class JobLog:
         return any(known.case == death.case for known in self.deaths)
 
     def record_death(self, death: Death) -> None:
-        """Add a death, and what it interrupted."""
+        """Add a death, and what it interrupted. Raises `OSError` where it cannot be written: the next job would die alike."""
         json_lines.append(self.folder / "deaths.jsonl", death)
 
     def clear(self) -> None:
@@ -227,7 +227,7 @@ class JobLog:
 
     def record_stop(self, number: int) -> None:
         """Record that the job is about to be ended because the supervisor has received the signal `number`."""
-        json_lines.append(self._stop_file, number)
+        json_lines.note(self._stop_file, number)
 
     # Used by the job
 
@@ -256,7 +256,7 @@ class JobLog:
         """Record on the leader that it is at a check, whose failures go to `folder`. A job that dies leaves that record."""
         if is_leader:
             self._current_file.unlink(missing_ok=True)
-            json_lines.append(self._current_file, _Current(check_id, str(folder.absolute())))
+            json_lines.note(self._current_file, _Current(check_id, str(folder.absolute())))
         yield
         # Not in a `finally`: a check that an exception ends is not done.
         if is_leader:
@@ -278,8 +278,8 @@ class JobLog:
         return next((death for death in self.deaths if death.check_id == check_id and not death.case), None)
 
     def finish(self, done: Done) -> None:
-        """Record on the leader that a check is done."""
-        json_lines.append(
+        """Record on the leader that a check is done; one that cannot be recorded runs again if the job is started again."""
+        json_lines.note(
             self.folder / "done.jsonl", _DoneLine.of(done, self._command, self._deaths_of(done.check_id))
         )
 

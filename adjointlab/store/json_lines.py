@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ import msgspec
 from adjointlab.checks.verdict import Figures
 from adjointlab.store.files import encodable, in_folder, open_file, read_file
 
-__all__ = ["append", "encoded", "json_figures", "lines"]
+__all__ = ["append", "encoded", "json_figures", "lines", "note"]
 
 T = TypeVar("T")
 
@@ -46,6 +47,12 @@ def append(path: Path, content: object) -> None:
     descriptor = in_folder(path, lambda: open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT))
     with os.fdopen(descriptor, "ab") as file:
         file.write(b"\n" + line + b"\n")
+
+
+def note(path: Path, content: object) -> None:
+    """Append a line if that can be done. For records that the work goes on without, as on a full disk."""
+    with suppress(OSError):
+        append(path, content)
 
 
 def encoded(content: object) -> bytes:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from adjointlab.store import json_lines
-from adjointlab.store.files import in_folder
+from adjointlab.store.files import in_folder, write_atomically
 from adjointlab.supervisor.rank_files import RankFiles
 
 __all__ = ["RecordedTest", "SessionResults", "finished_tests"]
@@ -33,8 +34,11 @@ class RecordedTest(msgspec.Struct, frozen=True):
 
 
 def finished_tests(folder: Path) -> set[str]:
-    """The tests that all ranks had finished before this job, as the supervisor recorded them."""
-    return set(json.loads((folder / _FINISHED).read_text(encoding="utf-8")))
+    """The tests that all ranks had finished before this job, as far as the supervisor could record them."""
+    try:
+        return set(json.loads((folder / _FINISHED).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return set()
 
 
 class SessionResults:
@@ -47,10 +51,11 @@ class SessionResults:
         """Between two jobs, record the tests that all ranks have finished: none of them runs those again.
 
         The ranks do not read each other's files for that: one that saw fewer tests finished than another would run a
-        test alone.
+        test alone. Where that cannot be written, as on a full disk, all run again what was finished since it last could.
         """
-        path, content = self._folder / _FINISHED, json.dumps(sorted(self._finished_by_all()))
-        in_folder(path, lambda: path.write_text(content, encoding="utf-8"))
+        path, content = self._folder / _FINISHED, json.dumps(sorted(self._finished_by_all())).encode()
+        with suppress(OSError):
+            in_folder(path, lambda: write_atomically(path, content))
 
     @property
     def finished_count(self) -> int:

@@ -28,6 +28,8 @@ _LAUNCH = os.path.join(os.path.dirname(__file__), os.pardir, "worlds", "launch.p
 """The lab's table of launchers. It is loaded by its path, for the lab cannot be imported here."""
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
+_SIZE = 512
+"""Bytes of a file, more than any content has."""
 _UNRECORDED_EXIT = 70
 """Exit code for a command that left with 0 but out of order: the launcher has to notice that a rank is gone."""
 
@@ -55,6 +57,7 @@ def main(folder: str, *command: str) -> NoReturn:
     for number in _FORWARDED:
         signal.signal(number, forward)
     _write(files + ".pid", {"pid": child, "host": os.uname().nodename})
+    _reserve(files + ".ended")
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     # A command that does not load the lab installs no hooks; of it any exit code is an orderly end.
@@ -99,12 +102,28 @@ def _settled_code(path: str, status: int) -> int:
         return status
 
 
+def _reserve(path: str) -> None:
+    """Take the space that a file needs later, which the command may leave none for."""
+    with contextlib.suppress(OSError), open(path + ".new", "wb") as file:
+        file.write(b" " * _SIZE)
+
+
 def _write(path: str, content: dict[str, object]) -> None:
     """Write a file that the supervisor may read at any time: whole, or not there."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)  # user code may have removed it
-    with open(path + ".new", "w", encoding="utf-8") as file:
-        json.dump(content, file)
-    os.replace(path + ".new", path)
+    # Blanks, which JSON ignores, in place of what stands in the file.
+    data = json.dumps(content).encode().ljust(_SIZE)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)  # user code may have removed it
+        # Written over, for a file that is emptied first loses its space.
+        file = os.open(path + ".new", os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            os.write(file, data)
+        finally:
+            os.close(file)
+        os.replace(path + ".new", path)
+    except OSError as error:  # such as a full disk: the command goes on, and ends as it ends
+        sys.stderr.write(f"adjointlab run: {path} cannot be written: {error.strerror or error}\n")
+        sys.stderr.flush()
 
 
 if __name__ == "__main__":

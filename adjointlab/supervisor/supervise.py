@@ -195,7 +195,14 @@ class _Supervisor:
             output.release()
             self._log(f"{name}: it ends the job again, although it should not have been run: giving up")
             return self._summarise(ExitCode.UNJUDGED)
-        self._job_log.record_death(death)
+        try:
+            self._job_log.record_death(death)
+        except OSError as error:
+            output.release()
+            self._log_crash(death)
+            problem = f"{self._job_log.folder} cannot be written to: {error.strerror or error}"
+            self._log(f"{problem}; so the next job could not leave out what crashed it: giving up")
+            return self._summarise(ExitCode.UNJUDGED)
         # The record of the running case goes, or else a crash of the next job before its first case would be put down
         # to that case.
         self._job_log.clear()
@@ -227,14 +234,15 @@ class _Supervisor:
                 death = replace(death, lines=read(Path(record.reproducer)).lines or death.lines)
             death = replace(death, kind=record.kind or death.kind, ranks={}, certain=True)
         if not self._job_log.is_known(death):
-            path = write_case(
-                record.case,
-                record.location,
-                record.world,
-                death.verdict(),
-                self._job_log.folder / f"death-{len(self._job_log.deaths)}",
-            )
-            death = replace(death, reproducer=str(path), folder=str(self._job_log.current.folder or ""))
+            with suppress(OSError):  # such as a full disk, on which the death cannot be recorded either
+                path = write_case(
+                    record.case,
+                    record.location,
+                    record.world,
+                    death.verdict(),
+                    self._job_log.folder / f"death-{len(self._job_log.deaths)}",
+                )
+                death = replace(death, reproducer=str(path), folder=str(self._job_log.current.folder or ""))
         return death
 
     def _final_code(self, end: JobEnd) -> int:
