@@ -40,7 +40,7 @@ def exhaust(
     """Prove every small case: all cases within a bound instead of drawn ones, each by its whole matrices."""
     from adjointlab.engine import exhaust as proof
     from adjointlab.report.failure_text import failure_text
-    from adjointlab.report.summary import exit_code, proof_summary, silent
+    from adjointlab.report.summary import outcome, proof_summary, silent
     from adjointlab.report.tables import proof_table
     from adjointlab.session import kept
 
@@ -71,7 +71,7 @@ def exhaust(
             out.line(proof_summary(results))
         if len(results) < len(plan):
             out.line(f"{len(results)} of {len(plan)} subjects are done.")
-    return exit_code(entry.status for entry in results)
+    return outcome(results)
 
 
 def _bounded(

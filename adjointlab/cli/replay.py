@@ -14,6 +14,7 @@ from adjointlab.cli.output import Output, describe_ranks
 from adjointlab.cli.parameters import DeviceOfReplay, RanksOfReplay, Strict, Watchdog, is_configured
 from adjointlab.cli.startup import UsageError, opened_world
 from adjointlab.devices.memories import is_on_device, on
+from adjointlab.exit_codes import ExitCode
 from adjointlab.options import DEVICE, RANKS
 from adjointlab.worlds.launch import is_launched
 
@@ -39,15 +40,19 @@ def replay(
 ) -> int:
     """Run a stored failure again: exit code 1 (or 3 for a crash or hang) while it fails, 0 once it passes.
 
-    Where it passes, but was found by another launcher (or without one), the exit code is 3: it may not show here.
+    Where it passes, but was found by another launcher (or without one), the exit code is 3: it may not show here. It is 2 where the
+    subject does not take the case.
     With --device its tensors are in memory of that device, whatever they were in when it was stored.
     """
+    from adjointlab.engine.failed_runs import MISDECLARED
     from adjointlab.report.summary import exit_code
 
     if ranks is not None and is_configured(context, "ranks"):
         # They limit what is drawn. A stored case has the ranks that it has.
         ranks = None if is_launched() or ranks <= RANKS.default else ranks
     stored, result = replayed(file, subject, ranks, device, strict=strict, watchdog=watchdog)
+    if result.verdict.kind == MISDECLARED:
+        return ExitCode.USAGE
     return exit_code([status_of(stored, result)])
 
 

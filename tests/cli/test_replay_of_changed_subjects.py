@@ -72,6 +72,11 @@ def test_a_stored_case_that_does_not_fit_its_subject_any_more_is_passed_over_wit
         in corrected.stderr
     )
     assert "but Scaled(comm, layout, by) takes no `factor`" in corrected.stderr
+    replayed = run(
+        "adjointlab", "replay", stored_in(subject.parent), "--subject", subject, cwd=subject.parent
+    )
+    assert replayed.returncode == 2
+    assert "but Scaled(comm, layout, by) takes no `factor`" in replayed.stdout
 
 
 @pytest.mark.parametrize(

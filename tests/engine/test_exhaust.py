@@ -300,3 +300,15 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path, arguments: tuple[
     result = run("adjointlab", "exhaust", *arguments, cwd=tmp_path)
     assert result.returncode == 2
     assert told in result.stderr
+
+
+def test_a_list_of_arguments_that_the_operator_does_not_take_is_a_wrong_declaration(tmp_path: Path) -> None:
+    (tmp_path / "unknown.py").write_text(
+        "import adjointlab as al\nfrom tests.samples import RingShift\n\n\n"
+        "@al.subject(RingShift, every=lambda ranks=2: [(1, {'cells': 1})])\n"
+        "def cases(draw, ranks):\n    return {'cells': 1}\n"
+    )
+    for command in ("check", "exhaust"):
+        result = run("adjointlab", command, "unknown.py", cwd=tmp_path)
+        assert result.returncode == 2
+        assert "RingShift(comm, layout) takes no `cells`" in result.stdout
