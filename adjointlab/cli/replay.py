@@ -85,7 +85,7 @@ def replayed(
     from adjointlab.checks.check import check_named
     from adjointlab.checks.verdict import Status
     from adjointlab.report.failure_text import failure_text, replay_command
-    from adjointlab.store.reproducer import Written, read
+    from adjointlab.store.reproducer import Written, read, same_subject
     from adjointlab.worlds.world import WorldName
 
     def prepare() -> tuple[Reproducer, Found]:
@@ -116,6 +116,7 @@ def replayed(
             )
         result = session.replay(world, found.subject, stored.case)
         here = describe_ranks(world, needed)
+        is_own = same_subject(stored.location, found.subject.location)
         if status_of(stored, result) is not result.status:
             there = with_changes(result, world=stored.world)
             again = replay_command(CheckResult(found, there, Written.beside(file)))
@@ -127,13 +128,18 @@ def replayed(
         elif result.status is Status.COHERENT:
             out.line(f"{found.subject.label}: {result.check} is coherent on this case now, {here}")
             out.line(f"  was   {stored.headline}")
-            out.line(
-                "  If nothing was changed since, the failure needs the cases that ran before it: look for what a module or class keeps."
-            )
+            if is_own:
+                out.line(
+                    "  If nothing was changed since, the failure needs the cases that ran before it: look for what a module or class keeps."
+                )
         else:
             out.line(failure_text(CheckResult(found, result, Written.beside(file), replayed=file)))
             if result.verdict.kind != stored.kind:
                 out.line(f"  was another failure when it was stored: {stored.headline}")
+        if not is_own:
+            out.line(
+                f"  The case was stored for the subject at {stored.location}, and was run here with the one at {found.subject.location}."
+            )
         return stored, result
 
 

@@ -25,7 +25,17 @@ from adjointlab.store.running_case import is_record
 from adjointlab.store.script import script
 from adjointlab.worlds.world import WorldName
 
-__all__ = ["BadReproducer", "Reproducer", "Written", "damaged", "read", "stored", "write", "write_case"]
+__all__ = [
+    "BadReproducer",
+    "Reproducer",
+    "Written",
+    "damaged",
+    "read",
+    "same_subject",
+    "stored",
+    "write",
+    "write_case",
+]
 
 
 class BadReproducer(ValueError):
@@ -167,7 +177,7 @@ def stored(folder: Path, subject: Subject, check: str) -> list[tuple[Path, Case]
         except BadReproducer:
             continue
         # The pattern fits too much: a subject's name may begin with another's.
-        is_of_subject = entry.subject == subject.name and _same_subject(entry.location, subject.location)
+        is_of_subject = entry.subject == subject.name and same_subject(entry.location, subject.location)
         if is_of_subject and entry.check == check:
             found.append((path, entry.case))
     return found
@@ -214,7 +224,7 @@ def _path_of(folder: Path, case: Case, location: str) -> Path:
     return path
 
 
-def _same_subject(one: str, other: str) -> bool:
+def same_subject(one: str, other: str) -> bool:
     """Return True if two locations mean one subject: its file may be imported under a longer or a shorter name."""
     return one == other or one.endswith(f".{other}") or other.endswith(f".{one}")
 
@@ -222,7 +232,7 @@ def _same_subject(one: str, other: str) -> bool:
 def _holds(path: Path, case: Case, location: str) -> bool:
     try:
         entry = _read(path, read_file)
-        return entry.case.key() == case.key() and _same_subject(entry.location, location)
+        return entry.case.key() == case.key() and same_subject(entry.location, location)
     except BadReproducer:
         return False
 

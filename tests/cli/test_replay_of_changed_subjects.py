@@ -142,3 +142,21 @@ def test_a_replay_says_where_its_subject_is_rather_than_what_is_installed(subjec
     assert "Broadcast" not in ended.stderr
     other = run("adjointlab", "replay", str(stored), "--subject", "Move", cwd=subject.parent)
     assert "--subject Move is another" in other.stderr
+
+
+def test_a_replay_says_if_the_subject_that_it_is_given_is_another_one_of_the_same_name(subject: Path) -> None:
+    folder = subject.parent
+    file = next(folder.glob(".adjointlab/*.json")).relative_to(folder)
+
+    own = run("adjointlab", "replay", file, "--subject", "scaled.py", cwd=folder)
+    assert own.returncode == 1
+    assert "The case was stored" not in own.stdout
+
+    for content, code in ((SUBJECT, 1), (SUBJECT.replace("self.factor * x", "2 * x"), 0)):
+        (folder / "other.py").write_text(content)
+        other = run("adjointlab", "replay", file, "--subject", "other.py:cases", cwd=folder)
+        assert other.returncode == code
+        assert other.stdout.endswith(
+            "\n  The case was stored for the subject at scaled:cases, and was run here with the one at other:cases.\n"
+        )
+        assert "If nothing was changed" not in other.stdout

@@ -28,8 +28,8 @@ from adjointlab.store.reproducer import (
     BadReproducer,
     _refuse_unknown,
     _safe,
-    _same_subject,
     read,
+    same_subject,
     stored,
     write,
     write_case,
@@ -331,7 +331,7 @@ def test_fields_that_a_case_does_not_have_are_found_at_any_depth(
     ],
 )
 def test_locations_mean_one_subject_if_one_is_the_end_of_the_other(one: str, other: str, same: bool) -> None:
-    assert _same_subject(one, other) is same
+    assert same_subject(one, other) is same
 
 
 @pytest.mark.parametrize(
