@@ -15,7 +15,7 @@ import pytest
 
 from adjointlab.cli.main import main
 from tests.cli.conftest import Ended
-from tests.running import ROOT, SAMPLES, run
+from tests.running import ROOT, SAMPLES, run, run_python
 
 # One process starts the others.
 pytestmark = pytest.mark.mpi_skip
@@ -143,6 +143,25 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
         check=False,
     )
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "environment"), [("typer", {}), ("numpy", {"ADJOINTLAB_SUPERVISED": "."})]
+)
+def test_ctrl_c_while_the_command_line_is_imported_ends_with_130_and_without_a_stack(
+    tmp_path: Path, module: str, environment: dict[str, str]
+) -> None:
+    code = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}: raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from adjointlab.__main__ import main\n"
+        "main()"
+    )
+    ended = run_python("-c", code, "check", f"{SAMPLES}:right", cwd=tmp_path, **environment)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "interrupted\n")
 
 
 def test_neither_mpi_nor_torch_nor_asyncio_is_imported_where_nothing_needs_it(tmp_path: Path) -> None:
