@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             install_exit_hooks(folder)
     elif is_program:
         guard_exit_of_c()
-        with suppress(OSError, ValueError):  # standard error is closed, or no file
+        with suppress(OSError, ValueError, RuntimeError):  # standard error is closed, or no file
             # A crash of user code is not silent then. (Under `adjointlab run` the hooks have done the same.)
             faulthandler.enable()
     code = _exit_code(arguments, is_program=is_program)

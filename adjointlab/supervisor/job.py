@@ -111,6 +111,7 @@ class Output:
         self._held_until = held_until
         self._held: list[tuple[bytes, bool]] | None = None if held_until is None else []
         self._tail = b""
+        self.lost = ""  # why standard output has not taken all, such as a full disk
 
     @property
     def tail(self) -> str:
@@ -124,7 +125,7 @@ class Output:
         if self._held is not None:
             self._held.append((data, is_error))
         else:
-            _pass_on(data, is_error)
+            self._pass_on(data, is_error)
 
     def release_when_due(self) -> None:
         """Release what is held back, if `held_until` says so now."""
@@ -135,7 +136,21 @@ class Output:
         """Pass on what was held back, and from now on everything at once."""
         held, self._held, self._held_until = self._held, None, None
         for data, is_error in held or ():
-            _pass_on(data, is_error)
+            self._pass_on(data, is_error)
+
+    def _pass_on(self, data: bytes, is_error: bool) -> None:
+        stream = sys.stderr if is_error else sys.stdout
+        try:
+            stream.flush()
+            while data:
+                # Without the stream's buffer, which would try again later to write what could not be written.
+                data = data[os.write(stream.fileno(), data) :]
+        except (BrokenPipeError, AttributeError):
+            # With the reader gone (`| head`), or without the stream, the job still goes on: its failures are stored on disk.
+            return
+        except OSError as error:
+            if not is_error:
+                self.lost = self.lost or error.strerror or str(error)
 
 
 class _Ending:
@@ -379,14 +394,6 @@ def _terminal() -> dict[str, str]:
     Its own standard output says nothing about that: it is a pipe, or with Open MPI a terminal made up for the ranks.
     """
     variables = {"COLUMNS": str(shutil.get_terminal_size((160, 24)).columns)}
-    if not sys.stdout.isatty():
+    if sys.stdout is None or not sys.stdout.isatty():
         variables |= {"TERM": "dumb", "NO_COLOR": "1", "PY_COLORS": "0"}
     return variables
-
-
-def _pass_on(data: bytes, is_error: bool) -> None:
-    stream = sys.stderr if is_error else sys.stdout
-    # With the reader gone (`| head`) the job still goes on: its failures are stored on disk.
-    with suppress(BrokenPipeError):
-        stream.buffer.write(data)
-        stream.buffer.flush()

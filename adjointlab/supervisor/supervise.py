@@ -91,32 +91,39 @@ class _Supervisor:
 
     def run(self, signals: StopSignals) -> int:
         """Start jobs until one of them settles the exit code."""
-        while True:
-            self._jobs += 1
-            self._results.record_finished()
+        code, lost = None, ""
+        while code is None:
             output = Output(self._held_until())
-            command = self._command
-            job = Job(
-                command.command,
-                command.ranks,
-                command.launcher,
-                self._job_log.folder,
-                output,
-                self._before_stop,
-            )
-            end = job.run(command.patience, signals)
-            if end.unkillable:
-                self._log(f"{counted(end.unkillable, 'process', 'processes')} of the job could not be ended")
-            if signals.count:
-                output.release()
-                if signals.first != signal.SIGINT:  # which the command line reports itself
-                    self._log(f"ended by {signal.Signals(signals.first).name}")
-                if not end.in_order:
-                    self._log_results()
-                return signals.exit_code
-            code = self._code_after(end, output)
-            if code is not None:
-                return code
+            code = self._code_of_job(output, signals)
+            lost = lost or output.lost
+        if lost:
+            self._log(f"standard output: {lost}")
+        return code or (ExitCode.UNJUDGED if lost else ExitCode.COHERENT)
+
+    def _code_of_job(self, output: Output, signals: StopSignals) -> int | None:
+        """Run a job to its end; return the exit code if that settles it."""
+        self._jobs += 1
+        self._results.record_finished()
+        command = self._command
+        job = Job(
+            command.command,
+            command.ranks,
+            command.launcher,
+            self._job_log.folder,
+            output,
+            self._before_stop,
+        )
+        end = job.run(command.patience, signals)
+        if end.unkillable:
+            self._log(f"{counted(end.unkillable, 'process', 'processes')} of the job could not be ended")
+        if not signals.count:
+            return self._code_after(end, output)
+        output.release()
+        if signals.first != signal.SIGINT:  # which the command line reports itself
+            self._log(f"ended by {signal.Signals(signals.first).name}")
+        if not end.in_order:
+            self._log_results()
+        return signals.exit_code
 
     def _before_stop(self, number: int) -> None:
         """Tell the job which signal ends it, and keep the case that is running."""

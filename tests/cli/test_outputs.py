@@ -132,6 +132,22 @@ def test_a_closed_standard_output_ends_quietly_with_the_code_of_the_verdicts(
     assert (result.returncode, result.stderr) == (1, b"")
 
 
+@pytest.mark.parametrize("prefix", ["", "run -- $adjointlab "], ids=["alone", "supervised"])
+@pytest.mark.parametrize("redirection", ["2>&-", ">&- 2>&-", "<&-"])
+def test_standard_streams_that_are_closed_change_no_exit_code(tmp_path: Path, prefix: str, redirection: str):
+    for subject, code in (("right", 0), ("wrong", 1)):
+        command = f"$adjointlab {prefix}check {SAMPLES}:{subject} --check adjoint --cases 5 {redirection}"
+        assert shell(command, tmp_path).returncode == code
+
+
+def test_a_supervised_job_whose_output_is_lost_on_a_full_disk_is_no_success(tmp_path: Path):
+    for subject, code in (("right", 3), ("wrong", 1)):
+        check = f"$adjointlab check {SAMPLES}:{subject} --check adjoint --cases 5"
+        result = shell(f"$adjointlab run -- {check} >/dev/full", tmp_path)
+        assert result.returncode == code
+        assert result.stderr.splitlines() == [b"adjointlab run: standard output: No space left on device"]
+
+
 @pytest.mark.parametrize("option", ["--json", "--junit", "--html"])
 def test_results_for_a_closed_standard_output_are_refused_before_anything_is_run(tmp_path: Path, option: str):
     result = shell(f"$check {option} - >&-", tmp_path)
