@@ -90,13 +90,15 @@ def write(result: SearchResult, subject: Subject, folder: Path) -> Written:
     if case is None:
         raise ValueError(f"result: {result.subject} {result.check} has no failing case to store")
     path = write_case(case, subject.location, result.world, result.verdict, folder)
+    beside = path.with_suffix(".py")
     try:
         text = script(case, result, subject, path.name)
-    except Exception:  # it looks at the user's modules and folders; the case replays without it
+        if text is not None and not _is_changed(beside):
+            write_atomically(beside, _marked(text.encode()))
+    # It looks at the user's modules and folders, and the disk may be full: the case replays without it.
+    except Exception:
         text = None
-    if text is not None and not _is_changed(path.with_suffix(".py")):
-        write_atomically(path.with_suffix(".py"), _marked(text.encode()))
-    return Written(path, None if text is None else path.with_suffix(".py"))
+    return Written(path, None if text is None else beside)
 
 
 _MARK: Final = b"# Written anew whenever the failure is found again, unless something above was changed: "

@@ -26,6 +26,7 @@ from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.session import replay_corpus
 from adjointlab.store.reproducer import (
     BadReproducer,
+    Written,
     _refuse_unknown,
     _safe,
     read,
@@ -372,6 +373,18 @@ def test_a_folder_that_cannot_be_looked_at_loses_no_failure(
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, entry])
     assert write(report, doubles, tmp_path).script is not None
+
+
+def test_a_failure_whose_script_cannot_be_written_is_stored_without_it(
+    report: SearchResult, tmp_path: Path
+) -> None:
+    written = write(report, doubles, tmp_path)
+    assert written.script is not None
+    written.script.unlink()
+    written.script.mkdir()
+    written.json.unlink()
+    assert write(report, doubles, tmp_path) == Written(written.json, None)
+    assert written.json.is_file()
 
 
 def test_a_failure_whose_script_cannot_be_made_is_stored_without_it(
