@@ -257,6 +257,7 @@ def test_every_exported_name_resolves_and_is_typed() -> None:
     for name in adjointlab.__all__:
         assert getattr(adjointlab, name) is not None
     assert set(adjointlab.__all__) <= set(dir(adjointlab))
+    assert len(set(dir(adjointlab))) == len(dir(adjointlab))
     with pytest.raises(AttributeError, match=re.escape("module 'adjointlab' has no attribute 'Worlds'")):
         adjointlab.Worlds  # noqa: B018
 
