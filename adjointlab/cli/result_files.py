@@ -24,6 +24,7 @@ from adjointlab.options import FOLDER, RANKS
 from adjointlab.report.github_job import is_github, tell_github
 from adjointlab.store.files import printable, why_unusable
 from adjointlab.store.outputs import is_replaceable, is_source, named_twice, refused
+from adjointlab.variables import SUPERVISED
 from adjointlab.worlds.launch import launched_rank, launched_world
 from adjointlab.worlds.process import ended_by, signal_of
 
@@ -124,7 +125,8 @@ class ResultFiles:
         except BaseException as error:
             code: int = ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.UNJUDGED
             if isinstance(error, KeyboardInterrupt):
-                code, why = 128 + signal_of(error), ended_by(signal_of(error))
+                number = _ending_signal(error)
+                code, why = 128 + number, ended_by(number)
             else:
                 why = str(error) if isinstance(error, UsageError | NotLoaded) else repr(error)
             refused = replace(run, code=code, incomplete=why)
@@ -235,6 +237,15 @@ def target(option: str, name: str) -> str:
     if problem := refused(name):
         raise UsageError(f"{option}: {problem}")
     return str(Path(name).absolute())
+
+
+def _ending_signal(interrupt: KeyboardInterrupt) -> int:
+    """The signal that ends the run. A supervisor, whichever it was sent, sends its job SIGINT."""
+    if SUPERVISED not in os.environ:  # else the engine would be imported in vain
+        return signal_of(interrupt)
+    from adjointlab.store.job_log import stopped_by
+
+    return stopped_by() or signal_of(interrupt)
 
 
 def folder_of_failures(folder: Path, option: str = "--folder") -> Path:

@@ -79,6 +79,30 @@ def test_a_signal_to_the_supervisor_leaves_nothing_behind(
     assert (verdicts["complete"], verdicts["exit_code"]) == (False, code)
 
 
+LOADING = """
+import time
+from pathlib import Path
+
+Path("waiting").touch()
+time.sleep(1000)
+"""
+
+
+def test_a_job_that_is_ended_while_it_is_loaded_names_the_signal_that_its_supervisor_was_sent(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "loading.py").write_text(LOADING)
+    process = begun("--", "adjointlab", "check", "loading.py", *ADJOINT, cwd=tmp_path)
+    _until(lambda: (tmp_path / "waiting").exists() or process.poll() is not None)
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+
+    assert process.returncode == 143
+    assert "while the subjects were loaded, the run was ended by SIGTERM, and is not complete" in errors
+    verdicts = json.loads((tmp_path / "verdicts.json").read_text())
+    assert (verdicts["complete"], verdicts["exit_code"]) == (False, 143)
+
+
 SWALLOWING = """
 import time
 from pathlib import Path
