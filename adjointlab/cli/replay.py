@@ -117,7 +117,9 @@ def replayed(
         result = session.replay(world, found.subject, stored.case)
         here = describe_ranks(world, needed)
         is_own = same_subject(stored.location, found.subject.location)
-        if status_of(stored, result) is not result.status:
+        if result.case is None:  # it was not run: its subject cannot run in this world
+            out.line(f"{found.subject.label}: {result.check} could not be judged: {result.verdict.headline}")
+        elif status_of(stored, result) is not result.status:
             there = with_changes(result, world=stored.world)
             again = replay_command(CheckResult(found, there, Written.beside(file)))
             out.line(

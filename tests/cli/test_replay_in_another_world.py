@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import Watchdog
 from tests.cli.conftest import Ended
 
@@ -58,6 +59,17 @@ def test_a_replay_in_another_world_says_so_and_is_no_success(
     assert unseen.returncode == 3
     assert "found under torchrun is not seen on 1 simulated rank\n" in unseen.stdout
     assert "torchrun --nproc-per-node 1 -m adjointlab replay" in unseen.stdout
+
+
+def test_a_replay_where_its_subject_cannot_run_says_so(
+    here: Callable[..., Ended], stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimulatedWorld, "has_communicator", False)  # as under torchrun
+    refused = here("replay", str(stored), "--subject", "copies.py:copies")
+    assert (refused.returncode, refused.stderr) == (3, "")
+    assert refused.stdout.startswith(
+        "Copies: adjoint could not be judged: it takes a communicator, which ranks of torchrun"
+    )
 
 
 def test_a_check_says_that_a_failure_of_another_world_is_not_seen(
