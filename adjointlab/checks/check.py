@@ -163,6 +163,10 @@ class Check(ABC, Generic[ObservationT]):
         """Failing `verdict`, together with the `answer` of the follow-up; `None` if that was inapplicable."""
         return verdict
 
+    def premise(self) -> AnyCheck | None:
+        """Check of what this one takes for granted; where that fails on the same case, a failure of this one says so."""
+        return None
+
     def plainer_settings(self, setting: InputSetting) -> Iterator[tuple[Hint, InputSetting]]:
         """Settings that are plainer in one respect, each with the hint on a fault that vanishes in it."""
         orders = [order for order in (setting.primal_order, setting.dual_order) if order != ORDERS[0]]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -18,7 +19,10 @@ from adjointlab.checks.verdict import PERHAPS, Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.typing import Array
 
-__all__ = ["LINEARITY", "LinearityCheck"]
+__all__ = ["LINEARITY", "NOT_LINEAR", "LinearityCheck"]
+
+NOT_LINEAR: Final = "is not linear"
+"""Words of the headline after the direction."""
 
 _HEADROOM = 4
 """Factor by which combining enlarges integers up to K: |2x + y| <= 3K, and a component of i x + y at most 2K."""
@@ -68,20 +72,20 @@ class LinearityCheck(Check[LinearityObservation]):
             for outputs in (combined, combination, zero):
                 if verdict := not_finite_verdict(direction, space, outputs):
                     return verdict
-            if difference := first_difference(space, combined, combination, first.tolerance):
-                perhaps = (PERHAPS,) if difference.is_small else ()
-                lines = (*difference.lines("F(cx + y)", "c F(x) + F(y)"), *perhaps)
-                evidence = difference.evidence("F(cx + y)", "c F(x) + F(y)")
-                return incoherent(f"{direction} is not linear", *lines, evidence=evidence)
             nothing = [tuple(np.zeros_like(array) for array in local) for local in zero]
             # Exact for any operator: sums and products of zeros do not round.
             if difference := first_difference(space, zero, nothing):
                 return incoherent(
-                    f"{direction} is not linear",
+                    f"{direction} {NOT_LINEAR}",
                     ("element", difference.where),
                     ("F(0)", difference.actual),
                     evidence=difference.evidence("F(0)", "should be"),
                 )
+            if difference := first_difference(space, combined, combination, first.tolerance):
+                perhaps = (PERHAPS,) if difference.is_small else ()
+                lines = (*difference.lines("F(cx + y)", "c F(x) + F(y)"), *perhaps)
+                evidence = difference.evidence("F(cx + y)", "c F(x) + F(y)")
+                return incoherent(f"{direction} {NOT_LINEAR}", *lines, evidence=evidence)
         return coherent()
 
     def schedule_invariants(

@@ -23,6 +23,7 @@ from adjointlab.checks.declarations import declaration_hint
 from adjointlab.checks.elements import SMALL, is_whole, returned_not_finite
 from adjointlab.checks.evidence import ComparedMatrices, Evidence, unlike_texts
 from adjointlab.checks.hints import scaled_alike_hint
+from adjointlab.checks.linearity import LINEARITY
 from adjointlab.checks.probed_matrices import SAMPLE, ProbedMatrices, entry_tolerance, probed, summed
 from adjointlab.checks.program_matrix import program_matrix
 from adjointlab.checks.schedule_invariant import MatrixResult, ScheduleInvariant
@@ -91,6 +92,9 @@ class WitnessedCheck(Check[ObservationT]):
         if answer.kind != _TRANSPOSE:  # something else is wrong, such as the gain that is declared
             return answer
         return replace(verdict, lines=answer.lines, entry=answer.entry, evidence=answer.evidence)
+
+    def premise(self) -> AnyCheck | None:
+        return LINEARITY
 
 
 @dataclass(frozen=True)

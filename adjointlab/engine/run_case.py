@@ -12,12 +12,13 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec import structs
 
-from adjointlab.checks.check import Spaces, check_named
+from adjointlab.checks.check import AnyCheck, Spaces, check_named
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.evidence import Evidence
 from adjointlab.checks.forms import FormRefused
 from adjointlab.checks.fresh_memory import fill_by, filled
 from adjointlab.checks.hints import Hint, hint_beside_right_entries
+from adjointlab.checks.linearity import NOT_LINEAR
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import (
     PERHAPS,
@@ -33,7 +34,7 @@ from adjointlab.core.declaration import has_parameter, require_accepts
 from adjointlab.core.layer import Layer
 from adjointlab.core.space import Space, Tensor
 from adjointlab.engine.adapters import BOUNDS, Parameters, UserFunction
-from adjointlab.engine.case import Case
+from adjointlab.engine.case import SEED_PERIOD, Case
 from adjointlab.engine.failed_runs import verdict_on_failure
 from adjointlab.engine.interleavings import DEPENDS, judge_all
 from adjointlab.engine.parameter_tree import own_copy
@@ -199,12 +200,46 @@ def with_follow_up(run: Runner, case: Case, verdict: Verdict) -> Verdict:
         return verdict
     answer = run_case(run, structs.replace(case, check=follow_up.name))
     explained = check.explained(verdict, None if answer is None else answer.verdict)
+    if (line := _not_linear(run, case, check)) is not None:
+        return replace(explained, lines=(*explained.lines, line), evidence=_of_no_matrix(explained.evidence))
     if answer is None or not answer.verdict.is_coherent or explained.evidence is not None:
         return explained
     if PERHAPS in verdict.lines:
         return explained  # Random values have digits to lose, basis vectors none: real or row-major ones need not be right.
     hint = _hint_beside_right_entries(case, answer)
     return explained if hint is None else replace(explained, evidence=Evidence(hint=hint))
+
+
+_KEYS_OF_PREMISE: Final = 3
+"""Keys of the values under which linearity is looked at: on a few values of one sign a rectifier is linear."""
+
+
+def _not_linear(run: Runner, case: Case, check: AnyCheck) -> tuple[str, str] | None:
+    """The line on a direction that is not linear, where `check` takes for granted that both are; None where it does not, or they are."""
+    premise = check.premise()
+    if premise is None:
+        return None
+    for number in range(_KEYS_OF_PREMISE):
+        setting = replace(case.setting, seed=case.setting.seed + number * SEED_PERIOD)
+        answer = run_case(run, structs.replace(case, check=premise.name, setting=setting))
+        if answer is None or answer.verdict.status is Status.UNJUDGED:
+            return None
+        # What is small may be rounding.
+        if answer.verdict.headline.endswith(NOT_LINEAR) and PERHAPS not in answer.verdict.lines:
+            (_, where), *values = answer.verdict.lines
+            seen = " and ".join(f"{name} is {value}" for name, value in values)
+            return (
+                "perhaps",
+                f"{answer.verdict.headline}, or depends on more than its argument: at {where} {seen}",
+            )
+    return None
+
+
+def _of_no_matrix(evidence: Evidence | None) -> Evidence | None:
+    """The evidence without what the entries of a matrix would tell, for there is none."""
+    if evidence is None or evidence.matrices is None:
+        return evidence
+    return replace(evidence, matrices=replace(evidence.matrices, hint=None, declaration=""))
 
 
 def _hint_beside_right_entries(case: Case, answer: Judgement) -> Hint | None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import adjointlab as al
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.evidence import Evidence
-from adjointlab.checks.hints import memory_order_hint
+from adjointlab.checks.hints import FaultKind, memory_order_hint
+from adjointlab.checks.told import hints_told
 from adjointlab.checks.verdict import PERHAPS, Inapplicable, Verdict, coherent, incoherent, unjudged
 from adjointlab.core.declaration import SubjectError
 from adjointlab.engine import run_case as module
@@ -27,6 +29,7 @@ from adjointlab.engine.run_case import (
     with_follow_up,
 )
 from adjointlab.engine.subject import Subject
+from adjointlab.session import replay
 from adjointlab.worlds.schedule import schedules_from
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Raised, Returned, Run
@@ -151,6 +154,7 @@ def test_a_wrong_result_is_explained_by_the_follow_up_of_its_check(
     check = SimpleNamespace(
         follow_up=lambda: SimpleNamespace(name="witness"),
         explained=lambda *given: explained.append(given) or incoherent("explained"),
+        premise=lambda: None,
     )
     monkeypatch.setattr(module, "run_case", answered)
     monkeypatch.setattr(module, "check_named", lambda name: check)
@@ -175,6 +179,41 @@ def test_a_wrong_result_is_explained_by_the_follow_up_of_its_check(
     check.follow_up = lambda: None
     assert with_follow_up(run, case, verdict) is verdict
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize("check", ["adjoint", "matrix"])
+@pytest.mark.parametrize(
+    ("forward", "backward", "said"),
+    [
+        (lambda comm, x: x * x, lambda comm, y: 2 * y, "forward is not linear, or depends on more than its argument: at x["),
+        (lambda comm, x: 2 * x + 5, lambda comm, y: 2 * y, "forward is not linear, or depends on more than its argument: at x[0] (rank 0) F(0) is 5"),
+        (lambda comm, x: 2 * x, lambda comm, y: abs(y), "adjoint is not linear, or depends on more than its argument: at x["),
+        (lambda comm, x: 2 * x, lambda comm, y: 4 * y, None),
+    ],
+)  # fmt: skip
+def test_a_function_that_is_not_linear_is_told_so_where_entries_of_a_matrix_are_told(
+    forward: Any, backward: Any, said: str | None, check: str
+) -> None:
+    verdict = explained_pair(forward, backward, check)
+    assert verdict.headline == "adjoint is not the transpose of forward"
+    told = dict(verdict.lines).get("perhaps")
+    assert told is None if said is None else told is not None and told.startswith(said)
+    # Twice the entry is no relation of what has no entries.
+    assert [hint.kind for hint in hints_told(verdict)] == ([FaultKind.DOUBLED] if said is None else [])
+
+
+def test_a_rectifier_is_told_to_be_not_linear_where_all_entries_of_its_matrix_are_right() -> None:
+    verdict = explained_pair(lambda comm, x: np.maximum(x, 0), lambda comm, y: y, "adjoint")
+    assert "forward is not linear, or depends on more than its argument" in dict(verdict.lines)["perhaps"]
+    assert hints_told(verdict) == ()
+
+
+def explained_pair(forward: Any, backward: Any, check: str) -> Verdict:
+    space = al.Space(al.Layout((3,), (1,)))
+    subject = al.subject.pair(forward, backward)(lambda draw, ranks: {})
+    setting = InputSetting(3, "numpy", "strided")
+    case = Case(subject.name, check, 1, {"domain": space, "codomain": space}, setting, 0)
+    return replay(SimulatedWorld(1), subject, case).verdict
 
 
 # The body
