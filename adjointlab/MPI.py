@@ -65,6 +65,7 @@ __all__ = [
     "ORDER_FORTRAN",
     "PROC_NULL",
     "PROD",
+    "REQUEST_NULL",
     "ROOT",
     "SUM",
     "UINT8_T",
@@ -428,11 +429,11 @@ class RequestBatch:
 
     def test_all(self, name: str) -> bool:
         """Return True if all are ready; let others run if not."""
-        return all(request.Get_status() for request in self.requests if request)
+        return all(request.Get_status() for request in self.requests if _is_active(request))
 
     def test_any(self, name: str) -> list[int]:
         """Return the indices of the active requests that are ready; let others run if none is."""
-        return [index for index, request in enumerate(self.requests) if request and request.Get_status()]
+        return [index for index, each in enumerate(self.requests) if _is_active(each) and each.Get_status()]
 
     def choose(self, name: str, ready: list[int]) -> int:
         """One of the `ready`, for a caller that waits for any one."""
@@ -455,6 +456,16 @@ class Request:
     """
 
     batch_type: type[RequestBatch] = RequestBatch
+
+    def __eq__(self, other: object) -> bool:
+        """Return True if both are the same request, or there is nothing left of either, as of ``REQUEST_NULL``."""
+        if self is other:
+            return True
+        if not isinstance(other, Request | class_of_mpi4py("Request", otherwise=Request)):
+            return NotImplemented
+        return not bool(self) and not other
+
+    __hash__ = None  # type: ignore[assignment] # as of mpi4py's
 
     @staticmethod
     def Waitall(requests: Requests, statuses: Statuses = None) -> bool:
@@ -524,17 +535,19 @@ class Request:
 class Prequest(Request):
     """A persistent request, of ``Send_init``, ``Ssend_init`` or ``Recv_init``: each :meth:`Start` begins the same message anew.
 
-    It is true while it is active, between its start and its completion.
+    It is true until it is freed, and active between its start and its completion.
     """
 
     def __init__(self, start: Callable[[], Any]) -> None:
-        self._start = start
+        self._start: Callable[[], Any] | None = start
         self._active: Any = None
 
     def Start(self) -> None:
-        """Begin; `adjointlab.MPI.Exception` if it has begun and is not complete."""
-        if self:
+        """Begin; `adjointlab.MPI.Exception` if it has begun and is not complete, or has been freed."""
+        if self.is_active():
             raise Exception("Start of a persistent request that is active: complete it first", ERR_OTHER)
+        if self._start is None:
+            raise Exception("Start of a persistent request that has been freed", ERR_OTHER)
         self._active = self._start()
 
     @staticmethod
@@ -544,11 +557,15 @@ class Prequest(Request):
             request.Start()
 
     def __bool__(self) -> bool:
+        return self._start is not None
+
+    def is_active(self) -> bool:
+        """Return True if it has been started, and is not complete."""
         return bool(self._active)
 
     def Wait(self, status: AnyStatus | None = None) -> bool:
         """Wait until it is complete, and so inactive; at once if it is."""
-        if self:
+        if self.is_active():
             self._active.Wait(status)
         else:
             _empty(status)
@@ -560,7 +577,7 @@ class Prequest(Request):
 
     def Test(self, status: AnyStatus | None = None) -> bool:
         """Return True if it is complete, or inactive."""
-        if self:
+        if self.is_active():
             return bool(self._active.Test(status))
         _empty(status)
         return True
@@ -571,22 +588,53 @@ class Prequest(Request):
 
     def Get_status(self, status: AnyStatus | None = None) -> bool:
         """Return True if a test would complete it."""
-        if self:
+        if self.is_active():
             return bool(self._active.Get_status(status))
         _empty(status)
         return True
 
     def Cancel(self) -> None:
         """Withdraw a receive that has no message yet; it has to be completed all the same."""
-        if self:
+        if self.is_active():
             self._active.Cancel()
 
     def Free(self) -> None:
         """Do not start it any more; what it has begun completes unseen."""
-        if self:
+        self._start = None
+        if self.is_active():
             self._active.Free()
 
     cancel, get_status = Cancel, Get_status
+
+
+class NullRequest(Request):
+    """Request of nothing, which is complete: ``REQUEST_NULL``."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def Wait(self, status: AnyStatus | None = None) -> bool:
+        _empty(status)
+        return True
+
+    def wait(self, status: AnyStatus | None = None) -> None:
+        _empty(status)
+
+    def test(self, status: AnyStatus | None = None) -> tuple[bool, None]:
+        _empty(status)
+        return True, None
+
+    def __repr__(self) -> str:
+        return "REQUEST_NULL"
+
+    Test = Get_status = get_status = Wait
+
+
+REQUEST_NULL: Final = NullRequest()
+
+
+def _is_active(request: AnyRequest) -> bool:
+    return request.is_active() if isinstance(request, Prequest) else bool(request)
 
 
 def _batch(requests: Requests) -> RequestBatch:
@@ -620,7 +668,7 @@ def _test_all(name: str, requests: Requests, statuses: Statuses) -> list[Any] | 
 
 
 def _wait_any(name: str, requests: Requests, status: AnyStatus | None) -> tuple[int, Any]:
-    if not any(requests):
+    if not any(map(_is_active, requests)):
         _empty(status)
         return UNDEFINED, None
     batch = _batch(requests)
@@ -629,7 +677,7 @@ def _wait_any(name: str, requests: Requests, status: AnyStatus | None) -> tuple[
 
 
 def _test_any(name: str, requests: Requests, status: AnyStatus | None) -> tuple[int, bool, Any]:
-    if not any(requests):
+    if not any(map(_is_active, requests)):
         _empty(status)
         return UNDEFINED, True, None
     batch = _batch(requests)
@@ -640,7 +688,7 @@ def _test_any(name: str, requests: Requests, status: AnyStatus | None) -> tuple[
 def _some(
     name: str, requests: Requests, statuses: Statuses, *, blocking: bool
 ) -> tuple[list[int] | None, list[Any] | None]:
-    if not any(requests):
+    if not any(map(_is_active, requests)):
         return None, None
     batch = _batch(requests)
     ready = batch.wait_any(name) if blocking else batch.test_any(name)

@@ -43,6 +43,8 @@ class GuardedRequest(ours.Request, MPI.Request):  # type: ignore[misc] # both ha
     entry: ReceiveEntry | None
     _needs_status: bool  # to know what a receive by wildcard has received
 
+    __eq__ = MPI.Request.__eq__
+
     def __new__(
         cls,
         inner: MPI.Request,

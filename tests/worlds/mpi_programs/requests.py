@@ -115,6 +115,50 @@ def persistent_requests(comm, mpi):
 
 
 @program
+def requests_of_which_nothing_is_left(comm, mpi):
+    """As code asks that completes requests until none is left, or has a list with places for messages that there are not."""
+    left, right = neighbours(comm)
+    received = np.full(2, -1.0)
+    requests = [mpi.REQUEST_NULL] * 5
+    requests[1], requests[2] = comm.Irecv(received[:1], left, 1), comm.irecv(source=left, tag=2)
+    requests[3], requests[4] = comm.Isend(ramp(comm, 1), right, 1), comm.isend("text", right, 2)
+    number = 0
+    while any(each != mpi.REQUEST_NULL for each in requests):
+        mpi.Request.Waitany(requests)
+        number += 1
+    freed = comm.Isend(ramp(comm, 1), comm.Get_rank(), 3)
+    seen = [freed == mpi.REQUEST_NULL, freed != mpi.REQUEST_NULL, freed == freed, freed in requests]
+    freed.Free()
+    comm.Recv(received[1:], comm.Get_rank(), 3)
+    barrier = comm.Ibarrier()
+    barrier.Wait()
+    nothing = [freed, barrier, *requests]
+    seen += [each == mpi.REQUEST_NULL for each in nothing] + [each == mpi.REQUEST_NULL for each in nothing]
+    seen += [freed == barrier, freed == 0, freed is None, bool(mpi.REQUEST_NULL), mpi.REQUEST_NULL.Test()]
+    seen += [mpi.Request.Testall(nothing), mpi.Request.Waitsome(nothing), refuses_a_hash(freed)]
+    return received, number, seen
+
+
+def refuses_a_hash(request):
+    return type(request).__hash__ is None
+
+
+@program
+def a_persistent_request_before_and_after_it_is_freed(comm, mpi):
+    received, own = np.zeros(1), comm.Get_rank()
+    request, idle = comm.Recv_init(received, own, 6), comm.Send_init(received, own, 7)
+    seen = [bool(idle), idle == mpi.REQUEST_NULL, constant_name(mpi, mpi.Request.Waitany([idle]))]
+    sent = comm.Isend(ramp(comm, 1), own, 6)
+    request.Start()
+    seen += [bool(request), mpi.Request.Waitany([idle, request]), mpi.Request.Testall([idle, request])]
+    seen += [bool(request), request == mpi.REQUEST_NULL, request == idle]
+    sent.Wait()
+    for each in (request, idle):
+        each.Free()
+    return received, [*seen, bool(request), request == mpi.REQUEST_NULL, request == idle]
+
+
+@program
 def a_cancelled_receive(comm, mpi):
     buffer, status = ramp(comm, 2), mpi.Status()
     request = comm.Irecv(buffer, mpi.ANY_SOURCE, 99)
