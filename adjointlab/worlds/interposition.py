@@ -4,9 +4,10 @@
 other rank in simulation, where the process is alone in its COMM_WORLD; under MPI it would wait for processes that the case
 leaves out. So every method and attribute of mpi4py's communicators is replaced, in the dictionaries of its classes: then it does
 not matter how user code has come by the object. Outside runs they do what they did. The lab's own communicators are of classes
-that have the originals (:func:`own_handle`). Windows, files and sessions of other ranks than the caller are refused. Bound
-methods that user code took before (``recv = MPI.COMM_WORLD.recv``) are changed too, wherever they are kept; not reached is a
-function that it took from a class (``MPI.Comm.recv``) before it was replaced.
+that have the originals (:func:`own_handle`). A datatype packs for the run's communicators as for COMM_SELF. Windows, files and
+sessions of other ranks than the caller are refused. Bound methods that user code took before (``recv = MPI.COMM_WORLD.recv``) are
+changed too, wherever they are kept; not reached is a function that it took from a class (``MPI.Comm.recv``) before it was
+replaced.
 
 A communicator that was made before the run is another matter: no case can say which ranks it has. It is refused in a run, with
 the sentence that says what to do. COMM_SELF, and what is made from it, stay as they are, and so does one of a single process where
@@ -240,6 +241,9 @@ _MAKERS: Final = {
 }
 """Functions that make something of a communicator without calling it."""
 
+_PACKERS: Final = ("Pack", "Pack_size", "Unpack")
+"""Functions of a datatype that take a communicator and ask no other rank: COMM_SELF is as good."""
+
 _ALWAYS_OF_ALL: Final = ("Init", "Create_from_group")
 
 _MADE_BEFORE: Final = (
@@ -310,6 +314,11 @@ class _Redirection:
                 if hasattr(kind, maker):  # sessions came with MPI 4
                     dictionary[maker] = staticmethod(self._maker(getattr(kind, maker), f"MPI.{name}.{maker}"))
             ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+        kind = self._mpi.Datatype
+        (dictionary,) = gc.get_referents(kind.__dict__)
+        for packer in _PACKERS:
+            dictionary[packer] = self._packer(dictionary[packer])
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
         self._change_bound_methods()
 
     def _change_bound_methods(self) -> None:
@@ -407,6 +416,18 @@ class _Redirection:
             return original(*arguments, **keywords)
 
         return make
+
+    def _packer(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def own(argument: Any) -> Any:
+            return self._mpi.COMM_SELF if isinstance(argument, LocalCalls) else argument
+
+        def call(datatype: Any, /, *arguments: Any, **keywords: Any) -> Any:
+            return original(
+                datatype, *map(own, arguments), **{name: own(each) for name, each in keywords.items()}
+            )
+
+        call.__name__, call.__doc__ = original.__name__, original.__doc__
+        return call
 
     def _attribute(self, original: Any, name: str) -> property:
         def read(comm: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 
 from adjointlab import MPI
@@ -85,6 +86,27 @@ def test_the_null_communicator_is_of_them_too(adjointlab_world: World) -> None:
         return is_null, is_comm
 
     assert adjointlab_world.run(parted, None, 2).values == ((False, True), (True, True))
+
+
+def packed(context: RankContext, _: object) -> tuple[list[int], list[float]]:
+    """As code that sends numbers of several types in one message does."""
+    comm: Any = context.comm
+    other = 1 - comm.Get_rank()
+    size = THEIRS.INT.Pack_size(1, comm) + THEIRS.DOUBLE.Pack_size(2, comm=comm)
+    sent, received = bytearray(size), bytearray(size)
+    position = THEIRS.INT.Pack(np.full(1, comm.Get_rank(), "i"), sent, 0, comm)
+    end = THEIRS.DOUBLE.Pack(np.array([0.5, 1.5]), sent, position=position, comm=comm)
+    comm.Sendrecv([sent, THEIRS.PACKED], other, 0, [received, THEIRS.PACKED], other, 0)
+    rank, values = np.zeros(1, "i"), np.zeros(2)
+    position = THEIRS.INT.Unpack(received, 0, rank, comm)
+    assert THEIRS.DOUBLE.Unpack(received, position, values, comm) == end == size
+    return rank.tolist(), values.tolist()
+
+
+def test_elements_are_packed_for_the_communicator_of_a_case(adjointlab_world: World) -> None:
+    if adjointlab_world.name == "torch":
+        pytest.skip("its ranks have no communicator of MPI")
+    assert adjointlab_world.run(packed, None, 2).values == (([1], [0.5, 1.5]), ([0], [0.5, 1.5]))
 
 
 def test_what_mpi_refuses_is_an_exception_of_mpi4py(adjointlab_world: World) -> None:
