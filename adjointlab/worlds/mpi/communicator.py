@@ -210,7 +210,7 @@ class GuardedComm(CommBase):
         dims = list(map(index, dims))
         if periods is None or isinstance(periods, bool):
             periods = [bool(periods)] * len(dims)
-        periods = [bool(period) for period in periods]
+        periods = [bool(index(period)) for period in periods]  # a bool of NumPy is none of mpi4py's
         arguments = (dims, periods, bool(reorder))
         return self._derive("Create_cart", arguments, lambda _: self.inner.Create_cart(*arguments))
 
@@ -350,7 +350,7 @@ class GuardedCartcomm(GuardedTopocomm):
 
     def Sub(self, remain_dims: Sequence[bool]) -> GuardedComm:
         """Make the grids of the dimensions that remain."""
-        remain = [bool(dimension) for dimension in remain_dims]
+        remain = [bool(index(dimension)) for dimension in remain_dims]
         return self._derive("Sub", remain, lambda _: self.inner.Sub(remain))
 
 

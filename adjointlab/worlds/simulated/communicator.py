@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import wraps
+from operator import index
 from types import NoneType
 from typing import Any, ClassVar, Final, NoReturn
 
@@ -668,16 +669,16 @@ class CartesianCommunicator(TopologyCommunicator):
         return len(self._grid.dims)
 
     def Get_coords(self, rank: int) -> list[int]:
-        return self._grid.coordinates(rank)
+        return self._grid.coordinates(c_int(rank))
 
     def Get_cart_rank(self, coords: Sequence[int]) -> int:
-        return self._grid.rank(coords)
+        return self._grid.rank(list(map(index, coords)))
 
     def Get_topo(self) -> tuple[list[int], list[int], list[int]]:
         return list(self._grid.dims), [int(period) for period in self._grid.periods], self.coords
 
     def Shift(self, direction: int, disp: int) -> tuple[int, int]:
-        return self._grid.shift(self.rank, direction, disp)
+        return self._grid.shift(self.rank, c_int(direction), c_int(disp))
 
     dim = property(Get_dim)
     ndim = property(Get_dim)

@@ -128,7 +128,9 @@ def Create_cart(
         periods = [bool(periods)] * len(extents)
     if len(periods) != len(extents):
         raise ValueError(f"expecting {len(extents)} items, got {len(periods)}")
-    grid = Grid(extents, tuple(bool(period) for period in periods))
+    grid = Grid(
+        extents, tuple(bool(index(period)) for period in periods)
+    )  # a bool of NumPy is none of mpi4py's
     if grid.size > comm.size or any(extent < 0 for extent in extents):
         raise MPI.Exception(
             f"Invalid argument: the communicator has {comm.size} ranks, and the grid {extents} {grid.size}",
@@ -193,9 +195,9 @@ def Sub(comm: Communicator, remain_dims: Sequence[bool]) -> ObjectContribution:
     if len(remain_dims) != len(grid.dims):
         raise ValueError(f"expecting {len(grid.dims)} items, got {len(remain_dims)}")
     coordinates = grid.coordinates(comm.rank)
-    color = tuple(at for at, remains in zip(coordinates, remain_dims, strict=True) if not remains)
-    alike = tuple(map(bool, remain_dims))
-    return _by_color(comm, "Sub", color, comm.rank, grid.keep(remain_dims), alike)
+    alike = tuple(bool(index(remains)) for remains in remain_dims)
+    color = tuple(at for at, remains in zip(coordinates, alike, strict=True) if not remains)
+    return _by_color(comm, "Sub", color, comm.rank, grid.keep(alike), alike)
 
 
 COMMUNICATOR_MAKERS: dict[str, Callable[..., ObjectContribution]] = {

@@ -146,6 +146,19 @@ def a_line(comm, mpi):
 
 
 @program
+def numbers_of_other_types_on_a_line(comm, mpi):
+    line = comm.Create_cart(np.array([comm.Get_size(), 1]), np.array([0, 1]))
+    coordinates = line.Get_coords(np.int64(line.Get_rank()))
+    rank = line.Get_cart_rank(np.array(coordinates))
+    shifted = [constant_name(mpi, each) for each in line.Shift(0.0, np.float64(1))]
+    column = line.Sub(np.array([1, 0]))
+    seen = type(rank) is int, line.Get_coords(1.0), shifted, list(line.periods), list(column.dims)
+    for each in (column, line):
+        each.Free()
+    return coordinates, rank, seen
+
+
+@program
 def a_torus(comm, mpi):
     size = comm.Get_size()
     dims = [2, size // 2]

@@ -103,6 +103,26 @@ def a_grid_of_fractional_sides(comm, mpi):
 
 
 @error
+def periods_that_are_bools_of_numpy(comm, mpi):
+    comm.Create_cart([comm.Get_size()], np.array([True]))
+
+
+@error
+def periods_that_are_fractional(comm, mpi):
+    comm.Create_cart([comm.Get_size()], [1.0])
+
+
+@error
+def remaining_dimensions_that_are_bools_of_numpy(comm, mpi):
+    comm.Create_cart([comm.Get_size(), 1]).Sub(np.array([True, False]))
+
+
+@error
+def coordinates_that_are_fractional(comm, mpi):
+    comm.Create_cart([comm.Get_size()]).Get_cart_rank([0.0])
+
+
+@error
 def a_fractional_rank_in_a_group(comm, mpi):
     comm.Get_group().Incl([0.5])
 
