@@ -20,7 +20,7 @@ from adjointlab.typing import Buffer, Status
 from adjointlab.worlds.arguments import REFUSALS, elements
 from adjointlab.worlds.call_labels import CallLabel, label_of_call
 from adjointlab.worlds.call_sites import call_site, caller
-from adjointlab.worlds.constants import refuse_in_place_off_root, to_mpi4py
+from adjointlab.worlds.constants import c_int, refuse_in_place_off_root, to_mpi4py
 from adjointlab.worlds.mpi.buffer_watch import BufferWatch, CollectiveWatcher, watch_receive, watch_send
 from adjointlab.worlds.mpi.call_log import CallSignature, SignatureReader
 from adjointlab.worlds.mpi.calls import GuardedCall, by_name
@@ -32,7 +32,7 @@ from adjointlab.worlds.mpi.neighbourhoods import in_blocking_order
 from adjointlab.worlds.mpi.requests import GuardedRequest
 from adjointlab.worlds.scattered import is_scattered
 
-__all__ = ["BUFFER_CALLS", "NEIGHBOUR_BUFFER_CALLS", "native", "peer_of"]
+__all__ = ["BUFFER_CALLS", "NEIGHBOUR_BUFFER_CALLS", "native", "peer_of", "peer_or_tag"]
 
 # fmt: off
 _COLLECTIVES: Final = (
@@ -64,6 +64,12 @@ def native(value: Any) -> Any:
     if arrays.is_on_device(value):
         _refuse_unless_aware(value)
     return value
+
+
+def peer_or_tag(value: Any) -> int:
+    """A rank or tag as mpi4py knows it, which takes numbers of any type and cuts off fractions."""
+    whole: int = native(value if type(value) is int else c_int(value))
+    return whole
 
 
 def _refuse_unless_aware(buffer: Any) -> None:
@@ -205,7 +211,7 @@ def _send(comm: CommBase, name: str) -> Callable[[Buffer, int, int], None]:
     guard, quick_polls = comm.guard, comm.guard.quick_polls
 
     def call(buf: Buffer, dest: int, tag: int = 0) -> None:
-        dest = native(dest)
+        dest, tag = peer_or_tag(dest), peer_or_tag(tag)
         request = start(native(buf), dest, tag)
         comm.count(dest, is_send=True)
         frame = caller(getframe(1))
@@ -226,7 +232,7 @@ def _started_send(comm: CommBase, name: str) -> Callable[[Buffer, int, int], Gua
     start = getattr(comm.inner, name)
 
     def call(buf: Buffer, dest: int, tag: int = 0) -> GuardedRequest:
-        dest = native(dest)
+        dest, tag = peer_or_tag(dest), peer_or_tag(tag)
         request = start(native(buf), dest, tag)
         comm.count(dest, is_send=True)
         comm.messages.send(dest, tag, name, content_of(buf), *call_site())
@@ -255,7 +261,7 @@ def _receive(comm: CommBase, name: str) -> Callable[..., None]:
     def call(
         buf: Buffer, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG, status: Status | None = None
     ) -> None:
-        source, tag = native(source), native(tag)
+        source, tag = peer_or_tag(source), peer_or_tag(tag)
         request = start(_as_bytes(buf), source, tag)
         comm.count(source, is_send=False)
         frame = caller(getframe(1))
@@ -283,7 +289,7 @@ def _started_receive(comm: CommBase, name: str) -> Callable[..., GuardedRequest]
     start = comm.inner.Irecv
 
     def call(buf: Buffer, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG) -> GuardedRequest:
-        source, tag = native(source), native(tag)
+        source, tag = peer_or_tag(source), peer_or_tag(tag)
         request = start(_as_bytes(buf), source, tag)
         comm.count(source, is_send=False)
         entry = comm.messages.receive(source, tag, name, content_of(buf), *call_site())
@@ -311,7 +317,7 @@ def _sendrecv(comm: CommBase, name: str, depth: int = 1) -> Callable[..., None]:
         recvtag: int = ours.ANY_TAG,
         status: Status | None = None,
     ) -> None:
-        dest, source, recvtag = native(dest), native(source), native(recvtag)
+        dest, sendtag, source, recvtag = map(peer_or_tag, (dest, sendtag, source, recvtag))
         arguments = (sendbuf, dest, sendtag, recvbuf, source, recvtag)
         # MPICH ends the process where a rank sends itself what it receives in the same memory.
         are_arrays = type(sendbuf) is type(recvbuf) is ndarray

@@ -25,7 +25,13 @@ from adjointlab.worlds.exit_of_c import allow_exit_of_c
 from adjointlab.worlds.graph_arguments import Neighbours, Weights, edges, neighbours, unmatched_edge
 from adjointlab.worlds.interposition import means_comm_world, own_handle
 from adjointlab.worlds.local_calls import LocalCalls
-from adjointlab.worlds.mpi.buffer_calls import BUFFER_CALLS, NEIGHBOUR_BUFFER_CALLS, native, peer_of
+from adjointlab.worlds.mpi.buffer_calls import (
+    BUFFER_CALLS,
+    NEIGHBOUR_BUFFER_CALLS,
+    native,
+    peer_of,
+    peer_or_tag,
+)
 from adjointlab.worlds.mpi.call_log import CallSignature
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.communicator_base import CommBase
@@ -116,7 +122,7 @@ class GuardedComm(CommBase):
         self, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG, status: Status | None = None
     ) -> bool:
         """Wait until a message can be received."""
-        source, tag, found = native(source), native(tag), MPI.Status()
+        source, tag, found = peer_or_tag(source), peer_or_tag(tag), MPI.Status()
         call = GuardedCall(self, "Probe", (source, tag), peer=peer_of(source))
         self.guard.wait_until(lambda: self.inner.Iprobe(source, tag, found), call)
         fill(status, found)
@@ -126,7 +132,7 @@ class GuardedComm(CommBase):
         self, source: int = ours.ANY_SOURCE, tag: int = ours.ANY_TAG, status: Status | None = None
     ) -> bool:
         """Return True if a message can be received."""
-        source, tag, found = native(source), native(tag), MPI.Status()
+        source, tag, found = peer_or_tag(source), peer_or_tag(tag), MPI.Status()
         if self.inner.Iprobe(source, tag, found):
             self.guard.failed_polls = 0
             fill(status, found)

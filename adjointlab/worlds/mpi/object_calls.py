@@ -21,7 +21,7 @@ from mpi4py import MPI
 from adjointlab import MPI as ours
 from adjointlab.typing import Buffer, Status
 from adjointlab.worlds.call_sites import call_site
-from adjointlab.worlds.mpi.buffer_calls import native, peer_of
+from adjointlab.worlds.mpi.buffer_calls import native, peer_of, peer_or_tag
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.communicator_base import CommBase
 from adjointlab.worlds.mpi.message_log import OBJECT
@@ -47,7 +47,7 @@ _loads = MPI.pickle.loads
 def _start_send(
     comm: CommBase, name: str, obj: object, dest: int, tag: int
 ) -> tuple[MPI.Request, GuardedCall]:
-    dest = native(dest)
+    dest, tag = peer_or_tag(dest), peer_or_tag(tag)
     start = comm.inner.Issend if name in ("ssend", "issend") else comm.inner.Isend
     pickled = _dumps(obj)
     request = start([pickled, MPI.BYTE], dest, tag)
@@ -73,7 +73,7 @@ def _start_receive(
     keywords: Mapping[str, object] | None = None,
 ) -> ObjectReceive:
     """Post a receive; one that has room for any object, when its message is here and says how large it is."""
-    source, tag = native(source), native(tag)
+    source, tag = peer_or_tag(source), peer_or_tag(tag)
     keywords = {"source": source, "tag": tag} if keywords is None else keywords
     call = GuardedCall(comm, name, (), keywords, peer=peer_of(source), is_receive=True)
     nbytes = room.nbytes
@@ -115,10 +115,10 @@ def sendrecv(
     status: Status | None = None,
 ) -> Any:
     keywords = {
-        "dest": native(dest),
-        "sendtag": sendtag,
-        "source": native(source),
-        "recvtag": native(recvtag),
+        "dest": peer_or_tag(dest),
+        "sendtag": peer_or_tag(sendtag),
+        "source": peer_or_tag(source),
+        "recvtag": peer_or_tag(recvtag),
     }
     # The send must not wait for its receive, or two ranks that exchange with each other would wait for ever.
     request, call = _start_send(comm, "sendrecv", sendobj, dest, sendtag)

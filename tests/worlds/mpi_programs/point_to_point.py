@@ -36,6 +36,25 @@ def messages_by_tag(comm, mpi):
 
 
 @program
+def ranks_and_tags_of_any_type(comm, mpi):
+    """As code has them that divides, or reads them from an array."""
+    left, right = neighbours(comm)
+    received = np.full(5, -1.0)
+    for place, kind in enumerate((float, np.float64, np.int32, np.array)):
+        to, back, tag = kind(right), kind(left), kind(place)
+        request = comm.Irecv(received[place : place + 1], back, tag)
+        sent = comm.Isend(ramp(comm, 1), to, tag)
+        while not comm.Iprobe(back, tag) and not request.Get_status():
+            pass
+        mpi.Request.Waitall([request, sent])
+        comm.Sendrecv(ramp(comm, 1), to, tag, received[4:], back, tag)
+        one = comm.isend(place, to, tag)
+        assert comm.recv(source=back, tag=tag) == comm.sendrecv(place, to, tag, None, back, tag)
+        one.wait()
+    return received
+
+
+@program
 def wildcards(comm, mpi):
     if comm.Get_rank() == 0:
         seen = []
