@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from types import ModuleType
@@ -87,8 +87,11 @@ def elements(spec: Buffer, *, writable: bool, blocks: int = 1) -> Elements:
     return Elements(array, kind)
 
 
-def blocks(spec: Buffer, ranks: int, *, writable: bool) -> Blocks:
-    """Return the block for each of `ranks` ranks that `spec` names."""
+def blocks(spec: Buffer, ranks: int, *, writable: bool, untouched: Collection[int] = ()) -> Blocks:
+    """Return the block for each of `ranks` ranks that `spec` names.
+
+    Blocks to receive in lie apart, but for those at the places that stay `untouched`, as those of absent neighbours do.
+    """
     buffer, given, displacements, named = _unpack(spec, pairs=tuple)
     derived = _derived(named)
     if derived is None:
@@ -109,14 +112,14 @@ def blocks(spec: Buffer, ranks: int, *, writable: bool) -> Blocks:
             _positions(array, derived, start * derived.extent, count)
             for start, count in zip(starts, counts, strict=True)
         ]
-        return _packed(array, kind, positions, writable)
+        return _packed(array, kind, positions, writable, untouched)
     for rank, (start, count) in enumerate(zip(starts, counts, strict=True)):
         if count and start + count > array.size:
             raise ValueError(
                 f"message: block {rank} is elements {start} to {start + count}, but the buffer holds {array.size}"
             )
     if writable:
-        _check_apart(starts, counts)
+        _check_apart(starts, [0 if rank in untouched else count for rank, count in enumerate(counts)])
     return Blocks(array, kind, counts, starts)
 
 
@@ -224,8 +227,13 @@ def _inside(positions: npt.NDArray[np.int64], array: Flat, what: str) -> npt.NDA
     return positions
 
 
-def typed_blocks(spec: Buffer, ranks: int, *, writable: bool) -> tuple[Blocks, list[MPI.Datatype]]:
-    """Return the block of bytes for each of `ranks` ranks that the argument of an ``Alltoallw`` names, and the datatype of each."""
+def typed_blocks(
+    spec: Buffer, ranks: int, *, writable: bool, untouched: Collection[int] = ()
+) -> tuple[Blocks, list[MPI.Datatype]]:
+    """Return the block of bytes for each of `ranks` ranks that the argument of an ``Alltoallw`` names, and the datatype of each.
+
+    `untouched` is as for :func:`blocks`.
+    """
     buffer, counts, displacements, named = unpack_typed(spec, ranks)
     types = [_derived(each) or datatype(each) for each in named]
     if len(types) != ranks:
@@ -236,13 +244,14 @@ def typed_blocks(spec: Buffer, ranks: int, *, writable: bool) -> tuple[Blocks, l
     bases = [kind.base for kind in types]
     if all(kind.derivation is None for kind in types):
         sizes = [count * kind.extent for count, kind in zip(numbers, types, strict=True)]
-        return blocks([buffer, sizes, starts, MPI.BYTE], ranks, writable=writable), bases
+        of_bytes = [buffer, sizes, starts, MPI.BYTE]
+        return blocks(of_bytes, ranks, writable=writable, untouched=untouched), bases
     octets = _view(buffer, MPI.BYTE, writable)[0]
     positions = [
         _octet_positions(octets, kind, start, count)
         for kind, start, count in zip(types, starts, numbers, strict=True)
     ]
-    return _packed(octets, MPI.BYTE, positions, writable), bases
+    return _packed(octets, MPI.BYTE, positions, writable, untouched), bases
 
 
 def unpack_typed(spec: Buffer, ranks: int) -> tuple[Any, Any, Any, Any]:
@@ -265,12 +274,17 @@ def unpack_typed(spec: Buffer, ranks: int) -> tuple[Any, Any, Any, Any]:
 
 
 def _packed(
-    array: Flat, kind: MPI.Datatype, positions: Sequence[npt.NDArray[np.int64]], writable: bool
+    array: Flat,
+    kind: MPI.Datatype,
+    positions: Sequence[npt.NDArray[np.int64]],
+    writable: bool,
+    untouched: Collection[int],
 ) -> Blocks:
     """Blocks of the elements of a flat array at so many positions each, one after the other."""
     sizes, places = [each.size for each in positions], np.concatenate(positions)
     if writable:
-        _check_once(array, places)
+        written = [each for rank, each in enumerate(positions) if rank not in untouched]
+        _check_once(array, np.concatenate([places[:0], *written]))
     return Blocks(scattered(array, places), kind, sizes, _starts(sizes, None))
 
 

@@ -27,6 +27,12 @@ def _topology(comm: TopologyCommunicator) -> Topology:
     return comm.carried_topology
 
 
+def _absent(comm: TopologyCommunicator) -> list[int]:
+    """The places of neighbours that there are not, beyond the edges of a grid: nothing is received from them."""
+    sources = _topology(comm).sources(comm.rank)
+    return [place for place, sender in enumerate(sources) if sender == MPI.PROC_NULL]
+
+
 def _exchange(topology: Topology, contributions: Contributions) -> None:
     """Move every block to the rank that it is for; of a gather, the one block of a rank goes to all its neighbours."""
     for receiver, each in enumerate(contributions):
@@ -67,7 +73,7 @@ def Neighbor_allgather(comm: TopologyCommunicator, sendbuf: Buffer, recvbuf: Buf
 
 
 def Neighbor_allgatherv(comm: TopologyCommunicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
-    receive = blocks(recvbuf, comm.indegree, writable=True)
+    receive = blocks(recvbuf, comm.indegree, writable=True, untouched=_absent(comm))
     return _contribution(comm, "Neighbor_allgatherv", elements(sendbuf, writable=False), receive)
 
 
@@ -79,12 +85,13 @@ def Neighbor_alltoall(comm: TopologyCommunicator, sendbuf: Buffer, recvbuf: Buff
 
 
 def Neighbor_alltoallv(comm: TopologyCommunicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
-    receive = blocks(recvbuf, comm.indegree, writable=True)
+    receive = blocks(recvbuf, comm.indegree, writable=True, untouched=_absent(comm))
     return _contribution(comm, "Neighbor_alltoallv", blocks(sendbuf, comm.outdegree, writable=False), receive)
 
 
 def Neighbor_alltoallw(comm: TopologyCommunicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferContribution:
-    receive, receive_types = typed_blocks(recvbuf, comm.indegree, writable=True)
+    absent = _absent(comm)
+    receive, receive_types = typed_blocks(recvbuf, comm.indegree, writable=True, untouched=absent)
     send, send_types = typed_blocks(sendbuf, comm.outdegree, writable=False)
     contribution = _contribution(comm, "Neighbor_alltoallw", send, receive)
     contribution.send_types, contribution.receive_types = send_types, receive_types

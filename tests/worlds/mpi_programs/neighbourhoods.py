@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.worlds.mpi_programs.registry import error, program
+from tests.worlds.mpi_programs.registry import error, program, ramp
 
 
 def grids(comm):
@@ -217,6 +217,24 @@ def faces_exchanged_among_neighbours(comm, mpi):
         results.append(block)
         grid.Free()
     return results
+
+
+@program
+def blocks_of_absent_neighbours_over_those_of_others(comm, mpi):
+    """As code has them whose displacements are zero where nothing comes from."""
+    line = comm.Create_cart([comm.Get_size()])
+    starts = [0, 0 if line.Shift(0, 1)[0] == mpi.PROC_NULL else 2]
+    sent, pair = ramp(comm, 4), mpi.DOUBLE.Create_contiguous(2).Commit()
+    received = np.full((4, 4), -1.0)
+    line.Neighbor_alltoallv([sent, [2, 2]], [received[0], ([2, 2], starts)])
+    line.Neighbor_allgatherv(sent[:2], [received[1], ([2, 2], starts)])
+    for row, kind in ((2, pair), (3, mpi.DOUBLE)):
+        counts, octets = [1 if kind is pair else 2] * 2, [8 * each for each in starts]
+        out = [sent, counts, [0, 16], [kind] * 2]
+        line.Neighbor_alltoallw(out, [received[row], counts, octets, [kind] * 2])
+    pair.Free()
+    line.Free()
+    return received
 
 
 @program
