@@ -85,8 +85,7 @@ def explained(
         judgement = run_case(CaseRunner(partial(world.run, body(subject))), case)
         return judgement is not None and judgement.verdict.is_coherent
 
-    if world.can_schedule:
-        verdict = with_lines_on_exceptions(verdict)
+    verdict = with_lines_on_exceptions(verdict, is_simulated=world.can_schedule)
     if case.ranks > 1 and world.can_schedule:
         verdict, is_artefact = with_artefacts(verdict, subject, passes)
         if is_artefact:

@@ -29,18 +29,26 @@ _ON_THE_ENVIRONMENT: Final = (
     "simulated ranks are threads of one process, and have no environment variables of their own: ask the communicator or dist.get_rank() "
     "for the rank of a case, which need not be that of the job under a launcher either"
 )
-_IN_EXCEPTIONS: Final = {
+_ON_COMPILED_CODE: Final = (
+    "the communicator of a case has the methods of mpi4py's, and is none that compiled code takes: neither mpi4py.util.pkl5 nor a class that is "
+    "derived from mpi4py's is made of one, so call its own methods"
+)
+_IN_EXCEPTIONS: Final = {"expected mpi4py.MPI.": _ON_COMPILED_CODE}
+"""Lines by what an exception speaks of."""
+
+_OF_SIMULATED_RANKS: Final = {
     "thread": _ON_THREADS,
     **dict.fromkeys(("RANK'", "WORLD_SIZE'", "MASTER_ADDR'", "MASTER_PORT'"), _ON_THE_ENVIRONMENT),
 }
-"""Lines by what an exception speaks of; KeyErrors end in the name of what is missing."""
+"""Those of simulated ranks alone; KeyErrors end in the name of what is missing."""
 
 
-def with_lines_on_exceptions(verdict: Verdict) -> Verdict:
-    """Return a failing verdict on simulated ranks with a line on what threads lack, if a rank has raised what speaks of it."""
+def with_lines_on_exceptions(verdict: Verdict, *, is_simulated: bool) -> Verdict:
+    """Return a failing verdict with a line on what ranks of a case lack, if one has raised what speaks of it."""
     if not verdict.kind.startswith("raised "):
         return verdict
-    lines = dict.fromkeys(line for word, line in _IN_EXCEPTIONS.items() if word in verdict.headline)
+    words = _IN_EXCEPTIONS | (_OF_SIMULATED_RANKS if is_simulated else {})
+    lines = dict.fromkeys(line for word, line in words.items() if word in verdict.headline)
     return replace(verdict, lines=(*verdict.lines, *(("perhaps", line) for line in lines)))
 
 

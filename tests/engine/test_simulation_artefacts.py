@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import adjointlab as al
+from adjointlab.checks.verdict import unjudged
 from adjointlab.engine.discovery import find_subject
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
-from adjointlab.engine.simulation_artefacts import _modules
+from adjointlab.engine.simulation_artefacts import _modules, with_lines_on_exceptions
 from adjointlab.session import replay
 from adjointlab.worlds.module_state import ModuleState
 
@@ -147,6 +148,26 @@ def test_a_launchers_variable_that_is_missing_is_said_to_be_that_of_a_process(tm
     operator = OPERATOR.replace("self.total(BUFFER)", 'int(os.environ["LOCAL_RANK"]) * self.total(x)')
     (line,) = lines_of(tmp_path, f"import os\n{operator.replace('ADJOINT', 'self.total(y)')}")
     assert line.startswith("simulated ranks are threads of one process, and have no environment variables")
+
+
+@pytest.mark.parametrize("made", ["Intracomm(self.comm)", "pkl5.Intracomm(self.comm)"])
+def test_what_takes_communicators_of_mpi4py_alone_is_told_to_take_none_of_a_case(
+    tmp_path: Path, made: str
+) -> None:
+    pytest.importorskip("mpi4py.MPI")
+    operator = OPERATOR.replace("self.total(BUFFER)", f"{made}.allreduce(x)")
+    imports = "from mpi4py.MPI import Intracomm\nfrom mpi4py.util import pkl5"
+    (line,) = lines_of(tmp_path, f"{imports}\n{operator.replace('ADJOINT', 'self.total(y)')}")
+    assert line.startswith(
+        "the communicator of a case has the methods of mpi4py's, and is none that compiled code takes"
+    )
+    raised = unjudged(
+        "rank 0 raised TypeError: (expected mpi4py.MPI.Comm, got GuardedComm)", kind="raised TypeError"
+    )
+    (said,) = with_lines_on_exceptions(raised, is_simulated=False).lines
+    assert said == ("perhaps", line)
+    of_threads = unjudged("rank 0 raised RuntimeError: no thread", kind="raised RuntimeError")
+    assert with_lines_on_exceptions(of_threads, is_simulated=False) == of_threads
 
 
 CHANGES_ITS_ARGUMENTS = """
