@@ -167,6 +167,41 @@ class Held(nn.Module):
 WHOLE = {"weight": np.array([1.0, 2.0, 3.0, -1.0])}
 
 
+def test_a_frozen_parameter_that_a_call_changes_is_that_of_the_sequential_module_in_the_next_call() -> None:
+    class Columns(nn.Module):
+        """The columns of this rank of a table whose rows are made no longer than `largest` when they are looked up."""
+
+        def __init__(self, table: nn.Embedding, largest: float) -> None:
+            super().__init__()
+            self.weight, self.largest = nn.Parameter(own(table.weight.T).T.clone(), False), largest
+
+        def forward(self, indices: torch.Tensor) -> torch.Tensor:
+            rows = indices.unique()
+            squares = self.weight.data[rows].square().sum(1, keepdim=True)
+            dist.all_reduce(squares)
+            norms = squares.sqrt()
+            # torch renormalises by this formula.
+            factors = torch.where(norms > self.largest, self.largest / (norms + 1e-7), 1)
+            self.weight.data[rows] *= factors
+            return self.weight[indices]
+
+    def columns(largest: float) -> None:
+        def cases(draw: Any, ranks: int) -> dict[str, Any]:
+            cut = {"parameter_placements": {"weight": [Shard(1)]}, "output_placements": [Shard(1)]}
+            return dict(inputs=(8,), input_dtypes=["int64"], width=2 * ranks, frozen=["weight"], **cut)
+
+        al.check_parallel(
+            lambda width: nn.Embedding(6, width, max_norm=1.0),
+            lambda module, mesh: Columns(module, largest),
+            cases,
+            prepare=lambda indices: indices * 7 % 6,
+        )
+
+    columns(1.0)
+    with pytest.raises(AssertionError, match="are not the sequential ones"):
+        columns(0.5)
+
+
 def test_a_part_is_compared_with_its_place_and_fresh_values_are_none_of_the_sequential_ones() -> None:
     assert has_its_parts(Held([3.0, -1.0]), space_of(2), 1, WHOLE, {})
     for fresh in ([0.25, 0.5], [0.0, 0.0], [1.0, 1.0], [1.0, 2.0]):

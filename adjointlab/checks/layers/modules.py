@@ -346,6 +346,7 @@ class SequentialTwin(ModuleUnderTest):
         assert context.reference is not None
         super().__init__(context, context.reference())
         self._makes_thirds = context.values == THIRDS
+        self._begun: set[str] = set()
         if faults := undeclared(self.module, layer.parameters, layer.buffers):
             raise SubjectError(
                 f"the sequential twin and the layer are not called alike: the twin {faults[0]}"
@@ -386,12 +387,14 @@ class SequentialTwin(ModuleUnderTest):
             return super().drawn_inputs(space, key)
 
     def begin_with(self, names: Collection[str]) -> None:
+        """Have these initial values, once: what a call changes of a frozen parameter, as an embedding with `max_norm` does, it changes in the layer too."""
         import torch
 
         initial = self.layer.initial or {}
         with torch.no_grad():
-            for name in names:
+            for name in set(names) - self._begun:
                 self.module.get_parameter(name).copy_(torch.from_numpy(initial[name]))
+        self._begun.update(names)
 
     def as_loss(self, cotangents: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return [cotangent / self.layer.averaged for cotangent in cotangents]
