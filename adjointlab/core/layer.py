@@ -28,6 +28,7 @@ __all__ = [
     "index_positions",
     "outputs_by_path",
     "outputs_of",
+    "place_of",
     "prepared",
     "trained",
     "undeclared",
@@ -105,10 +106,16 @@ def _tensors_in(returned: Any, path: OutputPath) -> Iterator[tuple[OutputPath, t
             for each in fields(returned):
                 yield from _tensors_in(getattr(returned, each.name), (*path, each.name))
         case _:
+            among = f" at {place_of(path)}" if path else ""
             raise SubjectError(
-                f"a module returned {described_type(returned)}: its outputs are tensors, alone or in tuples, lists, "
+                f"a module returned {described_type(returned)}{among}: its outputs are tensors, alone or in tuples, lists, "
                 "dictionaries and dataclasses; wrap it in a module that returns these"
             )
+
+
+def place_of(path: OutputPath) -> str:
+    """Return a path as it is written behind the name of what was returned."""
+    return "".join(f"[{each!r}]" for each in path)
 
 
 @dataclass(frozen=True)

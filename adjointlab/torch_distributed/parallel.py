@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from adjointlab.core.arrays import dtype_name, is_differentiable, type_in_space
-from adjointlab.core.layer import OutputPath, PassHooks, outputs_by_path
+from adjointlab.core.layer import OutputPath, PassHooks, outputs_by_path, place_of
 from adjointlab.core.operator import OtherOutputs, WrongClaim, as_tuple
 from adjointlab.core.pieces import Pieces
 from adjointlab.core.placements import placed
@@ -258,7 +258,7 @@ def _is_data_parallel(part: nn.Module) -> bool:
 
 
 def _places(paths: Iterable[OutputPath]) -> str:
-    return ", ".join("".join(f"[{each!r}]" for each in path) for path in paths) or "no place"
+    return ", ".join(map(place_of, paths)) or "no place"
 
 
 class DTensorFunction(nn.Module):

@@ -328,6 +328,15 @@ def test_outputs_are_as_many_and_as_large_as_the_codomain_says() -> None:
     )
 
 
+def test_of_several_outputs_the_one_that_does_not_lie_as_declared_is_named() -> None:
+    both = al.Space(al.Tensor(CUT, name="y"), al.Tensor(CUT, name="y1"))
+    local, y = LocalModule(context(layer(codomain=both))), torch.ones(3, dtype=torch.float64)
+    local.check_outputs([y, y])
+    assert refused(lambda: local.check_outputs([y, y[:2]])) == (
+        f"of y1 the layer returned shape (2,) on rank 0, but the layout {CUT} gives it (3,)"
+    )
+
+
 def test_a_parameter_that_a_call_makes_is_refused() -> None:
     local = LocalModule(context(layer()))
     local.module.late = nn.Parameter(torch.ones(1))

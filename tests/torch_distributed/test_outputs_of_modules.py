@@ -51,11 +51,13 @@ def test_outputs_are_the_tensors_in_their_order(returned: Any, outputs: list[tor
     ("returned", "text"),
     [
         (None, r"a module returned None, and no tensor \(is a `return` missing\?\)"),
-        ((ONE, 3.0), "a module returned a float: its outputs are tensors"),
-        ({"y": "text"}, "a module returned a str"),
+        (3.0, "a module returned a float: its outputs are tensors"),
+        ((ONE, 3.0), r"a module returned a float at \[1\]: its outputs are tensors"),
+        ({"y": "text"}, r"a module returned a str at \['y'\]: "),
+        (Outputs(ONE, [ONE, {"rows": 4}]), r"a module returned an int at \['others'\]\[1\]\['rows'\]: "),
     ],
 )
-def test_what_is_no_tensor_is_named(returned: Any, text: str) -> None:
+def test_what_is_no_tensor_is_named_with_its_place(returned: Any, text: str) -> None:
     with pytest.raises(SubjectError, match=text):
         outputs_of(returned)
 

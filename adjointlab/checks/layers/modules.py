@@ -308,7 +308,8 @@ class LocalModule(ModuleUnderTest):
                 f"the layer returned {counted(len(outputs), 'tensor')}, but the codomain has {len(declared)}"
             )
         for tensor, output in zip(declared, outputs, strict=True):
-            self._check("the layer returned", tensor, output)
+            of = f"of {tensor.name} " if len(declared) > 1 else ""
+            self._check(f"{of}the layer returned", tensor, output)
         # A parameter that a call makes has a gradient that nobody would compare.
         if faults := undeclared(self.module, self.layer.parameters, self.layer.buffers):
             raise ValueError(
