@@ -174,10 +174,11 @@ def test_a_plainer_seed_takes_one_thing_from_the_plan(seed: int) -> None:
         "right where there are no gradients before, and wrong where they are added to earlier ones",
         replace(plan, accumulated=False),
     )
-    how = {"evaluation": "forward without gradients", "training": "forward and backward with another batch"}
+    how = {"evaluation": "forward without gradients", "training": "forward and backward"}.get(plan.before)
+    with_another = ", of a parallel module with another batch unless it says one_batch_size=True"
     before = (
         FaultKind.KEPT,
-        f"right where nothing comes before, and wrong where the instance has gone {how.get(plan.before)}",
+        f"right where nothing comes before, and wrong where the instance has gone {how}{with_another * bool(plan.other_batch)}",
         replace(plan, before="", other_batch=""),
     )
     ordered = (

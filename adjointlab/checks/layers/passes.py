@@ -169,11 +169,9 @@ def plainer_seeds(seed: int) -> Iterator[tuple[Hint, int]]:
         text = "right where there are no gradients before, and wrong where they are added to earlier ones"
         yield Hint(FaultKind.ACCUMULATED, text), seed - 6
     if plan.before:
-        how = (
-            "forward without gradients"
-            if plan.before == EVALUATION
-            else "forward and backward with another batch"
-        )
+        how = "forward without gradients" if plan.before == EVALUATION else "forward and backward"
+        if plan.other_batch:
+            how += ", of a parallel module with another batch unless it says one_batch_size=True"
         text = f"right where nothing comes before, and wrong where the instance has gone {how}"
         # Of the seeds of the same order, that which differs in nothing else.
         yield Hint(FaultKind.KEPT, text), seed - seed % _ORDERED + (seed + 2 * 12 * 2 * _SUBSETS) % _ORDERED
