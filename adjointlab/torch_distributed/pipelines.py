@@ -70,7 +70,16 @@ class SequentialStep(NamedModule):
             raise TypeError(
                 f"the loss of a batch has shape {tuple(loss.shape)}: it has to be a scalar, such as a mean"
             )
-        return (loss.reshape(1), *(output.detach() for output in as_tuple(result)))
+        outputs = (output.detach() for output in as_tuple(result))
+        return (self._with_gradients(loss.reshape(1), given), *outputs)
+
+    def _with_gradients(self, loss: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The loss with its gradients, which a schedule knows before a cotangent is: code may add to them, as of an auxiliary loss, whatever that is."""
+        if not loss.requires_grad:
+            return loss
+        leaves = [each for each in (*given, *self.made.parameters()) if each.requires_grad]
+        gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+        return _loss_with_gradients(loss, gradients, leaves)
 
 
 @dataclass(frozen=True)
@@ -254,8 +263,8 @@ class PipelineStep(NamedModule):
         with torch.enable_grad(), _without_gradients(held):
             loss, *outputs = self._stepped(self._stages.schedule.step, leaves, target)
             gradients = [leaf.grad for leaf in (*leaves, *held)]
-        function: Any = _WithGradients
-        return (function.apply(loss, gradients, *(inputs if by_inputs else leaves), *held), *outputs)
+        behind = (*(inputs if by_inputs else leaves), *held)
+        return (_loss_with_gradients(loss, gradients, behind), *outputs)
 
     def _stepped(
         self, call: Callable[..., Any], inputs: Sequence[torch.Tensor], target: torch.Tensor
@@ -289,6 +298,14 @@ def _without_gradients(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
     finally:
         for parameter, gradient in zip(parameters, earlier, strict=True):
             parameter.grad = gradient
+
+
+def _loss_with_gradients(
+    loss: torch.Tensor, gradients: Sequence[torch.Tensor | None], leaves: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    function: Any = _WithGradients
+    result: torch.Tensor = function.apply(loss.detach(), gradients, *leaves)
+    return result
 
 
 class _WithGradients(torch.autograd.Function):

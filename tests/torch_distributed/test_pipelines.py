@@ -90,6 +90,51 @@ def test_one_call_checks_a_pipeline_of_fixed_stages(world: al.SimulatedWorld) ->
     assert "training" in verdicts
 
 
+class AddAuxiliaryLoss(torch.autograd.Function):
+    """Adds the gradient of a loss, as libraries do for the balance of experts, without asking for the cotangent of the main one."""
+
+    @staticmethod
+    def forward(ctx: Any, y: torch.Tensor, auxiliary: torch.Tensor) -> torch.Tensor:
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return gradients[0], torch.ones(())
+
+
+class Balanced(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.scale = nn.Linear(2, 2), 0.5
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.linear(x)
+        return AddAuxiliaryLoss.apply(y, self.scale * y.square().sum())  # type: ignore[no-untyped-call]
+
+
+def test_a_loss_that_a_stage_adds_in_its_backward_pass_is_that_of_the_sequential_module(
+    world: al.SimulatedWorld,
+) -> None:
+    def check(microbatches_in_scale: int) -> None:
+        def balanced(module: Any) -> ScheduleGPipe:
+            module[0].scale *= microbatches_in_scale
+            return gpipe(module, (0, 1, 2), 2)
+
+        al.check_pipeline(
+            lambda: nn.Sequential(Balanced(), nn.Linear(2, 2)),
+            balanced,
+            torch.zeros(4, 2),
+            loss=mse_loss,
+            ranks=2,
+            cases=5,
+            world=world,
+        )
+
+    check(2)  # by which torch divides the gradients
+    with pytest.raises(AssertionError, match="the layer's parameter gradient is not the sequential one"):
+        check(1)
+
+
 def test_buffers_are_compared_where_their_stages_are(world: al.SimulatedWorld) -> None:
     def evaluated(draw: Any, ranks: int) -> dict[str, Any]:
         # In training, the schedule's first step spoils running statistics (docs/findings.md).
