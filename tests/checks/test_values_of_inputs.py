@@ -62,6 +62,15 @@ def test_large_and_tiny_inputs_are_integers_times_a_power_of_two(dtype: str) -> 
         assert changed.tolist() == [2.0**exponent * each for each in (-4.0, 0.0, 1.0, 3.0)]
 
 
+@pytest.mark.parametrize(("values", "exponent"), [("large", 6), ("tiny", -6)])
+def test_inputs_of_a_layer_that_computes_in_half_precision_overflow_no_more_than_those_that_are_in_it(
+    values: str, exponent: int
+) -> None:
+    change = _change_of(values, "float16")
+    assert change is not None
+    assert change(torch.tensor([-4.0, 3.0])).tolist() == [-4 * 2.0**exponent, 3 * 2.0**exponent]
+
+
 def rows(function: Callable[[Any], Any], twin: Callable[[Any], Any], dtype: str = "float64") -> Subject:
     """A function of each row, of rows that are cut: the subject declares no rounding."""
 

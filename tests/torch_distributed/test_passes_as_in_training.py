@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.fsdp import (
     FullyShardedDataParallel,
     MixedPrecisionPolicy,
@@ -317,6 +318,18 @@ def test_outputs_of_another_type_are_compared_within_the_rounding_that_is_declar
     advised = 'y is of torch.bfloat16, and the sequential one of torch.float32; .* say rounding="bfloat16"'
     with pytest.raises(AssertionError, match=advised):
         al.check_parallel(linear, in_half_precision, undeclared, data_parallel="mean", cases=5)
+
+
+def test_gradients_that_are_reduced_in_float16_do_not_overflow() -> None:
+    def compressed(module: Any, mesh: Any) -> Any:
+        made = DistributedDataParallel(module, process_group=mesh.get_group())
+        made.register_comm_hook(None, fp16_compress_hook)
+        return made
+
+    def declared(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(6, 3), dtype="float32", rounding="float16")
+
+    al.check_parallel(linear, compressed, declared, data_parallel="mean")
 
 
 @pytest.mark.parametrize(("dtype", "other"), [("float32", torch.bfloat16), ("complex128", torch.complex64)])

@@ -68,7 +68,7 @@ _EXPONENTS: Mapping[str, Mapping[str, int]] = {
     "large": {"float64": 14, "float32": 14, "bfloat16": 14, "float16": 6},
     "tiny": {"float64": -40, "float32": -40, "bfloat16": -40, "float16": -6},
 }
-"""Powers of two by kind of values and element type. Cubes of them are still normal numbers, but in half precision."""
+"""Powers of two by kind of values and the type in which a module computes. Cubes of them are still normal numbers, but in half precision."""
 
 
 _SMALL_COTANGENTS = 7680
@@ -121,7 +121,7 @@ class ModuleUnderTest(ABC):
     def __init__(self, context: CheckContext, module: torch.nn.Module) -> None:
         self.layer, self.module, self.memory = context.layer, module, context.torch_memory
         arrays.move_module(module, self.memory)
-        self._change = _change_of(context.values)
+        self._change = _change_of(context.values, self.layer.computes_in)
         self.note_return: Callable[[Callable[..., object]], None] = lambda function: None
         self.note_backward: Callable[[BackwardPass], None] = lambda begun: None
         self._averaged = 1
@@ -422,11 +422,11 @@ def _require_shape(kind: str, tensor: Tensor, own: torch.Tensor) -> None:
         )
 
 
-def _change_of(values: str) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """Return the change of drawn integers that makes inputs of the kind `values`, if there is one."""
+def _change_of(values: str, computes_in: str = "") -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """Return the change of drawn integers that makes inputs of the kind `values`, if there is one, for a module that computes in that type."""
     if values in _EXPONENTS:
         exponents = _EXPONENTS[values]
-        return lambda x: x * 2.0 ** exponents[str(x.dtype).removeprefix("torch.")]
+        return lambda x: x * 2.0 ** exponents[computes_in or str(x.dtype).removeprefix("torch.")]
     return {SUBNORMAL: _subnormal, INFINITE: _infinite, THIRDS: lambda x: x / 3}.get(values)
 
 
