@@ -189,6 +189,11 @@ def fault_of(ranks: Sequence[RankStages], names: Names, rows: int) -> str:
             )
     if rows < first.microbatches:
         return f"the batch has {rows} rows, too few for {first.microbatches} microbatches"
+    if len(ranks) > 1 and rows % first.microbatches:
+        return (
+            f"the batch has {rows} rows, which {first.microbatches} microbatches cannot share evenly: torch's stages receive parts of "
+            "the size of the first"
+        )
     for name in names.parameters:
         if not any(name in each.parameters for each in ranks):
             return (
