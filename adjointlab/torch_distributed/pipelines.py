@@ -185,7 +185,7 @@ def fault_of(ranks: Sequence[RankStages], names: Names, rows: int) -> str:
         if not any(stage in each.stages for each in ranks):
             return (
                 f"no rank has stage {stage} of {first.count}: {first.schedule} has stages {', '.join(map(str, first.stages))} "
-                f"on rank 0 of {len(ranks)}"
+                f"on rank 0 of {len(ranks)}{_advice_on_ranks(first.count, len(ranks))}"
             )
     if rows < first.microbatches:
         return f"the batch has {rows} rows, too few for {first.microbatches} microbatches"
@@ -201,6 +201,10 @@ def fault_of(ranks: Sequence[RankStages], names: Names, rows: int) -> str:
                 "function is given, and together of all of it"
             )
     return ""
+
+
+def _advice_on_ranks(stages: int, ranks: int) -> str:
+    return "; where the stages are fixed, `ranks` says on how many they are" if ranks < stages else ""
 
 
 @dataclass(frozen=True)

@@ -201,6 +201,16 @@ def test_what_fits_no_pipeline_is_said(world: al.SimulatedWorld, pipeline: Any, 
     assert message in str(failure.value)
 
 
+def test_fixed_stages_on_another_number_of_ranks_are_told_where_to_say_that(world: al.SimulatedWorld) -> None:
+    def two_stages(module: Any) -> ScheduleGPipe:
+        return gpipe(module, (0, 1, 3), 2)
+
+    with pytest.raises(
+        AssertionError, match=r"no rank has stage 1 of 2: .* `ranks` says on how many they are"
+    ):
+        al.check_pipeline(model, two_stages, torch.zeros(4, 2), loss=mse_loss, cases=1, world=world)
+
+
 def test_a_loss_that_is_no_scalar_is_said(world: al.SimulatedWorld) -> None:
     with pytest.raises(AssertionError, match="the loss of a batch has shape"):
         al.check_pipeline(
