@@ -43,7 +43,6 @@ from adjointlab.engine.subject import Subject
 from adjointlab.torch_distributed.opening import load_process_groups, lone_group
 from adjointlab.typing import Array, Communicator
 from adjointlab.worlds.call_sites import is_lab
-from adjointlab.worlds.module_state import ModuleState
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.torch.requirements import MissingTorch
 from adjointlab.worlds.world import (
@@ -291,36 +290,15 @@ def body(subject: Subject) -> Body:
     def observe(rank_context: RankContext, case: Case) -> RankObservation:
         comm = rank_context.comm
         memory = arrays.memory_on(case.setting.library, comm.Get_rank())
-        there = subject.on(memory)
-        reference = there.reference
-        if reference is not None:
-            reference = partial(_referred, reference, _arguments(subject, case.parameters))
-        make = partial(there.make, comm, case.parameters)
-        # Outside there are no process groups, and one set of module-level variables.
-        needs_run = subject.process_group or bool(subject.rank_local)
-        surroundings = subject.surroundings(comm, memory)
-        before: Callable[[], AbstractContextManager[None]] = nullcontext
-        variables: AbstractContextManager[None] = nullcontext()
-        if subject.rank_local:
-            before = getattr(comm, "separate", ModuleState)(subject.rank_local).put_back
-            # A process of MPI has variables of its own, which the next case should not find changed.
-            variables = nullcontext() if hasattr(comm, "separate") else before()
-        context = CheckContext(
-            make,
-            case.setting,
-            comm,
-            reference,
-            values=case.values,
-            needs_run=needs_run,
-            same_on=case.same_on,
-            alone=partial(_alone, subject, comm, before),
-            forms_left_out=case.forms_left_out,
-            measures_rounding=case.measures_rounding,
-        )
         # Operators have a check of their own for this, which tells what they read.
         fill = fill_by(case.setting.seed) if subject.is_layer else None
         try:
-            with arrays.rank_context(memory, comm.Get_rank()), variables, surroundings, filled(fill):
+            with (
+                arrays.rank_context(memory, comm.Get_rank()),
+                subject.surroundings(comm, memory) as before,
+                filled(fill),
+            ):
+                context = _context(subject.on(memory), case, comm, before)
                 observation = check_named(case.check).observe(context)
                 # Not later: a check may need no operator on this rank, and making one is collective.
                 spaces = Spaces(context.domain, context.codomain)
@@ -335,6 +313,28 @@ def body(subject: Subject) -> Body:
         return RankObservation(observation, spaces, tuple(context.leaks.items()), held)
 
     return observe
+
+
+def _context(
+    subject: Subject, case: Case, comm: Communicator, before: Callable[[], AbstractContextManager[None]]
+) -> CheckContext:
+    """The context of the check of a case on this rank; within ``before()`` variables of rank-local modules are as before the case."""
+    reference = subject.reference
+    if reference is not None:
+        reference = partial(_referred, reference, _arguments(subject, case.parameters))
+    return CheckContext(
+        partial(subject.make, comm, case.parameters),
+        case.setting,
+        comm,
+        reference,
+        values=case.values,
+        # Outside there are no process groups, and one set of module-level variables.
+        needs_run=subject.process_group or bool(subject.rank_local),
+        same_on=case.same_on,
+        alone=partial(_alone, subject, comm, before),
+        forms_left_out=case.forms_left_out,
+        measures_rounding=case.measures_rounding,
+    )
 
 
 @contextmanager

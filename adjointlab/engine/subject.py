@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -29,6 +29,7 @@ from adjointlab.engine.parameter_tree import own_copy
 from adjointlab.torch_distributed.opening import process_group
 from adjointlab.typing import Communicator
 from adjointlab.worlds.forks import forks_ended
+from adjointlab.worlds.module_state import ModuleState
 
 __all__ = [
     "EXAMPLE",
@@ -197,14 +198,31 @@ class Subject:
         build, reference = self.build_on(device_type)
         return replace(self, build=build, reference=reference)
 
-    def surroundings(self, comm: Communicator, memory: str = "numpy") -> AbstractContextManager[object]:
-        """Context in which the code under test runs on this rank, whose tensors lie in `memory`."""
-        separate: Callable[[Sequence[str]], None] | None = getattr(comm, "separate", None)
-        if self.rank_local and separate is not None:  # processes have modules of their own
-            separate(self.rank_local)
-        if not self.process_group:
-            return nullcontext()
-        return process_group(comm, array_libraries.device_type_of(memory))
+    @contextmanager
+    def surroundings(
+        self, comm: Communicator, memory: str = "numpy"
+    ) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+        """Context in which the code under test runs on this rank, whose tensors lie in `memory`.
+
+        Its value makes contexts in which the variables of rank-local modules are as they were before.
+        """
+        device_type = array_libraries.device_type_of(memory)
+        group = process_group(comm, device_type) if self.process_group else nullcontext()
+        with self._own_variables(comm) as before, group:
+            yield before
+
+    @contextmanager
+    def _own_variables(self, comm: Communicator) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+        """Context in which this rank has variables of its own in rank-local modules, with the value of :meth:`surroundings`."""
+        if not self.rank_local:
+            yield nullcontext
+        elif (separate := getattr(comm, "separate", None)) is not None:  # which simulated ranks share
+            yield separate(self.rank_local).put_back
+        else:
+            # Those of a process are its own, but the next case should not find them changed.
+            before = ModuleState(self.rank_local).put_back
+            with before():
+                yield before
 
     def libraries(self, device: str | None = None) -> tuple[str, ...]:
         """The array libraries to draw from: those asked for that are installed, on `device` where that is given.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -94,14 +95,26 @@ def test_modules_of_simulated_ranks_are_separated_where_that_is_asked_for(
     rank_local: tuple[str, ...], separated: list[Any]
 ) -> None:
     asked: list[Any] = []
-    comm: Any = SimpleNamespace(separate=asked.append)
-    subject = operator(rank_local=rank_local)
-    with subject.surroundings(comm) as inside:
-        assert inside is None
+    state = SimpleNamespace(put_back=nullcontext)
+    comm: Any = SimpleNamespace(separate=lambda packages: asked.append(packages) or state)
+    with operator(rank_local=rank_local).surroundings(comm) as before:
+        assert before is nullcontext
     assert asked == separated
-    processes: Any = SimpleNamespace()
-    with subject.surroundings(processes):
-        pass
+
+
+def test_the_next_case_of_a_process_finds_variables_as_they_were_before_this_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module: Any = ModuleType("mine")
+    module.size = 1
+    monkeypatch.setitem(sys.modules, "mine", module)
+    process: Any = SimpleNamespace()
+    with operator(rank_local=("mine",)).surroundings(process) as before:
+        module.size = 2
+        with before():
+            assert module.size == 1
+        assert module.size == 2
+    assert module.size == 1
 
 
 # The parameters

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -232,8 +233,8 @@ def test_a_second_default_group_is_refused(world: World) -> None:
 
 def test_a_library_that_keeps_its_groups_in_variables_makes_them_anew_in_each_case(world: World) -> None:
     def body(context: RankContext, payload: None) -> float:
-        context.comm.separate(["tests.torch_distributed.parallel_state"])
-        with al.process_group(context.comm):
+        subject = replace(with_communicator, process_group=True, rank_local=(parallel_state.__name__,))
+        with subject.surroundings(context.comm):
             return float(parallel_state.sum_over_group(torch.ones(1)))
 
     for ranks in (3, 2, 3):

@@ -10,7 +10,6 @@ import numpy as np
 
 from adjointlab.MPI import SUM, Op
 from adjointlab.worlds.local_calls import LocalCalls
-from adjointlab.worlds.module_state import ModuleState
 from adjointlab.worlds.torch.store import Store
 from adjointlab.worlds.torch.waits import CaseWaits
 
@@ -41,7 +40,6 @@ class TorchComm(LocalCalls):
         self.rank, self.size = case_group.rank, case_group.size
         self._waits = case_group.waits
         self._name, self._attributes = "", {}
-        self.module_state: ModuleState | None = None
 
     def allgather(self, sendobj: object) -> list[Any]:
         return self._waits.allgather(sendobj, "allgather()")
@@ -67,12 +65,6 @@ class TorchComm(LocalCalls):
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         found = self.allgather(np.asarray(sendbuf))
         np.asarray(recvbuf).reshape(-1)[:] = np.concatenate([each.reshape(-1) for each in found])
-
-    def separate(self, packages: Any) -> ModuleState:
-        """Let the module-level variables of these packages be, after the case, what they were before it."""
-        if self.module_state is None:
-            self.module_state = ModuleState(packages)
-        return self.module_state
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):

@@ -75,7 +75,6 @@ class TorchWorld(ProcessWorld):
         self._store = prefixed(store, prefix)
         self._backend = _backend()
         self._waits = CaseWaits(StoreChannel(self._store, "outside", rank, size), 0, 0, patience)
-        self._comm: TorchComm | None = None
         self._failure: GroupFailure | None = None
         meeting = Rendezvous(StoreChannel(self._store, "opening", rank, size))
         control = StoreChannel(self._store, "control", rank, size)
@@ -97,7 +96,7 @@ class TorchWorld(ProcessWorld):
 
     def _begin_run(self, command: Command, patience: float) -> None:
         self._waits = CaseWaits(self._lab, command.run, command.ranks, patience)
-        self._comm = self._failure = None
+        self._failure = None
 
     def _enter_run(self, command: Command) -> tuple[RankContext, CurrentRun]:
         store = prefixed(self._store, f"run-{command.run}")
@@ -109,8 +108,7 @@ class TorchWorld(ProcessWorld):
             timedelta(seconds=min(self._waits.patience, _LONGEST_TIMEOUT)),
             self._waits,
         )
-        self._comm = TorchComm(group)
-        return RankContext(self._rank, command.ranks, self._comm), _CurrentRun(self._waits)
+        return RankContext(self._rank, command.ranks, TorchComm(group)), _CurrentRun(self._waits)
 
     def _progress(self) -> object:
         return self._waits.log.calls, self._waits.exchanges
@@ -131,8 +129,6 @@ class TorchWorld(ProcessWorld):
             waits.notify_failure()
             if any(group() is not None for group in waits.groups):
                 gc.collect()  # user code may have made them parts of circles
-        if self._comm is not None and self._comm.module_state is not None:
-            self._comm.module_state.seed(0)
         return outcome, RankStatistics(self._failure, waits.summaries, tuple(dict.fromkeys(waits.refused)))
 
     def _conclude(self, outcomes: tuple[Outcome, ...], statistics: Sequence[RankStatistics]) -> Conclusion:
