@@ -1,4 +1,4 @@
-"""The hints of a verdict as reports tell them, each with the results that it holds against each other."""
+"""The lines and the hints of a verdict as reports tell them: a hint with the results that it holds against each other."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ from adjointlab.checks.compared import OF_SPECIFICATION
 from adjointlab.checks.evidence import Evidence
 from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.verdict import Verdict
+from adjointlab.worlds.traceback_text import without_own_frames
 
-__all__ = ["hints_told"]
+__all__ = ["hints_told", "lines_told"]
+
+
+def lines_told(verdict: Verdict) -> Iterator[tuple[str, str]]:
+    """Yield the lines, a traceback with the frames of the user's code alone."""
+    for label, text in verdict.lines:
+        yield label, without_own_frames(text) if label == "traceback" else text
 
 
 def hints_told(verdict: Verdict) -> tuple[Hint, ...]:

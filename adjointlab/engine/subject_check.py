@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from adjointlab import options
 from adjointlab.checks.check import checks_of
-from adjointlab.checks.told import hints_told
+from adjointlab.checks.told import hints_told, lines_told
 from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.counts import CaseCounts, is_silent
 from adjointlab.engine.search import investigate
@@ -17,7 +17,6 @@ from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.spelling import described_type
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.traceback_text import without_own_frames
 from adjointlab.worlds.world import World
 
 __all__ = ["check_subject", "verdicts_of"]
@@ -76,11 +75,8 @@ def verdicts_of(subject: Subject, budget: Budget, world: World | None) -> Mappin
 
 def _text(result: SearchResult) -> str:
     case = result.case
-    told = [
-        (label, without_own_frames(text) if label == "traceback" else text)
-        for label, text in result.verdict.lines
-    ]
-    lines = [f"{result.subject} {result.check}: {replace(result.verdict, lines=tuple(told))}"]
+    told = replace(result.verdict, lines=tuple(lines_told(result.verdict)))
+    lines = [f"{result.subject} {result.check}: {told}"]
     lines += [hint.text for hint in hints_told(result.verdict)]
     if case is not None:
         lines += [f"ranks {case.ranks}, {dict(case.parameters)}", *map(" ".join, case.unusual())]

@@ -11,6 +11,7 @@ from pathlib import Path
 from adjointlab.check_result import CheckResult
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.proof import PROOF
+from adjointlab.checks.told import lines_told
 from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
@@ -20,7 +21,6 @@ from adjointlab.engine.parameter_tree import is_cut
 from adjointlab.engine.search_result import SearchResult
 from adjointlab.quantities import counted
 from adjointlab.store.files import printable
-from adjointlab.worlds.traceback_text import without_own_frames
 from adjointlab.worlds.world import WorldName
 
 __all__ = ["failure_text", "relative", "replay_command"]
@@ -149,12 +149,9 @@ def _tensors(space: Space) -> list[str]:
 
 def _verdict_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
     folder = f"{_here()}{os.sep}"
-    for label, text in result.verdict.lines:
-        if label == "traceback":
-            yield label, without_own_frames(text)
-        else:
-            # Paths are relative to this folder, as an editor opens them from here.
-            yield label, text.replace(folder, "")
+    for label, text in lines_told(result.verdict):
+        # Paths are relative to this folder, as an editor opens them from here; those of a traceback are as Python has them.
+        yield label, text if label == "traceback" else text.replace(folder, "")
 
 
 def _replay_lines(check_result: CheckResult) -> Iterator[tuple[str, str]]:
