@@ -30,6 +30,7 @@ __all__ = [
     "Ranks",
     "UserFunction",
     "declared_tolerance",
+    "in_mode",
     "make_layer",
     "make_twin",
     "truth_of",
@@ -437,10 +438,12 @@ def make_twin(build: UserFunction, /, **parameters: object) -> torch.nn.Module:
 
 
 def _module(build: UserFunction, parameters: Parameters) -> torch.nn.Module:
-    module: torch.nn.Module = build(**without(parameters, _DECLARATIONS))
-    if "training" in parameters:
-        module.train(truth_of(parameters, "training"))
-    return module
+    return in_mode(build(**without(parameters, _DECLARATIONS)), parameters)
+
+
+def in_mode(module: torch.nn.Module, parameters: Parameters) -> torch.nn.Module:
+    """Put a module into training or evaluation mode where its case says which, and return it."""
+    return module.train(truth_of(parameters, "training")) if "training" in parameters else module
 
 
 def truth_of(parameters: Parameters, name: str) -> bool:

@@ -29,6 +29,7 @@ from adjointlab.engine.adapters import (
     Parameters,
     UserFunction,
     declared_tolerance,
+    in_mode,
     truth_of,
 )
 from adjointlab.engine.initial_values import give_initial_values, has_its_parts
@@ -195,9 +196,8 @@ class ParallelRecipe:
         mesh = shape.make_on(comm, self.device_type)
         made, tolerance = self._made_parallel(sequential, example, mesh, placing, parameters)
         requiring_gradients = trained(made) - sequential.frozen_by_lab
-        if "training" in parameters:  # also the parts that `parallelize` has made anew
-            made.train(truth_of(parameters, "training"))
-        elif example.is_evaluated:
+        in_mode(made, parameters)  # also the parts that `parallelize` has made anew
+        if example.is_evaluated:
             made.eval()
         declared = placements_by_name(parameters, list(sequential.names.parameters), shape)
         space, pieces = made.parameter_space(declared), made.pieces(declared)

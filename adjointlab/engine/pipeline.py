@@ -10,7 +10,7 @@ from adjointlab.core.arrays import DeviceType, dtype_name
 from adjointlab.core.layer import NO_HOOKS, Layer, PassHooks, Prepare, elementwise, prepared, trained
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
-from adjointlab.engine.adapters import Parameters, UserFunction, declared_tolerance, truth_of
+from adjointlab.engine.adapters import Parameters, UserFunction, declared_tolerance, in_mode, truth_of
 from adjointlab.engine.parallel import MakeOptimizer, Reduction
 from adjointlab.engine.sequential_module import (
     freeze,
@@ -96,8 +96,7 @@ class PipelineRecipe:
         made = PipelineStep(
             module, stages, self._step(parameters), ends, names, results, self.hooks, self.device_type
         )
-        if "training" in parameters:
-            made.train(truth_of(parameters, "training"))
+        in_mode(made, parameters)
         domain = _domain(ends, parameters, target)
         by_inputs = truth_of(parameters, "input_gradient")
         without_gradient = {tensor.name for tensor in domain.tensors[-1 if by_inputs else 0 :]}

@@ -9,7 +9,7 @@ from adjointlab.core import arrays
 from adjointlab.core.arrays import DTYPES, DeviceType
 from adjointlab.core.declaration import SubjectError, require_accepts
 from adjointlab.core.subsets import subset
-from adjointlab.engine.adapters import Parameters, UserFunction, truth_of, without
+from adjointlab.engine.adapters import Parameters, UserFunction, in_mode, without
 from adjointlab.quantities import counted
 from adjointlab.spelling import described_type
 from adjointlab.worlds.randomness import own_streams
@@ -45,8 +45,7 @@ def sequential_module(
     if not isinstance(module, torch.nn.Module):
         raise SubjectError(f"sequential: it returned {described_type(module)}, and no module")
     arrays.convert_module(module, getattr(torch, type_of(parameters)))
-    if "training" in parameters:
-        module.train(truth_of(parameters, "training"))
+    in_mode(module, parameters)
     # To the host nothing is moved, for a module may have been made without memory.
     return module if device_type == "cpu" else module.to(device_type)
 

@@ -152,6 +152,16 @@ def test_a_module_that_has_other_outputs_in_evaluation_mode_keeps_the_mode_in_wh
     )
 
 
+def test_a_case_that_trains_and_evaluates_has_both_modules_in_one_mode() -> None:
+    def both(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(4, 3), training=True, evaluated=True)
+
+    def normalized() -> nn.Module:
+        return nn.BatchNorm1d(3)
+
+    al.check_parallel(normalized, lambda module, mesh: normalized().double(), both, mesh=(1,), cases=2)
+
+
 # Contexts.
 
 
