@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -89,62 +89,96 @@ class ProofCheck(Check[ProofObservation]):
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[ProofObservation]) -> Verdict:
-        probed = BothDirections(*zip(*(seen.directions for seen in observations), strict=True))
-        directions = _directions(spaces.domain, spaces.codomain)
-        columns = [_columns(target, ranks) for (_, _, target), ranks in zip(directions, probed, strict=True)]
-        forward, adjoint = (
-            of_direction[:, : len(first.vector)]
-            for of_direction, (first, *_) in zip(columns, probed, strict=True)
-        )
-        figures: Figures = {Figure.ENTRIES: forward.size}
-        programs = observations[0].specification
-        for (direction, source, target), program, matrix in zip(
-            directions, programs or (), (forward, adjoint), strict=False
-        ):
-            of_adjoint = direction is Direction.ADJOINT
-            expected = program_matrix(program, source, target)
-            names = (str(direction), "specification")
-            if witness := _differing(matrix, expected, source, target.dual, names, of_adjoint=of_adjoint):
-                place = (witness.column, witness.row)
-                return incoherent(
-                    f"{direction} is not what its specification says",
-                    (direction, witness.lines()[0][1]),
-                    ("program", witness.lines()[1][1]),
-                    figures=figures,
-                    # An entry is named by e_i of the domain and f_j of the codomain's dual, whichever direction maps which.
-                    entry=MatrixEntry(*(place[::-1] if of_adjoint else place), witness.second),
-                    evidence=Evidence(matrices=witness.matrices),
-                )
-        one, other = forward, np.conj(adjoint.T)
-        if spaces.mixed:  # the pairing is the real part
-            one, other = one.real, other.real
-        if witness := _differing(one, other, spaces.domain, spaces.codomain.dual):
-            if _may_be_rounding(one, other, observations[0].precision):
-                return unjudged(*_ROUNDS)
-            return incoherent(
-                "adjoint is not the transpose of forward",
-                *witness.lines(),
-                figures=figures,
-                entry=MatrixEntry(witness.column, witness.row),
-                evidence=Evidence(matrices=witness.matrices),
+        first, *_ = observations
+        matrices = BothDirections(
+            *map(
+                _matrix,
+                _directions(spaces.domain, spaces.codomain),
+                zip(*(seen.directions for seen in observations), strict=True),
             )
-        for (direction, _, _), (first, *_), matrix, images in zip(
-            directions, probed, (forward, adjoint), columns, strict=True
-        ):
-            expected = matrix @ first.vector
-            for form, image in zip(first.forms, images[:, len(first.vector) :].T, strict=True):
-                if not (image == expected).all():
-                    if _may_be_rounding(image, expected, observations[0].precision):
-                        return unjudged(*_ROUNDS)
-                    return incoherent(
-                        f"{f'{direction} {form}'.rstrip()} gives a random vector another image than its matrix does",
-                        figures=figures,
-                    )
-        for (direction, _, target), ranks in zip(directions, probed, strict=True):
+        )
+        figures: Figures = {Figure.ENTRIES: matrices.forward.entries.size}
+        for matrix, program in zip(matrices, first.specification or (), strict=False):
+            if verdict := _beside_specification(matrix, program, figures):
+                return verdict
+        if verdict := _transposed(spaces, matrices, first.precision, figures):
+            return verdict
+        for matrix in matrices:
+            if verdict := _on_random_vector(matrix, first.precision, figures):
+                return verdict
+        for (direction, _, target), _, _, ranks in matrices:
             copies = [each.copies for each in ranks if each.copies is not None]
             if copies and (verdict := unequal_copies_verdict(direction, target, copies)):
                 return verdict
         return unjudged(*_MIXED) if spaces.mixed else coherent(figures)
+
+
+class _Matrix(NamedTuple):
+    """One direction, as all ranks together observed it: its matrix, and images of the random vector, a column for each form."""
+
+    spaces: DirectedSpaces
+    entries: NumpyArray
+    images: NumpyArray
+    ranks: Sequence[ProbedDirection]
+
+
+def _matrix(spaces: DirectedSpaces, ranks: Sequence[ProbedDirection]) -> _Matrix:
+    columns = _columns(spaces.target, ranks)
+    width = len(ranks[0].vector)
+    return _Matrix(spaces, columns[:, :width], columns[:, width:], ranks)
+
+
+def _beside_specification(matrix: _Matrix, program: Program, figures: Figures) -> Verdict | None:
+    direction, source, target = matrix.spaces
+    of_adjoint = direction is Direction.ADJOINT
+    expected = program_matrix(program, source, target)
+    names = (str(direction), "specification")
+    witness = _differing(matrix.entries, expected, source, target.dual, names, of_adjoint=of_adjoint)
+    if witness is None:
+        return None
+    place = (witness.column, witness.row)
+    return incoherent(
+        f"{direction} is not what its specification says",
+        (direction, witness.lines()[0][1]),
+        ("program", witness.lines()[1][1]),
+        figures=figures,
+        # An entry is named by e_i of the domain and f_j of the codomain's dual, whichever direction maps which.
+        entry=MatrixEntry(*(place[::-1] if of_adjoint else place), witness.second),
+        evidence=Evidence(matrices=witness.matrices),
+    )
+
+
+def _transposed(
+    spaces: Spaces, matrices: BothDirections[_Matrix], precision: int, figures: Figures
+) -> Verdict | None:
+    one, other = matrices.forward.entries, np.conj(matrices.adjoint.entries.T)
+    if spaces.mixed:  # the pairing is the real part
+        one, other = one.real, other.real
+    witness = _differing(one, other, spaces.domain, spaces.codomain.dual)
+    if witness is None:
+        return None
+    if _may_be_rounding(one, other, precision):
+        return unjudged(*_ROUNDS)
+    return incoherent(
+        "adjoint is not the transpose of forward",
+        *witness.lines(),
+        figures=figures,
+        entry=MatrixEntry(witness.column, witness.row),
+        evidence=Evidence(matrices=witness.matrices),
+    )
+
+
+def _on_random_vector(matrix: _Matrix, precision: int, figures: Figures) -> Verdict | None:
+    first, *_ = matrix.ranks
+    expected = matrix.entries @ first.vector
+    for form, image in zip(first.forms, matrix.images.T, strict=True):
+        if (image == expected).all():
+            continue
+        if _may_be_rounding(image, expected, precision):
+            return unjudged(*_ROUNDS)
+        name = f"{matrix.spaces.direction} {form}".rstrip()
+        return incoherent(f"{name} gives a random vector another image than its matrix does", figures=figures)
+    return None
 
 
 def _directions(domain: Space, codomain: Space) -> BothDirections[DirectedSpaces]:
@@ -167,9 +201,8 @@ def _random_vector(
 ) -> NumpyArray:
     key = mixed(2 * seed + (direction is Direction.ADJOINT))
     vector = _random_integers(key, bound, dimension)
-    if (
-        is_complex
-    ):  # a map that is linear over the reals alone, such as the real part, has the images of the basis right
+    if is_complex:
+        # A map that is linear over the reals alone, such as the real part, has the images of the basis right.
         vector = vector + 1j * _random_integers(mixed(key), bound, dimension)
     vector.flags.writeable = False
     return vector
