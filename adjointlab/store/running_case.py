@@ -13,7 +13,7 @@ import os
 import secrets
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from enum import StrEnum
 from pathlib import Path
@@ -149,7 +149,8 @@ class RunningCaseFile:
         if self._file is None:
             self.path = folder / f"running-{secrets.token_hex(8)}.json"
             self._file = _locked(self.path)
-        found += _abandoned(folder, self.path)
+        others = (path for path in paths_in(folder, _OTHERS) if path != self.path)
+        found += _taken(others, lambda running: not _is_asked_for(running))
         self.previous = tuple(running for running in found if running is not None)
         self._length = 0 if self._file is None else os.fstat(self._file).st_size
 
@@ -209,19 +210,11 @@ def is_record(path: Path) -> bool:
 
 def left_behind(folder: Path, location: str, check: str) -> Running | None:
     """Read and remove the record that a process which has died has left of the check of the subject at `location`."""
-    for path in (folder / NAME, *paths_in(folder, _OTHERS)):
-        try:
-            file = _lock(open_file(path, os.O_RDWR))
-        except OSError:
-            continue
-        if file is None:
-            continue
-        running = read_file(path)
-        if running is not None and (running.location, running.check) == (location, check):
-            _remove(path, file)
-            return running
-        os.close(file)
-    return None
+
+    def is_of_check(running: Running | None) -> bool:
+        return running is not None and (running.location, running.check) == (location, check)
+
+    return next(_taken((folder / NAME, *paths_in(folder, _OTHERS)), is_of_check), None)
 
 
 def write_end(path: Path, running: Running) -> None:
@@ -295,12 +288,9 @@ def _lock(file: int) -> int | None:
     return None
 
 
-def _abandoned(folder: Path, own: Path) -> list[Running | None]:
-    """Read and remove the records of other names whose owners have died."""
-    found = []
-    for path in paths_in(folder, _OTHERS):
-        if path == own:
-            continue
+def _taken(paths: Iterable[Path], is_wanted: Callable[[Running | None], bool]) -> Iterator[Running | None]:
+    """Read the records whose owners have died; remove those that are wanted, and yield them."""
+    for path in paths:
         try:
             file = _lock(open_file(path, os.O_RDWR))
         except OSError:
@@ -308,12 +298,11 @@ def _abandoned(folder: Path, own: Path) -> list[Running | None]:
         if file is None:
             continue
         running = read_file(path)
-        if _is_asked_for(running):
-            os.close(file)
-        else:
-            found.append(running)
+        if is_wanted(running):
             _remove(path, file)
-    return found
+            yield running
+        else:
+            os.close(file)
 
 
 def _is_asked_for(running: Running | None) -> bool:
