@@ -21,12 +21,7 @@ from adjointlab.engine.discovery import Found
 from adjointlab.engine.drawing_errors import formatted, refusal
 from adjointlab.engine.failed_runs import MISDECLARED, NO_RETURN
 from adjointlab.engine.folded_warnings import FoldedWarnings
-from adjointlab.engine.run_case import (
-    CaseRunner,
-    Stage,
-    body,
-    run_case,
-)
+from adjointlab.engine.run_case import CaseRunner, Stage, body, run_case
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
@@ -100,8 +95,8 @@ def run_check(
     """
     job_log, check_id = supervised(), check_id_of(found.subject.location, check)
     seed = budget.seed
-    if (refusal := unsupported(world, found.subject, budget.device)) is not None:
-        return CheckResult(found, _without_case(world, found.subject, check, seed or 0, refusal))
+    if (verdict := unsupported(world, found.subject, budget.device)) is not None:
+        return CheckResult(found, _without_case(world, found.subject, check, seed or 0, verdict))
     if seed is None:
         seed = world.share(secrets.randbits(32) if job_log is None else job_log.seed_of(check_id))
     budget = replace(budget, seed=seed, cases=check_named(check).cases_of(budget.cases, found.subject))
@@ -204,8 +199,8 @@ def _unseen_failures(world: World, found: Found, check: str, budget: Budget, fol
 
 def replay(world: World, subject: Subject, case: Case) -> SearchResult:
     """Collective: run one case again and judge it."""
-    if (refusal := unsupported(world, subject)) is not None:
-        return _without_case(world, subject, case.check, case.setting.seed, refusal)
+    if (verdict := unsupported(world, subject)) is not None:
+        return _without_case(world, subject, case.check, case.setting.seed, verdict)
 
     def conduct(run: Runner) -> SearchResult:
         return _replayed(world, CaseRunner(run), subject, case)
@@ -257,9 +252,8 @@ def replay_corpus(
             failing = world.lead(body(found.subject), conduct, found.subject.location)
     except (KeyboardInterrupt, Exhausted):
         raise
-    except (
-        BaseException
-    ) as error:  # as of a search: the next check has its turn, with a stored case that cannot be judged too
+    except BaseException as error:
+        # As of a search: the next check has its turn, with a stored case that cannot be judged too.
         last = printable(str(replayed[-1])) if replayed else "what is stored"
         result = _failed_search(world, found.subject, check, 0, error, f"while {last} was replayed")
         return CheckResult(found, result)
