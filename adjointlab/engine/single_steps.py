@@ -134,9 +134,8 @@ def _without_rank(gone: int, ranks: int) -> Change:
             if value.is_active(gone):
                 raise ValueError(f"gone: rank {gone} is in {value}")
             return Partition(value.shape, [rank - (rank > gone) for rank in value.ranks])
-        if (
-            is_cut(value) and len(value) == ranks + 1
-        ):  # the boundaries of one part for each rank: two parts become one
+        if is_cut(value) and len(value) == ranks + 1:
+            # The boundaries of one part for each rank: two parts become one.
             return _without_boundary(value, gone)
         return value
 

@@ -45,9 +45,8 @@ def _frames_of(exception: BaseException) -> Mapping[str, Any] | None:
         return None
     try:
         frames: Mapping[str, Any] = Traceback(exception.__traceback__).to_dict()
-    except (
-        TypeError
-    ):  # a frame that an interrupt has met between two lines has the line None, which tblib does not take
+    except TypeError:
+        # A frame that an interrupt has met between two lines has the line None, which tblib does not take.
         return None
     return frames
 

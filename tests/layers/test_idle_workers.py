@@ -162,9 +162,8 @@ def test_an_idle_worker_takes_part_in_a_checkpoint_of_a_layer_that_sends_nothing
             x = whole.detach()[: int(is_worker)].requires_grad_()
             leaves, wholes = [x], [whole]
         y, want = checkpoint(distributed, x, use_reentrant=False), module(whole)
-        if (
-            layer is not AdaptiveMaxPool1d
-        ):  # of which a second derivative has no other path than through the pool
+        # Its second derivative has no other path than through the pool.
+        if layer is not AdaptiveMaxPool1d:
             y, want = y**2, want**2
         wants = torch.autograd.grad(want.sum(), wholes, create_graph=power == 2)
         gots = torch.autograd.grad(y.sum(), leaves, create_graph=power == 2)

@@ -71,9 +71,8 @@ def test_results_are_equal_with_overlap_and_without(adjointlab_world: World, nam
         results = []
         *layers, twin = both(comm, (2, 2), **named)
         assert layers[1].overlapped is not None
-        assert (
-            named.get("stride") or layers[1].overlapped.interior is not None
-        )  # else there are too few cells
+        # Else there are too few cells.
+        assert named.get("stride") or layers[1].overlapped.interior is not None
         for layer in layers:
             local = local_window(whole, layer.domain.tensors[0].layout, comm.Get_rank())
             with torch.inference_mode():  # a first call that leaves nothing behind

@@ -196,9 +196,8 @@ def test_placements_types_and_the_mode_of_a_case_are_taken_over(world: al.Simula
         )
         assert not layer.module.made.training
         assert layer.module._placing.gives_dtensors is dtensors
-    assert (
-        given == [[torch.Tensor] * 2] * 8
-    )  # of the sequential module, for the outputs with a graph and without
+    # Of the sequential module, for the outputs with a graph and without.
+    assert given == [[torch.Tensor] * 2] * 8
 
 
 def test_nothing_is_frozen_by_default(world: al.SimulatedWorld) -> None:

@@ -133,9 +133,8 @@ def test_an_interrupt_as_hypothesis_begins_is_no_failure_of_its_own(monkeypatch:
         return make(*arguments, **named)
 
     monkeypatch.setattr(hypothesis.core, "ConjectureRunner", interrupted)
-    with (
-        Interrupts() as interrupts
-    ):  # as under mpiexec, where an interrupt that is swallowed is not raised again
+    # As under mpiexec, where an interrupt that is swallowed is not raised again.
+    with Interrupts() as interrupts:
         interrupts.allow()
         with pytest.raises(KeyboardInterrupt):
             investigate(SimulatedWorld(2), right, "adjoint", Budget(3, seed=0))

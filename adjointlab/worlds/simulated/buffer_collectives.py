@@ -363,9 +363,8 @@ def move(source: Flat, target: Flat, sender: int, receiver: int) -> None:
     if source.dtype != target.dtype and source.size and target.size and not is_of_bytes:
         raise UnequalParts(sender, receiver, str(source.dtype), str(target.dtype))
     if source.size != target.size:
-        noun = (
-            "byte" if source.dtype == np.uint8 else "element"
-        )  # those of an Alltoallw are bytes, whatever they are of
+        # Those of an Alltoallw are bytes, whatever they are of.
+        noun = "byte" if source.dtype == np.uint8 else "element"
         raise UnequalParts(sender, receiver, counted(source.size, noun), str(target.size))
     target[:] = source
 
