@@ -14,7 +14,7 @@ rounding can do at most to this operator, not with a constant: a constant that p
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -134,26 +134,15 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
             figures[Figure.MISS_PROBABILITY] = miss_probability(draws[0].bound) ** len(with_integers)
         for draw, tolerance in zip(draws, tolerances, strict=True):
             error = _error(draw, spaces.mixed)
-            sizes = draw.magnitudes
-            if sizes is not None and not draw.bound:
-                figures[Figure.FLOATING_ERROR] = _normwise(sizes, error)
+            if draw.magnitudes is not None and not draw.bound:
+                figures[Figure.FLOATING_ERROR] = _normwise(draw.magnitudes, error)
             if error > tolerance:
-                form = f"integers up to {draw.bound}, {'within rounding' if tolerance else 'exact'}"
-                lines = [
-                    ("⟨Fx, y⟩", str(draw.forward)),
-                    ("⟨x, F*y⟩", str(draw.adjoint)),
-                    ("form", form if draw.bound else "floating"),
-                    *_scales(draw.exponents),
-                ]
-                if sizes is not None:
-                    relative = _normwise(sizes, error)
-                    lines.append(("error", f"{relative:.3g} (relative to the norms)"))
-                    if relative < SMALL:
-                        lines.append(PERHAPS)
                 narrowed = narrowing_hint(error, float(abs(draw.forward))) if is_exact else None
-                evidence = None if narrowed is None else Evidence(hint=narrowed)
                 return incoherent(
-                    "adjoint is not the transpose of forward", *lines, figures=figures, evidence=evidence
+                    "adjoint is not the transpose of forward",
+                    *_lines(draw, error, tolerance),
+                    figures=figures,
+                    evidence=None if narrowed is None else Evidence(hint=narrowed),
                 )
         return coherent(figures, is_exact=is_exact)
 
@@ -168,6 +157,20 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
             found[f"⟨Fx, y⟩ of draw {number}"] = InnerProductResult(draw.forward, within)
             found[f"⟨x, F*y⟩ of draw {number}"] = InnerProductResult(draw.adjoint, within)
         return found
+
+
+def _lines(draw: InnerProducts, error: float, tolerance: float) -> Iterator[tuple[str, str]]:
+    """The lines on a draw whose inner products differ."""
+    yield "⟨Fx, y⟩", str(draw.forward)
+    yield "⟨x, F*y⟩", str(draw.adjoint)
+    form = f"integers up to {draw.bound}, {'within rounding' if tolerance else 'exact'}"
+    yield "form", form if draw.bound else "floating"
+    yield from _scales(draw.exponents)
+    if draw.magnitudes is not None:
+        relative = _normwise(draw.magnitudes, error)
+        yield "error", f"{relative:.3g} (relative to the norms)"
+        if relative < SMALL:
+            yield PERHAPS
 
 
 def miss_probability(bound: int) -> float:

@@ -157,28 +157,23 @@ def _of_circumstances(
             evidence=difference.evidence(*names),
         )
     for circumstance in others:
-        difference = first_difference(
-            space,
-            [one.outputs[circumstance] for one in seen],
-            expected,
-            tolerance,
-        )
-        if difference is not None:
-            names = str(circumstance), str(standard)
-            headline, lines, hint = (
-                f"{direction} reads memory that nobody wrote",
-                difference.lines(*names),
-                None,
+        found = [one.outputs[circumstance] for one in seen]
+        if (difference := first_difference(space, found, expected, tolerance)) is None:
+            continue
+        names = str(circumstance), str(standard)
+        lines = difference.lines(*names)
+        orders = {circumstance.order, standard.order}
+        if len(orders) > 1 and (orders != set(ORDERS[:2]) or _has_orders(argument)):
+            return incoherent(
+                f"{direction} depends on where its argument lies in memory",
+                *lines,
+                evidence=difference.evidence(*names, _STRIDES),
             )
-            orders = {circumstance.order, standard.order}
-            if len(orders) > 1 and (orders != set(ORDERS[:2]) or _has_orders(argument)):
-                headline, hint = f"{direction} depends on where its argument lies in memory", _STRIDES
-            elif not _may_be_fresh_memory(space, difference):
-                headline, lines = (
-                    f"{headline}, or changes its result from call to call",
-                    (*lines, _NOT_FROM_MEMORY),
-                )
-            return incoherent(headline, *lines, evidence=difference.evidence(*names, hint))
+        headline = f"{direction} reads memory that nobody wrote"
+        if not _may_be_fresh_memory(space, difference):
+            headline += ", or changes its result from call to call"
+            lines = (*lines, _NOT_FROM_MEMORY)
+        return incoherent(headline, *lines, evidence=difference.evidence(*names))
     return None
 
 

@@ -460,13 +460,11 @@ def mismatch(tensor: Tensor, value: object, rank: int, batch: tuple[int, ...] | 
         return f"{described_type(value)} on rank {rank}, not an array of NumPy, torch or CuPy (numpy.asarray makes one)"
     shape, local = tuple(map(int, value.shape)), layout.local_shape(rank)
     if not layout.partition.is_active(rank):
+        if 0 in shape:
+            return ""
         return (
-            ""
-            if 0 in shape
-            else (
-                f"shape {shape} on rank {rank}, which is inactive in the partition {layout.partition}; it holds a zero-volume "
-                f"tensor, such as one of shape {local}"
-            )
+            f"shape {shape} on rank {rank}, which is inactive in the partition {layout.partition}; it holds a zero-volume tensor, "
+            f"such as one of shape {local}"
         )
     # A local shape has a fixed number of dimensions, so one dimension more can only be a batch.
     if batch is None:
@@ -476,10 +474,9 @@ def mismatch(tensor: Tensor, value: object, rank: int, batch: tuple[int, ...] | 
             f"shape {shape} on rank {rank}, but the layout {layout.without_workers} over {layout.partition} gives it {local}"
             + (" in a batch of {}".format(*batch) if batch else "")
         )
-    name = arrays.dtype_name(value)
-    return (
-        "" if name == tensor.dtype else f"{name} on rank {rank}, but the operator was made for {tensor.dtype}"
-    )
+    if (name := arrays.dtype_name(value)) != tensor.dtype:
+        return f"{name} on rank {rank}, but the operator was made for {tensor.dtype}"
+    return ""
 
 
 def is_local(tensor: Tensor, value: object, rank: int) -> bool:

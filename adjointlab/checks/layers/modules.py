@@ -144,23 +144,17 @@ class ModuleUnderTest(ABC):
 
     def inputs(self, key: Draw) -> list[torch.Tensor]:
         """Legal inputs, made of drawn ones by the subject, and changed where the subject has left them as they were."""
-        inputs = list(self.drawn_inputs(self.layer.domain, key))
-        if self._change is None:
+        domain, change = self.layer.domain, self._change
+        inputs = list(self.drawn_inputs(domain, key))
+        if change is None:
             return inputs
-        return [
+        free = _left_as_given(self.layer, self.memory, change)
+        for position, (tensor, is_free) in enumerate(zip(domain.tensors, free, strict=True)):
             # An infinite summand is not a summand of an infinite element: that may have been any integer.
-            self._change(x)
-            if is_free
-            and x.is_floating_point()
-            and not (self._change is _infinite and LocalType.PARTIAL in tensor.types)
-            else x
-            for x, tensor, is_free in zip(
-                inputs,
-                self.layer.domain.tensors,
-                _left_as_given(self.layer, self.memory, self._change),
-                strict=True,
-            )
-        ]
+            is_summand = change is _infinite and LocalType.PARTIAL in tensor.types
+            if is_free and inputs[position].is_floating_point() and not is_summand:
+                inputs[position] = change(inputs[position])
+        return inputs
 
     def cotangents(self, key: Draw) -> list[torch.Tensor]:
         """Drawn gradients of the outputs, which are :func:`small <has_small_cotangents>` by some seeds."""
