@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace as with_changes
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -81,11 +82,8 @@ def replayed(
     from msgspec import structs
 
     from adjointlab import session
-    from adjointlab.check_result import CheckResult
     from adjointlab.checks.check import check_named
-    from adjointlab.checks.verdict import Status
-    from adjointlab.report.failure_text import failure_text, replay_command
-    from adjointlab.store.reproducer import Written, read, same_subject
+    from adjointlab.store.reproducer import read
     from adjointlab.worlds.world import WorldName
 
     def prepare() -> tuple[Reproducer, Found]:
@@ -104,7 +102,6 @@ def replayed(
         _require(stored.case.setting.library, found, file)
         return stored, _by_file(found) if is_shown_by_file else found
 
-    out = Output()
     with opened_world(prepare, ranks, strict=strict, watchdog=watchdog) as (world, (stored, found)):
         needed = stored.case.ranks
         if needed > world.ranks:
@@ -115,34 +112,39 @@ def replayed(
                 f"--ranks {needed}"
             )
         result = session.replay(world, found.subject, stored.case)
-        here = describe_ranks(world, needed)
-        is_own = same_subject(stored.location, found.subject.location)
-        if result.case is None:  # it was not run: its subject cannot run in this world
-            out.line(f"{found.subject.label}: {result.check} could not be judged: {result.verdict.headline}")
-        elif status_of(stored, result) is not result.status:
-            there = with_changes(result, world=stored.world)
-            again = replay_command(CheckResult(found, there, Written.beside(file)))
-            out.line(
-                f"{found.subject.label}: {result.check}: a failure found under {stored.world.ranks_run_under} is not seen on {here}"
-            )
-            out.line(f"  was     {stored.headline}")
-            out.line(f"  replay  {again}")
-        elif result.status is Status.COHERENT:
-            out.line(f"{found.subject.label}: {result.check} is coherent on this case now, {here}")
-            out.line(f"  was   {stored.headline}")
-            if is_own:
-                out.line(
-                    "  If nothing was changed since, the failure needs the cases that ran before it: look for what a module or class keeps."
-                )
-        else:
-            out.line(failure_text(CheckResult(found, result, Written.beside(file), replayed=file)))
-            if result.verdict.kind != stored.kind:
-                out.line(f"  was another failure when it was stored: {stored.headline}")
-        if not is_own:
-            out.line(
-                f"  The case was stored for the subject at {stored.location}, and was run here with the one at {found.subject.location}."
-            )
+        out = Output()
+        for line in _lines(file, stored, found, result, describe_ranks(world, needed)):
+            out.line(line)
         return stored, result
+
+
+def _lines(file: Path, stored: Reproducer, found: Found, result: SearchResult, here: str) -> Iterator[str]:
+    """The lines on a replay; `here` describes its ranks."""
+    from adjointlab.check_result import CheckResult
+    from adjointlab.checks.verdict import Status
+    from adjointlab.report.failure_text import failure_text, replay_command
+    from adjointlab.store.reproducer import Written, same_subject
+
+    name, written = f"{found.subject.label}: {result.check}", Written.beside(file)
+    is_own = same_subject(stored.location, found.subject.location)
+    if result.case is None:  # it was not run: its subject cannot run in this world
+        yield f"{name} could not be judged: {result.verdict.headline}"
+    elif status_of(stored, result) is not result.status:
+        there = with_changes(result, world=stored.world)
+        yield f"{name}: a failure found under {stored.world.ranks_run_under} is not seen on {here}"
+        yield f"  was     {stored.headline}"
+        yield f"  replay  {replay_command(CheckResult(found, there, written))}"
+    elif result.status is Status.COHERENT:
+        yield f"{name} is coherent on this case now, {here}"
+        yield f"  was   {stored.headline}"
+        if is_own:
+            yield "  If nothing was changed since, the failure needs the cases that ran before it: look for what a module or class keeps."
+    else:
+        yield failure_text(CheckResult(found, result, written, replayed=file))
+        if result.verdict.kind != stored.kind:
+            yield f"  was another failure when it was stored: {stored.headline}"
+    if not is_own:
+        yield f"  The case was stored for the subject at {stored.location}, and was run here with the one at {found.subject.location}."
 
 
 def _is_usable(memory: str, device: str) -> bool:

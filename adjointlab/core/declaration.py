@@ -41,35 +41,43 @@ def require_accepts(
     try:
         signature.bind(*positional, **arguments)
     except TypeError as error:
-        parameters = signature.parameters
-        known = [name for name, each in parameters.items() if each.kind in _NAMED]
-        unknown = [name for name in arguments if name not in known]
-        bound = list(parameters)[: len(positional)]
-        by_name_only = inspect.Parameter.KEYWORD_ONLY
-        free = [
-            name
-            for name in known
-            if name not in arguments and (name not in bound or parameters[name].kind is by_name_only)
-        ]
-        takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
-        lacks_comm = "comm" in positional and "comm" not in parameters
-        if lacks_comm and _fits(signature, len(positional) - 1, arguments):
-            fault = (
-                "takes no communicator: say process_group=True in the subject if it communicates by torch.distributed, "
-                "else let it take the communicator, first of all, or behind the tensors in an autograd function"
-            )
-        elif unknown and not takes_any:
-            # As `gain` of a pair is, where the other function takes it.
-            is_spelled_right = unknown[0] in declarations
-            near = "" if is_spelled_right else did_you_mean(unknown[0], (*free, *declarations))
-            fault = f"takes no `{unknown[0]}`{near}"
-        else:
-            fault = f"cannot be called so: {error}"
+        fault = _fault(signature, positional, arguments, declarations) or f"cannot be called so: {error}"
         name = getattr(function, "__name__", type(function).__name__)
         call = ", ".join((*positional, *(f"{name}=…" for name in arguments)))
         raise SubjectError(
             f"{role} is called as {name}({call}), but {name}{_names(signature)} {fault}"
         ) from None
+
+
+def _fault(
+    signature: inspect.Signature,
+    positional: Sequence[str],
+    arguments: Mapping[str, object],
+    declarations: Collection[str],
+) -> str:
+    """The reason why a function cannot be called so, with advice; empty for none that is known here."""
+    parameters = signature.parameters
+    lacks_comm = "comm" in positional and "comm" not in parameters
+    if lacks_comm and _fits(signature, len(positional) - 1, arguments):
+        return (
+            "takes no communicator: say process_group=True in the subject if it communicates by torch.distributed, "
+            "else let it take the communicator, first of all, or behind the tensors in an autograd function"
+        )
+    known = [name for name, each in parameters.items() if each.kind in _NAMED]
+    unknown = [name for name in arguments if name not in known]
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    if takes_any or not unknown:
+        return ""
+    if unknown[0] in declarations:  # as `gain` of a pair is, where the other function takes it
+        return f"takes no `{unknown[0]}`"
+    bound = list(parameters)[: len(positional)]
+    by_name_only = inspect.Parameter.KEYWORD_ONLY
+    free = [
+        name
+        for name in known
+        if name not in arguments and (name not in bound or parameters[name].kind is by_name_only)
+    ]
+    return f"takes no `{unknown[0]}`{did_you_mean(unknown[0], (*free, *declarations))}"
 
 
 def has_parameter(function: Callable[..., Any], name: str) -> bool:

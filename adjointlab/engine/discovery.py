@@ -303,26 +303,25 @@ def _load_module(name: str, reference: str) -> ModuleType:
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
-            if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-                modules: list[ModuleType] = []
-                names = [entry.subject.name for entry in _installed(modules)]
-                near = did_you_mean(name, names)
-                if name in names:
-                    near = f"; {name} alone is the name of an installed subject"
-                reasons = "".join(f"; {text}" for module in modules if (text := _reason(module)))
-                raise NotFound(
-                    f"there is no module or installed subject {name}{reasons}{near or f'; {_FORMS}'}"
-                ) from None
+            if error.name and f"{name}.".startswith(f"{error.name}."):
+                raise _no_module(name) from None
             raise
+
+
+def _no_module(name: str) -> NotFound:
+    modules: list[ModuleType] = []
+    names = [entry.subject.name for entry in _installed(modules)]
+    near = did_you_mean(name, names)
+    if name in names:
+        near = f"; {name} alone is the name of an installed subject"
+    reasons = "".join(f"; {text}" for module in modules if (text := _reason(module)))
+    return NotFound(f"there is no module or installed subject {name}{reasons}{near or f'; {_FORMS}'}")
 
 
 def _load_file(path: Path, reference: str) -> ModuleType:
     if path.suffix != ".py" or not os.path.isfile(path):
-        what = (
-            "it is a folder; give a Python file"
-            if os.path.isdir(path)
-            else "there is no Python file of that name"
-        )
+        is_folder = os.path.isdir(path)
+        what = "it is a folder; give a Python file" if is_folder else "there is no Python file of that name"
         raise NotFound(f"{reference}: {what}; {_FORMS}")
     file = path.resolve()
     # A dot in the name of a file begins no part of a package.

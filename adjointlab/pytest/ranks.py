@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -312,28 +312,31 @@ def _difference(collected: list[_Collection]) -> str:
     for rank, other in enumerate(collected):
         only = [error for error in other.errors if any(error not in others.errors for others in collected)]
         lines += [f"rank {rank}: error collecting {nodeid}\n{text}" for nodeid, text in only]
-    if any(other.tests != first.tests for other in collected):
-        counts = ", ".join(str(len(other.tests)) for other in collected)
-        lines.append(f"numbers of tests, by rank: {counts}")
-        if all(sorted(other.tests) == sorted(first.tests) for other in collected):
-            index = next(
-                i for i in range(len(first.tests)) if len({other.tests[i] for other in collected}) > 1
-            )
-            for rank, other in enumerate(collected):
-                lines.append(f"test {index + 1} on rank {rank}: {other.tests[index]}")
-            lines.append(
-                "They are the same tests in another order. With a plugin that shuffles them, give all ranks the same "
-                "seed (--randomly-seed=1, --random-order-seed=1) or switch "
-                "it off (-p no:randomly, -p no:random_order)."
-            )
-        else:
-            common = set(first.tests).intersection(*(other.tests for other in collected))
-            for rank, other in enumerate(collected):
-                extra = [test for test in other.tests if test not in common]
-                if extra:
-                    more = f" and {len(extra) - 3} more" if len(extra) > 3 else ""
-                    lines.append(f"not on all ranks, but on rank {rank}: {', '.join(extra[:3])}{more}")
+    tests = [other.tests for other in collected]
+    if any(other != first.tests for other in tests):
+        lines.append(f"numbers of tests, by rank: {', '.join(str(len(other)) for other in tests)}")
+        is_order = all(sorted(other) == sorted(first.tests) for other in tests)
+        lines += _in_another_order(tests) if is_order else _not_on_all_ranks(tests)
     return "\n".join(lines)
+
+
+def _in_another_order(by_rank: Sequence[Sequence[str]]) -> Iterator[str]:
+    index = next(index for index, tests in enumerate(zip(*by_rank, strict=True)) if len(set(tests)) > 1)
+    for rank, tests in enumerate(by_rank):
+        yield f"test {index + 1} on rank {rank}: {tests[index]}"
+    yield (
+        "They are the same tests in another order. With a plugin that shuffles them, give all ranks the same "
+        "seed (--randomly-seed=1, --random-order-seed=1) or switch "
+        "it off (-p no:randomly, -p no:random_order)."
+    )
+
+
+def _not_on_all_ranks(by_rank: Sequence[Sequence[str]]) -> Iterator[str]:
+    common = set(by_rank[0]).intersection(*by_rank)
+    for rank, tests in enumerate(by_rank):
+        if extra := [test for test in tests if test not in common]:
+            more = f" and {len(extra) - 3} more" if len(extra) > 3 else ""
+            yield f"not on all ranks, but on rank {rank}: {', '.join(extra[:3])}{more}"
 
 
 def _severity(code: int) -> int:
