@@ -261,8 +261,7 @@ def replay_corpus(
         return None
     path, result = failing
     note = "this stored case still fails, so none was drawn; remove it if the strategy draws no such case any more"
-    lines = (*result.verdict.lines, ("stored", note))
-    result = replace(result, verdict=replace(result.verdict, lines=lines), warnings=folded.found)
+    result = replace(result, verdict=result.verdict.with_lines(("stored", note)), warnings=folded.found)
     return CheckResult(found, result, Written.beside(path), replayed=path)
 
 

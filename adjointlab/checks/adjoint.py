@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -115,7 +115,7 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
         for rank, seen in enumerate(observations):
             if found := seen.not_finite:
                 verdict = returned_not_finite(found.direction, rank, found.where, found.value)
-                return replace(verdict, lines=(*verdict.lines, *_scales(found.exponents)))
+                return verdict.with_lines(*_scales(found.exponents))
         draws = [
             _total(contributions) for contributions in zip(*(o.products for o in observations), strict=True)
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -106,6 +106,10 @@ class Verdict(Drawable):
     @property
     def is_coherent(self) -> bool:
         return self.status is Status.COHERENT
+
+    def with_lines(self, *more: tuple[str, str]) -> Verdict:
+        """Return the verdict with more lines below its own."""
+        return replace(self, lines=(*self.lines, *more)) if more else self
 
     def fails_like(self, other: Verdict) -> bool:
         """Return True for two failures of one kind. Deaths are one, for what ended a job is known from what it has left."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -44,7 +43,7 @@ class Confirmation:
         if judgement is None or not judgement.verdict.is_hang:
             return None
         told = f"with simulated ranks, and seen again under {self._world.name.ranks_run_under}"
-        return replace(judgement.verdict, lines=(*judgement.verdict.lines, ("made smaller", told)))
+        return judgement.verdict.with_lines(("made smaller", told))
 
     def with_fewer_schedules(self, case: Case, first: Verdict) -> Case:
         """Return a case that has failed by `first`, without the schedules that its failure does not need."""
@@ -98,6 +97,6 @@ def explained(
 def _another_result(first: Verdict, second: str) -> Verdict:
     """The verdict on a case that has failed by `first`, and has shown `second` when it ran again."""
     if first.is_death:
-        return replace(first, lines=(*first.lines, ("again", f"{second}, when it ran once more")))
+        return first.with_lines(("again", f"{second}, when it ran once more"))
     lines = (("first", first.headline), ("again", second), *first.lines)
     return unjudged("the result changes from run to run", *lines, kind=NONDETERMINISTIC)

@@ -403,7 +403,7 @@ def _with_advice_on_frozen(case: Case, verdict: Verdict) -> Verdict:
         return verdict
     frozen = case.parameters.get("frozen", 0)
     is_drawn = isinstance(frozen, int) and bool(frozen)
-    return replace(verdict, lines=(*verdict.lines, _ADVICE_ON_FROZEN)) if is_drawn else verdict
+    return verdict.with_lines(_ADVICE_ON_FROZEN) if is_drawn else verdict
 
 
 def spaces_of(run: Run) -> Spaces | None:

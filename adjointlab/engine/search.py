@@ -191,7 +191,7 @@ class Search:
             is_smallest = self._shrinking.is_smallest and confirmed.is_seen_again
             verdict = confirmed.verdict
             if self._stopped_by:
-                verdict = replace(verdict, lines=(*verdict.lines, ("then", self._stopped_by)))
+                verdict = verdict.with_lines(("then", self._stopped_by))
             result = replace(self._failed(verdict, case, failure.spaces), is_smallest=is_smallest)
             # The row of a failure says on how many ranks it was found.
             drawn.counts.judge(*self._shrinking.first)
@@ -363,8 +363,8 @@ class Search:
 
     def _unconfirmed(self, case: Case, judgement: Judgement) -> SearchResult:
         """The result of a search that is interrupted now."""
-        lines = (*judgement.verdict.lines, ("interrupted", "before it was made smaller and seen again"))
-        return self._failed(replace(judgement.verdict, lines=lines), case, judgement.spaces)
+        told = judgement.verdict.with_lines(("interrupted", "before it was made smaller and seen again"))
+        return self._failed(told, case, judgement.spaces)
 
     def _judge(self, case: Case) -> Judgement | None:
         """Judge a case that Hypothesis has drawn; `None` where the check does not apply to it."""

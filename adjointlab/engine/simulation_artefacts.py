@@ -49,7 +49,7 @@ def with_lines_on_exceptions(verdict: Verdict, *, is_simulated: bool) -> Verdict
         return verdict
     words = _IN_EXCEPTIONS | (_OF_SIMULATED_RANKS if is_simulated else {})
     lines = dict.fromkeys(line for word, line in words.items() if word in verdict.headline)
-    return replace(verdict, lines=(*verdict.lines, *(("perhaps", line) for line in lines)))
+    return verdict.with_lines(*(("perhaps", line) for line in lines))
 
 
 class Explained(NamedTuple):
@@ -67,9 +67,7 @@ def with_artefacts(verdict: Verdict, subject: Subject, passes: Callable[[Subject
     modules = dict(_modules(subject))
     shared = _shared_state(modules, subject, passes)
     lines = [*_asked_at_import(modules), *([shared] if shared else [])]
-    if lines:
-        verdict = replace(verdict, lines=(*verdict.lines, *(("perhaps", line) for line in lines)))
-    return Explained(verdict, is_artefact=bool(shared))
+    return Explained(verdict.with_lines(*(("perhaps", line) for line in lines)), is_artefact=bool(shared))
 
 
 def _modules(subject: Subject) -> Iterator[tuple[str, ModuleType]]:

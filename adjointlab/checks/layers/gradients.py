@@ -41,7 +41,7 @@ class GradientsCheck(TwinCheck):
 
     def explained(self, verdict: Verdict, answer: Verdict | None) -> Verdict:
         result = "gradcheck does not apply" if answer is None else answer.headline or "gradcheck passes"
-        return replace(verdict, lines=(*verdict.lines, ("sequential twin", result)))
+        return verdict.with_lines(("sequential twin", result))
 
     def observe(self, context: CheckContext) -> tuple[PassObservation, ...]:
         return twin_passes(context, backward=True)
