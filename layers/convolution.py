@@ -37,16 +37,15 @@ from adjointlab.layers.convolution_module import ConvolutionModule
 from adjointlab.layers.differentiable import carried, connected, of_nothing
 from adjointlab.layers.grids import with_index_zero
 from adjointlab.layers.overlap import OverlappedConvolution
-from adjointlab.layers.padded import Padded
 from adjointlab.primitives.halo_exchange import HaloExchange
 
-__all__ = ["Conv1d", "Conv2d", "Conv3d", "Convolution", "Padded"]
+__all__ = ["Conv1d", "Conv2d", "Conv3d", "Convolution"]
 
 
 class Convolution(ConvolutionModule, ChannelModule, torch_classes=(nn.Conv1d, nn.Conv2d, nn.Conv3d)):
     """`torch.nn.Conv1d`, `2d` or `3d` over `partition` = P_n x P_co x P_ci x P_spatial, for inputs of `input_shape`.
 
-    Made from a module of torch's, or a :class:`Padded` one; :class:`Conv1d`, :class:`Conv2d` and :class:`Conv3d` also
+    Made from a module of torch's, or a :class:`~adjointlab.layers.padded.Padded` one; :class:`Conv1d`, :class:`Conv2d` and :class:`Conv3d` also
     from torch's arguments, where `padding` may be (left, right) in each dimension, up to dilation * (kernel size - 1).
 
     The input (n, in_channels, *sides) is cut over P_n, P_ci and P_spatial, on the workers whose index along P_co is 0; the

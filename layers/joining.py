@@ -97,8 +97,7 @@ class Concatenation(DistributedModule):
         module = Join(dim)
         super().__init__(comm, partition, module)
         partition = self.partition
-        shapes = _shapes_of(input_shapes)
-        y_shape = tuple(result_of(module, *(torch.empty(shape, device="meta") for shape in shapes)).shape)
+        shapes, y_shape = _shapes_of(module, input_shapes)
         for shape in shapes:
             self.check_order(shape)
         self.dim, name = dim % len(y_shape), dtype_name(dtype)
@@ -141,8 +140,7 @@ class Stack(DistributedModule):
         module = Pile(dim)
         super().__init__(comm, partition, module)
         partition = self.partition
-        shapes = _shapes_of(input_shapes)
-        y_shape = tuple(result_of(module, *(torch.empty(shape, device="meta") for shape in shapes)).shape)
+        shapes, y_shape = _shapes_of(module, input_shapes)
         self.check_order(shapes[0])
         self.dim, name = dim % len(y_shape), dtype_name(dtype)
         x, before = Layout(shapes[0], partition), partition.shape[: self.dim]
@@ -203,12 +201,14 @@ class Chunk(Split, torch_classes=(Chunks,)):
     """`torch.chunk` of a tensor of `input_shape` into `chunks` parts along `dim`, or into fewer, as torch has it; see :class:`Split`."""
 
 
-def _shapes_of(inputs: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """The global shapes of inputs, as :func:`~adjointlab.layers.arguments.shape_of` has them."""
-    return [
-        shape_of("input_shapes", shape)
-        for shape in entries("input_shapes", inputs, "the shapes of the inputs")
-    ]
+def _shapes_of(
+    module: nn.Module, inputs: Sequence[Sequence[int]]
+) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
+    """The global shapes of inputs, as :func:`~adjointlab.layers.arguments.shape_of` has them, and of what `module` makes of them."""
+    given = entries("input_shapes", inputs, "the shapes of the inputs")
+    shapes = [shape_of("input_shapes", shape) for shape in given]
+    result = result_of(module, *(torch.empty(shape, device="meta") for shape in shapes))
+    return shapes, tuple(result.shape)
 
 
 def _shifted(y: Layout, shape: tuple[int, ...], dim: int, part: Window) -> Layout:

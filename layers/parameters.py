@@ -22,7 +22,7 @@ from adjointlab.primitives.validation import single_worker
 from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator
 
-__all__ = ["DistributedParameters", "deepcopy_sharing", "local_window"]
+__all__ = ["DistributedParameters", "deepcopy_sharing"]
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -82,9 +82,9 @@ class DistributedParameters(nn.Module):
                 buffers.append(tensor)
                 self.register_buffer(name, window)
         # What torch's module could have and has not (bias=False) is an attribute all the same, and None.
-        for name, _ in (item for item in whole._parameters.items() if item[1] is None):
+        for name in [name for name, value in whole._parameters.items() if value is None]:
             self.register_parameter(name, None)
-        for name, _ in (item for item in whole._buffers.items() if item[1] is None):
+        for name in [name for name, value in whole._buffers.items() if value is None]:
             self.register_buffer(name, None)
         self.parameter_space, self.buffer_space = Space(*parameters), Space(*buffers)
         owned, self._parameters = self._parameters, _Owned()

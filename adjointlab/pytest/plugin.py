@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 import pytest
 
 from adjointlab.exit_codes import ExitCode
+from adjointlab.options import PATIENCE
 from adjointlab.pytest.github import GithubJob, tell_wrong_call
 from adjointlab.pytest.html import HtmlPage
 from adjointlab.pytest.interrupted import InterruptedTest
-from adjointlab.pytest.profile import PATIENCE, Profile, add_options, read_profile, unwritable
+from adjointlab.pytest.profile import Profile, add_options, read_profile, unwritable
 from adjointlab.report.github_job import is_github
 from adjointlab.variables import SUPERVISED
 from adjointlab.worlds.exit_of_c import guard_exit_of_c

@@ -32,7 +32,7 @@ from adjointlab.store.outputs import named_twice, refused
 from adjointlab.worlds.launch import launched_rank, launched_world
 from adjointlab.worlds.world import WorldName
 
-__all__ = ["PATIENCE", "Profile", "add_options", "read_profile", "unwritable"]
+__all__ = ["Profile", "add_options", "read_profile", "unwritable"]
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ from hypothesis.strategies import DrawFn
 from torch import nn
 
 from adjointlab.core import strategies
-from adjointlab.layers.convolution import Conv1d, Conv2d, Conv3d, Padded
-from adjointlab.layers.padded import Paddings, paddings
+from adjointlab.layers.convolution import Conv1d, Conv2d, Conv3d
+from adjointlab.layers.padded import Padded, Paddings, paddings
 from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, layer_subject
 
 __all__ = ["convolutions", "drawn_convolution", "sequential_convolution"]
