@@ -154,9 +154,8 @@ def _repeated(
     chosen = [indices[position] for position in positions]
     differences = []
     for factor in ROUNDING_FACTORS:
-        with np.errstate(
-            all="ignore"
-        ):  # what is not finite, as half precision may overflow, measures nothing
+        # What is not finite, as half precision may overflow, measures nothing.
+        with np.errstate(all="ignore"):
             images = contributions(
                 source,
                 target,

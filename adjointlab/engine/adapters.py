@@ -317,11 +317,9 @@ def _context_of(function: type[Any]) -> tuple[str, ...]:
 
 
 def _described(result: object) -> str:
-    return (
-        "None"
-        if result is None
-        else f"an object of the type {type(result).__module__}.{type(result).__qualname__}"
-    )
+    if result is None:
+        return "None"
+    return f"an object of the type {type(result).__module__}.{type(result).__qualname__}"
 
 
 def _split_bounds(

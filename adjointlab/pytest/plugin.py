@@ -171,9 +171,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _without_device(config: pytest.Config, profile: Profile) -> str:
     """Return the reason why this process cannot use the device that is asked for; empty if it can, or if none is."""
-    if profile.device != "cuda" or hasattr(
-        config, "workerinput"
-    ):  # the controller of xdist's workers has looked
+    # The controller of xdist's workers has looked.
+    if profile.device != "cuda" or hasattr(config, "workerinput"):
         return ""
     from adjointlab.devices.probes import NoDevice, require_device
 

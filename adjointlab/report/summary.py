@@ -70,9 +70,8 @@ class Tally:
     kinds: Mapping[str, int] = field(default_factory=dict)
     cases: int = 0
     seconds: float = 0.0
-    faults: Mapping[str, int] = field(
-        default_factory=dict
-    )  # that kept checks from a verdict, such as a deadlock
+    # That kept checks from a verdict, such as a deadlock.
+    faults: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
     def of(results: Sequence[CheckResult]) -> Tally:
@@ -214,17 +213,11 @@ def silence(coherent: Iterable[tuple[str, CaseCounts]]) -> str:
     names = [name for name, counts in by_subject.items() if is_silent(counts)]
     if not names:
         return ""
-    lacking = [name for name in names if any(each.lacking_messages for each in by_subject[name])]
-    needed = (
-        f"; the spaces of {', '.join(lacking)} need messages: without them some results can only be constant"
-        if lacking
-        else ""
-    )
-    asked = (
-        f": MPI.COMM_WORLD was asked for its size or rank outside of all cases, at {', '.join(map(printable, sites))}"
-        if (sites := asked_outside_runs())
-        else " (as code does that asks MPI.COMM_WORLD for its size when it is imported)"
-    )
+    needed, asked = "", " (as code does that asks MPI.COMM_WORLD for its size when it is imported)"
+    if lacking := [name for name in names if any(each.lacking_messages for each in by_subject[name])]:
+        needed = f"; the spaces of {', '.join(lacking)} need messages: without them some results can only be constant"
+    if sites := asked_outside_runs():
+        asked = f": MPI.COMM_WORLD was asked for its size or rank outside of all cases, at {', '.join(map(printable, sites))}"
     return (
         f"{', '.join(names)}: no rank communicated with another in any case{needed}; if it should have, it may "
         f"bypass the communicator that it is given, or take itself for the only rank{asked}"

@@ -325,11 +325,8 @@ def test_what_is_the_same_but_for_rounding_has_as_many_bits_as_the_element_type(
 
 def test_an_entry_may_be_off_relative_to_its_row_or_its_column_whichever_is_smaller() -> None:
     forward = np.array([[1000.5, 0.5], [0.0, 0.0]])
-    for adjoint, is_wrong in (
-        (0.5, False),
-        (0.6, False),
-        (0.7, True),
-    ):  # by a quarter of a half, and not of a thousand
+    # By a quarter of a half, and not of a thousand.
+    for adjoint, is_wrong in ((0.5, False), (0.6, False), (0.7, True)):
         other = forward.copy()
         other[0, 1] = adjoint
         assert (find_witness(PAIR, [probed(forward, other)]) is not None) is is_wrong
