@@ -130,9 +130,8 @@ class Attention(DistributedModule):
             self.steps = [Repartition(comm, source, target, dtype=name) for source, target in pairwise(both)]
             self.blocks = both
         elif partition.shape[2] > 1:
-            over_heads = Partition(
-                (n_workers := partition.shape[0], partition.size // n_workers, 1), partition.ranks
-            )
+            batches = partition.shape[0]
+            over_heads = Partition((batches, partition.size // batches, 1), partition.ranks)
             moved = [_layout(each, over_heads) for each in shapes]
             self.spread = tuple(
                 Repartition(comm, source, target, dtype=name)

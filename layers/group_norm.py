@@ -36,7 +36,9 @@ class GroupNorm(Normalisation, torch_classes=(nn.GroupNorm,)):
         if len(shape) < 2:
             raise ValueError(f"Expected at least 2 dimensions for input tensor but received {len(shape)}")
         if shape[1] != module.num_channels:
-            raise ValueError(f"input_shape: {shape} has not num_channels = {module.num_channels} channels")
+            raise ValueError(
+                f"input_shape: {shape} has {shape[1]} channels, but num_channels is {module.num_channels}"
+            )
         alike = nn.GroupNorm(module.num_groups, module.num_channels, affine=False)
         # Torch refuses groups of one element, which are groups of one as well where no side is above 2.
         result_of(alike, torch.empty([min(side, 2) if dim != 1 else side for dim, side in enumerate(shape)]))

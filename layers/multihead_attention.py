@@ -200,10 +200,7 @@ class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
         else:
             self.attention.is_causal = is_causal
             heads = self.attention.attend(q, k, v)
-        if not self.batch_first:
-            heads = heads.permute(2, 0, 1, 3)
-        else:
-            heads = heads.transpose(1, 2)
+        heads = heads.transpose(1, 2) if self.batch_first else heads.permute(2, 0, 1, 3)
         heads = heads.reshape(self.joined_heads.local_shape(self.rank))
         bias = (
             None if self.out_proj_bias is None else carried(self.spread["out_proj_bias"], self.out_proj_bias)

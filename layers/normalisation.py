@@ -107,7 +107,7 @@ class ChannelNormalisation(Normalisation):
         """
         if x.shape[channel_dim] != module.num_features:
             raise ValueError(
-                f"input_shape: {self.input_shape} has not num_features = {module.num_features} channels"
+                f"input_shape: {x.shape} has {x.shape[channel_dim]} channels, but num_features is {module.num_features}"
             )
         mean = module.running_mean
         if mean is not None and mean.dtype != self.dtype:

@@ -216,7 +216,7 @@ def test_one_value_per_channel_is_counted_globally_and_refused_on_every_rank(adj
     ("shape", "features", "message"),
     [
         ((2, 3, 4), 3, "expected 4D input (got 3D input)"),
-        ((2, 3, 4, 4), 4, "input_shape: (2, 3, 4, 4) has not num_features = 4 channels"),
+        ((2, 3, 4, 4), 4, "input_shape: (2, 3, 4, 4) has 3 channels, but num_features is 4"),
         ((2, 3, 4, 4, 4), 3, "expected 4D input (got 5D input)"),
     ],
 )

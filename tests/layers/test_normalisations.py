@@ -63,10 +63,14 @@ def test_uneven_parts_weigh_what_they_hold_and_the_state_comes_back(
     [
         (lambda *a: LayerNorm(*a, (5,)), (2, 3), "does not end in normalized_shape = (5,)"),
         (lambda *a: RMSNorm(*a, (4, 2, 3)), (2, 3), "does not end in normalized_shape = (4, 2, 3)"),
-        (lambda *a: GroupNorm(*a, 2, 4), (2, 3), "has not num_channels = 4 channels"),
+        (lambda *a: GroupNorm(*a, 2, 4), (2, 3), "input_shape: (2, 3) has 3 channels, but num_channels is 4"),
         (lambda *a: GroupNorm(*a, 3, 4), (2, 4), "num_channels (4) must be divisible by num_groups (3)"),
         (lambda *a: GroupNorm(*a, 4, 4), (1, 4), "Expected more than 1 value per channel when training"),
-        (lambda *a: InstanceNorm1d(*a, 4), (2, 3), "has not num_features = 4 channels"),
+        (
+            lambda *a: InstanceNorm1d(*a, 4),
+            (2, 3),
+            "input_shape: (2, 3) has 2 channels, but num_features is 4",
+        ),
         (lambda *a: InstanceNorm2d(*a, 3), (2, 3), "expected 3D or 4D input (got 2D input)"),
     ],
 )
