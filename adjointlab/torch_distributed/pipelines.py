@@ -96,6 +96,10 @@ class RankStages:
     buffers: tuple[str, ...] = ()
 
     @property
+    def text(self) -> str:
+        return f"{self.schedule} of {self.microbatches} microbatches and {self.count} stages"
+
+    @property
     def stages(self) -> tuple[int, ...]:
         return tuple(self.ranks or ())
 
@@ -171,11 +175,8 @@ def fault_of(ranks: Sequence[RankStages], names: Names, rows: int) -> str:
             return f"{each.fault} (rank {rank})"
     first = ranks[0]
     for rank, each in enumerate(ranks):
-        mine, his = (
-            f"{x.schedule} of {x.microbatches} microbatches and {x.count} stages" for x in (first, each)
-        )
-        if mine != his:
-            return f"rank 0 has a {mine}, and rank {rank} a {his}"
+        if each.text != first.text:
+            return f"rank 0 has a {first.text}, and rank {rank} a {each.text}"
         if each.group_size != len(ranks):
             return f"the stages of rank {rank} are on a group of {each.group_size} ranks, and the case has {len(ranks)}"
         for stage, wanted in (each.ranks or {}).items():
