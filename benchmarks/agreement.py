@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
-from timing import least, print_table
+from timing import least, print_table, words
 
 import adjointlab as al
 from adjointlab.core.agreement import CheckedOperator
@@ -93,4 +93,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

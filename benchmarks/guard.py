@@ -1,6 +1,6 @@
 """The cost of the guard on a good run: calls on the guarded communicator beside the same calls of mpi4py.
 
-    mpiexec -n 2 python benchmarks/guard.py
+    mpiexec -n 2 python benchmarks/guard.py [BYTES ...]
 
 Both run side by side in every round; the ratio is taken in each round, and its median over all rounds is what counts. (The
 smallest and largest of the middle half tell how steady it was.) "bare I + Wait" is mpi4py's own non-blocking call with its
@@ -10,14 +10,13 @@ Wait: what a revocable wait stands on, so what is between that and the blocking 
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from timing import least, print_table
+from timing import least, print_table, words
 
 from adjointlab.worlds.mpi.world import MPIWorld
 from adjointlab.worlds.world import RankContext
@@ -90,7 +89,8 @@ def compare(context: RankContext, _: Any) -> list[list[str]]:
 
 
 def main() -> None:
-    for name in [nbytes for nbytes in SIZES if sys.argv[1:] and str(nbytes) not in sys.argv[1:]]:
+    wanted = words(__doc__, [str(nbytes) for nbytes in SIZES])
+    for name in [nbytes for nbytes in SIZES if wanted and str(nbytes) not in wanted]:
         del SIZES[name]
     world = MPIWorld(patience=60.0)
     run = world.run(compare)

@@ -1,6 +1,6 @@
 """The effect of load on the hand-over between simulated ranks, which are threads that run one at a time.
 
-python benchmarks/hand_over.py [LOADS]
+    python benchmarks/hand_over.py [LOAD ...]        so many other processes that compute
 
 Beside it stands what the same load does to a thread that computes and hands nothing over: what it loses is its share of the cores.
 """
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -80,4 +81,6 @@ def main(loads: tuple[int, ...]) -> None:
 
 
 if __name__ == "__main__":
-    main(tuple(map(int, sys.argv[1:])) or LOADS)
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("loads", nargs="*", type=int, metavar="LOAD")
+    main(tuple(parser.parse_args().loads) or LOADS)

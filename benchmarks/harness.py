@@ -16,7 +16,7 @@ from typing import Any
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, given
-from timing import interleaved, is_smoke, least, print_table, seconds_per_rank
+from timing import interleaved, is_smoke, least, print_table, seconds_per_rank, words
 
 import adjointlab as al
 from adjointlab.checks.check import checks_of
@@ -190,6 +190,7 @@ def growth() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     per_case()
     rates()
     growth()

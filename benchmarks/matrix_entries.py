@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from timing import interleaved, least, print_table
+from timing import interleaved, least, print_table, words
 
 from adjointlab import Layout, Partition
 from adjointlab.checks.context import InputSetting
@@ -72,4 +72,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

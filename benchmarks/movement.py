@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from floors import HaloFloor, all_gather_floor, bare_exchange, reduce_scatter_floor, repartition_floor
 from mpi4py import MPI
-from timing import interleaved, least, print_table
+from timing import interleaved, least, print_table, words
 
 from adjointlab import Layout, Partition
 from adjointlab.primitives.all_gather import AllGather
@@ -294,4 +294,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from timing import interleaved, least, print_table
+from timing import interleaved, least, print_table, words
 
 from adjointlab import Layout, Partition
 from adjointlab.core.operator import LinearOperator
@@ -123,4 +123,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

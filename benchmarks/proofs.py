@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from timing import is_smoke, least, print_table
+from timing import is_smoke, least, print_table, words
 
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import find
@@ -72,4 +72,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

@@ -12,7 +12,6 @@ one rank runs at a time, so they are about the same, and other work on the machi
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from harness import adjoint_case
-from timing import least, print_table, seconds_per_rank
+from timing import least, print_table, seconds_per_rank, words
 
 from adjointlab import Layout, Partition
 from adjointlab.core.operator import LinearOperator
@@ -134,14 +133,15 @@ def runs(body: Body, payloads: Callable[[int], Any]) -> dict[int, Callable[[], o
     return {ranks: partial(run, SimulatedWorld(ranks), payloads(ranks)) for ranks in RANKS}
 
 
-def measured(name: str, runs: dict[int, Callable[[], object]]) -> list[str]:
+def measured(name: str, runs: dict[int, Callable[[], object]], clock: Callable[[], float]) -> list[str]:
     """A row of the table."""
-    clock = time.process_time if "cpu" in sys.argv[1:] else time.perf_counter
     first, *others = seconds_per_rank(runs, rounds=5, clock=clock).values()
     return [name, f"{first * 1e6:.0f}", *(f"{other / first:.2f}" for other in others)]
 
 
 def main() -> None:
+    wanted = words(__doc__, ("all", "cpu"))
+    clock = time.process_time if "cpu" in wanted else time.perf_counter
     operators = {
         "Broadcast, 1 to P": from_one,
         "Broadcast, 1 to P - 1 others": to_others,
@@ -150,7 +150,7 @@ def main() -> None:
         "HaloExchange, √P × √P": halos_in_a_square,
     }
     more: dict[str, dict[int, Callable[[], object]]] = {}
-    if "all" in sys.argv[1:]:
+    if "all" in wanted:
         operators["Broadcast, 1 to P, layouts made by each rank"] = from_one_made_anew
         nothing = dict.fromkeys(RANKS).get
         more = {
@@ -160,8 +160,8 @@ def main() -> None:
         }
         for name, layer in (("Conv1d, P", a_convolution), ("Linear, batch over P", a_linear_layer)):
             more[name] = runs(layer_passes, dict.fromkeys(RANKS, layer).get)
-    rows = [measured(name, runs(both_passes, make)) for name, make in operators.items()]
-    rows += [measured(name, each) for name, each in more.items()]
+    rows = [measured(name, runs(both_passes, make), clock) for name, make in operators.items()]
+    rows += [measured(name, each, clock) for name, each in more.items()]
     print_table(
         "time per simulated rank",
         ["", *(f"{ranks}{' ranks, µs' if ranks == RANKS[0] else ' / 16'}" for ranks in RANKS)],

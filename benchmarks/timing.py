@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["SMOKE", "interleaved", "is_smoke", "least", "print_table", "seconds_per_rank"]
+__all__ = ["SMOKE", "interleaved", "is_smoke", "least", "print_table", "seconds_per_rank", "words"]
 
 Sized = TypeVar("Sized", int, tuple[Any, ...], list[Any], dict[Any, Any])
 
@@ -34,6 +35,18 @@ def least(sizes: Sized) -> Sized:
     if isinstance(sizes, dict):
         return dict(list(sizes.items())[:1])
     return sizes[:1]
+
+
+def words(description: str | None, legal: Collection[str] = ()) -> list[str]:
+    """The words of the command line, each of which has to be `legal`. ``--help`` prints the description, and other words end the script."""
+    parser = ArgumentParser(description=description, formatter_class=RawDescriptionHelpFormatter)
+    if legal:
+        parser.add_argument("words", nargs="*", default=[], metavar=" | ".join(legal))
+    given: list[str] = vars(parser.parse_args()).get("words", [])
+    for word in given:
+        if word not in legal:
+            parser.error(f"{word!r} is none of {', '.join(legal)}")
+    return given
 
 
 def interleaved(

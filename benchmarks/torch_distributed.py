@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from timing import interleaved, is_smoke, least, print_table
+from timing import interleaved, is_smoke, least, print_table, words
 from torch import nn
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -131,4 +131,5 @@ def _row(name: str, lab: float, torchs: float) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
+    words(__doc__)
     main()

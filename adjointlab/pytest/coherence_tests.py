@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from adjointlab.checks.check import check_named, checks_of
 from adjointlab.engine.subject import Subject, SubjectError
 
-__all__ = ["coherence_of", "coherence_tests"]
+if TYPE_CHECKING:
+    import pytest
+
+__all__ = ["coherence_of", "coherence_tests", "is_left_out"]
+
+
+_MADE_HERE: Final = "_has_coherence_tests"
+"""Attribute of the classes that are made here."""
 
 
 def coherence_tests(subject: Subject, *, checks: Sequence[str] | None = None) -> type:
@@ -27,6 +35,7 @@ def coherence_tests(subject: Subject, *, checks: Sequence[str] | None = None) ->
     members: dict[str, object] = {
         "__doc__": f"The coherence of {subject.name}.",
         "__module__": subject.draws.__module__,
+        _MADE_HERE: True,
     }
     for name in names:
         members[f"test_{name}"] = _test(subject, name)
@@ -59,6 +68,17 @@ def _test(subject: Subject, check: str) -> Callable[..., None]:
     test.__doc__ = f"{subject.name}: {check}."
     test.coherence = (subject, check)  # type: ignore[attr-defined]
     return test
+
+
+def is_left_out(collector: pytest.Module | pytest.Class, name: str, made: object) -> bool:
+    """Return True for a class made here that pytest does not collect under this name, nor as the base of another that it collects."""
+    if not (isinstance(made, type) and _MADE_HERE in vars(made)):
+        return False
+    named = ((name, made), *vars(collector.obj).items())
+    return not any(
+        isinstance(each, type) and issubclass(each, made) and collector.classnamefilter(own)
+        for own, each in named
+    )
 
 
 def coherence_of(item: object) -> tuple[Subject, str] | None:

@@ -237,6 +237,19 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
                 _guard_ends(collector.config)
 
 
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> None:
+    """Warn of tests of the lab's that pytest leaves out for their name: the session would be green without them."""
+    coherence_tests = sys.modules.get("adjointlab.pytest.coherence_tests")
+    if coherence_tests is None or not coherence_tests.is_left_out(collector, name, obj):
+        return
+    collector.warn(
+        pytest.PytestCollectionWarning(
+            f"{name} is not collected: give what coherence_tests returns a name that begins with "
+            f"{' or '.join(collector.config.getini('python_classes'))}"
+        )
+    )
+
+
 def _guard_ends(config: pytest.Config) -> None:
     install_exit_guard(config.stash[_stderr_key])
     if SUPERVISED not in os.environ:

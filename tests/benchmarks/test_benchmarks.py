@@ -35,6 +35,25 @@ def test_a_script_runs_with_its_least_sizes(
     assert capsys.readouterr().out
 
 
+@pytest.mark.parametrize("script", benchmarks.SCRIPTS, ids=lambda script: script.name)
+@pytest.mark.parametrize("word", ["--help", "--nope"])
+def test_a_script_prints_its_description_and_refuses_other_words(
+    script: benchmarks.Script, word: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if lacking := benchmarks.missing(script):
+        pytest.skip(f"needs {lacking}")
+    file = benchmarks.FOLDER / f"{script.name}.py"
+    monkeypatch.setattr(sys, "argv", [str(file), word])
+    monkeypatch.syspath_prepend(str(benchmarks.FOLDER))
+
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(file), run_name="__main__")
+
+    printed = capsys.readouterr()
+    assert ended.value.code == (0 if word == "--help" else 2)
+    assert "usage: " in (printed.out if word == "--help" else printed.err)
+
+
 def test_every_script_is_run() -> None:
     scripts = {
         path.stem for path in benchmarks.FOLDER.glob("*.py") if "__main__" in path.read_text(encoding="utf-8")

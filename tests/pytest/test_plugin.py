@@ -121,6 +121,30 @@ def test_a_failure_is_the_text_alone_and_is_replayed_first_the_next_time(tmp_pat
     assert "(replayed on 2 ranks)" in second.stdout
 
 
+NAMES = """
+Wrong = TestWrong
+del TestWrong
+
+Shared = coherence_tests(find_subject({samples!r} + ":right"), checks=["adjoint"])
+
+class TestMore(Shared):
+    pass
+"""
+
+
+def test_coherence_tests_that_are_not_collected_for_their_name_are_told(tmp_path: Path) -> None:
+    (tmp_path / "test_shift.py").write_text(COHERENCE + NAMES.format(samples=str(SAMPLES)))
+    told = launch(cwd=tmp_path)
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "3 passed, 1 warning" in told.stdout
+    warning = "Wrong is not collected: give what coherence_tests returns a name that begins with Test"
+    assert told.stdout.count("PytestCollectionWarning") == 1
+    assert warning in told.stdout
+    strict = launch("-W", "error::pytest.PytestCollectionWarning", cwd=tmp_path)
+    assert strict.returncode
+    assert warning in strict.stdout
+
+
 def test_options_come_from_the_configuration_file_too_and_bad_ones_are_refused(tmp_path: Path) -> None:
     (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\nadjointlab_seed = 77\nadjointlab_world = nowhere\n")
