@@ -29,6 +29,7 @@ from adjointlab.engine.discovery import find_subject
 from adjointlab.engine.run_case import CaseRunner, Judgement, body, inapplicable_because, run_case
 from adjointlab.engine.search_result import SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
+from adjointlab.options import RANKS
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.shared_functions import FunctionsReplaced
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -101,7 +102,12 @@ def bound_of(subject: Subject, given: Mapping[str, int] | None = None) -> Bound:
         raise SubjectError(f"{subject.name}: every= fails, {text}") from error
     if first is None:
         limits = ", ".join(f"{name} {value}" for name, value in bound.items())
-        raise SubjectError(f"{subject.name}: there is no case within the bound {limits}; give a larger one")
+        within = (
+            f"there is no case within the bound {limits}; give a larger one"
+            if limits
+            else "every= lists no case"
+        )
+        raise SubjectError(f"{subject.name}: {within}")
     return bound
 
 
@@ -125,6 +131,10 @@ def every_case(subject: Subject, bound: Bound, memory: str = "numpy") -> Iterato
                 f"{subject.name}: every= yields {entry!r}, not a pair of a number of ranks and a dictionary of arguments"
             )
         ranks, parameters = entry
+        if not 1 <= ranks <= RANKS.most:
+            raise SubjectError(
+                f"{subject.name}: every= yields a case on {ranks} ranks; legal are 1 to {RANKS.most}"
+            )
         # The seed makes the random vector, and the schedule another legal interleaving, of each case.
         setting = InputSetting(seed=number, library=memory)
         yield Case(subject.name, PROOF.name, ranks, parameters, setting, schedule=number % 2**16)

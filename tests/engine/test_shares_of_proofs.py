@@ -114,6 +114,12 @@ def raising(error: BaseException | None) -> Any:
             lambda ranks=3, side=0: [],
             "Listed: there is no case within the bound ranks 3, side 0; give a larger one",
         ),
+        (lambda: [], "Listed: every= lists no case"),
+        (
+            lambda ranks=3: [(1025, {})],
+            "Listed: every= yields a case on 1025 ranks; legal are 1 to 1024",
+        ),
+        (lambda ranks=3: [(0, {})], "Listed: every= yields a case on 0 ranks; legal are 1 to 1024"),
         (raising(ValueError("no")), "Listed: every= fails, ValueError: no"),
         (raising(SystemExit(3)), "Listed: every= fails, SystemExit: 3"),
         (raising(SubjectError("its own words")), "its own words"),
