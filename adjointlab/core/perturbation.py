@@ -109,7 +109,8 @@ class Perturbation(TorchDispatchMode):
         if operation.is_fused:
             with self:
                 result = decomposition_table[func](*args, **kwargs)
-            return self._by_logarithm(operation.name, result, *args[:2])
+            changed = _SOFTMAX.get(operation.name)
+            return result if changed is None else changed(result, self._error_of_logarithm(result, *args[:2]))
         result = self._at_once(func, operation, args, kwargs)
         if operation.name != _ATTENTION:
             return result
@@ -140,17 +141,15 @@ class Perturbation(TorchDispatchMode):
             each.copy_(self.wrong(each, elementwise, spares_integers))
         return _mapped(perturbed, result)
 
-    def _by_logarithm(self, name: str, result: torch.Tensor, x: torch.Tensor, dim: int) -> torch.Tensor:
-        """The result of a softmax as it is if it was computed by the logarithm of the sum of exponentials; any other as it is."""
-        changed = _SOFTMAX.get(name)
-        if changed is None or not x.numel():
-            return result
-        x = x.to(result.dtype)
-        largest = x.amax(dim, keepdim=True)
+    def _error_of_logarithm(self, result: torch.Tensor, x: torch.Tensor, dim: int) -> torch.Tensor:
+        """The error of the logarithm of a sum of exponentials of x, in the type of the `result` of a softmax."""
+        if not x.numel():
+            return torch.zeros_like(result)
+        largest = x.to(result.dtype).amax(dim, keepdim=True)
         errors = self.relative_errors(largest, elementwise=False, spares_integers=False)
         # The logarithm is nearly the largest x, where that is large. Of an infinity nothing can be wrong.
         error = (largest * errors).nan_to_num(0.0, posinf=0.0, neginf=0.0)
-        return changed(result, error.clamp(-_LARGEST_ERROR, _LARGEST_ERROR))
+        return error.clamp(-_LARGEST_ERROR, _LARGEST_ERROR)
 
     def unseen(self, value: torch.Tensor, *, elementwise: bool) -> torch.Tensor:
         """A value of an operation that torch does not see."""
@@ -208,9 +207,7 @@ class _Operation(NamedTuple):
     name: str
     moves: bool  # or selects values, makes constants, or gives a view
     is_fused: bool
-    is_composite: (
-        bool  # of others: autograd takes it apart before it comes here, but in torch's own decompositions
-    )
+    is_composite: bool  # and so taken apart before it comes here, but in torch's own decompositions
     is_elementwise: bool
     normalises: bool
     arguments: tuple[str, ...]

@@ -21,6 +21,12 @@ _EVALUATION = 16.0
 """Units in the last place by which an output may be wrong, to which differences add what they show themselves."""
 
 
+def _along(p: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
+    """The direction in the shape of the input or parameter `p`: of fused parameters the space has the pieces apart."""
+    joined = direction.reshape(p.shape) if direction.numel() == p.numel() else direction
+    return arrays.in_shape_of(p, joined)
+
+
 class Point:
     """A point of a layer: inputs, parameters, and buffers from which every evaluation starts."""
 
@@ -101,7 +107,7 @@ class Point:
         def dual(p: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             if not arrays.is_differentiable(p):
                 return p
-            made: torch.Tensor = forward_ad.make_dual(p.detach(), arrays.in_shape_of(p, v))  # type: ignore[no-untyped-call]
+            made: torch.Tensor = forward_ad.make_dual(p.detach(), _along(p, v))  # type: ignore[no-untyped-call]
             return made
 
         outputs = self.elsewhere(
@@ -121,7 +127,7 @@ class Point:
         relative = max(layer.rounding or 0.0, _EVALUATION * unit_roundoff(layer))
 
         def along(p: torch.Tensor, v: torch.Tensor, step: float) -> torch.Tensor:
-            return p + step * arrays.in_shape_of(p, v) if arrays.is_differentiable(p) else p
+            return p + step * _along(p, v) if arrays.is_differentiable(p) else p
 
         def moved(step: float) -> Local:
             with torch.no_grad():

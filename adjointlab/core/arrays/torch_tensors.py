@@ -43,10 +43,8 @@ def is_differentiable(tensor: torch.Tensor) -> bool:
 
 
 def in_shape_of(own: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    """Return `given` as `own` is: an inactive rank may hold any tensor of zero volume, and of fused parameters the space has the pieces apart."""
-    if own.shape == given.shape or own.numel() != given.numel():
-        return given
-    return given.reshape(own.shape).to(own.dtype)
+    """Return `given`, as `own` is where both are of zero volume: an inactive rank may hold any such tensor."""
+    return given if own.numel() or given.numel() else given.reshape(own.shape).to(own.dtype)
 
 
 def with_graph(
