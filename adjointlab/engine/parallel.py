@@ -200,7 +200,7 @@ class ParallelRecipe:
         if example.is_evaluated:
             made.eval()
         declared = placements_by_name(parameters, list(sequential.names.parameters), shape)
-        space, pieces = made.parameter_space(declared), made.pieces(declared)
+        space, pieces = made.parameter_space(declared)
         return Layer(
             comm,
             made,

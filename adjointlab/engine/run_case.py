@@ -200,7 +200,7 @@ def with_follow_up(run: Runner, case: Case, verdict: Verdict) -> Verdict:
     answer = run_case(run, structs.replace(case, check=follow_up.name))
     explained = check.explained(verdict, None if answer is None else answer.verdict)
     if (line := _not_linear(run, case, check)) is not None:
-        return replace(explained, lines=(*explained.lines, line), evidence=_of_no_matrix(explained.evidence))
+        return replace(explained.with_lines(line), evidence=_of_no_matrix(explained.evidence))
     if answer is None or not answer.verdict.is_coherent or explained.evidence is not None:
         return explained
     if PERHAPS in verdict.lines:

@@ -189,40 +189,33 @@ class ParallelModule(NamedModule):
     def get_buffer(self, target: str) -> torch.Tensor:
         return self.made.get_buffer(self._path_of.buffers[target])
 
-    def parameter_space(self, declared: Mapping[str, Placements]) -> Space:
-        """The space of its parameters; plain ones that are no copies have `declared` placements."""
-        return Space(
-            *(
-                self._tensor(name, held, declared, self._path_of.shapes[name])
-                for name, held in self._held.items()
-            )
-        )
+    def parameter_space(self, declared: Mapping[str, Placements]) -> tuple[Space, Mapping[str, Pieces]]:
+        """The space of its parameters, and the pieces of fused ones by name; plain ones that are no copies have `declared` placements."""
+        tensors, pieces_of = [], {}
+        for name, held in self._held.items():
+            placements, shape = self._placed(name, held, declared, self._path_of.shapes[name])
+            pieces, placements = pieces_apart(placements, shape)
+            if pieces is not None:
+                pieces_of[name], shape = pieces, pieces.shape_of(shape)
+            tensors.append(tensor_on(self._mesh, placements, shape, dtype_name(held), name))
+        return Space(*tensors), pieces_of
 
     def buffer_space(self) -> Space:
         """The space of its buffers."""
-        return Space(*(self._tensor(n, held, {}, tuple(held.shape)) for n, held in self.named_buffers()))
+        tensors = []
+        for name, held in self.named_buffers():
+            placements, shape = self._placed(name, held, {}, tuple(held.shape))
+            tensors.append(tensor_on(self._mesh, placements, shape, dtype_name(held), name))
+        return Space(*tensors)
 
-    def pieces(self, declared: Mapping[str, Placements]) -> Mapping[str, Pieces]:
-        """The pieces of those parameters that are fused, by name."""
-        found = {
-            name: pieces_apart(self._placements(name, held, declared), self._path_of.shapes[name])[0]
-            for name, held in self._held.items()
-        }
-        return {name: pieces for name, pieces in found.items() if pieces is not None}
-
-    def _placements(self, name: str, held: torch.Tensor, declared: Mapping[str, Placements]) -> Placements:
-        if isinstance(held, DTensor):
-            return _extended(self._mesh, held.device_mesh, held.placements)
-        return declared.get(name, [Replicate()] * self._mesh.ndim)
-
-    def _tensor(
+    def _placed(
         self, name: str, held: torch.Tensor, declared: Mapping[str, Placements], shape: Sequence[int]
-    ) -> Tensor:
-        placements = self._placements(name, held, declared)
+    ) -> tuple[Placements, Sequence[int]]:
+        """The placements and the global shape of a parameter or buffer, which is of this `shape` unless it says so itself."""
         if isinstance(held, DTensor):
             check_claim(held)
-            shape = tuple(held.shape)
-        elif name not in declared and tuple(held.shape) != tuple(shape):
+            return _extended(self._mesh, held.device_mesh, held.placements), tuple(held.shape)
+        if name not in declared and tuple(held.shape) != tuple(shape):
             if _has_flat_parameters(self.made):
                 raise TypeError(
                     "FullyShardedDataParallel flattens parameters, so that no rank has a part of one by itself: use torch's fully_shard"
@@ -232,9 +225,7 @@ class ParallelModule(NamedModule):
                 f"the parameter {name} has shape {tuple(held.shape)}, and the sequential one {tuple(shape)}: say how the ranks "
                 f'share it, with parameter_placements={{"{name}": [{likely}]}} in the dictionary of the strategy'
             )
-        pieces, placements = pieces_apart(placements, shape)
-        shape = shape if pieces is None else pieces.shape_of(shape)
-        return tensor_on(self._mesh, placements, shape, dtype_name(held), name)
+        return declared.get(name, [Replicate()] * self._mesh.ndim), shape
 
 
 def _likely_placements(held: torch.Tensor, shape: Sequence[int], mesh: DeviceMesh) -> str:

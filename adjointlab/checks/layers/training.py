@@ -140,10 +140,8 @@ def _trained(
         optimizer.zero_grad()
     if layer.rounding and isinstance(version, SequentialTwin):
         _require_visible_steps(layer, before, values(parameters))
-    found, stateless = (
-        {AFTER_STEPS: version.in_space(values(parameters)), _BUFFERS: values(version.buffers())},
-        {},
-    )
+    found = {AFTER_STEPS: version.in_space(values(parameters)), _BUFFERS: values(version.buffers())}
+    stateless: dict[str, frozenset[str]] = {}
     for kind in _state_kinds(optimizer, parameters):
         states = [optimizer.state.get(parameter, {}).get(kind) for parameter in parameters]
         what = f"{kind} of the optimiser"
