@@ -11,14 +11,12 @@ import os
 import time
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-__all__ = ["Channel", "keep_alive", "poll_until", "rest", "yield_processor"]
+__all__ = ["RESTFUL", "Channel", "Pace", "Rests", "keep_alive", "poll_until", "yield_processor"]
 
 T = TypeVar("T")
 
-# Waits shorter than this only yield: a sleep costs about 60 microseconds at the least, more than most messages take.
-_NO_SLEEP_BEFORE: Final = 1e-3
 _SHORTEST_SLEEP: Final = 5e-5
 # A peer's answer is noticed this late at the worst, and an idle process wakes up a thousand times a second.
 _LONGEST_SLEEP: Final = 1e-3
@@ -27,27 +25,60 @@ _LONGEST_SLEEP: Final = 1e-3
 yield_processor: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
-def poll_until(ready: Callable[[], T | None], between: Callable[[float], object], polls: int) -> T:
+class Pace(NamedTuple):
+    """The share of polls in a wait: no rest for `before` seconds, and after each rest polls for `after` times as long.
+
+    MPI moves messages within calls alone, and a large one in many pieces. With a rest after each piece 16 MiB take a thousand times as
+    long as without any.
+    """
+
+    before: float
+    after: float
+
+
+#: For small messages. A sleep costs about 60 microseconds at the least, more than most messages take.
+RESTFUL = Pace(1e-3, 0.0)
+
+
+class Rests:
+    """The rests of one wait, which begins now."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._started = perf_counter()
+        self._next = self._started + pace.before
+
+    @property
+    def waited(self) -> float:
+        """Seconds since the beginning of the wait."""
+        return perf_counter() - self._started
+
+    def rest(self) -> None:
+        """Give the processor away for about a tenth of the time waited, unless the last rest was just now."""
+        now = perf_counter()
+        if now < self._next:
+            return
+        seconds = min(_LONGEST_SLEEP, max(_SHORTEST_SLEEP, (now - self._started) / 10))
+        time.sleep(seconds)
+        self._next = perf_counter() + self._pace.after * seconds
+
+
+def poll_until(
+    ready: Callable[[], T | None], between: Callable[[float], object], polls: int, pace: Pace = RESTFUL
+) -> T:
     """Poll `ready` until it returns something true, and return that.
 
     After every `polls` attempts `between` is called with the seconds waited so far; it looks after everything else that
-    may have happened, and ends the wait by raising. Then the process rests.
+    may have happened, and ends the wait by raising. Then the process rests, if it is time to (:class:`Rests`).
     """
-    started = perf_counter()
+    rests = Rests(pace)
     while True:
         for _ in range(polls):
             if found := ready():
                 return found
             yield_processor()
-        waited = perf_counter() - started
-        between(waited)
-        rest(waited)
-
-
-def rest(waited: float) -> None:
-    """Give the processor away for about a tenth of the time waited; the first millisecond of a wait only yields."""
-    if waited >= _NO_SLEEP_BEFORE:
-        time.sleep(min(_LONGEST_SLEEP, max(_SHORTEST_SLEEP, waited / 10)))
+        between(rests.waited)
+        rests.rest()
 
 
 def keep_alive(thing: object) -> None:

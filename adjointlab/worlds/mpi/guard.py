@@ -25,7 +25,7 @@ from adjointlab.worlds.mpi.call_log import DESCRIBED, KEPT, CallLog, CommKey, De
 from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.control_channel import ControlChannel, Notice
 from adjointlab.worlds.mpi.message_log import MessageLog
-from adjointlab.worlds.polling import keep_alive, poll_until, rest, yield_processor
+from adjointlab.worlds.polling import Pace, Rests, keep_alive, poll_until, yield_processor
 from adjointlab.worlds.world import Blocked, Cancelled, PeerFailed
 
 __all__ = ["Guard"]
@@ -37,6 +37,9 @@ T = TypeVar("T")
 _QUICK_POLLS: Final = 600
 _QUICK_POLLS_WHEN_CROWDED: Final = 60
 _POLLS_BETWEEN_LOOKS: Final = 16
+
+_PACE: Final = Pace(before=5e-2, after=1.0)
+_PACE_WHEN_CROWDED: Final = Pace(before=1e-3, after=0.25)
 
 # Seconds for which a wait goes on after another rank has failed. What that rank sent before it failed may still arrive and
 # complete the wait. This rank then goes on to what it would have done anyway, such as raising the same exception as all
@@ -62,7 +65,9 @@ class Guard:
         self.strict = strict  # collectives are compared before they are carried out
         self.control = control
         self.describer = Describer()
-        self.quick_polls = range(_QUICK_POLLS if control.size <= cores() else _QUICK_POLLS_WHEN_CROWDED)
+        is_crowded = control.size > cores()
+        self.quick_polls = range(_QUICK_POLLS_WHEN_CROWDED if is_crowded else _QUICK_POLLS)
+        self._pace = _PACE_WHEN_CROWDED if is_crowded else _PACE
         self.start_run(0, 0)
 
     def start_run(self, run_number: int, ranks: int) -> None:
@@ -88,7 +93,7 @@ class Guard:
         self._is_waiting = False
         self._is_overdue = False
         self._is_polling = False
-        self._polled_since = 0.0
+        self._rests = Rests(self._pace)  # of a loop of polls
         self._notices: list[Notice] = []
         self._noticed_at: float | None = None  # when the first of them was seen
 
@@ -140,7 +145,9 @@ class Guard:
         self._refuse_if_cancelled()
         self._is_waiting = True
         try:
-            found = poll_until(ready, lambda waited: self._revoke_if_vain(call, waited), _POLLS_BETWEEN_LOOKS)
+            found = poll_until(
+                ready, lambda waited: self._revoke_if_vain(call, waited), _POLLS_BETWEEN_LOOKS, self._pace
+            )
         finally:
             self._is_waiting = False
         self.failed_polls = 0
@@ -184,14 +191,13 @@ class Guard:
         self.failed_polls += 1
         yield_processor()
         if self.failed_polls % _POLLS_BETWEEN_LOOKS == 0:
-            now = perf_counter()
             if self.failed_polls == _POLLS_BETWEEN_LOOKS:
-                self._polled_since = now
+                self._rests = Rests(self._pace)
             # Left True if the next line raises: the rank was polling when it was cancelled.
             self._is_polling = True
-            self._revoke_if_vain(call, now - self._polled_since)
+            self._revoke_if_vain(call, self._rests.waited)
             self._is_polling = False
-            rest(now - self._polled_since)
+            self._rests.rest()
 
     def cancel_mismatched(self, call: GuardedCall) -> NoReturn:
         """Leave `call`, which all its ranks know not to match: each leaves by itself, so none has to be notified."""
