@@ -20,6 +20,7 @@ __all__ = [
     "MatrixEntry",
     "NotMeasured",
     "Status",
+    "Undecided",
     "Verdict",
     "coherent",
     "incoherent",
@@ -41,6 +42,10 @@ PERHAPS: Final = (
     "that are no integers: how far it may be off is declared as `rounding`",
 )
 """Line on the possible causes of relative errors below :data:`~adjointlab.checks.elements.SMALL`."""
+
+
+class Undecided(Inapplicable):
+    """Results differ, and nothing tells whether they may. Another case is drawn instead; where there are many such, there is no verdict."""
 
 
 class NotMeasured(Exception):

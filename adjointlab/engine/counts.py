@@ -11,6 +11,7 @@ from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.verdict import Verdict, unjudged
 from adjointlab.core.space import needs_messages
 from adjointlab.engine.case import Case
+from adjointlab.quantities import counted
 from adjointlab.worlds.world import Run
 
 __all__ = ["WITHOUT_REASON", "CaseCounts", "is_silent"]
@@ -21,6 +22,9 @@ WITHOUT_REASON: Final = "what was observed tells nothing"
 _REJECTED_AT_MOST: Final = 8
 """So many rejected cases for each that was asked for: one rank alone is drawn in one case of five."""
 
+_UNDECIDED_AT_MOST: Final = 0.1
+"""Share of the cases that were asked for, beyond which those without a decision leave the others without weight."""
+
 _REASONS_SHOWN: Final = 3
 
 
@@ -30,7 +34,8 @@ class CaseCounts:
 
     Of the `judged`, so many were `on_several_ranks`, and in so many of these at least two ranks were `communicating`; no more
     than `most_ranks` did in any. In `lacking_messages` none did, although the spaces that the operator declares need messages.
-    `rejected` counts, by reason, those that the check has nothing to say about. `is_cut_short` where time was up before all
+    `rejected` counts, by reason, those that the check has nothing to say about, and `undecided` those of them whose results differ, where
+    nothing tells whether they may. `is_cut_short` where time was up before all
     had been drawn that the user wanted.
     """
 
@@ -42,6 +47,7 @@ class CaseCounts:
     lacking_messages: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
     is_cut_short: bool = False
+    undecided: int = 0
 
     def end(self) -> None:
         """Ask for no more cases than have been judged."""
@@ -86,6 +92,9 @@ class CaseCounts:
             headline = f"no case of several ranks could be judged, only {self.judged} of one rank"
         elif self.judged < self.asked:
             headline = f"only {self.judged} of {self.asked} cases could be judged"
+        elif self.undecided > _UNDECIDED_AT_MOST * self.asked:
+            # Those that were judged are the ones that happen to agree.
+            headline = f"{counted(self.undecided, 'case')} beside {self.judged} could be called neither right nor wrong"
         else:
             return None
         return unjudged(headline, *_reasons(self.rejected), kind="too few cases judged")

@@ -9,7 +9,7 @@ from adjointlab.checks.check import Spaces
 from adjointlab.checks.verdict import Figures
 from adjointlab.engine.case import Case
 from adjointlab.engine.counts import WITHOUT_REASON, CaseCounts
-from adjointlab.engine.run_case import Judgement, inapplicable_because
+from adjointlab.engine.run_case import UNDECIDED, Judgement, inapplicable_because
 from adjointlab.worlds.world import Run
 
 __all__ = ["DrawnCases"]
@@ -48,7 +48,10 @@ class DrawnCases:
     def note(self, case: Case, run: Run, judgement: Judgement | None) -> Judgement | None:
         """Note what came of a case that was not drawn before; its judgement if there is anything to judge."""
         reason = inapplicable_because(run)
-        if judgement is not None and judgement.verdict.is_coherent and _is_empty(judgement.spaces):
+        if judgement is not None and judgement.verdict.kind == UNDECIDED:
+            self.counts.undecided += 1
+            reason, judgement = judgement.verdict.headline, None
+        elif judgement is not None and judgement.verdict.is_coherent and _is_empty(judgement.spaces):
             judgement, reason = None, "no tensor of the case has an element"
         if judgement is None:
             self._was_judged.append(False)

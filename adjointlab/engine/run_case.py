@@ -25,6 +25,7 @@ from adjointlab.checks.verdict import (
     Inapplicable,
     NotMeasured,
     Status,
+    Undecided,
     Verdict,
     incoherent,
     unjudged,
@@ -57,6 +58,7 @@ from adjointlab.worlds.world import (
 
 __all__ = [
     "NONDETERMINISTIC",
+    "UNDECIDED",
     "CaseRunner",
     "Judgement",
     "KnownRuns",
@@ -183,6 +185,8 @@ def judgement_of(case: Case, run: Run) -> Judgement | None:
         return None
     try:
         return Judgement(judge(case, run), spaces_of(run))
+    except Undecided as error:
+        return Judgement(unjudged(str(error), kind=UNDECIDED), spaces_of(run))
     except Inapplicable:
         return None
 
@@ -247,6 +251,9 @@ def _hint_beside_right_entries(case: Case, answer: Judgement) -> Hint | None:
     )
     return hint_beside_right_entries((case.setting.primal_order, case.setting.dual_order), is_complex)
 
+
+UNDECIDED: Final = "undecided"
+"""Kind of the verdict on a case whose results differ, where nothing tells whether they may."""
 
 NONDETERMINISTIC: Final = "nondeterministic"
 """Kind of the failure of a case whose result changes from run to run."""

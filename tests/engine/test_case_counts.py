@@ -96,6 +96,8 @@ FULL = CaseCounts(4, judged=4, on_several_ranks=1)
         (replace(FULL, judged=3, on_several_ranks=0), False, "only 3 of 4 cases could be judged", NO_OTHERS),
         (replace(FULL, rejected=REJECTED), True, None, None),
         (replace(FULL, judged=5), True, None, None),
+        (CaseCounts(10, 10, 5, undecided=1, rejected=REJECTED), True, None, None),
+        (CaseCounts(10, 10, 5, undecided=2, rejected=REJECTED), True, "2 cases beside 10 could be called neither right nor wrong", WHY),
     ],
 )  # fmt: skip
 def test_too_few_cases_are_no_verdict_and_the_commonest_reasons_come_first(

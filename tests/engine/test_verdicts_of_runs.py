@@ -11,12 +11,21 @@ import adjointlab as al
 from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.evidence import Evidence, Wait
-from adjointlab.checks.verdict import Inapplicable, NotMeasured, Verdict, coherent, incoherent, unjudged
+from adjointlab.checks.verdict import (
+    Inapplicable,
+    NotMeasured,
+    Undecided,
+    Verdict,
+    coherent,
+    incoherent,
+    unjudged,
+)
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.operator import NotInSpace, ParameterNotInSpace, WrongClaim
 from adjointlab.engine.case import Case
 from adjointlab.engine.failed_runs import HANGS
 from adjointlab.engine.run_case import (
+    UNDECIDED,
     CaseRunner,
     RankObservation,
     inapplicable_because,
@@ -265,6 +274,18 @@ def test_a_check_may_have_nothing_to_say_before_it_judges_or_only_then(
     monkeypatch.setattr(check, "judge", judged_late)
     assert judgement_of(CASE, observed(spaces(2), spaces(2))) is None
     assert judgement_of(CASE, Run((MINE, DONE))) == (judge(CASE, Run((MINE, DONE))), None)
+
+
+def test_a_difference_that_nothing_can_be_said_of_is_a_verdict_of_its_own(
+    check: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judged_late(*given: Any) -> Verdict:
+        raise Undecided("nothing is known")
+
+    monkeypatch.setattr(check, "judge", judged_late)
+    declared = spaces(2)
+    found = judgement_of(CASE, observed(declared, spaces(2)))
+    assert found == (unjudged("nothing is known", kind=UNDECIDED), declared)
 
 
 def test_a_case_runs_again_where_its_judge_asks_what_rounding_does_and_is_on_record_as_it_was_drawn(

@@ -110,6 +110,38 @@ def test_rounding_is_measured_only_where_results_differ_by_more_than_any_may(
     assert (len(made) > 5 * result.tried) == is_measured
 
 
+class Strict(nn.Module):
+    """Refuses arguments that are not exact, so that its rounding cannot be measured."""
+
+    factor = 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not torch.equal(x * 4 - x * 2, x * 2):
+            raise ValueError
+        return x * self.factor
+
+
+@pytest.mark.parametrize(("factor", "is_decided"), [(1.0, True), (1.5, False)])
+def test_differences_that_nothing_can_be_said_of_are_no_verdict_where_they_are_many(
+    factor: float, is_decided: bool
+) -> None:
+    def changed(module: Any, mesh: Any) -> None:
+        module.factor = factor if mesh.size() == 3 else 1.0
+
+    @al.subject.parallel(Strict, changed)
+    def subject(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(4, 8))
+
+    result = investigate(al.SimulatedWorld(3), subject, "sequential", Budget(20, seed=1))
+    assert result.verdict.is_coherent == is_decided
+    if not is_decided:
+        assert "could be called neither right nor wrong" in result.verdict.headline
+        assert (
+            "the sequential layer raises ValueError where its operations are wrong in the last digits"
+            in str(result.verdict)
+        )
+
+
 @pytest.mark.parametrize(("asking", "again"), [(range(100), 1), ((), 0), ((2, 3, 6, 7), 2)])
 def test_after_a_case_whose_judge_asked_for_rounding_the_next_is_measured_at_once(
     asking: Sequence[int], again: int

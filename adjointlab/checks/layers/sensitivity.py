@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import numpy as np
 
 from adjointlab.checks.elements import Local
-from adjointlab.checks.verdict import Inapplicable, NotMeasured
+from adjointlab.checks.verdict import Inapplicable, NotMeasured, Undecided
 from adjointlab.core.rounding import perturbing
 from adjointlab.typing import NumpyArray
 from adjointlab.worlds.randomness import own_streams
@@ -160,7 +160,7 @@ def _differences_by_rounding(
 ) -> Differences:
     """By how much `results` differ from those of runs with perturbed operations, whose relative errors are in units of `unit` at least.
 
-    Raises :class:`Inapplicable` if none of these runs comes to its end, so that nothing is known of the rounding.
+    Raises :class:`Undecided` if none of these runs comes to its end, so that nothing is known of the rounding.
     """
     from adjointlab.core.perturbation import Perturbation  # which imports torch
 
@@ -198,7 +198,7 @@ def _differences_by_rounding(
     every = differences()
     if len(raised) == samples + 1:
         kind = type(raised[0]).__name__
-        raise Inapplicable(
+        raise Undecided(
             f"the sequential layer raises {kind} where its operations are wrong in the last digits"
         ) from raised[0]
     is_small = all(
