@@ -5,7 +5,8 @@
     mpiexec -n 2 python benchmarks/against_distdl.py --rows halo,broadcast     a quick look
 
 DistDL is the library of [Hewett21]; this script fetches nothing. Install it (``pip install
-git+https://github.com/distdl/distdl``, which compiles its interpolation), or put the ``src`` of a clone on PYTHONPATH.
+git+https://github.com/distdl/distdl``, which compiles its interpolation), or build that in a clone with ``python setup.py build_ext
+--inplace`` and put the clone's ``src`` on PYTHONPATH.
 Its last release is older than NumPy 1.24, which it needs an alias of (``np.int``); that is made here.
 
 A call is a forward and a backward pass, float32, one thread of torch on each rank. Sizes are those of the global tensor. Halo
@@ -54,7 +55,8 @@ try:
 except ImportError as error:
     raise SystemExit(
         f"DistDL cannot be imported ({error}), so there is nothing to compare with; install it with "
-        "'pip install git+https://github.com/distdl/distdl', or put the src folder of a clone on PYTHONPATH"
+        "'pip install git+https://github.com/distdl/distdl', or run 'python setup.py build_ext --inplace' in a clone "
+        "and put its src folder on PYTHONPATH"
     ) from None
 
 COMM = MPI.COMM_WORLD
