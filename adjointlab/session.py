@@ -25,6 +25,7 @@ from adjointlab.engine.run_case import CaseRunner, Stage, body, run_case
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
+from adjointlab.quantities import counted
 from adjointlab.recording import at_work
 from adjointlab.store.files import printable
 from adjointlab.store.interrupted import note_seed
@@ -230,8 +231,8 @@ def replay_corpus(
         for path, case in stored(folder, found.subject, check):
             if _obstacle(world, case, device) or (job_log is not None and job_log.is_newer(path)):
                 continue
-            if memory := _undeclared_memory(found.subject, case):
-                _note_of_other_declaration(world, path, f"and has no arrays in {memory}")
+            if undeclared := _undeclared(found.subject, case):
+                _note_of_other_declaration(world, path, undeclared)
                 continue
             replayed.append(path)
             result = _replayed(world, CaseRunner(run, record, known), found.subject, case)
@@ -286,13 +287,17 @@ def _note_of_unseen_failures(world: World, found: Found, check: str, unseen: Map
     )
 
 
-def _undeclared_memory(subject: Subject, case: Case) -> str:
-    """The memory of a stored case in which the subject, as it is declared now, draws no arrays; empty where it draws all."""
+def _undeclared(subject: Subject, case: Case) -> str:
+    """What of a stored case the subject, as it is declared now, has no more: its ranks or memory; empty where it has both."""
     setting = case.setting
+    if case.ranks not in subject.ranks_up_to(case.ranks):
+        return f"not for {counted(case.ranks, 'rank')}"
     if setting.library not in subject.arrays:
-        return f"memory of {setting.library}"
+        return f"and has no arrays in memory of {setting.library}"
     orders = map(unmixed, (setting.primal_order, setting.dual_order))
-    return next((f"{order} memory" for order in orders if order not in subject.orders), "")
+    return next(
+        (f"and has no arrays in {order} memory" for order in orders if order not in subject.orders), ""
+    )
 
 
 def _note_of_other_declaration(world: World, path: Path, why: str) -> None:

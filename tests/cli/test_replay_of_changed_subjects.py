@@ -100,6 +100,20 @@ def test_a_stored_case_in_memory_that_is_not_declared_any_more_is_passed_over_wi
     assert f"its subject is declared in another way now, and has no arrays in {where}" in passed_over.stderr
 
 
+def test_a_stored_case_on_ranks_that_are_not_declared_any_more_is_passed_over_with_a_note(
+    subject: Path,
+) -> None:
+    stored = stored_in(subject.parent)
+    case = json.loads(stored.read_text())
+    case["case"]["ranks"] = 2
+    stored.write_text(json.dumps(case))
+    assert run(*CHECK, cwd=subject.parent).returncode == 1
+    subject.write_text(SUBJECT.replace("(Scaled)", "(Scaled, ranks=(1,))").replace("(2 * y,)", "(3 * y,)"))
+    passed_over = run(*CHECK, cwd=subject.parent)
+    assert passed_over.returncode == 0, passed_over.stdout
+    assert "its subject is declared in another way now, not for 2 ranks" in passed_over.stderr
+
+
 def stored_in(folder: Path) -> Path:
     (stored,) = folder.glob(".adjointlab/*.json")
     return stored
