@@ -288,7 +288,7 @@ def _note_of_unseen_failures(world: World, found: Found, check: str, unseen: Map
 
 
 def _undeclared(subject: Subject, case: Case) -> str:
-    """What of a stored case the subject, as it is declared now, has no more: its ranks or memory; empty where it has both."""
+    """The ranks or the memory of a stored case that the subject, as it is declared now, has no more; empty where it has both."""
     setting = case.setting
     if case.ranks not in subject.ranks_up_to(case.ranks):
         return f"not for {counted(case.ranks, 'rank')}"

@@ -271,6 +271,13 @@ _ADVICE_ON_FROZEN: Final = (
 )
 
 
+_ADVICE_ON_MESHES: Final = (
+    "mesh",
+    "the lab draws meshes of every number of ranks: if sizes of the code cannot be cut by this one, give a mesh, such as mesh=(2,) of "
+    "check_parallel, or the numbers of ranks that it is for, such as ranks=(1, 2, 4) of the subject",
+)
+
+
 @dataclass(frozen=True)
 class RankObservation:
     """Observation of one rank, the spaces that it declares, and the communicators that its calls leave behind.
@@ -362,7 +369,7 @@ def _held(layer: Layer) -> tuple[tuple[str, Tensor], ...]:
 def judge(case: Case, run: Run) -> Verdict:
     """Return the verdict on a run of `case`."""
     if not run.completed:
-        return _with_advice_on_frozen(case, verdict_on_failure(run))
+        return _with_advice(case, verdict_on_failure(run))
     seen: list[RankObservation] = list(run.values)
     spaces = seen[0].spaces
     for tensor in spaces.tensors:
@@ -404,13 +411,15 @@ def _parameters_differ(
     return incoherent("the ranks declare different parameters or buffers", *lines, ("advice", advice))
 
 
-def _with_advice_on_frozen(case: Case, verdict: Verdict) -> Verdict:
-    """The verdict, with a word on parameters that the lab has frozen, where a rank has raised: code may not take them."""
+def _with_advice(case: Case, verdict: Verdict) -> Verdict:
+    """The verdict, with a word on what the lab has drawn, where a rank has raised: code may not take frozen parameters, nor such a mesh."""
     if not verdict.kind.startswith("raised "):
         return verdict
     frozen = case.parameters.get("frozen", 0)
-    is_drawn = isinstance(frozen, int) and bool(frozen)
-    return verdict.with_lines(_ADVICE_ON_FROZEN) if is_drawn else verdict
+    if isinstance(frozen, int) and frozen:
+        verdict = verdict.with_lines(_ADVICE_ON_FROZEN)
+    # A size that two ranks do not divide is rare.
+    return verdict.with_lines(_ADVICE_ON_MESHES) if "mesh" in case.parameters and case.ranks > 2 else verdict
 
 
 def spaces_of(run: Run) -> Spaces | None:

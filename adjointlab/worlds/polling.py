@@ -26,7 +26,7 @@ yield_processor: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sl
 
 
 class Pace(NamedTuple):
-    """The share of polls in a wait: no rest for `before` seconds, and after each rest polls for `after` times as long.
+    """Polling in a wait: without a rest for `before` seconds, and after each rest for `after` times as long.
 
     MPI moves messages within calls alone, and a large one in many pieces. With a rest after each piece 16 MiB take a thousand times as
     long as without any.

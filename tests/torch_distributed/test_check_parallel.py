@@ -568,6 +568,19 @@ def test_code_that_cannot_do_with_frozen_parameters_is_told_how_to_forbid_them(
     al.check_parallel(model, hooked, EXAMPLE, mesh=(2,), frozen=(), cases=6, world=world)
 
 
+def test_code_whose_sizes_a_mesh_cannot_cut_is_told_how_to_leave_that_mesh_out() -> None:
+    def hidden(size: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, size), nn.Linear(size, 4))
+
+    def parallelize(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+        return parallelize_module(module, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
+
+    batch = torch.randn(2, 4)
+    with pytest.raises(AssertionError, match=r"such as mesh=\(2,\) of check_parallel"):
+        al.check_parallel(partial(hidden, 10), parallelize, batch, cases=12)
+    al.check_parallel(partial(hidden, 10), parallelize, batch, mesh=(2,), cases=2)
+
+
 @pytest.mark.filterwarnings("ignore:.*no rank communicated with another")
 def test_parameters_may_be_frozen_by_name(world: al.SimulatedWorld) -> None:
     seen: set[tuple[str, ...]] = set()
