@@ -67,6 +67,12 @@ class InputSetting:
         return self.primal_order if side == "primal" else self.dual_order
 
 
+_ADJOINT_CAME_FIRST = (
+    "raised by the adjoint of an instance that has not gone forward before: the adjoint of a linear operator follows from y alone, so it "
+    "must not need what forward has stored"
+)
+
+
 class CheckContext:
     """One rank's operator, with the values that its case draws for it.
 
@@ -106,6 +112,7 @@ class CheckContext:
         self._known_values: dict[tuple[Side, int, int, int], tuple[Space, Local]] = {}
         self.leaks: dict[Direction, str] = {}  # by direction: a communicator that calls make and do not free
         self._has_leaked: list[tuple[LinearOperator, Direction]] = []  # calls after which one more was left
+        self._gone_forward: list[LinearOperator] = []
         # Communicators of a world are told where user code ends: what follows is the lab's. And they list those that were made
         # from them and are still open. mpi4py's do neither.
         self.note_return: Callable[[Callable[..., Any]], None] = getattr(
@@ -220,12 +227,19 @@ class CheckContext:
     def forward(self, x: Sequence[Array], operator: LinearOperator | None = None) -> tuple[Array, ...]:
         """F x, of the codomain's shapes and element types; of another instance if `operator` is given."""
         operator = operator or self.operator
+        if not any(known is operator for known in self._gone_forward):
+            self._gone_forward.append(operator)
         return self._noted(Direction.FORWARD, operator, lambda: apply_forward(operator, x))
 
     def adjoint(self, y: Sequence[Array], operator: LinearOperator | None = None) -> tuple[Array, ...]:
         """F* y, of the shapes and element types of the domain's dual."""
         operator = operator or self.operator
-        return self._noted(Direction.ADJOINT, operator, lambda: apply_adjoint(operator, y))
+        try:
+            return self._noted(Direction.ADJOINT, operator, lambda: apply_adjoint(operator, y))
+        except Exception as error:
+            if not any(known is operator for known in self._gone_forward):
+                error.add_note(_ADJOINT_CAME_FIRST)
+            raise
 
     def _noted(
         self, direction: Direction, operator: LinearOperator, call: Callable[[], tuple[Array, ...]]

@@ -247,6 +247,25 @@ def test_each_instance_and_each_direction_may_keep_one() -> None:
     assert of.leaks == {Direction.ADJOINT: "each call leaves one more behind: 4"}
 
 
+# An adjoint that needs a call of forward before it.
+
+
+@pytest.mark.parametrize("goes_forward", [True, False])
+def test_an_adjoint_that_raises_is_told_where_no_call_of_forward_came_before(goes_forward: bool) -> None:
+    def failing(y: Any) -> Any:
+        raise AttributeError("no attribute 'shape'")
+
+    of = context(Operator(forward=lambda x: x, adjoint=failing, codomain=SHORT), comm={"unfreed": list})
+    x = of.primal(0, 3)
+    if goes_forward:
+        of.forward(x)
+    with pytest.raises(AttributeError) as raised:
+        of.adjoint(x)
+    notes = getattr(raised.value, "__notes__", [])
+    assert [note for note in notes if "has not gone forward before" in note] == notes
+    assert bool(notes) != goes_forward
+
+
 # The gain.
 
 
