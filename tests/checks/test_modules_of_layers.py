@@ -277,15 +277,16 @@ def test_values_are_copies() -> None:
 
 
 @pytest.mark.parametrize("averaged", [1, 3])
-def test_a_mean_over_ranks_is_taken_for_a_sum_of_the_layer_and_the_twin_has_its_share_of_the_loss(
+def test_a_layer_that_takes_means_over_ranks_has_a_summand_of_the_mean_and_the_twin_its_share_of_the_loss(
     averaged: int,
 ) -> None:
     given = context(layer(averaged=averaged))
     local, twin = LocalModule(given), SequentialTwin(given)
     gradient, cotangent = np.array([3.0, 5.0]), torch.tensor([8.0, -4.0], dtype=torch.float64)
-    (summed,), (same,) = local.summed([gradient]), twin.summed([gradient])
-    assert summed.tolist() == [3 * averaged, 5 * averaged]
-    assert same.tolist() == [3, 5]
+    assert local.of_means([cotangent])[0].tolist() == [8 * averaged, -4 * averaged]
+    assert twin.of_means([cotangent])[0].tolist() == [8, -4]
+    assert local.of_sums([gradient])[0].tolist() == [3 / averaged, 5 / averaged]
+    assert twin.of_sums([gradient])[0].tolist() == [3, 5]
     assert local.as_loss([cotangent])[0].tolist() == [8, -4]
     assert twin.as_loss([cotangent])[0].tolist() == [8 / averaged, -4 / averaged]
 

@@ -551,6 +551,49 @@ def test_an_example_may_have_negative_integers_alone(world: al.SimulatedWorld) -
     al.check_parallel(Counts(), as_it_is, torch.tensor([-1, -1]), world=world, cases=2)
 
 
+class WithAuxiliaryLoss(torch.autograd.Function):
+    """Returns x; the backward pass adds the gradient of `loss`, which is 1."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, loss: Any) -> Any:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient, torch.ones((), dtype=gradient.dtype)
+
+
+class Gated(nn.Module):
+    """A layer of experts: how they are loaded is an auxiliary loss, as in Megatron's router."""
+
+    def __init__(self, *, takes_mean: bool) -> None:
+        super().__init__()
+        self.gate, self.takes_mean = nn.Linear(4, 3), takes_mean
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        loads = self.gate(x).softmax(-1).square().sum(-1)
+        return WithAuxiliaryLoss.apply(self.gate(x), loads.mean() if self.takes_mean else loads.sum())
+
+
+@pytest.mark.parametrize("takes_mean", [True, False])
+def test_under_data_parallelism_an_auxiliary_loss_is_right_that_is_a_mean_over_what_a_rank_has(
+    takes_mean: bool,
+) -> None:
+    @al.subject.parallel(
+        partial(Gated, takes_mean=takes_mean),
+        lambda module, mesh: DistributedDataParallel(module),
+        data_parallel="mean",
+        optimizer=partial(torch.optim.SGD, lr=0.125),
+        steps=1,
+    )
+    def subject(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(2 * ranks, 4))
+
+    for check in ("gradients", "training", "jacobian"):
+        verdict = investigate(al.SimulatedWorld(3), subject, check, Budget(12, seed=1, shrinking=0)).verdict
+        assert verdict.is_coherent == takes_mean, (check, verdict)
+
+
 # What the lab freezes, and options that cannot be right
 
 

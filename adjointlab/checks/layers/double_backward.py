@@ -109,7 +109,7 @@ def _second_derivatives(context: CheckContext, version: ModuleUnderTest) -> dict
     for cotangent in cotangents:
         cotangent.requires_grad_(by_cotangents and arrays.is_differentiable(cotangent))
     outputs = version(inputs)
-    ends, of_those = arrays.with_graph(outputs, cotangents)
+    ends, of_those = arrays.with_graph(outputs, version.of_means(cotangents))
     leaves = (*inputs, *parameters) if is_by_parameters else tuple(inputs)
     wanted = [
         (leaf, arrays.in_shape_of(leaf, v))
@@ -131,9 +131,9 @@ def _second_derivatives(context: CheckContext, version: ModuleUnderTest) -> dict
         second += zip(ends, of_those, strict=True)
     version.go_back(inputs, [g for g, _ in second], [v for _, v in second])
     return {
-        _BY_INPUT: gradients(inputs),
-        _BY_PARAMETER: version.summed(gradients(parameters)),
-        _BY_COTANGENT: gradients(cotangents),
+        _BY_INPUT: version.of_sums(gradients(inputs)),
+        _BY_PARAMETER: version.in_space(gradients(parameters)),
+        _BY_COTANGENT: version.of_sums(gradients(cotangents)),
     }
 
 

@@ -205,9 +205,21 @@ class ModuleUnderTest(ABC):
         made: AbstractContextManager[object] = getattr(self.module, "pass_context", nullcontext)()
         return made
 
-    def summed(self, gradients: Sequence[ArrayT]) -> tuple[ArrayT, ...]:
-        """Gradients of the parameters as sums over all ranks, where the module takes the mean, and as they are in the space."""
-        return self.in_space([g * self._averaged for g in gradients])
+    def of_means(self, cotangents: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The cotangents of the same loss as a mean over all ranks, where the module takes means: of it each rank has a summand.
+
+        So the gradients of the parameters are the sequential ones, and so are those that the module itself adds, as of an auxiliary loss
+        that is a mean over what a rank has. Those of inputs are :meth:`of_sums`.
+        """
+        if self._averaged == 1:
+            return list(cotangents)
+        return [cotangent * self._averaged for cotangent in cotangents]
+
+    def of_sums(self, gradients: Sequence[ArrayT]) -> tuple[ArrayT, ...]:
+        """Gradients of what no mean is taken of, such as inputs, for the cotangents that :meth:`of_means` was given."""
+        if self._averaged == 1:
+            return tuple(gradients)
+        return tuple(gradient / self._averaged for gradient in gradients)
 
     def in_space(self, of_parameters: Sequence[ArrayT]) -> tuple[ArrayT, ...]:
         """Arrays that belong to the parameters in the shapes of their space: of fused ones with the pieces apart."""

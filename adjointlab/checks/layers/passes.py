@@ -309,7 +309,8 @@ def _drawn(
         for each in (setting.primal_order, setting.dual_order)
     ]
     inputs = [_placed(x, version.memory, orders[0]) for x in version.inputs(keys["inputs"])]
-    cotangents = [_placed(y, version.memory, orders[1]) for y in version.cotangents(keys["cotangents"])]
+    drawn = version.of_means(version.cotangents(keys["cotangents"]))
+    cotangents = [_placed(y, version.memory, orders[1]) for y in drawn]
     leaves = [
         _leaf(placed.view, differentiated is None or tensor.name in differentiated)
         for tensor, placed in zip(layer.domain.tensors, inputs, strict=True)
@@ -353,8 +354,8 @@ def _go_back(version: ModuleUnderTest, each: Pass, plan: PassPlan) -> None:
             total - np.array(arrays.to_numpy(gradient)) if leaf.requires_grad else total
             for leaf, total, gradient in zip(leaves, found, each.accumulated, strict=True)
         )
-    each.results[INPUT_GRADIENT] = found[: len(each.leaves)]
-    each.results[PARAMETER_GRADIENT] = version.summed(found[len(each.leaves) :])
+    each.results[INPUT_GRADIENT] = version.of_sums(found[: len(each.leaves)])
+    each.results[PARAMETER_GRADIENT] = version.in_space(found[len(each.leaves) :])
 
 
 def gradients(leaves: Sequence[torch.Tensor]) -> Local:

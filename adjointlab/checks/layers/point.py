@@ -77,7 +77,7 @@ class Point:
         """J*w, by inputs and by parameters; by the first of tied ones, which are one parameter. Collective."""
         import torch
 
-        self.version.go_back(self.inputs, outputs, cotangents)
+        self.version.go_back(self.inputs, outputs, self.version.of_means(cotangents))
         # Only now: a layer may change its parameters in a pass, as an embedding with `max_norm` does.
         self.parameters = [
             arrays.local_part(parameter.detach()).clone() for parameter in self.version.parameters()
@@ -95,7 +95,8 @@ class Point:
             gradient(p) if position == first else zeros(p)
             for position, (p, first) in enumerate(zip(own, first_positions(own), strict=True))
         ]
-        return [gradient(x) for x in self.inputs], list(self.version.summed(of_parameters))
+        of_inputs = self.version.of_sums([gradient(x) for x in self.inputs])
+        return list(of_inputs), list(self.version.in_space(of_parameters))
 
     def pushed_forward(
         self, along_inputs: Sequence[torch.Tensor], along_parameters: Sequence[torch.Tensor]

@@ -367,8 +367,8 @@ def _comparison(
         return Comparison(kind.name, space, local, tolerance_of(layer), not_finite=not_finite)
     tolerance = tolerance_of(layer)
     if plan.accumulated:
-        # The sum with an earlier gradient is rounded relative to the sum, which is not taken off again. A mean over ranks has the
-        # earlier ones of all of them, whose rounding is multiplied by their number where the mean is made a sum again.
+        # The sum with an earlier gradient is rounded relative to the sum, which is not taken off again. Where the mean over ranks is
+        # taken, what each of them adds to it is as many times as large (:meth:`ModuleUnderTest.of_means`).
         precision = min((tensor.element.precision for tensor in space.tensors), default=0)
         measured = layer.averaged * 2.0 ** (2 - precision)
         relative = max(tolerance.relative, measured if is_measured(context) else 0.0)
