@@ -17,7 +17,6 @@ from typing import Final, NoReturn, Protocol, TypeVar
 
 from mpi4py import MPI
 
-from adjointlab.cores import cores
 from adjointlab.worlds.backward import BackwardPass, is_in_backward
 from adjointlab.worlds.call_sites import call_site, came_back
 from adjointlab.worlds.mpi.buffer_watch import BufferWatch
@@ -58,14 +57,18 @@ class OpenRequest(Protocol):
 
 
 class Guard:
-    """The revocable wait of this process, and the statistics of its current run."""
+    """The revocable wait of this process, and the statistics of its current run.
 
-    def __init__(self, control: ControlChannel, patience: float, *, strict: bool = False) -> None:
+    `is_crowded` where there are more ranks than cores, so that the one that is waited for may need this rank's.
+    """
+
+    def __init__(
+        self, control: ControlChannel, patience: float, *, strict: bool = False, is_crowded: bool = False
+    ) -> None:
         self.patience = patience
         self.strict = strict  # collectives are compared before they are carried out
         self.control = control
         self.describer = Describer()
-        is_crowded = control.size > cores()
         self.quick_polls = range(_QUICK_POLLS_WHEN_CROWDED if is_crowded else _QUICK_POLLS)
         self._pace = _PACE_WHEN_CROWDED if is_crowded else _PACE
         self.start_run(0, 0)

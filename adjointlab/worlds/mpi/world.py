@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from mpi4py import MPI
 
+from adjointlab.cores import are_crowded, own_cores
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.exit_of_c import allow_exit_of_c
 from adjointlab.worlds.interposition import CurrentRun, NotedRefusals, own_handle
@@ -91,7 +92,8 @@ class MPIWorld(ProcessWorld):
         self._most_leaked = 0  # by any process, on the leader
         self._max_communicators = _max_communicators() if communicators is None else communicators
         self._control = ControlChannel(MPI.COMM_WORLD if comm is None else comm)
-        self._guard = Guard(self._control, patience, strict=strict)
+        is_crowded = are_crowded(self._control.comm.allgather(own_cores()))
+        self._guard = Guard(self._control, patience, strict=strict, is_crowded=is_crowded)
         self._agreements = Agreements(self._control, self._guard)
         self._registry = CommunicatorRegistry(self._guard, self._agreements)
         self._communicators: dict[int, GuardedComm] = {}  # clean ones for runs, by number of ranks
