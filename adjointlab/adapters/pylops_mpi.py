@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from inspect import isfunction
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -30,6 +30,8 @@ __all__ = ["MPIOperator", "mpi_operator"]
 
 DistributedArray: TypeAlias = Any
 MPILinearOperator: TypeAlias = Any
+
+_PAIR: Final = "return a pair, the operator and a DistributedArray that is distributed as they are"
 
 
 def mpi_operator(make: Callable[..., Any]) -> Callable[..., MPIOperator]:
@@ -71,7 +73,14 @@ class MPIOperator(LinearOperator):
         self._is_guessed = model is None and getattr(operator, "local_shapes_m", None) is None
         self._model = _scattered(operator, comm) if model is None else model
         zero = _like(self._model, np.zeros(self._model.local_shape, self._model.dtype))
-        self._data = operator.matvec(zero)
+        try:
+            self._data = operator.matvec(zero)
+        except Exception as error:
+            if model is None:
+                error.add_note(
+                    f"mpi_operator took arguments for scattered, as {self._model.local_shapes}; if they are distributed otherwise, {_PAIR}"
+                )
+            raise
         self.domain, self.codomain = _space(self._model, "x"), _space(self._data, "y")
 
     def forward(self, x: Array) -> Any:
@@ -82,8 +91,7 @@ class MPIOperator(LinearOperator):
         if self._is_guessed and (mine := tuple(found.shape)) != (guessed := tuple(self._model.local_shape)):
             raise SubjectError(
                 f"rmatvec returns shape {mine} on rank {self.comm.Get_rank()}, where an even distribution has {guessed}; unless that is "
-                "wrong, arguments are distributed otherwise: return a pair, the operator and a DistributedArray that is distributed as they "
-                "are"
+                f"wrong, arguments are distributed otherwise: {_PAIR}"
             )
         return found
 
@@ -144,7 +152,13 @@ def _apply(
         raise NotInSpace(
             f"{name} returned {_described(found)}, and the other direction takes {_described(result)}"
         )
-    return found.local_array
+    return _in_dtype(found.local_array, np.dtype(result.dtype))
+
+
+def _in_dtype(local: Any, dtype: np.dtype[Any]) -> Any:
+    """Real numbers, where they are due, of a complex array without imaginary parts: an operator has one element type for both sides."""
+    is_real = np.iscomplexobj(local) and dtype.kind != "c" and not np.any(local.imag)
+    return local.real.astype(dtype) if is_real else local
 
 
 def _described(array: DistributedArray) -> str:

@@ -107,6 +107,42 @@ def test_a_result_that_is_distributed_otherwise_is_told(
     assert said in str(verdict)
 
 
+@pytest.mark.parametrize(("factor", "status"), [(1, Status.COHERENT), (1 + 1j, Status.INCOHERENT)])
+def test_the_adjoint_of_a_real_to_complex_operator_may_return_complex_numbers_without_imaginary_parts(
+    world: al.SimulatedWorld, factor: complex, status: Status
+) -> None:
+    def transform(comm: Any, length: int) -> Any:
+        blocks = pylops_mpi.MPIBlockDiag([pylops.signalprocessing.FFT(length, real=True)], comm)
+        right = blocks.rmatvec
+
+        def scaled(y: Any) -> Any:
+            result = right(y)
+            result[:] = factor * result.local_array
+            return result
+
+        blocks.rmatvec = scaled
+        return blocks, pylops_mpi.DistributedArray(length * comm.Get_size(), comm, dtype="float64")
+
+    @al.subject.operator(mpi_operator(transform))
+    def transforms(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(length=3 + ranks)
+
+    assert investigate(world, transforms, "adjoint", Budget(5, ranks=2, seed=1)).status is status
+
+
+def test_an_operator_that_refuses_scattered_arguments_is_told_that_they_were_taken_for_such(
+    world: al.SimulatedWorld,
+) -> None:
+    @al.subject.operator(mpi_operator(lambda comm, sizes: columns(comm, sizes)[0]))
+    def stacks(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(sizes=[1] * ranks)
+
+    verdict = investigate(world, stacks, "adjoint", Budget(1, ranks=2, seed=1)).verdict
+    assert verdict.status is Status.UNJUDGED
+    assert "mpi_operator took arguments for scattered" in str(verdict)
+    assert "return a pair, the operator and a DistributedArray" in str(verdict)
+
+
 @pytest.mark.parametrize(
     "made",
     [None, pylops_mpi.MPILinearOperator, [1], (1, 2, 3), lambda comm: (columns(comm, [1])[1], columns(comm, [1])[0])],
