@@ -20,10 +20,10 @@ from contextlib import suppress
 from functools import wraps
 from typing import Any, Final, Unpack
 
-from adjointlab.adapters.jax_programs import Program, Whole, as_module
-from adjointlab.adapters.jax_shards import ShardedFunction, is_shape
+from adjointlab.adapters.jax_programs import Program, Whole, as_module, is_shape
+from adjointlab.adapters.jax_shards import ShardedFunction
 from adjointlab.core.layer import Prepare, elementwise
-from adjointlab.engine.adapters import UserFunction
+from adjointlab.engine.adapters import UserFunction, split_bounds
 from adjointlab.engine.options import Options
 from adjointlab.engine.subject import Declare, DrawParameters, SubjectError
 from adjointlab.engine.subject_decorators import subject
@@ -58,11 +58,14 @@ def jax_function(
 
     @wraps(function)
     def operator(comm: Communicator, /, **parameters: Any) -> ShardedFunction:
-        return ShardedFunction(comm, function, parameters, prepare, "numpy" if linear else "torch")
+        (gain, rounding), arguments = split_bounds(parameters, function)
+        made = ShardedFunction(comm, function, arguments, prepare, "numpy")
+        made.gain, made.rounding = gain, rounding
+        return made
 
     @wraps(function)
     def layer(comm: Communicator, /, **parameters: Any) -> Any:
-        made = operator(comm, **parameters)
+        made = ShardedFunction(comm, function, parameters, prepare, "torch")
         module = as_module(made)
         module.domain, module.codomain, module.uniform_requires_grad = made.domain, made.codomain, True
         return module
@@ -79,7 +82,7 @@ def jax_function(
         declare = subject.layer(layer, lambda **case: as_module(whole(**case)), prepare=prepare, **options)
     else:
         if reference is not None:
-            options["reference"] = lambda *x, **case: whole(**case).forward(*x)
+            options["reference"] = wraps(reference)(lambda *x, **case: whole(**case).forward(*x))
         declare = subject.operator(operator, **options)
     return lambda draws: declare(_as_data(draws))
 

@@ -13,13 +13,14 @@ import numpy as np
 from adjointlab.adapters.jax_arrays import Global, in_jax, in_library, precision
 from adjointlab.adapters.jax_rounding import rounded_otherwise
 from adjointlab.core import arrays
+from adjointlab.core.declaration import require_accepts
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.rounding import perturb_of_now
 from adjointlab.engine.adapters import UserFunction
 from adjointlab.engine.case import from_data, to_data
 from adjointlab.typing import Array
 
-__all__ = ["Program", "Whole", "as_module", "gradients_of", "returned"]
+__all__ = ["Program", "Whole", "as_module", "gradients_of", "is_shape", "returned"]
 
 _OF_ARRAYS: Final = frozenset({"mesh", "devices", "inputs", "specs", "dtype"})
 """Entries of a case that are no arguments of its function."""
@@ -38,6 +39,10 @@ class Program:
     @classmethod
     def of(cls, function: UserFunction, parameters: Mapping[str, Any], mesh: Any = None) -> Program:
         arguments = {name: value for name, value in parameters.items() if name not in _OF_ARRAYS}
+        inputs = parameters["inputs"]
+        tensors = [f"x{number or ''}" for number in range(1 if is_shape(inputs) else len(inputs))]
+        role, leading = ("the reference", []) if mesh is None else ("the function", ["mesh"])
+        require_accepts(role, function, (*leading, *tensors), arguments, _OF_ARRAYS)
         return cls(function, msgspec.json.encode(to_data(arguments)), mesh)
 
     def __call__(self, *x: Global) -> tuple[Global, ...]:
@@ -54,6 +59,11 @@ class Program:
         """The gradients at `x` of cotangents `y` (:func:`gradients_of`)."""
         found: tuple[Global, ...] = _compiled()[1](self, tuple(x), tuple(y))
         return found
+
+
+def is_shape(given: Any) -> bool:
+    """True for the shape of one array, and not of several."""
+    return all(isinstance(side, int) for side in given)
 
 
 def returned(function: UserFunction, result: Any) -> tuple[Global, ...]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from adjointlab.adapters.jax_arrays import Global, in_library, precision, put
-from adjointlab.adapters.jax_programs import Program
+from adjointlab.adapters.jax_programs import Program, is_shape
 from adjointlab.core import arrays
 from adjointlab.core.layer import Prepare
 from adjointlab.core.operator import AdaptedOperator, Direction
@@ -21,14 +21,9 @@ from adjointlab.engine.adapters import UserFunction
 from adjointlab.engine.subject import SubjectError
 from adjointlab.typing import Array, Communicator
 
-__all__ = ["ShardedFunction", "is_shape"]
+__all__ = ["ShardedFunction"]
 
 _AXES: Final = ("x", "y", "z")
-
-
-def is_shape(given: Any) -> bool:
-    """True for the shape of one array, and not of several."""
-    return all(isinstance(side, int) for side in given)
 
 
 class ShardedFunction(AdaptedOperator):

@@ -18,10 +18,10 @@ from typing import Any
 from adjointlab.adapters.jax_arrays import in_jax, in_library, precision
 from adjointlab.adapters.jax_programs import gradients_of, returned
 from adjointlab.core import arrays
+from adjointlab.core.declaration import SubjectError, require_accepts
 from adjointlab.core.operator import AdaptedOperator, Direction
 from adjointlab.core.space import Space
-from adjointlab.engine.adapters import UserFunction
-from adjointlab.engine.subject import SubjectError
+from adjointlab.engine.adapters import SPACES, UserFunction, split_bounds, tensor_names
 from adjointlab.typing import Array, Communicator
 
 __all__ = ["mpi4jax_operator"]
@@ -58,6 +58,8 @@ class _LocalFunction(AdaptedOperator):
             )
         self.comm, self.domain, self.codomain = comm, domain, codomain
         self._function = function
+        (self.gain, self.rounding), arguments = split_bounds(arguments, function)
+        require_accepts("the function", function, ("comm", *tensor_names(domain)), arguments, SPACES)
         self._call: Callable[..., Any] = partial(function, native, **arguments)
 
     def forward(self, *x: Array) -> tuple[Array, ...]:

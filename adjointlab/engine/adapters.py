@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "BOUNDS",
+    "SPACES",
     "DeclaredTolerance",
     "Differentiable",
     "FunctionPair",
@@ -33,6 +35,8 @@ __all__ = [
     "in_mode",
     "make_layer",
     "make_twin",
+    "split_bounds",
+    "tensor_names",
     "truth_of",
     "without",
 ]
@@ -83,7 +87,7 @@ _DECLARATIONS = frozenset(
 BOUNDS = ("gain", "rounding")
 """Entries of the case of a function that bound what it computes."""
 
-_SPACES = ("domain", "codomain", *BOUNDS)
+SPACES = ("domain", "codomain", *BOUNDS)
 """Those that are none of its arguments; a bound is one where the function has a parameter of that name."""
 
 
@@ -104,11 +108,11 @@ class FunctionPair(AdaptedOperator):
         ranks: Ranks = Ranks.COMMUNICATOR,
     ) -> None:
         self.comm, self.domain, self.codomain = comm, domain, codomain
-        (self.gain, self.rounding), arguments = _split_bounds(arguments, forward, adjoint)
+        (self.gain, self.rounding), arguments = split_bounds(arguments, forward, adjoint)
         self._forward, self._adjoint, self._arguments = forward, adjoint, arguments
         self._comm = ranks.arguments(comm)
         for role, function, space in (("forward", forward, domain), ("adjoint", adjoint, codomain)):
-            require_accepts(role, function, (*ranks.names, *_tensor_names(space)), arguments, _SPACES)
+            require_accepts(role, function, (*ranks.names, *tensor_names(space)), arguments, SPACES)
 
     def forward(self, *x: Array) -> Locals:
         return _local_parts(self._forward(*self._comm, *x, **self._arguments))
@@ -138,7 +142,7 @@ class Differentiable(AdaptedOperator):
         named: UserFunction | None = None,
     ) -> None:
         self.comm, self.domain, self.codomain = comm, domain, codomain
-        (self.gain, self.rounding), arguments = _split_bounds(
+        (self.gain, self.rounding), arguments = split_bounds(
             arguments, getattr(function, "forward", function) if inspect.isclass(function) else function
         )
         self._function, self._arguments, self._named = function, arguments, named or function
@@ -150,13 +154,13 @@ class Differentiable(AdaptedOperator):
                         f"the {role} has a tensor of {tensor.dtype}, and torch differentiates floating-point and complex ones only: "
                         "declare a space of another `dtype`, or the pair of functions with al.subject.pair"
                     )
-        tensors = _tensor_names(domain)
+        tensors = tensor_names(domain)
         if inspect.isclass(function):  # `apply` has no names for arguments, and gives all by position
             positional = (*_context_of(function), *tensors, *ranks.names, *arguments)
             of_class: Any = function
-            require_accepts("the function", of_class.forward, positional, {}, _SPACES)
+            require_accepts("the function", of_class.forward, positional, {}, SPACES)
         else:
-            require_accepts("the function", function, (*ranks.names, *tensors), arguments, _SPACES)
+            require_accepts("the function", function, (*ranks.names, *tensors), arguments, SPACES)
 
     def _call(self, x: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         if inspect.isclass(self._function):
@@ -322,7 +326,7 @@ def _described(result: object) -> str:
     return f"an object of the type {type(result).__module__}.{type(result).__qualname__}"
 
 
-def _split_bounds(
+def split_bounds(
     arguments: Parameters, *functions: UserFunction
 ) -> tuple[tuple[int | None, float | None], Parameters]:
     """The gain and the rounding that a case declares for its operator, and the other arguments.
@@ -339,7 +343,8 @@ def _split_bounds(
     return (gain, rounding), {name: value for name, value in arguments.items() if name not in declared}
 
 
-def _tensor_names(space: Space) -> tuple[str, ...]:
+def tensor_names(space: Space) -> tuple[str, ...]:
+    """The names of the arguments that stand for the tensors of a space."""
     return tuple(tensor.name or "x" for tensor in space.tensors)
 
 

@@ -111,6 +111,55 @@ def test_element_types_are_kept(world: al.SimulatedWorld, dtype: str) -> None:
     assert verdict(world, cases, "sequential", 2) is Status.COHERENT
 
 
+@pytest.mark.parametrize(("gain", "status"), [(2, Status.COHERENT), (1, Status.INCOHERENT)])
+def test_a_linear_function_is_tested_exactly_where_its_case_has_a_gain(
+    world: al.SimulatedWorld, gain: int, status: Status
+) -> None:
+    def doubled(mesh: Any, x: Any) -> Any:
+        return rows(mesh, moved(mesh, 1), 2 * x)
+
+    @jax_function(doubled, reference=lambda x: 2 * jnp.roll(x, 1, 0), linear=True)
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(ranks, 1), specs=P("x"), gain=gain)
+
+    found = investigate(world, cases, "matrix", Budget(2, ranks=3, seed=1, shrinking=0))
+    assert found.status is status
+    assert verdict(world, cases, "sequential", 1) is Status.COHERENT
+
+
+def test_a_gain_that_functions_take_themselves_is_an_argument_of_both(world: al.SimulatedWorld) -> None:
+    @jax_function(lambda mesh, x, gain: gain * x, reference=lambda x, gain: gain * x, linear=True)
+    def amplifiers(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(ranks,), specs=P("x"), gain=0.5)
+
+    assert verdict(world, amplifiers, "adjoint", 1) is Status.COHERENT
+    assert verdict(world, amplifiers, "sequential", 1) is Status.COHERENT
+
+
+def test_an_argument_that_a_function_does_not_take_is_named(world: al.SimulatedWorld) -> None:
+    @jax_function(lambda mesh, x: x, linear=True)
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(ranks,), spec=("x",))
+
+    found = investigate(world, cases, "adjoint", Budget(1, ranks=2, seed=1, shrinking=0)).verdict
+    assert (
+        "the function is called as <lambda>(mesh, x, spec=…), but <lambda>(mesh, x) takes no `spec`"
+        in found.headline
+    )
+    assert "did you mean specs" in found.headline
+
+
+def test_an_argument_that_a_reference_does_not_take_is_named(world: al.SimulatedWorld) -> None:
+    @jax_function(lambda mesh, x, count: x, reference=lambda x: x, linear=True)
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=[(ranks,)], specs=[P("x")], count=ranks)
+
+    found = investigate(world, cases, "sequential", Budget(1, ranks=2, seed=1, shrinking=0)).verdict
+    assert (
+        "the reference is called as <lambda>(x, count=…), but <lambda>(x) takes no `count`" in found.headline
+    )
+
+
 # Functions that are not linear
 
 

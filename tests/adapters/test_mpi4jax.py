@@ -47,6 +47,20 @@ def test_copies_that_go_on_differently_are_no_invariant_ones(adjointlab_world: W
     assert found.status is Status.INCOHERENT, found.verdict
 
 
+@with_mpi4jax
+def test_a_gain_is_no_argument_of_the_function(adjointlab_world: World) -> None:
+    total = find_subject(f"{EXAMPLE}:totals").target
+
+    @al.subject.operator(total, ranks=[2])
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        copies = al.Layout((2,), al.Partition((ranks,)), axes=(None,))
+        domain, codomain = (al.Space(copies, types=(kind,)) for kind in ("partial", "invariant"))
+        return dict(domain=domain, codomain=codomain, gain=ranks)
+
+    found = investigate(adjointlab_world, cases, "adjoint", Budget(3, seed=1))
+    assert found.status is Status.COHERENT, found.verdict
+
+
 def test_simulated_ranks_are_refused(world: al.SimulatedWorld) -> None:
     @al.subject.operator(mpi4jax_operator(lambda comm, x: x), name="same")
     def cases(draw: Any, ranks: int) -> dict[str, Any]:
