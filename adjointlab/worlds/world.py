@@ -185,8 +185,13 @@ def kind_and_message(error: BaseException) -> str:
 
 
 def in_brief(message: str) -> str:
-    """The first line of an exception's message, or as much of it as a headline shows; its traceback has all of it."""
+    """The first line of an exception's message, or as much of it as a headline shows; its traceback has all of it.
+
+    A first line that ends with a colon only announces the next one, which is shown too.
+    """
     first, *others = message.strip().splitlines() or [""]
+    if first.endswith(":") and others:
+        first, others = f"{first} {others[0].strip()}", others[1:]
     if len(first) > _BRIEF:
         return f"{first[:_BRIEF].rpartition(' ')[0] or first[:_BRIEF]} …"
     return f"{first} …" if others else first

@@ -79,3 +79,10 @@ def test_a_run_that_completed_is_printed_in_a_line():
 def test_an_exception_without_a_message_is_told_by_the_name_of_its_class_alone() -> None:
     assert str(Raised.of(AssertionError())) == "raised AssertionError"
     assert str(Raised.of(AssertionError("no"))) == "raised AssertionError: no"
+
+
+def test_a_line_that_announces_the_next_one_is_told_with_it() -> None:
+    told = "raised ValueError: Cannot lower: no side can be zero …"
+    assert str(Raised.of(ValueError("Cannot lower:\n\tno side can be zero\n\tat line 1"))) == told
+    assert str(Raised.of(ValueError("Cannot lower:\n\tno side can be zero"))) == told.removesuffix(" …")
+    assert str(Raised.of(ValueError("Cannot lower\nat line 1"))) == "raised ValueError: Cannot lower …"
