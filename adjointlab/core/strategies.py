@@ -122,13 +122,16 @@ def _grids(draw: DrawFn, size: int, order: int) -> tuple[tuple[int, ...], ...]:
 
 @made_once
 def shapes(
-    order: int, largest: int | None = None, *, divisible_by: Sequence[int] | None = None
+    order: int, largest: int | None = None, *, divisible_by: Sequence[int] | None = None, least: int = 0
 ) -> SearchStrategy[tuple[int, ...]]:
     """Draw tensor shapes: small sides, mostly pairwise different, mostly above 1; sometimes empty. No side is above `largest`.
 
-    With `divisible_by`, such as the shape of a grid, each side is rounded up to a multiple of that entry.
+    With `divisible_by`, such as the shape of a grid, each side is rounded up to a multiple of that entry. No side, or part of one, has fewer
+    than `least` elements.
     """
-    _require(0, order=order, largest=0 if largest is None else largest)
+    _require(0, order=order, largest=0 if largest is None else largest, least=least)
+    if largest is not None and least > largest:
+        raise ValueError(f"least: {least} is above the largest side, {largest}")
     # Dimensions that are exchanged by mistake show where their sides differ; a factor that a side of 1 hides shows above 1.
     top = _LARGEST_SIDE.get(order, 3) if largest is None else largest
     widest = max(top, order + 1) if largest is None else top
@@ -139,18 +142,19 @@ def shapes(
     if widest - 1 >= max(1, order):
         different = [st.lists(st.integers(2, widest), min_size=order, max_size=order, unique=True)] * 2
     sides = st.one_of(any_sides, *different, empty).map(tuple)
-    if divisible_by is None:
-        return sides
-    parts = as_integers("divisible_by", divisible_by)
+    parts = (1,) * order if divisible_by is None else as_integers("divisible_by", divisible_by)
     if len(parts) != order or 0 in parts:
         raise ValueError(
             f"divisible_by: {divisible_by} is not {counted(order, 'number')} above 0, one for each dimension"
         )
-    return sides.map(lambda shape: _rounded_up(shape, parts))
+    return sides.map(lambda shape: _rounded_up(shape, parts, least))
 
 
-def _rounded_up(shape: Sequence[int], parts: Sequence[int]) -> tuple[int, ...]:
-    return tuple(math.ceil(side / count) * count for side, count in zip(shape, parts, strict=True))
+def _rounded_up(shape: Sequence[int], parts: Sequence[int], least: int) -> tuple[int, ...]:
+    """Sides that are multiples of the numbers of parts, with at least so many elements in each."""
+    return tuple(
+        max(least, math.ceil(side / count)) * count for side, count in zip(shape, parts, strict=True)
+    )
 
 
 @made_once

@@ -286,7 +286,7 @@ def test_arguments_of_strategies_that_are_left_out_are_these() -> None:
         "pipelines": {"schedules": strategies.SCHEDULES},
         "placements": {"partial": False, "strided": None},
         "rank_orders": {"size": None},
-        "shapes": {"largest": None, "divisible_by": None},
+        "shapes": {"largest": None, "divisible_by": None, "least": 0},
     }
 
 
@@ -329,6 +329,8 @@ def test_no_side_is_above_the_largest_that_is_given(order: int, largest: int) ->
     ("strategy", "told"),
     [
         (lambda: strategies.shapes(1, -1), "largest: at least 0, not -1"),
+        (lambda: strategies.shapes(1, least=-1), "least: at least 0, not -1"),
+        (lambda: strategies.shapes(1, 2, least=3), "least: 3 is above the largest side, 2"),
         (lambda: strategies.rank_orders(2, 5), "size: 5 of 2 ranks cannot be drawn"),
         (lambda: strategies.layouts(2, ndim=3, shape=(4,)), "ndim: 3, but the shape (4,) has 1 dimension"),
         (
@@ -367,5 +369,17 @@ def test_a_grid_may_be_given_as_a_list() -> None:
     @given(strategies.shapes(2, divisible_by=[2, 3]))
     def sides(shape: tuple[int, ...]) -> None:
         assert (shape[0] % 2, shape[1] % 3) == (0, 0)
+
+    sides()
+
+
+@pytest.mark.parametrize("parts", [None, (2, 3)])
+def test_shapes_without_empty_parts_are_drawn_where_these_are_asked_for(
+    parts: tuple[int, ...] | None,
+) -> None:
+    @QUICK
+    @given(strategies.shapes(2, divisible_by=parts, least=2))
+    def sides(shape: tuple[int, ...]) -> None:
+        assert all(side >= 2 * count for side, count in zip(shape, parts or (1, 1), strict=True))
 
     sides()
