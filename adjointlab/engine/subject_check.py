@@ -11,7 +11,9 @@ from adjointlab import options
 from adjointlab.checks.check import checks_of
 from adjointlab.checks.told import hints_told, lines_told
 from adjointlab.checks.verdict import Verdict
+from adjointlab.core.declaration import SubjectError
 from adjointlab.engine.counts import CaseCounts, is_silent
+from adjointlab.engine.failed_runs import MISDECLARED
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject
@@ -62,7 +64,8 @@ def verdicts_of(subject: Subject, budget: Budget, world: World | None) -> Mappin
         for check in checks_of(subject):
             result = investigate(world, subject, check, budget)
             if not result.verdict.is_coherent:
-                raise AssertionError(_text(result))
+                is_misdeclared = result.verdict.kind == MISDECLARED
+                raise (SubjectError if is_misdeclared else AssertionError)(_text(result))
             verdicts[check] = result.verdict
             counts += [] if result.counts is None else [result.counts]
     if is_silent(counts):

@@ -391,7 +391,7 @@ def test_a_tied_parameter_of_which_two_are_made_is_said_to_be_so(world: al.Simul
         parallelize_module(module, mesh, plan)
 
     message = "has back.weight and there.weight as two parameters, and the sequential one as a single one"
-    with pytest.raises(AssertionError, match=message):
+    with pytest.raises(SubjectError, match=message):
         al.check_parallel(Tied(), untied, EXAMPLE, cases=1, world=world)
 
 
@@ -674,13 +674,13 @@ def test_entries_of_another_kind_are_refused_with_what_is_legal(
     def cases(draw: Any, ranks: int) -> dict[str, Any]:
         return dict(mesh=(ranks,), inputs=tuple(EXAMPLE.shape), **entry)
 
-    with pytest.raises(AssertionError, match=message):
+    with pytest.raises(SubjectError, match=message):
         al.check_parallel(model, as_it_is, cases, cases=1, world=world)
 
 
 def test_a_function_that_makes_no_module_is_told_so(world: al.SimulatedWorld) -> None:
     nothing: Any = lambda: None  # noqa: E731
-    with pytest.raises(AssertionError, match="sequential: it returned None, and no module"):
+    with pytest.raises(SubjectError, match="sequential: it returned None, and no module"):
         al.check_parallel(nothing, as_it_is, EXAMPLE, cases=1, world=world)
 
 
@@ -732,7 +732,7 @@ class Locked(nn.Linear):
 
 def test_a_module_that_has_no_copy_is_asked_for_as_a_function(world: al.SimulatedWorld) -> None:
     options: Any = dict(data_parallel="mean", cases=2, world=world)
-    with pytest.raises(AssertionError, match=r"cannot be copied \(.*lock.*\): give a function that makes it"):
+    with pytest.raises(SubjectError, match=r"cannot be copied \(.*lock.*\): give a function that makes it"):
         al.check_parallel(Locked(), replicated, EXAMPLE, **options)
     al.check_parallel(Locked, replicated, EXAMPLE, **options)
 
@@ -747,7 +747,7 @@ class MeanLoss(nn.Module):
 
 
 def test_a_loss_of_a_whole_batch_that_ranks_share_is_refused(world: al.SimulatedWorld) -> None:
-    with pytest.raises(AssertionError, match=r"returns a scalar .*return a value for each row"):
+    with pytest.raises(SubjectError, match=r"returns a scalar .*return a value for each row"):
         al.check_parallel(
             MeanLoss, replicated, EXAMPLE, mesh=(2,), data_parallel="mean", cases=2, world=world
         )

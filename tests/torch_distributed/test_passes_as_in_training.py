@@ -277,7 +277,7 @@ def test_a_context_is_given_by_a_function_that_makes_it() -> None:
 def test_a_function_that_returns_one_and_the_same_module_is_refused() -> None:
     module = linear()
     told = "two calls return modules with one and the same parameter weight: give the module itself"
-    with pytest.raises(AssertionError, match=told):
+    with pytest.raises(SubjectError, match=told):
         al.check_parallel(lambda: module, lambda module, mesh: None, EXAMPLE, cases=2)
 
 
