@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from adjointlab.torch_distributed.parallel import Names, ParallelModule, Placing
 
 __all__ = [
+    "ENTRIES_OF_PARALLEL",
     "DataParallel",
     "MakeOptimizer",
     "ParallelRecipe",
@@ -72,7 +73,7 @@ DataParallel: TypeAlias = "Reduction | Mapping[str | int, Reduction] | None"
 MakeOptimizer: TypeAlias = Callable[[list[Any]], Any]
 """Makes an optimiser of a list of parameters."""
 
-_DECLARATIONS: Final = frozenset(
+ENTRIES_OF_PARALLEL: Final = frozenset(
     {
         "mesh",
         "inputs",
@@ -146,7 +147,7 @@ class ParallelRecipe:
         return module.eval() if is_evaluated else module
 
     def _made(self, parameters: Parameters) -> torch.nn.Module:
-        return sequential_module(self.sequential, parameters, _DECLARATIONS, self.device_type)
+        return sequential_module(self.sequential, parameters, ENTRIES_OF_PARALLEL, self.device_type)
 
     def _zeros(self, parameters: Parameters) -> Sequence[torch.Tensor]:
         """Legal inputs of a case as a whole, of zeros."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Never, TypeAlias
 
 import numpy as np
 from hypothesis.strategies import DrawFn
@@ -22,12 +23,18 @@ from adjointlab.core.strategies import grids
 from adjointlab.engine.adapters import Parameters, UserFunction
 from adjointlab.engine.meshes import as_mesh
 from adjointlab.engine.options import Options
-from adjointlab.engine.parallel import DataParallel, MakeOptimizer, Parallelize, Reduction
-from adjointlab.engine.pipeline import MakePipeline
+from adjointlab.engine.parallel import (
+    ENTRIES_OF_PARALLEL,
+    DataParallel,
+    MakeOptimizer,
+    Parallelize,
+    Reduction,
+)
+from adjointlab.engine.pipeline import ENTRIES_OF_PIPELINE, MakePipeline
 from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject_check import verdicts_of
 from adjointlab.engine.subject_decorators import subject
-from adjointlab.spelling import described_type
+from adjointlab.spelling import described_type, did_you_mean
 from adjointlab.worlds.world import World
 
 if TYPE_CHECKING:
@@ -61,6 +68,7 @@ def check_parallel(
     cases: int = 20,
     seed: int = 0,
     world: World | None = None,
+    **others: Never,
 ) -> Mapping[str, Verdict]:
     """Check that a module is, once ``parallelize(module, mesh)`` has made it parallel, the same as before.
 
@@ -78,6 +86,7 @@ def check_parallel(
 
         adjointlab.check_parallel(model, lambda model, mesh: fully_shard(model, mesh=mesh), batch, data_parallel="mean")
     """
+    _refuse_others(check_parallel, others, ENTRIES_OF_PARALLEL)
     fixed, make_mesh = _meshes(mesh)
     if isinstance(frozen, str) or not isinstance(frozen, Collection | None):
         raise TypeError(f"frozen: {frozen!r} is no list of names of parameters, such as ['weight']")
@@ -130,6 +139,7 @@ def check_pipeline(
     cases: int = 20,
     seed: int = 0,
     world: World | None = None,
+    **others: Never,
 ) -> Mapping[str, Verdict]:
     """Check that a step of the schedule that ``pipeline(module)`` makes of a module's parts is the step of that module.
 
@@ -146,6 +156,7 @@ def check_pipeline(
 
         adjointlab.check_pipeline(model, pipeline, torch.randn(8, 3), loss=mse_loss, ranks=2)
     """
+    _refuse_others(check_pipeline, others, ENTRIES_OF_PIPELINE)
     options = _options(_name(pipeline, "pipeline"), sequential, inputs)
     if ranks is not None:
         options["ranks"] = (ranks,)
@@ -168,6 +179,17 @@ def check_pipeline(
         return _shapes(_listed(inputs)) | ({} if target is None else {"target": tuple(target.shape)})
 
     return verdicts_of(steps_of_pipeline, Budget(cases, ranks=ranks or _RANKS, seed=seed), world)
+
+
+def _refuse_others(
+    check: Callable[..., object], others: Mapping[str, object], of_cases: Collection[str]
+) -> None:
+    """Raise `TypeError` for an argument that a check does not have, and say so where the dictionary of a case may have it."""
+    for name in others:
+        advice = did_you_mean(name, inspect.signature(check).parameters)
+        if name in of_cases:
+            advice = f": give a strategy in the place of inputs, `def cases(draw, ranks): return dict(inputs=..., {name}=...)`"
+        raise TypeError(f"{check.__name__} has no argument `{name}`{advice}")
 
 
 def _name(function: object, otherwise: str) -> str:

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from adjointlab.torch_distributed.pipelines import EndStages, RankStages, SequentialStep, Stages, Step
 
-__all__ = ["MakePipeline", "PipelineRecipe"]
+__all__ = ["ENTRIES_OF_PIPELINE", "MakePipeline", "PipelineRecipe"]
 
 MakePipeline: TypeAlias = Callable[..., object]
 """Makes the schedule of this rank of a module, and of the arguments that a case has for it."""
 
-_DECLARATIONS: Final = frozenset(
+ENTRIES_OF_PIPELINE: Final = frozenset(
     {
         "inputs",
         "input_dtypes",
@@ -71,7 +71,7 @@ class PipelineRecipe:
         return SequentialStep(self._made(parameters), self._step(parameters))
 
     def _made(self, parameters: Parameters) -> torch.nn.Module:
-        return sequential_module(self.sequential, parameters, _DECLARATIONS, self.device_type)
+        return sequential_module(self.sequential, parameters, ENTRIES_OF_PIPELINE, self.device_type)
 
     def build(self, comm: Communicator, /, **parameters: Any) -> Layer:
         """Make the pipeline of a case on this rank. Raises `ValueError`, alike on all ranks, for one that does not fit them. Collective."""

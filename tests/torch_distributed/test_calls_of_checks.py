@@ -333,6 +333,28 @@ def test_arguments_that_are_not_of_their_kind_are_refused_by_their_names(
         al.check_parallel(MODEL, parallelize, FLOATS, **options)
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("frosen", "`frosen`; did you mean frozen?"),
+        ("nothing", "`nothing`"),
+        (
+            "parameter_placements",
+            "`parameter_placements`: give a strategy in the place of inputs, "
+            "`def cases(draw, ranks): return dict(inputs=..., parameter_placements=...)`",
+        ),
+    ],
+)
+def test_an_argument_that_no_check_has_is_told_with_its_place(name: str, told: str) -> None:
+    with pytest.raises(TypeError, match=f"^check_parallel has no argument {re.escape(told)}$"):
+        al.check_parallel(MODEL, parallelize, FLOATS, **{name: None})  # type: ignore[arg-type]
+
+
+def test_an_entry_of_the_cases_of_a_pipeline_is_no_argument_of_its_check() -> None:
+    with pytest.raises(TypeError, match=r"^check_pipeline has no argument `input_gradient`: give a strategy"):
+        al.check_pipeline(MODEL, parallelize, FLOATS, loss=mse_loss, input_gradient=True)  # type: ignore[arg-type]
+
+
 def test_a_target_that_is_no_tensor_is_refused() -> None:
     with pytest.raises(TypeError, match=r"^target: a str is no torch\.Tensor, an example of targets$"):
         al.check_pipeline(MODEL, parallelize, FLOATS, "t", loss=mse_loss)  # type: ignore[arg-type]
@@ -346,7 +368,7 @@ def test_a_strategy_of_a_parallel_module_that_returns_no_dictionary_is_told_to(g
 
 @pytest.mark.parametrize("name", ["training", "evaluated", "dtensors"])
 def test_an_entry_that_is_neither_true_nor_false_is_refused_by_its_name(name: str) -> None:
-    with pytest.raises(AssertionError, match=f"{name}: 'no' is neither True nor False"):
+    with pytest.raises(SubjectError, match=f"{name}: 'no' is neither True nor False"):
         al.check_parallel(MODEL, parallelize, lambda draw, ranks: {"inputs": (2, 3), name: "no"})
 
 
