@@ -213,8 +213,9 @@ class Exact:
         return math.hypot(_float(self.real), _float(self.imag))
 
     def __str__(self) -> str:
-        parts = [_decimal(self.real)] + ([_decimal(self.imag) + "i"] if self.imag else [])
-        return " + ".join(parts)
+        if not self.imag:
+            return _decimal(self.real)
+        return f"{_decimal(self.real)}{'-' if self.imag < 0 else '+'}{_decimal(abs(self.imag))}j"
 
 
 ZERO = Exact(Fraction(0))

@@ -138,7 +138,7 @@ def test_exact_numbers_add_and_print() -> None:
     a, b = Exact(Fraction(3), Fraction(4)), Exact(Fraction(1, 2))
     assert (a + b, a - b) == (Exact(Fraction(7, 2), Fraction(4)), Exact(Fraction(5, 2), Fraction(4)))
     assert abs(a) == 5
-    assert [str(a), str(b), str(ZERO)] == ["3 + 4i", "0.5", "0"]
+    assert [str(a), str(b), str(b - a), str(ZERO)] == ["3+4j", "0.5", "-2.5-4j", "0"]
 
 
 def test_exact_numbers_beyond_the_range_of_floats_still_print_and_compare() -> None:
