@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from adjointlab.core.partition import real_number
 from adjointlab.core.space import Tensor
 from adjointlab.layers.parameters import DistributedParameters
 from adjointlab.layers.states import distributed_layers
@@ -36,7 +37,7 @@ def get_total_norm(
     counts once. Raises `RuntimeError`, with
     `error_if_nonfinite`, on every rank for a norm that is infinite or NaN.
     """
-    norm_type = float(norm_type)
+    norm_type = real_number("norm_type", norm_type)
     # Of a part without elements: the number that changes no norm.
     neutral = 0.0 if norm_type >= 0 else math.inf
     norms, dtype, device = [], torch.get_default_dtype(), torch.device("cpu")

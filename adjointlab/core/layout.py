@@ -38,6 +38,7 @@ from adjointlab.core.partition import (
     entries,
     integers,
     shared_property,
+    whole_number,
 )
 from adjointlab.pictures.drawable import Drawable
 
@@ -224,11 +225,11 @@ class Layout(Drawable):
         )
 
     def window(self, rank: int) -> tuple[Window, ...] | None:
-        """Return the window of `rank` in every dimension, or `None` for an inactive rank."""
+        """Return the window of `rank` in every dimension, or `None` for an inactive rank; raise `TypeError` for what is no whole number."""
         try:
             return self._known_windows[rank]
-        except KeyError:
-            pass
+        except (KeyError, TypeError):
+            rank = whole_number("rank", rank)
         window = None
         if self.partition.is_active(rank):
             index = self.partition.index(rank)

@@ -162,6 +162,9 @@ class Tensor:
         same. Two tensors on different grids can be alike: the grids may differ in sides of 1, or list the same ranks in
         another shape.
         """
+        given: object = other
+        if not isinstance(given, Tensor):
+            raise TypeError(f"other: {described_type(given)} is no adjointlab.Tensor")
         return self == other or _are_alike(self, other)
 
     def is_counted(self, rank: int) -> bool:
@@ -328,6 +331,9 @@ class Space(Drawable):
 
     def fits(self, other: Space) -> bool:
         """Return True if an element of one is an element of the other, tensor by tensor; see :meth:`Tensor.fits`."""
+        given: object = other
+        if not isinstance(given, Space):
+            raise TypeError(f"other: {described_type(given)} is no adjointlab.Space")
         return len(self.tensors) == len(other.tensors) and all(map(Tensor.fits, self.tensors, other.tensors))
 
     @cached_property

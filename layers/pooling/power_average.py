@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from adjointlab.core.partition import real_number
 from adjointlab.layers.pooling.average import AveragePooling
 
 __all__ = ["LPPool1d", "LPPool2d", "LPPool3d", "LPPooling"]
@@ -27,7 +28,7 @@ class LPPooling(AveragePooling, torch_classes=(nn.LPPool1d, nn.LPPool2d, nn.LPPo
     """
 
     def lay_out(self, module: Any) -> None:
-        self.norm_type = float(module.norm_type)
+        self.norm_type = real_number("norm_type", module.norm_type)
         if math.isinf(self.norm_type):
             raise ValueError(
                 f"norm_type: {self.norm_type} is not supported; the largest magnitudes are those of a max pooling of x.abs()"

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition, as_partition
 
 small = settings(max_examples=60, deadline=None)
@@ -254,6 +255,8 @@ def test_subpartitions_by_hand() -> None:
     [
         (lambda grid: grid.rank(0), "index: 0 is not a sequence of integers"),
         (lambda grid: grid.promote("3"), "order: '3' is no whole number"),
+        (lambda grid: Layout((6, 6), grid).window([]), "rank: [] is no whole number"),
+        (lambda grid: Layout((6, 6), grid).window("0"), "rank: '0' is no whole number"),
         (lambda grid: grid.subpartitions(0), "dims: 0 is not a sequence of integers"),
         (lambda grid: grid.subpartition("0", 0), "dims: '0' is not a sequence of integers"),
     ],

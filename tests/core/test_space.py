@@ -372,6 +372,14 @@ def test_spaces_fit_where_ranks_hold_the_same_whatever_the_grids_are() -> None:
     assert not Space(whole, types=["partial", "varying"]).fits(Space(whole, types=["varying", "partial"]))
 
 
+def test_only_spaces_fit_spaces_and_only_tensors_tensors() -> None:
+    nothing: Any = None
+    with pytest.raises(TypeError, match=r"^other: None is no adjointlab\.Space$"):
+        Space(CUT).fits(nothing)
+    with pytest.raises(TypeError, match=r"^other: None is no adjointlab\.Tensor$"):
+        Tensor(CUT).fits(nothing)
+
+
 def test_element_types_know_their_precision() -> None:
     for name, entry in DTYPES.items():
         assert dtype(name) is entry

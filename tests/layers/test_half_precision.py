@@ -108,13 +108,17 @@ def test_a_layer_of_half_precision_rounds_its_result_alone(
         torch.testing.assert_close(ours.double(), whole, rtol=step, atol=step * min(1.0, largest))
 
 
-def test_power_averages_of_an_infinite_order_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("norm_type", "told"),
+    [(float("inf"), "norm_type: inf is not supported"), ("x", "norm_type: 'x' is no number")],
+)
+def test_power_averages_of_an_infinite_order_or_of_none_are_refused(norm_type: Any, told: str) -> None:
     world = al.SimulatedWorld(1)
     run = world.run(
-        lambda context, _: LPPool2d(context.comm, (1, 1, 1, 1), (1, 1, 4, 4), nn.LPPool2d(float("inf"), 2))
+        lambda context, _: LPPool2d(context.comm, (1, 1, 1, 1), (1, 1, 4, 4), nn.LPPool2d(norm_type, 2))
     )
     world.close()
-    assert "norm_type: inf is not supported" in str(run.outcomes[0])
+    assert told in str(run.outcomes[0])
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "all-to-all"])

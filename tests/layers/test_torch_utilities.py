@@ -181,6 +181,14 @@ def test_norms_of_parts_are_refused_and_clipping_by_value_is_right(adjointlab_wo
     on_ranks(adjointlab_world, body)
 
 
+def test_a_norm_of_no_order_is_refused_by_its_name(adjointlab_world: World) -> None:
+    def body(comm: Any) -> None:
+        with pytest.raises(TypeError, match=r"^norm_type: 'x' is no number$"):
+            utilities.get_total_norm(models(comm)[0], "x")  # type: ignore[arg-type]
+
+    on_ranks(adjointlab_world, body)
+
+
 def test_parameters_as_a_vector_are_those_of_the_sequential_model(adjointlab_world: World) -> None:
     def body(comm: Any) -> None:
         model, twin = models(comm)
