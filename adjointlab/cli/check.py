@@ -108,9 +108,7 @@ def check(
         try:
             return plan, None if xfails is None else read(xfails)
         except ValueError as problem:
-            if is_configured(context, "xfails"):
-                raise UsageError(f"{option_of(context, 'xfails')}: {problem}") from None
-            raise
+            raise UsageError(f"{option_of(context, 'xfails')}: {problem}") from None
 
     def load() -> tuple[Plan, KnownFailures | None]:
         with loading_shown(is_shown=not quiet):

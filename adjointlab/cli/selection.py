@@ -21,7 +21,10 @@ def selected(references: list[str], only: list[str] | None) -> Plan:
 
     found, nameless = find_and_note(references)
     for name in only or ():
-        check_named(name)
+        try:
+            check_named(name)
+        except ValueError as problem:
+            raise UsageError(f"--{problem}") from None
     plan = [(entry, name) for entry in found for name in checks_of(entry.subject, only)]
     if lacking := [name for name in only or () if name not in {check for _, check in plan}]:
         raise UsageError(

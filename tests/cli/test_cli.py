@@ -102,7 +102,7 @@ def test_usage_errors_end_with_2_and_say_what_to_do(here: Callable[..., Ended], 
     bad.write_text('{"schema": 1}')
     for arguments, message in (
         (("check", "nowhere.py:x"), "nowhere.py:x: there is no Python file of that name"),
-        (("check", f"{SAMPLES}:right", "--check", "nonsense"), "'nonsense' is not one of adjoint"),
+        (("check", f"{SAMPLES}:right", "--check", "nonsense"), "--check: 'nonsense' is not one of adjoint"),
         (
             ("check", f"{SAMPLES}:right", "--check", "sequential"),
             "none of the subjects has the check sequential",
