@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -454,12 +455,11 @@ def _declare(
         _require_strategy(draws)
         if len(inspect.signature(draws).parameters) != 2:
             raise SubjectError(f"{draws.__name__}{inspect.signature(draws)} takes (draw, ranks); {EXAMPLE}")
-        name = options.get("name") or str(getattr(target, "__name__", "<lambda>"))
+        name = (options.get("name") or "").strip() or str(getattr(target, "__name__", "<lambda>"))
         if name == "<lambda>":
             name = draws.__name__
         subject = Subject(
-            # Names stand in files, on terminals and for classes: UTF-8 has no lone surrogates, and no class has a NUL in its name.
-            name=name.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode(),
+            name="".join(map(_in_a_line, name)),
             kind=kind,
             build=build,
             draws=draws,
@@ -480,6 +480,12 @@ def _declare(
         return subject
 
     return declare
+
+
+def _in_a_line(character: str) -> str:
+    """The character of a name, which stands in files, in lines and for classes; the escape of one that breaks a line or has no UTF-8."""
+    is_escaped = unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
+    return character.encode("unicode_escape").decode() if is_escaped else character
 
 
 def _module_being_imported() -> str:

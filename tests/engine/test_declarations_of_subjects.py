@@ -106,7 +106,14 @@ def test_a_subject_keeps_its_options() -> None:
 
 @pytest.mark.parametrize(
     ("name", "shown"),
-    [("Ring", "Ring"), ("", "RingShift"), ("a\0b\0", "a\\x00b\\x00"), ("a\udc80é", "a\\udc80é")],
+    [
+        ("Ring", "Ring"),
+        ("", "RingShift"),
+        ("a\0b\0", "a\\x00b\\x00"),
+        ("a\udc80é", "a\\udc80é"),
+        ("a\nb\u2028c", "a\\nb\\u2028c"),
+        (" ", "RingShift"),
+    ],
 )
 def test_the_name_of_a_subject_can_stand_in_files(name: str, shown: str) -> None:
     assert operator(name=name).name == shown

@@ -44,7 +44,7 @@ REPLAYED = {
 }
 """Findings of each way in whose scripts replay them, and words that they print."""
 
-SHOWN = ("Constants", "Pair\x1b[31m'''\n\"../../x")
+SHOWN = ("Constants", "Pair\\x1b[31m'''\\n\"../../x")
 """Subjects whose scripts show two inner products on mpi4py's communicator."""
 
 
