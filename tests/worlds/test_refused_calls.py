@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
@@ -66,6 +68,15 @@ def test_what_is_named_instead_is_offered(world):
         if on_grids[name] is not None:
             named = {word for word in re.findall(r"\b[A-Z]\w+", instead_of(name)) if word in on_grids}
             assert all(on_grids[word] is None for word in named), name
+
+
+def test_the_tutorial_names_a_call_of_each_kind_that_is_refused(world):
+    page = (Path(__file__).parents[2] / "docs/tutorials/numpy.md").read_text()
+    found, of_sentence = world.run(answers).values[0][1], defaultdict(set)
+    for name in NAMES:
+        if found[name] is not None:
+            of_sentence[re.sub(r"\bI[a-z_]+", "I", instead_of(name))].add(name)
+    assert [names for names in of_sentence.values() if not any(f"`{name}`" in page for name in names)] == []
 
 
 @pytest.mark.parametrize("is_handed", [True, False])
