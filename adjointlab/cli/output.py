@@ -18,7 +18,7 @@ from rich.console import Console
 from adjointlab.cli.held_streams import HeldStreams
 from adjointlab.store.files import printable
 from adjointlab.store.outputs import write_results
-from adjointlab.worlds.launch import launched_rank
+from adjointlab.worlds.launch import is_launched, launched_rank
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -73,14 +73,22 @@ class Output:
     def is_terminal(self) -> bool:
         """Return True where somebody reads along; rich's own answer is True too where colours are forced."""
         try:
-            return self.stream.isatty()
+            return self.stream.isatty() and not _is_made_up(self.stream)
         except ValueError:  # closed
             return False
 
     @property
     def console(self) -> Console:
         """A console of rich for the stream."""
-        return Console(file=self.stream, width=_width(self.stream), quiet=launched_rank() != 0)
+        # Without a terminal rich assumes 80 columns, which would break the lines of tables in files and pipes.
+        width = None if self.is_terminal else 160
+        has_no_colours = _is_made_up(self.stream) and "FORCE_COLOR" not in os.environ
+        return Console(
+            file=self.stream,
+            width=width,
+            force_terminal=False if has_no_colours else None,
+            quiet=launched_rank() != 0,
+        )
 
     def line(self, text: str = "") -> None:
         """Print `text`: no markup, no colours, no line breaks added, and nothing that a terminal would take for a command."""
@@ -138,9 +146,18 @@ class Output:
         return True
 
 
-def _width(stream: TextIO) -> int | None:
-    # Without a terminal rich assumes 80 columns, which would break the lines of tables in files and pipes.
-    return None if stream.isatty() else 160
+def _is_made_up(stream: TextIO) -> bool:
+    """Return True for the terminal without columns that Open MPI gives a rank, wherever its launcher's own output goes.
+
+    `adjointlab run` says by variables how many columns there are behind it, and that its own output is no terminal.
+    """
+    has_columns = "COLUMNS" in os.environ and os.environ.get("TERM") != "dumb"
+    if has_columns or not is_launched():
+        return False
+    try:
+        return os.get_terminal_size(stream.fileno()).columns == 0
+    except (OSError, ValueError):  # no terminal
+        return False
 
 
 def _encodable(text: str, stream: TextIO) -> str:

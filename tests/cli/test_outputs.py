@@ -255,6 +255,36 @@ def test_printing_to_a_stream_without_encoding_raises_nothing(monkeypatch: pytes
     Output().line("→ \ud800")
 
 
+@pytest.mark.parametrize(
+    ("variables", "is_one"),
+    [
+        ({}, True),
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, False),
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0", "COLUMNS": "80"}, True),
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0", "COLUMNS": "80", "TERM": "dumb"}, False),
+    ],
+)
+def test_a_terminal_without_columns_that_a_launcher_gives_its_ranks_is_taken_for_a_file(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], is_one: bool
+):
+    for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    reading, writing = os.openpty()
+    with os.fdopen(reading, "rb"), os.fdopen(writing, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        out = Output()
+        assert (out.is_terminal, out.console.is_terminal, out.console.width == 160) == (
+            is_one,
+            is_one,
+            not is_one,
+        )
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        assert out.console.is_terminal
+
+
 def test_an_interrupt_while_the_engine_is_imported_leaves_no_file_of_an_earlier_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
