@@ -8,7 +8,10 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
-from typing import ClassVar, Final, TextIO
+from typing import TYPE_CHECKING, ClassVar, Final, TextIO
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
 
 __all__ = ["HeldStreams", "prints_on_stderr"]
 
@@ -29,6 +32,9 @@ class HeldStreams:
         self._outer = HeldStreams._current
         self._before = sys.stdout, sys.stderr
         self._held = {False: _Held(sys.stdout, 1), True: _Held(sys.stderr, 2)}
+        if isinstance(sys.stdout, io.TextIOWrapper) and _leads_to(sys.stdout, 1):
+            sys.stdout.flush()
+            sys.stdout = _to_no_reader_too(sys.stdout)
         HeldStreams._current = self
         return self
 
@@ -98,6 +104,27 @@ def _leads_to(stream: TextIO | None, descriptor: int) -> bool:
         return isinstance(stream, io.TextIOWrapper) and stream.fileno() == descriptor
     except (OSError, ValueError):
         return False
+
+
+class _Descriptor(io.FileIO):
+    """A file whose bytes are lost where nobody reads any more, as behind `| head`."""
+
+    def write(self, data: Buffer) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return memoryview(data).nbytes
+
+
+def _to_no_reader_too(stream: io.TextIOWrapper) -> TextIO:
+    """A stream like this one that raises nothing in user code that prints where nobody reads: no verdict depends on who reads."""
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Descriptor(stream.fileno(), "w", closefd=False)),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
 
 
 class _Held:

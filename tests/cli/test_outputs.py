@@ -132,6 +132,19 @@ def test_a_closed_standard_output_ends_quietly_with_the_code_of_the_verdicts(
     assert (result.returncode, result.stderr) == (1, b"")
 
 
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_code_that_prints_where_nobody_reads_is_judged_as_it_is(tmp_path: Path, jobs: str):
+    called = "    def shifted(self, x: Any, step: int) -> Any:\n"
+    source = SAMPLES.read_text()
+    assert source.count(called) == 1
+    (tmp_path / "talkative.py").write_text(
+        source.replace(called, f"{called}        print('called', flush=True)\n")
+    )
+    check = f"check talkative.py:right --check adjoint --check purity --cases 20 --jobs {jobs}"
+    result = shell(f"$adjointlab {check} | true; exit ${{PIPESTATUS[0]}}", tmp_path)
+    assert (result.returncode, result.stderr) == (0, b"")
+
+
 @pytest.mark.parametrize("prefix", ["", "run -- $adjointlab "], ids=["alone", "supervised"])
 @pytest.mark.parametrize("redirection", ["2>&-", ">&- 2>&-", "<&-"])
 def test_standard_streams_that_are_closed_change_no_exit_code(tmp_path: Path, prefix: str, redirection: str):
