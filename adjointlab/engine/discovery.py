@@ -83,14 +83,19 @@ def find_and_note(references: Sequence[str]) -> tuple[list[Found], list[str]]:
     """As :func:`find`; also a note on each subject of the modules asked for that no variable names, and what :data:`UNAVAILABLE` says there."""
     modules: list[ModuleType] = []
     with declarations() as declared, few_collections():
-        found = _find_all(references, modules)
+        found = _find_all(references, modules, declared)
     distinct = {id(module): module for module in modules}.values()
     notes = (note for module in distinct for note in (_nameless(module, declared), _reason(module)))
     return found, [note for note in notes if note]
 
 
-def _find_all(references: Sequence[str], modules: list[ModuleType]) -> list[Found]:
-    """Subjects by reference; the modules of which all subjects are asked for are added to `modules`."""
+def _find_all(
+    references: Sequence[str], modules: list[ModuleType], declared: Sequence[Subject]
+) -> list[Found]:
+    """Subjects by reference; the modules of which all subjects are asked for are added to `modules`.
+
+    Those that are `declared` meanwhile, under whatever name, are told of where a module has no others.
+    """
     if not references:
         found = _installed(modules)
         if not found:
@@ -99,7 +104,7 @@ def _find_all(references: Sequence[str], modules: list[ModuleType]) -> list[Foun
                 "package.module:name, or path/to/file.py:name"
             )
         return found
-    return _distinct(entry for reference in references for entry in _find(reference, modules))
+    return _distinct(entry for reference in references for entry in _find(reference, modules, declared))
 
 
 def find_subject(reference: str) -> Subject:
@@ -160,7 +165,7 @@ def _entries() -> Iterable[EntryPoint]:
     return entry_points(group=GROUP)
 
 
-def _find(reference: str, modules: list[ModuleType]) -> list[Found]:
+def _find(reference: str, modules: list[ModuleType], declared: Sequence[Subject]) -> list[Found]:
     source, colon, name = reference.rpartition(":")
     # A colon that no name follows, such as that of a drive letter, belongs to the path. Reports add a variable in brackets.
     if not colon or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*(\[\w+\])?", name):
@@ -184,7 +189,7 @@ def _find(reference: str, modules: list[ModuleType]) -> list[Found]:
         ]
     subjects = _subjects(module)
     if not subjects:
-        nameless = _nameless(module, ())
+        nameless = _nameless(module, declared)
         raise NotFound(f"{origin} has no subjects; {nameless or how_to_declare_in(module)}")
     modules.append(module)
     return [Found(subject, f"{origin}:{attribute}", is_installed) for attribute, subject in subjects]

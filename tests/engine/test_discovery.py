@@ -231,6 +231,16 @@ def test_subjects_without_a_name_of_their_own_are_counted_where_they_are(tmp_pat
     assert find_and_note([str(SAMPLES)])[1] == []
 
 
+def test_a_file_whose_only_subject_is_made_in_a_function_and_not_returned_says_so(tmp_path: Path) -> None:
+    file = tmp_path / f"unreturned_{tmp_path.name.replace('-', '_')}.py"
+    declaration = NAMELESS.partition("for name in")[2].partition("\n")[2]
+    file.write_text(
+        f"import adjointlab as al\nfrom tests.samples import RingShift\ndef made(name):\n{declaration}\nmine = made('A')\n"
+    )
+    with pytest.raises(NotFound, match=r"1 subject \(A\) to which no name refers any more: not checked"):
+        find([str(file)])
+
+
 def test_a_file_whose_subjects_have_no_names_says_so(tmp_path: Path) -> None:
     file = tmp_path / f"listed_{tmp_path.name.replace('-', '_')}.py"
     file.write_text("from tests.samples import right\nsubjects = [right]\ndel right\n")
