@@ -18,7 +18,7 @@ from adjointlab.devices.memories import on
 from adjointlab.engine.case import Case
 from adjointlab.engine.confirming import explained
 from adjointlab.engine.discovery import Found
-from adjointlab.engine.drawing_errors import formatted, refusal
+from adjointlab.engine.drawing_errors import formatted, is_of_strategy, refusal
 from adjointlab.engine.failed_runs import MISDECLARED, NO_RETURN
 from adjointlab.engine.folded_warnings import FoldedWarnings
 from adjointlab.engine.run_case import CaseRunner, Stage, body, run_case
@@ -424,4 +424,5 @@ def _verdict_on(error: BaseException, subject: Subject, when: str) -> Verdict:
     kind = f"raised {type(error).__name__}"
     sentence = with_kind(kind, in_brief(message_of(error)))
     headline = f"{sentence}, {when}" if when else f"drawing its cases {sentence}"
-    return unjudged(headline, ("traceback", formatted(error)), kind=kind)
+    perhaps = [("perhaps", "a `draw(...)` around a strategy is missing")] if is_of_strategy(error) else []
+    return unjudged(headline, ("traceback", formatted(error)), *perhaps, kind=kind)

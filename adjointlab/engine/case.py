@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import numpy as np
 from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn, SearchStrategy
+from hypothesis.strategies import DrawFn
 from msgspec import structs
 
 from adjointlab.checks.check import check_named
@@ -30,6 +30,7 @@ from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.core.vectors import SMALL_INTEGERS
 from adjointlab.engine.adapters import Parameters
+from adjointlab.engine.drawing_errors import forgotten_draw
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.options import RANKS
 from adjointlab.spelling import described_type
@@ -173,9 +174,8 @@ def _require_data(subject: Subject, parameters: Parameters) -> None:
         try:
             to_data(value)
         except TypeError as error:
-            forgotten = "; is a `draw(...)` around it missing?" if isinstance(value, SearchStrategy) else ""
             raise SubjectError(
-                f"{subject.name}: {name!r} in the strategy's dictionary: {error}{forgotten}"
+                f"{subject.name}: {name!r} in the strategy's dictionary: {error}{forgotten_draw(value)}"
             ) from None
 
 

@@ -24,6 +24,7 @@ from adjointlab.core.operator import LinearOperator
 from adjointlab.core.space import Space
 from adjointlab.devices.memories import on
 from adjointlab.engine.adapters import Parameters, UserFunction
+from adjointlab.engine.drawing_errors import forgotten_draw
 from adjointlab.engine.options import ListParameters
 from adjointlab.engine.parameter_tree import own_copy
 from adjointlab.torch_distributed.opening import process_group
@@ -160,7 +161,7 @@ class Subject:
             result: object = self.draws(draw, ranks)
         if not isinstance(result, Mapping):
             raise SubjectError(
-                f"{self.name}: the strategy returned {result!r}, not a dictionary of arguments; {EXAMPLE}"
+                f"{self.name}: the strategy returned {result!r}, not a dictionary of arguments{forgotten_draw(result) or f'; {EXAMPLE}'}"
             )
         return dict(own_copy(result))
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 import adjointlab as al
-from adjointlab.engine.drawing_errors import formatted, refusal
+from adjointlab.engine.drawing_errors import formatted, is_of_strategy, refusal
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -72,3 +75,29 @@ def test_the_notes_of_hypothesis_are_left_out_and_all_others_stay() -> None:
     assert text.endswith("Explicit\nlast")
     assert formatted(ZeroDivisionError("x")) == "ZeroDivisionError: x"
     assert error.__notes__ == ["my own\nwhile generating it", "Explicit", "last\n\n"]
+
+
+@pytest.mark.parametrize("given", [st.integers(0, 3), (2, st.integers(0, 3))])
+def test_a_refusal_of_what_is_not_drawn_asks_for_the_missing_draw(given: object) -> None:
+    with pytest.raises(TypeError) as caught:
+        al.Layout(given, (2,))  # type: ignore[arg-type]
+    assert "; is a `draw(...)` around it missing? (" in str(refusal(caught.value))
+    with pytest.raises(TypeError) as caught:
+        al.Layout((2, 3), given, "x")  # type: ignore[arg-type, call-overload]
+    assert "around it missing" in str(refusal(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("misused", "is_so"),
+    [
+        (lambda: st.integers() + 1, True),
+        (lambda: al.strategies.shapes(1)[0], True),
+        (lambda: st.integers().upper(), True),
+        (lambda: 3 + "x", False),
+        (lambda: int("Strategy"), False),
+    ],
+)
+def test_an_error_of_python_on_a_strategy_is_known_by_its_type(misused: Any, is_so: bool) -> None:
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        misused()
+    assert is_of_strategy(caught.value) == is_so

@@ -134,6 +134,12 @@ def test_a_strategy_has_the_number_of_ranks_and_draws_a_dictionary_of_its_own() 
     )
     with pytest.raises(SubjectError, match=f"^{re.escape(refused)}$"):
         no_dictionary.drawn(lambda strategy: strategy, 2)  # type: ignore[arg-type]
+    undrawn = al.subject.operator(RingShift)(lambda draw, ranks: st.just({}))
+    told = re.escape(
+        "RingShift: the strategy returned just({}), not a dictionary of arguments; is a `draw(...)` around it missing?"
+    )
+    with pytest.raises(SubjectError, match=f"^{told}$"):
+        undrawn.drawn(lambda strategy: strategy, 2)  # type: ignore[arg-type]
 
 
 NEEDS = "strategy: the strategy's dictionary needs `{}`, of each input"
