@@ -264,6 +264,11 @@ _ADVICE_ON_LEAKS: Final = (
 )
 
 
+_ADVICE_ON_RANKS: Final = (
+    "advice",
+    "make the partition of the number of ranks that the strategy is given, or say ranks=(...) in the decorator if the subject has others",
+)
+
 _ADVICE_ON_FROZEN: Final = (
     "frozen",
     "the lab has frozen parameters of this case, as it does in half of them: if the code is not to take that, forbid it by frozen=() of "
@@ -377,6 +382,7 @@ def judge(case: Case, run: Run) -> Verdict:
             return unjudged(
                 f"the operator declares a tensor on rank {missing[0]}, and its communicator has {case.ranks}",
                 ("tensor", str(tensor)),
+                _ADVICE_ON_RANKS,
             )
     check = check_named(case.check)
     for rank, each in enumerate(seen):

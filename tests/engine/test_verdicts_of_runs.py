@@ -214,7 +214,13 @@ def test_spaces_that_differ_are_incoherent_and_those_on_absent_ranks_are_refused
     for beyond, space in ((spaces(3), "domain"), (spaces(1, 4), "codomain")):
         (tensor,) = getattr(beyond, space).tensors
         assert judge(CASE, observed(beyond, beyond)) == unjudged(
-            "the operator declares a tensor on rank 2, and its communicator has 2", ("tensor", str(tensor))
+            "the operator declares a tensor on rank 2, and its communicator has 2",
+            ("tensor", str(tensor)),
+            (
+                "advice",
+                "make the partition of the number of ranks that the strategy is given, or say ranks=(...) in the decorator if "
+                "the subject has others",
+            ),
         )
     far = al.Space(al.Layout((4,), al.Partition((2,), (5, 1))))
     verdict = judge(CASE, observed(*[Spaces(spaces(1).domain, far)] * 2))
