@@ -40,7 +40,7 @@ from adjointlab.engine.parallel import (
 )
 from adjointlab.engine.pipeline import MakePipeline, PipelineRecipe
 from adjointlab.engine.subject import EXAMPLE, BuildOn, Declare, DrawParameters, Kind, Subject, note
-from adjointlab.spelling import described_type
+from adjointlab.spelling import described_type, did_you_mean
 from adjointlab.typing import Communicator
 
 __all__ = ["subject"]
@@ -90,12 +90,12 @@ class _SubjectDecorators:
                 return dict(domain=..., codomain=...)
         """
         _require_functions(function=function)
-        ranks = _ranks(options)
+        target, ranks = _of_apply(function), _ranks(options)
 
         def build(comm: Communicator, /, **parameters: object) -> Differentiable:
-            return Differentiable(comm, function, *_spaces(parameters), ranks)
+            return Differentiable(comm, target, *_spaces(parameters), ranks)
 
-        return _declare(Kind.AUTOGRAD, function, build, options, library="torch")
+        return _declare(Kind.AUTOGRAD, target, build, options, library="torch")
 
     def layer(
         self,
@@ -382,6 +382,13 @@ def _require_functions(**given: object) -> None:
             raise SubjectError(f"{name}: {described_type(value)} is no function")
 
 
+def _of_apply(function: UserFunction) -> UserFunction:
+    """The subclass of `torch.autograd.Function` whose `apply` is given, since callers write that; any other function as it is."""
+    owner: Any = getattr(function, "__self__", None)
+    is_apply = inspect.isclass(owner) and function == getattr(owner, "apply", None)
+    return owner if is_apply and hasattr(owner, "setup_context") else function
+
+
 def _require_truths(**given: object) -> None:
     """Raise :class:`SubjectError` for an argument that is neither `True` nor `False`."""
     for name, value in given.items():
@@ -453,7 +460,8 @@ def _declare(
 
     def declare(draws: DrawParameters) -> Subject:
         _require_strategy(draws)
-        if len(inspect.signature(draws).parameters) != 2:
+        names = list(inspect.signature(draws).parameters)
+        if len(names) != 2 or names[1] == "draw":
             raise SubjectError(f"{draws.__name__}{inspect.signature(draws)} takes (draw, ranks); {EXAMPLE}")
         name = (options.get("name") or "").strip() or str(getattr(target, "__name__", "<lambda>"))
         if name == "<lambda>":
@@ -554,6 +562,11 @@ def _check_operator(operator: Any) -> None:
         raise SubjectError(f"{operator.__name__} does not define {', '.join(sorted(abstract))}")
 
 
+def _missing(name: str, arguments: Parameters) -> str:
+    misspelt = next((each for each in arguments if did_you_mean(each, [name])), "")
+    return f"missing: it is perhaps what is called {misspelt}" if misspelt else "missing"
+
+
 def _make_pair(
     forward: UserFunction, adjoint: UserFunction, ranks: Ranks, comm: Communicator, /, **parameters: object
 ) -> FunctionPair:
@@ -566,10 +579,11 @@ def _spaces(parameters: Parameters) -> tuple[Space, Space, Parameters]:
     domain, codomain = arguments.pop("domain", None), arguments.pop("codomain", None)
     if isinstance(domain, Space) and isinstance(codomain, Space):
         return domain, codomain, arguments
-    missing = [
-        name for name, space in (("domain", domain), ("codomain", codomain)) if not isinstance(space, Space)
+    faults = [
+        f"{name} is {_missing(name, arguments) if space is None else described_type(space)}"
+        for name, space in (("domain", domain), ("codomain", codomain))
+        if not isinstance(space, Space)
     ]
     raise SubjectError(
-        f"the strategy's dictionary needs `domain` and `codomain` to be adjointlab.Space(layout), but "
-        f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing or something else"
+        f"the strategy's dictionary needs `domain` and `codomain` to be adjointlab.Space(layout), but {' and '.join(faults)}"
     )

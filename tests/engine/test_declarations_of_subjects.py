@@ -119,6 +119,17 @@ def test_the_name_of_a_subject_can_stand_in_files(name: str, shown: str) -> None
     assert operator(name=name).name == shown
 
 
+def test_apply_of_an_autograd_function_stands_for_its_class() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Doubled(torch.autograd.Function):
+        pass
+
+    assert al.subject.autograd(Doubled.apply)(cases).target is Doubled
+    assert al.subject.autograd(Doubled.apply)(cases).name == "Doubled"
+    assert al.subject.autograd(copied)(cases).target is copied
+
+
 def test_what_has_no_name_is_called_as_its_strategy() -> None:
     assert al.subject.operator(partial(RingShift, layout=3))(cases).name == "cases"
 

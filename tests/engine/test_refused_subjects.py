@@ -142,6 +142,7 @@ class BothOfThem(OnlyForward, OnlyAdjoint):
         (lambda: al.subject.parallel(module, parallel_module, data_parallel="avg"), "data_parallel: 'avg': gradients are reduced by \"mean\" or \"sum\", not by 'avg'; for one dimension of the mesh say which, as in {\"dp\": \"mean\"}"),
         (lambda: al.subject.operator(RingShift)(3), f"@subject decorates a function, not 3; {EXAMPLE}"),
         (lambda: al.subject.operator(RingShift)(module), f"module(width: 'int') -> 'Any' takes (draw, ranks); {EXAMPLE}"),
+        (lambda: al.subject.operator(RingShift)(lambda ranks, draw: {}), f"<lambda>(ranks, draw) takes (draw, ranks); {EXAMPLE}"),
         (lambda: al.subject.operator(RingShift)(lambda draw, ranks, more: {}), f"<lambda>(draw, ranks, more) takes (draw, ranks); {EXAMPLE}"),
         (lambda: al.subject.operator(RingShift, reference="x")(cases), "reference: a str is no function"),
         (lambda: al.subject.pair(copied, 3), "adjoint: an int is no function"),
@@ -189,10 +190,14 @@ def test_a_wrong_declaration_is_refused_with_what_is_legal(declare: Callable[[],
 @pytest.mark.parametrize(
     ("parameters", "told"),
     [
-        ({}, "domain and codomain are"),
-        ({"domain": SPACE}, "codomain is"),
-        ({"domain": 3, "codomain": SPACE}, "domain is"),
-        ({"domain": SPACE.tensors[0], "codomain": None}, "domain and codomain are"),
+        ({}, "domain is missing and codomain is missing"),
+        ({"domain": SPACE}, "codomain is missing"),
+        (
+            {"domain": SPACE, "codomian": SPACE},
+            "codomain is missing: it is perhaps what is called codomian",
+        ),
+        ({"domain": 3, "codomain": SPACE}, "domain is an int"),
+        ({"domain": SPACE.tensors[0], "codomain": None}, "domain is a Tensor and codomain is missing"),
     ],
 )
 def test_functions_need_both_spaces(parameters: dict[str, Any], told: str) -> None:
@@ -202,5 +207,5 @@ def test_functions_need_both_spaces(parameters: dict[str, Any], told: str) -> No
             subject.make(comm, parameters)
         assert str(refused.value) == (
             "the strategy's dictionary needs `domain` and `codomain` to be adjointlab.Space(layout), but "
-            f"{told} missing or something else"
+            f"{told}"
         )
