@@ -418,14 +418,19 @@ def _parameters_differ(
 
 
 def _with_advice(case: Case, verdict: Verdict) -> Verdict:
-    """The verdict, with a word on what the lab has drawn, where a rank has raised: code may not take frozen parameters, nor such a mesh."""
-    if not verdict.kind.startswith("raised "):
-        return verdict
+    """The verdict, with a word on what the lab has drawn, where a rank has raised, or ranks wait in vain.
+
+    Code may not take such a mesh, nor frozen parameters: if all that a rank holds is frozen, torch leaves out its backward pass, in which
+    others communicate.
+    """
+    has_raised = verdict.kind.startswith("raised ")
     frozen = case.parameters.get("frozen", 0)
-    if isinstance(frozen, int) and frozen:
+    if (has_raised or verdict.is_hang) and isinstance(frozen, int) and frozen:
         verdict = verdict.with_lines(_ADVICE_ON_FROZEN)
     # A size that two ranks do not divide is rare.
-    return verdict.with_lines(_ADVICE_ON_MESHES) if "mesh" in case.parameters and case.ranks > 2 else verdict
+    if has_raised and "mesh" in case.parameters and case.ranks > 2:
+        verdict = verdict.with_lines(_ADVICE_ON_MESHES)
+    return verdict
 
 
 def spaces_of(run: Run) -> Spaces | None:

@@ -624,6 +624,58 @@ def test_code_whose_sizes_a_mesh_cannot_cut_is_told_how_to_leave_that_mesh_out()
     al.check_parallel(partial(hidden, 10), parallelize, batch, mesh=(2,), cases=2)
 
 
+class SummedAndAveragedBack(torch.autograd.Function):
+    """A sum over the ranks, whose gradient is the mean of what they hold."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(total := x.clone())
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(mean := gradients[0].clone(), op=dist.ReduceOp.AVG)
+        return mean
+
+
+class Tables(nn.Module):
+    """Tables of which each rank looks up its own ones alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(4, 2) for _ in range(3))
+
+    def forward(self, indices: torch.Tensor) -> torch.Tensor:
+        own = self.tables[dist.get_rank() :: dist.get_world_size()]
+        return SummedAndAveragedBack.apply(torch.stack([table(indices) for table in own]).sum(0))
+
+
+def add_up(module: Any) -> None:
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            dist.all_reduce(parameter.grad)
+
+
+def test_where_one_rank_has_nothing_but_frozen_parameters_users_are_told_how_to_forbid_that(
+    world: al.SimulatedWorld,
+) -> None:
+    """Torch leaves out the backward pass on that rank, and the others wait for it."""
+    check = partial(
+        al.check_parallel,
+        Tables,
+        lambda module, mesh: module,
+        torch.arange(4),
+        mesh=(2,),
+        after_backward=add_up,
+        cases=8,
+        world=world,
+    )
+    with pytest.raises(AssertionError, match=r"(?s)mismatched.*forbid it by frozen=\(\) of check_parallel"):
+        check()
+    check(frozen=())
+
+
 @pytest.mark.filterwarnings("ignore:.*no rank communicated with another")
 def test_parameters_may_be_frozen_by_name(world: al.SimulatedWorld) -> None:
     seen: set[tuple[str, ...]] = set()
