@@ -3,11 +3,13 @@
     mpiexec -n 2 python benchmarks/primitives.py
     mpiexec -n 4 python benchmarks/primitives.py
 
-The floor is the pair of collectives on the same communicator with preallocated buffers. Both run side by side in
+The floor is the pair of collectives of mpi4py's COMM_WORLD with preallocated buffers. All run side by side in
 every round; the ratio of the medians is what counts. "out=" writes into preallocated arrays as the floor does, "fresh"
 returns new ones: it pays for the memory too, which glibc gives back to the system and faults in again on every call
 unless told otherwise (GLIBC_TUNABLES=glibc.malloc.trim_threshold=268435456:glibc.malloc.mmap_threshold=67108864).
-"guarded" is on the communicator of the MPI world, the others on mpi4py's.
+Both are on COMM_WORLD too, before the first run of a world, which would replace the methods of mpi4py's communicators.
+"guarded" is on the communicator of the MPI world, in a run, where the floor is timed once more beside it. The script ends
+with an error where COMM_WORLD is not mpi4py's own, or the guard counts the calls of a floor.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
+from plain_mpi import comm_world, library, nothing_counted, refuse_replaced_methods
 from timing import interleaved, least, print_table, words
 
 from adjointlab import Layout, Partition
@@ -28,6 +31,7 @@ from adjointlab.worlds.mpi.world import MPIWorld
 from adjointlab.worlds.world import RankContext
 
 SIZES = least([1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22, 1 << 24])
+ROWS = [(size, name) for size in SIZES for name in ("Broadcast", "SumReduce", "AllSumReduce")]
 
 
 def operators(comm: object, ranks: int, count: int) -> dict[str, LinearOperator]:
@@ -75,49 +79,65 @@ def passes(operator: Any, rank: int, reuse: bool) -> Callable[[], None]:
     return both
 
 
-def measure(context: RankContext, _: object) -> list[list[str]]:
+def unguarded() -> list[dict[str, float]]:
+    """Seconds of the floor and of the operators on COMM_WORLD, for each row."""
+    refuse_replaced_methods()
     comm = MPI.COMM_WORLD
-    rank, ranks = comm.Get_rank(), comm.Get_size()
     rows = []
-    for size in SIZES:
-        count = size // 8
-        raw, guarded = operators(comm, ranks, count), operators(context.comm, ranks, count)
-        repeats = max(3, min(200, (1 << 22) // size))
-        for name, floor in floors(comm, count).items():
-            taken = interleaved(
-                {
-                    "floor": floor,
-                    "fresh": passes(raw[name], rank, reuse=False),
-                    "out": passes(raw[name], rank, reuse=True),
-                    "guarded": passes(guarded[name], rank, reuse=True),
-                },
-                repeats,
-                meet=comm.Barrier,
-            )
-            worst = {key: comm.allreduce(value, MPI.MAX) for key, value in taken.items()}
-            rows.append(
-                [
-                    name,
-                    f"{size >> 10} KiB",
-                    f"{worst['floor'] * 1e6:.0f}",
-                    f"{worst['out'] / worst['floor']:.2f}",
-                    f"{worst['fresh'] / worst['floor']:.2f}",
-                    f"{worst['guarded'] / worst['floor']:.2f}",
-                ]
-            )
+    for size, name in ROWS:
+        operator = operators(comm, comm.Get_size(), size // 8)[name]
+        calls = {
+            "floor": floors(comm, size // 8)[name],
+            "fresh": passes(operator, comm.Get_rank(), reuse=False),
+            "out": passes(operator, comm.Get_rank(), reuse=True),
+        }
+        rows.append(slowest(comm, calls, size))
+    refuse_replaced_methods()
     return rows
 
 
+def guarded(context: RankContext, _: object) -> list[dict[str, float]]:
+    """Seconds of the floor and of the operators on the communicator of a run, for each row."""
+    comm, rows = comm_world(), []
+    for size, name in ROWS:
+        operator, floor = (
+            operators(context.comm, context.size, size // 8)[name],
+            floors(comm, size // 8)[name],
+        )
+        with nothing_counted(context.comm):
+            floor()
+        calls = {"floor": floor, "guarded": passes(operator, context.rank, reuse=True)}
+        rows.append(slowest(comm, calls, size))
+    return rows
+
+
+def slowest(comm: MPI.Comm, calls: dict[str, Callable[[], None]], size: int) -> dict[str, float]:
+    """Seconds of the slowest rank for a call of each contestant."""
+    taken = interleaved(calls, max(3, min(200, (1 << 22) // size)), meet=comm.Barrier)
+    return {name: comm.allreduce(seconds, MPI.MAX) for name, seconds in taken.items()}
+
+
 def main() -> None:
+    on_comm_world = unguarded()
     world = MPIWorld()
-    run = world.run(measure)
+    run = world.run(guarded)
+    if not run.completed:
+        raise SystemExit(f"the measurement failed: {run.outcomes}")
     if world.is_leader:
-        if not run.completed:
-            raise SystemExit(f"the measurement failed: {run.outcomes}")
         print_table(
-            f"forward + adjoint, {world.ranks} ranks, {MPI.Get_library_version().splitlines()[0]}",
+            f"forward + adjoint, {world.ranks} ranks, {library()}",
             ["primitive", "bytes", "floor µs", "out= / floor", "fresh / floor", "guarded, out= / floor"],
-            run.values[0],
+            [
+                [
+                    name,
+                    f"{size >> 10} KiB",
+                    f"{bare['floor'] * 1e6:.0f}",
+                    f"{bare['out'] / bare['floor']:.2f}",
+                    f"{bare['fresh'] / bare['floor']:.2f}",
+                    f"{beside['guarded'] / beside['floor']:.2f}",
+                ]
+                for (size, name), bare, beside in zip(ROWS, on_comm_world, run.values[0], strict=True)
+            ],
         )
     world.close()
 

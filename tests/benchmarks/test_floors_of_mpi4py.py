@@ -1,0 +1,50 @@
+"""Floors of the benchmarks under MPI are mpi4py's own calls, or the script says that they are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.timing import SMOKE
+from tests.running import ROOT, run_python
+
+pytestmark = [pytest.mark.mpi_skip, pytest.mark.starts_mpiexec]
+
+FOLDER = ROOT / "benchmarks"
+GUARDED_FLOOR = "import plain_mpi; from mpi4py import MPI; plain_mpi.comm_world = lambda: MPI.COMM_WORLD"
+REPLACED_METHODS = (
+    "from adjointlab.worlds.interposition import follow_imports; import mpi4py.MPI; follow_imports()"
+)
+
+
+@pytest.mark.parametrize("script", ["guard", "primitives"])
+def test_a_script_of_bare_calls_runs_on_two_ranks(script: str, tmp_path: Path) -> None:
+    result = run_python(FOLDER / f"{script}.py", ranks=2, cwd=tmp_path, **{SMOKE: "1"})
+
+    assert result.returncode == 0, result.stderr
+    assert "floor µs" in result.stdout or "bare µs" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "before", "error"),
+    [
+        ("guard", GUARDED_FLOOR, "the guard has counted a bare call"),
+        ("primitives", GUARDED_FLOOR, "the guard has counted a bare call"),
+        ("primitives", REPLACED_METHODS, "the methods of mpi4py's communicators are replaced"),
+    ],
+)
+def test_no_table_is_printed_where_bare_calls_are_not_bare(
+    script: str, before: str, error: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"import runpy, sys\nsys.path.insert(0, {str(FOLDER)!r})\n{before}\n"
+        f"runpy.run_path({str(FOLDER / script) + '.py'!r}, run_name='__main__')\n"
+    )
+
+    result = run_python(program, ranks=2, cwd=tmp_path, **{SMOKE: "1"})
+
+    assert result.returncode != 0
+    assert error in result.stderr
+    assert "┃" not in result.stdout
