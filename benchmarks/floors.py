@@ -31,12 +31,12 @@ class HaloFloor:
         neighbours = [cart.Shift(dim, 1) for dim in range(len(grid))]
         low = [width if before != MPI.PROC_NULL else 0 for before, _ in neighbours]
         high = [width if after != MPI.PROC_NULL else 0 for _, after in neighbours]
-        # Zeros, but written: in place, every adjoint adds to what the passes before have left.
+        # Zeros, but written, and in `x` too: in place, every adjoint adds to what the passes before have left.
         self.u = np.full(
             [lo + side + hi for lo, side, hi in zip(low, bulk, high, strict=True)], 0, np.float32
         )
         self.inner = tuple(slice(lo, lo + side) for lo, side in zip(low, bulk, strict=True))
-        self.x, self.gx = np.ones(bulk, np.float32), np.empty(bulk, np.float32)
+        self.x, self.gx = np.full(bulk, 0, np.float32), np.empty(bulk, np.float32)
         self.y = np.full_like(self.u, 0)
         # For each dimension and side: the neighbour, where the halo is, where the bulk next to it is, and both buffers.
         self.faces: list[list[tuple[int, Any, Any, Array, Array]]] = []

@@ -48,3 +48,19 @@ def test_no_table_is_printed_where_bare_calls_are_not_bare(
     assert result.returncode != 0
     assert error in result.stderr
     assert "┃" not in result.stdout
+
+
+def test_the_floor_of_a_halo_exchange_computes_with_the_same_numbers_however_often_it_runs(
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"import sys\nsys.path.insert(0, {str(FOLDER)!r})\nfrom floors import HaloFloor\nfrom mpi4py import MPI\n"
+        "floor = HaloFloor(MPI.COMM_WORLD, (1, 2, 1), (1, 4, 4), 1)\n"
+        "for _ in range(3):\n    floor.copied_once()\n    for _ in range(100):\n        floor.in_place()\n"
+        "assert not floor.u.any(), floor.u\n"
+    )
+
+    result = run_python("-W", "error", program, ranks=2, cwd=tmp_path)
+
+    assert result.returncode == 0, result.stderr
