@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from floors import HaloFloor, repartition_floor
 from mpi4py import MPI
+from plain_mpi import library
 from timing import interleaved, least, print_table
 from torch import nn
 from torch.nn import functional
@@ -263,7 +264,7 @@ def main() -> None:
     table = list(rows(options.rows.split(","), options.rounds, min if options.fastest else statistics.median))
     if RANK == 0:
         print_table(
-            f"forward + backward, float32, {RANKS} ranks, {MPI.Get_library_version().splitlines()[0]}",
+            f"forward + backward, float32, {RANKS} ranks, {library()}",
             ["", "floor µs", "out= µs", "ours through torch µs", "DistDL µs", "ours / DistDL"],
             table,
         )

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
+from plain_mpi import library
 from timing import least, print_table, words
 
 import adjointlab as al
@@ -84,9 +85,9 @@ def compare(nbytes: int, repeats: int) -> list[list[str]]:
 def main() -> None:
     rows = [row for nbytes, repeats in SIZES.items() for row in compare(nbytes, repeats)]
     if MPI.COMM_WORLD.Get_rank() == 0:
-        library = MPI.Get_library_version().split("\n")[0].split(",")[0]
+        ranks = MPI.COMM_WORLD.Get_size()
         print_table(
-            f"checked beside unchecked, {MPI.COMM_WORLD.Get_size()} ranks, {library}",
+            f"checked beside unchecked, {ranks} rank{'s' * (ranks > 1)}, {library()}",
             ["forward of", "bytes", "bare µs", "checked / bare", "middle half", "at best", "more µs"],
             rows,
         )

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from floors import HaloFloor, all_gather_floor, bare_exchange, reduce_scatter_floor, repartition_floor
 from mpi4py import MPI
+from plain_mpi import library
 from timing import interleaved, least, print_table, words
 
 from adjointlab import Layout, Partition
@@ -256,10 +257,9 @@ def main() -> None:
     ranks = COMM.Get_size()
     if ranks not in (2, 4):
         raise SystemExit(f"run with mpiexec -n 2 or -n 4, not {ranks}")
-    library = MPI.Get_library_version().splitlines()[0]
     tables = [
         (
-            f"halo exchange, forward + adjoint, {ranks} ranks, {library}",
+            f"halo exchange, forward + adjoint, {ranks} ranks, {library()}",
             [
                 "tensor",
                 "sent",

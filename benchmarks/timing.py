@@ -20,6 +20,9 @@ Sized = TypeVar("Sized", int, tuple[Any, ...], list[Any], dict[Any, Any])
 SMOKE = "ADJOINTLAB_BENCHMARKS_SMOKE"
 """Set in the environment, it has every script run each of its contestants once, with the least sizes: figures mean nothing then."""
 
+WIDTH = 140
+"""Columns of a table: no name of a row is broken into two lines."""
+
 
 def is_smoke() -> bool:
     """Return True where it is only to be seen that the scripts run."""
@@ -95,10 +98,10 @@ def seconds_per_rank(
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on standard output."""
+    """A table on standard output, as plain text: Open MPI gives the ranks a terminal, and tables are written to files too."""
     table = Table(title=title)
     for position, column in enumerate(columns):
         table.add_column(column, justify="left" if position == 0 else "right")
     for row in rows:
         table.add_row(*row)
-    Console(width=120).print(table)
+    Console(width=WIDTH, color_system=None).print(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,14 @@ def test_the_floor_of_a_halo_exchange_computes_with_the_same_numbers_however_oft
     result = run_python("-W", "error", program, ranks=2, cwd=tmp_path)
 
     assert result.returncode == 0, result.stderr
+
+
+def test_the_library_has_a_name_that_fits_into_a_title(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"import sys\nsys.path.insert(0, {str(FOLDER)!r})\nfrom plain_mpi import library\nprint(library())\n"
+    )
+
+    result = run_python(program, cwd=tmp_path)
+
+    assert re.fullmatch(r"(MPICH Version:|Open MPI v)\s?[\w.]+\n", result.stdout), result.stderr
