@@ -7,7 +7,7 @@
 
 Forward and backward of a convolution with kernel 3 and padding 1, 16 channels in and out, 16 images, float32, one thread of
 torch on each rank. The sides are cut: rows on two workers, rows and columns on four. The sequential layer runs on rank 0 while
-the others wait. The floor is what somebody would write who needs nothing else: torch's convolution of a padded local tensor, an
+the others sleep. The floor is what somebody would write who needs nothing else: torch's convolution of a padded local tensor, an
 exchange of packed faces with preallocated buffers, and a sum of the gradients of weight and bias. "overlap" is the layer with
 `overlap=True`. All contestants run in every round; the ratio of the medians is what counts.
 
@@ -22,11 +22,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from mpi4py import MPI
+from ranks import meet_asleep
 from timing import interleaved, least, print_table
 from torch import nn
 from torch.nn import functional
@@ -186,8 +188,8 @@ def measured(side: int, rounds: int) -> list[str]:
         "layer": distributed,
         "overlap": passes(overlapped, x, w),
     }
-    # The sequential layer runs alone: the others wait in the barrier that comes before the next contestant.
-    taken = interleaved(calls, repeats=1, rounds=rounds, meet=COMM.Barrier)
+    # The sequential layer runs alone: the others sleep in the barrier that comes before the next contestant.
+    taken = interleaved(calls, repeats=1, rounds=rounds, meet=partial(meet_asleep, COMM))
     slowest = {name: COMM.allreduce(seconds, MPI.MAX) for name, seconds in taken.items()}
     held = COMM.allreduce(saved_bytes(lambda: layer(x)), MPI.MAX)
     share = COMM.bcast(saved_bytes(lambda: whole(images)) / size if rank == 0 else None)
@@ -223,7 +225,9 @@ def stationary(channels: int, filters: int, kernel: int, rounds: int) -> list[li
         inputs[name] = local_window(images, x.layout, rank).requires_grad_()
         calls[name] = passes(layer, inputs[name], local_window(cotangents, y.layout, rank))
     alone = passes(whole, images.requires_grad_(), cotangents) if rank == 0 else lambda: None
-    taken = interleaved({"sequential": alone, **calls}, repeats=1, rounds=rounds, meet=COMM.Barrier)
+    taken = interleaved(
+        {"sequential": alone, **calls}, repeats=1, rounds=rounds, meet=partial(meet_asleep, COMM)
+    )
     slowest = {name: COMM.allreduce(seconds, MPI.MAX) for name, seconds in taken.items()}
     share = COMM.bcast(saved_bytes(lambda: whole(images)) / size if rank == 0 else None)
     rows = []

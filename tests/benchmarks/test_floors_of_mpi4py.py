@@ -76,3 +76,23 @@ def test_the_library_has_a_name_that_fits_into_a_title(tmp_path: Path) -> None:
     result = run_python(program, cwd=tmp_path)
 
     assert re.fullmatch(r"(MPICH Version:|Open MPI v)\s?[\w.]+\n", result.stdout), result.stderr
+
+
+def test_a_rank_that_meets_the_others_asleep_leaves_them_its_processor(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"import sys, time\nsys.path.insert(0, {str(FOLDER)!r})\nfrom mpi4py import MPI\nfrom ranks import meet_asleep\n"
+        "comm = MPI.COMM_WORLD\n"
+        "comm.Barrier()\n"
+        "if comm.Get_rank() == 0:\n    time.sleep(2.0)\n"
+        "begin = time.perf_counter(), time.process_time()\n"
+        "meet_asleep(comm)\n"
+        "if comm.Get_rank() == 1:\n    print(time.perf_counter() - begin[0], time.process_time() - begin[1])\n"
+    )
+
+    result = run_python(program, ranks=2, cwd=tmp_path)
+
+    assert result.returncode == 0, result.stderr
+    waited, computed = map(float, result.stdout.split())
+    assert waited > 1.5
+    assert computed < waited / 4
