@@ -177,7 +177,9 @@ def adjoint_case(ranks: int) -> Callable[[], object]:
 
 def growth() -> None:
     """Time of an adjoint case as the simulated ranks grow; linear growth keeps the last column at 1."""
-    taken = seconds_per_rank({ranks: adjoint_case(ranks) for ranks in RANKS}, rounds=7)
+    taken = seconds_per_rank(
+        {ranks: adjoint_case(ranks) for ranks in RANKS}, rounds=7, clock=time.process_time
+    )
     print_table(
         "an adjoint case of Broadcast from 1 to P ranks",
         ["ranks", "µs", "µs per rank", "relative to 2 ranks", "relative to 16 ranks"],

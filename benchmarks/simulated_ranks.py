@@ -135,7 +135,7 @@ def runs(body: Body, payloads: Callable[[int], Any]) -> dict[int, Callable[[], o
 
 def measured(name: str, runs: dict[int, Callable[[], object]], clock: Callable[[], float]) -> list[str]:
     """A row of the table."""
-    first, *others = seconds_per_rank(runs, rounds=5, clock=clock).values()
+    first, *others = seconds_per_rank(runs, rounds=3, clock=clock).values()
     return [name, f"{first * 1e6:.0f}", *(f"{other / first:.2f}" for other in others)]
 
 

@@ -70,16 +70,18 @@ def simulated(world: al.SimulatedWorld, work: Work, times: int) -> Callable[[], 
 def threaded(work: Work, times: int) -> Callable[[], None]:
     """As torch's `spawn_threads_and_init_comms` has it, which needs packages that only torch's tests do."""
 
-    def rank_main(rank: int, store: dist.Store) -> None:
+    def rank_main(rank: int, store: dist.Store, ended: list[int]) -> None:
         dist.init_process_group("threaded", rank=rank, world_size=RANKS, store=store)
         work(times)
         dist.destroy_process_group()
+        ended.append(rank)
 
     def call() -> None:
+        ended: list[int] = []
         torch._C._distributed_c10d._set_thread_isolation_mode(True)
         _install_threaded_pg()
         store = dist.HashStore()
-        threads = [threading.Thread(target=rank_main, args=(rank, store)) for rank in range(RANKS)]
+        threads = [threading.Thread(target=rank_main, args=(rank, store, ended)) for rank in range(RANKS)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -87,6 +89,8 @@ def threaded(work: Work, times: int) -> Callable[[], None]:
         _uninstall_threaded_pg()
         ProcessLocalGroup.reset()
         torch._C._distributed_c10d._set_thread_isolation_mode(False)
+        if len(ended) < RANKS:  # an exception ends its thread alone
+            raise SystemExit("a rank of torch's has failed, so that its time means nothing")
 
     return call
 

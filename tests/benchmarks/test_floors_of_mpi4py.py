@@ -96,3 +96,17 @@ def test_a_rank_that_meets_the_others_asleep_leaves_them_its_processor(tmp_path:
     waited, computed = map(float, result.stdout.split())
     assert waited > 1.5
     assert computed < waited / 4
+
+
+def test_memory_of_a_pass_is_that_of_an_operator_that_has_not_been_applied_before(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"import sys\nsys.path.insert(0, {str(FOLDER)!r})\nimport movement\nrows = movement.memory_rows()\n"
+        "if movement.COMM.Get_rank() == 0:\n    print([row[2] for row in rows if row[0] == 'in place, adjoint'])\n"
+    )
+
+    result = run_python(program, ranks=2, cwd=tmp_path)
+
+    assert result.returncode == 0, result.stderr
+    faces = float(result.stdout.strip("[']\n"))
+    assert faces > 2, "a buffer to send and one to receive each part"

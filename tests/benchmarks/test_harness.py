@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -50,3 +51,18 @@ def test_a_rate_is_that_of_a_second_search_of_as_many_cases(
     assert harness.rate(None, None, "jacobian", 60) > 0
 
     assert searched == [60, 60]
+
+
+def test_growth_is_measured_by_the_clock_of_the_processor(
+    harness: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks: list[object] = []
+
+    def seconds_per_rank(runs: Mapping[int, object], rounds: int, clock: object) -> dict[int, float]:
+        clocks.append(clock)
+        return dict.fromkeys(runs, 1.0)
+
+    monkeypatch.setattr(harness, "seconds_per_rank", seconds_per_rank)
+    harness.growth()
+
+    assert clocks == [time.process_time]
