@@ -4,7 +4,7 @@
     python benchmarks/soak.py --cases 50000 --schedules 2 --trials 0
     mpiexec -n 4 python benchmarks/soak.py --cases 5000 --trials 0
 
-First the built-in subjects, which are right, through all their checks until that many cases are judged: none may fail.
+First the subjects of the primitives, which are right, through all their checks until that many cases are judged: none may fail.
 Then the adjoint check on large tensors, in its exact and in its floating form: a right operator must pass both, and of its
 copies that lose one single contribution in the adjoint the table tells which share each form misses. Exits with 1 at a
 false alarm. A series on the way shows what the process holds: memory, threads, requests, communicators.
@@ -41,11 +41,12 @@ from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject
 from adjointlab.primitives.subjects import installed as built_in
 from adjointlab.worlds.launch import open_world
+from adjointlab.worlds.local_calls import LocalCalls
 from adjointlab.worlds.world import RankContext, Runner, World
 
 
 def subjects() -> list[Subject]:
-    """The built-in ones."""
+    """Those of the primitives."""
     return [value for value in vars(built_in).values() if isinstance(value, Subject)]
 
 
@@ -63,18 +64,29 @@ class Held:
     @classmethod
     def now(cls, world: World, cases: int) -> Held:
         gc.collect()
-        kinds = Counter(type(thing).__name__ for thing in gc.get_objects())
+        kinds = Counter(type(thing) for thing in gc.get_objects())
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return cls(
             cases,
             pages * resource.getpagesize() / 2**20,
             threading.active_count(),
-            sum(count for kind, count in kinds.items() if kind.endswith("Request")),
-            sum(
-                count for kind, count in kinds.items() if kind in ("Communicator", "GuardedComm", "Intracomm")
-            ),
+            sum(count for kind, count in kinds.items() if is_request(kind)),
+            sum(count for kind, count in kinds.items() if is_communicator(kind)),
             getattr(world, "leaked_communicators", 0),
         )
+
+
+def is_request(kind: type) -> bool:
+    """Return True for classes of requests, of the worlds and of mpi4py; not for that of REQUEST_NULL, which there always is."""
+    is_of_a_world = issubclass(kind, MPI.Request) and kind is not MPI.NullRequest
+    return is_of_a_world or (kind.__module__ == "mpi4py.MPI" and kind.__name__.lower().endswith("request"))
+
+
+def is_communicator(kind: type) -> bool:
+    """Return True for classes of communicators, with and without a topology, of the worlds and of mpi4py."""
+    return issubclass(kind, LocalCalls) or (
+        kind.__module__ == "mpi4py.MPI" and kind.__name__.endswith("comm")
+    )
 
 
 def soak(
