@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from adjointlab.core.arrays import is_array
 from adjointlab.core.declaration import SubjectError
-from adjointlab.core.pieces import Pieces
+from adjointlab.core.pieces import Fused
 from adjointlab.core.space import Space
 from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator, NumpyArray
@@ -195,7 +195,7 @@ class Layer:
     needs_graph: bool = False
     is_made_of_twin: bool = False
     initial: Mapping[str, NumpyArray] | None = None
-    pieces: Mapping[str, Pieces] = field(default_factory=dict)
+    pieces: Mapping[str, Fused] = field(default_factory=dict)
     other_batch: Callable[[bool], Space | None] = lambda is_larger: None
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from adjointlab.checks.layers.modules import held
 from adjointlab.core import arrays
 from adjointlab.core.operator import ParameterMisplaced
-from adjointlab.core.pieces import Pieces
+from adjointlab.core.pieces import Fused
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.typing import NumpyArray
 
@@ -31,7 +31,7 @@ _TELLING: Final = 3
 """Different values that a part must have to show that it was taken from the sequential parameter: fresh ones may be zeros and ones."""
 
 
-_ADVICE_ON_PIECES: Final = "; of a weight in several pieces, such as gate and up, each rank's part of all of them is declared as _StridedShard(0, split_factor=2)"
+_ADVICE_ON_PIECES: Final = "; of a weight in several pieces, such as gate and up, each rank's part of all of them is declared as _StridedShard(0, split_factor=2), or by their sizes in parameter_pieces"
 
 
 def give_initial_values(module: torch.nn.Module) -> dict[str, NumpyArray] | None:
@@ -87,7 +87,7 @@ def has_its_parts(
     space: Space,
     rank: int,
     given: Mapping[str, NumpyArray],
-    pieces: Mapping[str, Pieces],
+    pieces: Mapping[str, Fused],
 ) -> bool:
     """Return True if each parameter of the parallel `module` is the part of a sequential one, with the values `given`, that `space` says.
 
@@ -109,7 +109,7 @@ def _is_its_part(
     rank: int,
     whole: NumpyArray,
     anywhere: NumpyArray,
-    pieces: Pieces | None,
+    pieces: Fused | None,
 ) -> bool:
     """Return True for the part of the `whole` parameter; `anywhere` are the values of all parameters, parts of which may be mixed up."""
     part = arrays.local_part(module.get_parameter(tensor.name).detach())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from adjointlab.core.arrays import DeviceType
 from adjointlab.core.declaration import SubjectError
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import Placement
 
-__all__ = ["MeshShape", "as_mesh", "placements_by_name", "placements_of"]
+__all__ = ["MeshShape", "as_mesh", "piece_sizes", "placements_by_name", "placements_of"]
 
 
 class MeshShape(NamedTuple):
@@ -97,6 +97,24 @@ def placements_by_name(
         if name not in names:
             raise SubjectError(f"parameter_placements: {name!r} is none of the parameters {', '.join(names)}")
         _require_placements(f"parameter_placements[{name!r}]", placements, mesh)
+    return given
+
+
+def piece_sizes(parameters: Parameters, names: Sequence[str]) -> Mapping[str, Sequence[int]]:
+    """The sizes of the pieces of fused parameters, by name. Raises :class:`SubjectError` for a name that is none of `names`, and for no sizes."""
+    given: Mapping[str, Any] = parameters.get("parameter_pieces", {})
+    if not isinstance(given, Mapping):
+        raise SubjectError(
+            f'parameter_pieces: {given!r} is no dictionary of sizes, such as {{"{names[0]}": (4, 2, 2)}}'
+        )
+    for name, sizes in given.items():
+        if name not in names:
+            raise SubjectError(f"parameter_pieces: {name!r} is none of the parameters {', '.join(names)}")
+        is_list = isinstance(sizes, Sequence) and not isinstance(sizes, str)
+        if not is_list or not all(isinstance(size, int) and size > 0 for size in sizes):
+            raise SubjectError(
+                f"parameter_pieces[{name!r}]: {sizes!r} is no list of sizes, such as (4, 2, 2)"
+            )
     return given
 
 

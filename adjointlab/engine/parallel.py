@@ -22,7 +22,7 @@ from adjointlab.core.layer import (
     prepared,
     trained,
 )
-from adjointlab.core.pieces import Pieces
+from adjointlab.core.pieces import Fused
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import (
     DeclaredTolerance,
@@ -33,7 +33,7 @@ from adjointlab.engine.adapters import (
     truth_of,
 )
 from adjointlab.engine.initial_values import give_initial_values, has_its_parts
-from adjointlab.engine.meshes import MeshShape, as_mesh, placements_by_name, placements_of
+from adjointlab.engine.meshes import MeshShape, as_mesh, piece_sizes, placements_by_name, placements_of
 from adjointlab.engine.sequential_module import (
     freeze,
     require_made_anew,
@@ -86,6 +86,7 @@ ENTRIES_OF_PARALLEL: Final = frozenset(
         "input_placements",
         "output_placements",
         "parameter_placements",
+        "parameter_pieces",
         "rounding",
         "reach",
     }
@@ -200,8 +201,9 @@ class ParallelRecipe:
         in_mode(made, parameters)  # also the parts that `parallelize` has made anew
         if example.is_evaluated:
             made.eval()
-        declared = placements_by_name(parameters, list(sequential.names.parameters), shape)
-        space, pieces = made.parameter_space(declared)
+        names = list(sequential.names.parameters)
+        declared = placements_by_name(parameters, names, shape)
+        space, pieces = made.parameter_space(declared, piece_sizes(parameters, names))
         return Layer(
             comm,
             made,
@@ -384,7 +386,7 @@ def _initial(
     made: ParallelModule,
     space: Space,
     values: Mapping[str, NumpyArray] | None,
-    pieces: Mapping[str, Pieces],
+    pieces: Mapping[str, Fused],
 ) -> Mapping[str, NumpyArray] | None:
     """The initial `values` of the sequential module, if the parallel one has its part of them on every rank. Collective."""
     are_parts = values is not None and has_its_parts(made, space, comm.Get_rank(), values, pieces)

@@ -166,7 +166,8 @@ class _SubjectDecorators:
           of another element type, such as "complex128";
         - ``dtensors``, if inputs are handed over as DTensors (default `False`);
         - ``input_placements`` and ``output_placements``, a list of placements on the mesh for each, where plain tensors are no copies; and
-          ``parameter_placements``, one by name, for plain parameters that are no copies;
+          ``parameter_placements``, one by name, for plain parameters that are no copies, with ``parameter_pieces``, the sizes by name of
+          pieces of fused ones, of each of which every rank has a part;
         - ``rounding`` and ``reach``, as in :meth:`layer`, where the parallel module computes by another formula or in another type.
 
         With `data_parallel`, ranks share the batch, the first dimension of inputs and outputs, along the first mesh dimension, or

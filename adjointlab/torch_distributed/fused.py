@@ -1,4 +1,4 @@
-"""Fused weights among the parameters of a parallel module, as torch's ``_StridedShard`` tells them."""
+"""Fused weights among the parameters of a parallel module, as torch's ``_StridedShard`` tells them, or sizes beside a ``Shard``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from torch.distributed.tensor import Placement, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from adjointlab.core.pieces import Pieces
+from adjointlab.core.declaration import SubjectError
+from adjointlab.core.pieces import Pieces, UnequalPieces
 
-__all__ = ["pieces_apart"]
+__all__ = ["pieces_apart", "pieces_of_sizes"]
 
 
 def pieces_apart(
@@ -31,6 +32,34 @@ def pieces_apart(
             )
         return Pieces(dim, number), [_behind(each, dim, len(shape)) for each in placements]
     return None, placements
+
+
+def pieces_of_sizes(
+    name: str,
+    sizes: Sequence[int],
+    placements: Sequence[Placement],
+    shape: Sequence[int],
+    mesh: Sequence[int],
+) -> UnequalPieces:
+    """The pieces of the parameter `name`, of global `shape`, which one placement cuts on a mesh of these extents.
+
+    Raises :class:`SubjectError` for pieces that are not all of the side that is cut, or that cannot be cut into equal parts.
+    """
+    role = f"parameter_pieces[{name!r}]"
+    cuts = [(each, extent) for each, extent in zip(placements, mesh, strict=True) if isinstance(each, Shard)]
+    if len(cuts) != 1:
+        raise SubjectError(
+            f"{role}: its pieces are cut by one Shard, and parameter_placements[{name!r}] has {len(cuts)}"
+        )
+    ((cut, ranks),) = cuts
+    dim = cut.dim % len(shape)
+    if sum(sizes) != shape[dim]:
+        raise SubjectError(
+            f"{role}: pieces of {', '.join(map(str, sizes))} are {sum(sizes)} together, and dimension {dim} has {shape[dim]}"
+        )
+    if uneven := [size for size in sizes if size % ranks]:
+        raise SubjectError(f"{role}: a piece of {uneven[0]} has no equal parts on {ranks} ranks")
+    return UnequalPieces(dim, tuple(sizes), ranks)
 
 
 def _behind(placement: Placement, dim: int, order: int) -> Placement:

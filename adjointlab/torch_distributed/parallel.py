@@ -23,11 +23,11 @@ from torch.nn.parallel import DistributedDataParallel
 from adjointlab.core.arrays import dtype_name, is_differentiable, type_in_space
 from adjointlab.core.layer import OutputPath, PassHooks, outputs_by_path, place_of
 from adjointlab.core.operator import OtherOutputs, WrongClaim, as_tuple
-from adjointlab.core.pieces import Pieces
+from adjointlab.core.pieces import Fused
 from adjointlab.core.placements import placed
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.spelling import described_type
-from adjointlab.torch_distributed.fused import pieces_apart
+from adjointlab.torch_distributed.fused import pieces_apart, pieces_of_sizes
 
 __all__ = [
     "DTensorFunction",
@@ -189,13 +189,22 @@ class ParallelModule(NamedModule):
     def get_buffer(self, target: str) -> torch.Tensor:
         return self.made.get_buffer(self._path_of.buffers[target])
 
-    def parameter_space(self, declared: Mapping[str, Placements]) -> tuple[Space, Mapping[str, Pieces]]:
-        """The space of its parameters, and the pieces of fused ones by name; plain ones that are no copies have `declared` placements."""
-        tensors, pieces_of = [], {}
+    def parameter_space(
+        self, declared: Mapping[str, Placements], sizes: Mapping[str, Sequence[int]]
+    ) -> tuple[Space, Mapping[str, Fused]]:
+        """The space of its parameters, and the pieces of fused ones by name.
+
+        Plain ones that are no copies have `declared` placements, and of fused ones pieces of other `sizes` than equal ones.
+        """
+        tensors: list[Tensor] = []
+        pieces_of: dict[str, Fused] = {}
         for name, held in self._held.items():
             placements, shape = self._placed(name, held, declared, self._path_of.shapes[name])
             pieces, placements = pieces_apart(placements, shape)
-            if pieces is not None:
+            if name in sizes:
+                extents = tuple(self._mesh.shape)
+                pieces_of[name] = pieces_of_sizes(name, sizes[name], placements, shape, extents)
+            elif pieces is not None:
                 pieces_of[name], shape = pieces, pieces.shape_of(shape)
             tensors.append(tensor_on(self._mesh, placements, shape, dtype_name(held), name))
         return Space(*tensors), pieces_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from torch.nn import functional as F
 
 import adjointlab as al
-from adjointlab.core.pieces import Pieces
+from adjointlab.core.pieces import Pieces, UnequalPieces
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.torch_distributed.fused import pieces_apart
@@ -189,3 +190,109 @@ def test_pieces_apart_keep_the_order_of_their_elements() -> None:
     apart = Pieces(1, 2).apart(fused)
     assert apart.shape == (3, 2, 2, 2)
     assert torch.equal(torch.cat([apart[:, 0], apart[:, 1]], 1), fused)
+
+
+# Pieces of different sizes.
+
+SIZES = (12, 6, 6)
+"""Rows of q, k and v, of two queries for each key."""
+
+
+class Attending(nn.Module):
+    """Queries that share keys and values, with all three in one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(3, sum(SIZES))
+        self.out = nn.Linear(SIZES[0], 2, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.qkv(x)
+        half = rows.shape[-1] // 4
+        q, k, v = rows.split((2 * half, half, half), -1)
+        keys, values = (each.repeat_interleave(2, -1) for each in (k, v))
+        return self.out(q * torch.tanh(keys) + values)
+
+
+def of_each_size(weight: torch.Tensor) -> torch.Tensor:
+    return torch.cat([own(piece, 0) for piece in weight.split(SIZES)])
+
+
+class ParallelAttending(Attending):
+    def __init__(self, whole: Attending, cut: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        nn.Module.__init__(self)
+        self.qkv, self.out = nn.Linear(1, 1), nn.Linear(1, 1, bias=False)
+        for linear, name, part in (
+            (self.qkv, "weight", cut(whole.qkv.weight.data)),
+            (self.qkv, "bias", cut(whole.qkv.bias.data)),
+            (self.out, "weight", own(whole.out.weight.data, 1)),
+        ):
+            of_whole = getattr(whole.qkv if linear is self.qkv else whole.out, name)
+            setattr(linear, name, nn.Parameter(part.clone(), of_whole.requires_grad))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Leaving.apply(super().forward(Entering.apply(x)))
+
+
+def attending(
+    cut: Callable[[torch.Tensor], torch.Tensor] = of_each_size, sizes: Any = SIZES, **more: Any
+) -> Any:
+    adam = partial(torch.optim.Adam, lr=0.1)
+
+    @al.subject.parallel(
+        Attending,
+        lambda module, mesh: ParallelAttending(module, cut),
+        optimizer=adam,
+        steps=2,
+        ranks=(1, 2, 3),
+    )
+    def attentions(draw: Any, ranks: int) -> dict[str, Any]:
+        fused = ("qkv.weight", "qkv.bias")
+        placements = {**{name: [Shard(0)] for name in fused}, "out.weight": [Shard(1)]}
+        pieces = dict.fromkeys(fused, sizes)
+        return dict(
+            inputs=(4, 3), mesh=(ranks,), parameter_placements=placements, parameter_pieces=pieces, **more
+        )
+
+    return attentions
+
+
+@pytest.mark.parametrize("check", ["sequential", "gradients", "training", "jacobian"])
+def test_a_weight_of_pieces_of_different_sizes_is_compared(check: str) -> None:
+    assert judged(attending(), check).is_coherent
+
+
+def test_a_weight_of_pieces_that_is_cut_as_one_is_found() -> None:
+    verdict = judged(attending(partial(own, dim=0)), "sequential", ranks=2)
+    assert any("values of other elements" in text for _, text in verdict.lines)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ((12, 6), r"pieces of 12, 6 are 18 together, and dimension 0 has 24"),
+        ((13, 6, 5), r"a piece of 13 has no equal parts on 2 ranks"),
+        ((12, 0, 12), r"\(12, 0, 12\) is no list of sizes"),
+        (24, r"24 is no list of sizes"),
+    ],
+)
+def test_sizes_that_cannot_be_those_of_pieces_are_refused(sizes: Any, told: str) -> None:
+    verdict = judged(attending(sizes=sizes), "sequential", ranks=2)
+    assert re.search(told, str(verdict)), verdict
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_the_parts_of_a_rank_are_one_behind_the_other(ranks: int, dim: int) -> None:
+    pieces, fused = (
+        UnequalPieces(dim, SIZES, ranks),
+        torch.arange(48).reshape((24, 2) if dim == 0 else (2, 24)),
+    )
+    apart = pieces.apart(fused)
+    parts = [
+        torch.cat([piece.chunk(ranks, dim)[rank] for piece in fused.split(SIZES, dim)], dim)
+        for rank in range(ranks)
+    ]
+    assert torch.equal(apart, torch.cat(parts, dim))
+    assert torch.equal(pieces.joined(apart, fused.shape), fused)
+    assert ranks == 1 or pieces.apart(parts[0]) is parts[0]

@@ -251,7 +251,8 @@ class ModuleUnderTest(ABC):
                 is_quantised = name in frozen and not arrays.is_differentiable(parameter)
                 if given.numel() and name not in kept and not is_quantised:
                     own = arrays.local_part(parameter)
-                    own.copy_(given.reshape(own.shape))
+                    fused = self.layer.pieces.get(name)
+                    own.copy_(given.reshape(own.shape) if fused is None else fused.joined(given, own.shape))
 
     @abstractmethod
     def begin_with(self, names: Collection[str]) -> None:
