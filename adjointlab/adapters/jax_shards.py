@@ -19,6 +19,7 @@ from adjointlab.core.placements import sharded
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.engine.adapters import UserFunction
 from adjointlab.engine.subject import SubjectError
+from adjointlab.quantities import counted
 from adjointlab.typing import Array, Communicator
 
 __all__ = ["ShardedFunction"]
@@ -106,6 +107,11 @@ class _Devices:
         if not isinstance(mesh, Mapping) and len(mesh) > len(_AXES):
             raise SubjectError(f"mesh: {mesh} has more axes than {', '.join(_AXES)}; give extents by name")
         extents = mesh if isinstance(mesh, Mapping) else dict(zip(_AXES, mesh, strict=False))
+        if (size := math.prod(extents.values())) != len(ranks):
+            raise SubjectError(
+                f"mesh: {mesh} has {counted(size, 'device')}, and devices={tuple(ranks)} are {len(ranks)}: name those in the mesh as `devices`, "
+                "which are all ranks by default, or make a mesh of all"
+            )
         grid, present = Partition(tuple(extents.values()), ranks), jax.devices("cpu")
         if len(present) < comm.Get_size():
             raise SubjectError(
@@ -129,6 +135,10 @@ class _Devices:
         grid = Partition([*self.mesh.shape.values()], self.ranks.values())
         tensors, shardings = [], []
         for number, (shape, spec, dtype) in enumerate(described):
+            if len(spec) > len(shape):
+                raise SubjectError(
+                    f"specs: {spec} has more entries than {name}{number or ''} of shape {tuple(shape)} has dimensions"
+                )
             shardings.append(NamedSharding(self.mesh, PartitionSpec(*spec)))
             names = {
                 dim: (entry,) if isinstance(entry, str) else entry for dim, entry in enumerate(spec) if entry

@@ -284,9 +284,12 @@ def test_what_cannot_be_a_case_is_refused(world: al.SimulatedWorld) -> None:
         (dict(inputs=[(2,)], specs=P("x")), "specs: ('x',) is no list of one for each of the inputs [(2,)]"),
         (dict(inputs=[(2,)], specs=[P("x"), P()]), "specs: (('x',), ()) is no list"),
         (dict(inputs=[(2,)], dtype=["float32", "float32"]), "dtype: ['float32', 'float32'] is no list"),
+        (dict(inputs=(2,), specs=P(None, "x")), "specs: (None, 'x') has more entries than x of shape (2,)"),
+        (dict(inputs=(2,), mesh=(2,)), "mesh: (2,) has 2 devices, and devices=(0,) are 1: name those"),
+        (dict(inputs=(2,), mesh={"a": 1}, devices=[0, 1]), "mesh: {'a': 1} has 1 device, and devices=(0, 1) are 2"),
     ],
-)
-def test_specifications_and_types_that_are_not_one_for_each_input_are_named(
+)  # fmt: skip
+def test_what_does_not_fit_the_inputs_or_the_devices_is_named(
     world: al.SimulatedWorld, case: dict[str, Any], message: str
 ) -> None:
     @jax_function(lambda mesh, *x: x, linear=True, ranks=[1])
