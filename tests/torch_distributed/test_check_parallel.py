@@ -263,7 +263,7 @@ def test_placements_of_one_output_are_a_list_or_a_list_of_that(world: al.Simulat
 def test_wrong_placements_are_refused_by_name(
     world: al.SimulatedWorld, placements: dict[str, Any], told: str
 ) -> None:
-    with pytest.raises(AssertionError, match=re.escape(told)):
+    with pytest.raises(SubjectError, match=re.escape(told)):
         columns_of(**placements)(cases=2, world=world)
 
 
@@ -391,7 +391,7 @@ def test_a_tied_parameter_of_which_two_are_made_is_said_to_be_so(world: al.Simul
         parallelize_module(module, mesh, plan)
 
     message = "has back.weight and there.weight as two parameters, and the sequential one as a single one"
-    with pytest.raises(SubjectError, match=message):
+    with pytest.raises(AssertionError, match=message):
         al.check_parallel(Tied(), untied, EXAMPLE, cases=1, world=world)
 
 

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import adjointlab as al
+from adjointlab.core.declaration import SubjectError
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 
@@ -187,7 +188,7 @@ def test_element_types_of_inputs_are_legal_ones() -> None:
     def drawn(draw: Any, ranks: int) -> dict[str, Any]:
         return dict(inputs=(4, 3), input_dtypes=["complex96"])
 
-    with pytest.raises(AssertionError, match=r"input_dtypes: \('complex96',\), and not one of float64"):
+    with pytest.raises(SubjectError, match=r"input_dtypes: \('complex96',\), and not one of float64"):
         al.check_parallel(Real, unchanged, drawn, cases=2)
 
 
