@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 
 import pytest
 
@@ -42,6 +43,14 @@ def test_a_library_that_user_code_calls_stays_and_one_that_the_lab_calls_goes() 
 
 def test_a_library_that_is_checked_itself_stays() -> None:
     assert functions(without_own_frames(traceback_of(LAB, LIBRARY, LIBRARY))) == ["f1", "f2"]
+
+
+def test_a_wrapper_of_a_function_of_the_lab_is_left_out_beside_others() -> None:
+    wrapper = str(functools.__file__)
+    assert functions(without_own_frames(traceback_of(LAB, wrapper, LAB, LIBRARY))) == ["f3"]
+    assert functions(without_own_frames(traceback_of(LAB, wrapper, USER))) == ["f2"]
+    assert functions(without_own_frames(traceback_of(LAB, LIBRARY, LAB, LIBRARY))) == ["f1", "f3"]
+    assert functions(without_own_frames(traceback_of(LAB, wrapper, LAB))) == ["f1"]
 
 
 def test_where_the_lab_is_alone_nothing_is_left_out() -> None:
