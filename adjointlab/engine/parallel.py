@@ -43,6 +43,7 @@ from adjointlab.engine.sequential_module import (
     types_of,
     zeros_for,
 )
+from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator, NumpyArray
 
 if TYPE_CHECKING:
@@ -283,7 +284,9 @@ class ParallelRecipe:
 
         result = self.parallelize(module, mesh)
         if result is not None and not isinstance(result, torch.nn.Module):
-            raise TypeError(f"parallelize returned {result!r}, and neither a module nor None")
+            raise SubjectError(
+                f"parallelize returned {described_type(result)}, and neither a module nor None"
+            )
         module = module if result is None else result
         for held in (*module.parameters(), *module.buffers()):  # those that `parallelize` has made
             if (wanted := arrays.element_type_in(getattr(torch, dtype), held.dtype)) != held.dtype:

@@ -7,7 +7,6 @@ import inspect
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any, Never, TypeAlias
 
 import numpy as np
@@ -201,7 +200,12 @@ def _maker(sequential: Any) -> Callable[..., torch.nn.Module]:
     import torch
 
     if isinstance(sequential, torch.nn.Module):
-        return partial(_copied, sequential)
+
+        def copied() -> torch.nn.Module:
+            return _copied(sequential)
+
+        copied.__name__ = type(sequential).__name__  # for messages
+        return copied
     if not callable(sequential):
         raise TypeError(
             f"sequential: {described_type(sequential)} is neither a module nor a function that makes one"

@@ -518,7 +518,7 @@ def _with_defaults(
             return given  # type: ignore[no-any-return]  # which is refused with a sentence
         if missing := [name for name in needs if name not in given]:
             raise SubjectError(
-                f"{draws.__name__}: the strategy's dictionary needs `{missing[0]}`, of each input"
+                f"{draws.__name__}: the strategy's dictionary needs `{missing[0]}`, of each input{_misspelt(missing[0], given)}"
             )
         result = {"mesh": (ranks,), **given} if has_mesh else {**given}
         if is_parallel and "frozen" not in given:
@@ -563,9 +563,10 @@ def _check_operator(operator: Any) -> None:
         raise SubjectError(f"{operator.__name__} does not define {', '.join(sorted(abstract))}")
 
 
-def _missing(name: str, arguments: Parameters) -> str:
-    misspelt = next((each for each in arguments if did_you_mean(each, [name])), "")
-    return f"missing: it is perhaps what is called {misspelt}" if misspelt else "missing"
+def _misspelt(name: str, given: Parameters) -> str:
+    """Words for a message on an entry that is missing, where one of a similar name is given."""
+    other = next((each for each in given if did_you_mean(str(each), [name])), None)
+    return "" if other is None else f": it is perhaps what is called {other}"
 
 
 def _make_pair(
@@ -581,7 +582,7 @@ def _spaces(parameters: Parameters) -> tuple[Space, Space, Parameters]:
     if isinstance(domain, Space) and isinstance(codomain, Space):
         return domain, codomain, arguments
     faults = [
-        f"{name} is {_missing(name, arguments) if space is None else described_type(space)}"
+        f"{name} is {'missing' + _misspelt(name, arguments) if space is None else described_type(space)}"
         for name, space in (("domain", domain), ("codomain", codomain))
         if not isinstance(space, Space)
     ]

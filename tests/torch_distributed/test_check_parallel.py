@@ -319,7 +319,6 @@ def renamed(module: Any, mesh: DeviceMesh) -> nn.Module:
     ("parallelize", "mesh", "message"),
     [
         (renamed, None, "has a parameter first.weight, and the sequential one none of that name"),
-        (lambda module, mesh: 3, None, "returned 3, and neither a module nor None"),
         (lambda module, mesh: mesh["tp"], (2,), "mesh"),
     ],
 )
@@ -731,7 +730,14 @@ def test_entries_of_another_kind_are_refused_with_what_is_legal(
 
 
 def test_a_function_that_makes_no_module_is_told_so(world: al.SimulatedWorld) -> None:
+    with pytest.raises(SubjectError, match="parallelize returned a tuple, and neither a module nor None"):
+        al.check_parallel(model, lambda module, mesh: (module, mesh), EXAMPLE, cases=1, world=world)
     nothing: Any = lambda: None  # noqa: E731
+    given = EXAMPLE.shape
+    with pytest.raises(
+        SubjectError, match=r"called as Sequential\(width=…\), but Sequential\(\) takes no `width`"
+    ):
+        al.check_parallel(model(), as_it_is, lambda draw, ranks: dict(inputs=given, width=3), world=world)
     with pytest.raises(SubjectError, match="sequential: it returned None, and no module"):
         al.check_parallel(nothing, as_it_is, EXAMPLE, cases=1, world=world)
 
