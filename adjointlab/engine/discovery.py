@@ -381,7 +381,7 @@ def _how_to_install(error: BaseException) -> str:
 def _name_of_its_own(file: Path) -> str:
     """The name of a module of `file` where another module has the one that would be its."""
     # It must be the same on all ranks, so it does not come from hash(), which Python salts in each process.
-    return f"_adjointlab_file_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    return f"_adjointlab_file_{hashlib.sha256(os.fsencode(file)).hexdigest()[:12]}"
 
 
 def _is_from(module: ModuleType, file: Path) -> bool:

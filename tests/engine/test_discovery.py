@@ -111,6 +111,15 @@ def test_a_file_whose_name_is_no_modules_is_executed_once(tmp_path: Path) -> Non
     assert [entry.subject.name for entry in found] == ["Copy"]
 
 
+def test_a_file_whose_name_is_not_in_utf_8_has_subjects_too(tmp_path: Path) -> None:
+    file = tmp_path / "cases\udce9.py"
+    try:
+        file.write_text(PACKAGE)
+    except OSError:
+        pytest.skip("the file system has no such names")
+    assert find_subject(f"{file}:copies").name == "Copy"
+
+
 def test_two_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     names = []
     for folder in ("first", "second"):
