@@ -168,6 +168,7 @@ class Layer:
     Where `initial` is given, the module was made of a sequential one whose parameters have these values, and has its part of them.
     `pieces` are those of fused parameters, by name: their tensors in the space have a dimension more, which counts the pieces.
     ``other_batch(is_larger)`` is the space of inputs with a larger or a smaller batch, where the module takes those too.
+    ``takes_order(order)`` is False of a memory order in which the sequential module takes no inputs, so that the layer need not either.
     """
 
     comm: Communicator
@@ -197,6 +198,7 @@ class Layer:
     initial: Mapping[str, NumpyArray] | None = None
     pieces: Mapping[str, Fused] = field(default_factory=dict)
     other_batch: Callable[[bool], Space | None] = lambda is_larger: None
+    takes_order: Callable[[str], bool] = lambda order: True
 
 
 def trained(module: nn.Module) -> frozenset[str]:

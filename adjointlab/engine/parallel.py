@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
+from adjointlab.checks.elements import ORDERS
+from adjointlab.checks.layers.passes import placed_in
 from adjointlab.core import arrays
 from adjointlab.core.arrays import DeviceType
 from adjointlab.core.declaration import SubjectError
@@ -230,6 +232,7 @@ class ParallelRecipe:
             initial=_initial(comm, made, space, sequential.values, pieces),
             pieces=pieces,
             other_batch=cache(partial(self._other_batch, example, mesh, placing, parameters)),
+            takes_order=cache(partial(self._takes_order, example, parameters)),
         )
 
     def _to_parallelize(self, example: _Example, parameters: Parameters, *, leaves_one: bool) -> _Sequential:
@@ -346,6 +349,20 @@ class ParallelRecipe:
         if {path: tuple(y.shape) for path, y in made.items()} != wanted:
             return None
         return _inputs_on(mesh, placing, changed)
+
+    def _takes_order(self, example: _Example, parameters: Parameters, order: str) -> bool:
+        """Return True if the sequential module takes inputs in this memory order: not all can be viewed in another shape."""
+        import torch
+
+        if order == ORDERS[0]:
+            return True
+        inputs = [placed_in(order, zeros, arrays.memory_of(zeros)).view for zeros in self._zeros(parameters)]
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            try:
+                example.module(*inputs)
+            except Exception:  # whatever a module raises that takes row-major memory alone
+                return False
+        return True
 
 
 def _described(outputs: Mapping[OutputPath, torch.Tensor]) -> dict[OutputPath, tuple[object, ...]]:

@@ -593,6 +593,44 @@ def test_under_data_parallelism_an_auxiliary_loss_is_right_that_is_a_mean_over_w
         assert verdict.is_coherent == takes_mean, (check, verdict)
 
 
+class RowsOfTokens(nn.Module):
+    """A layer that views its input as rows, as many of transformers do: of transposed memory there is no such view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 12)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x.view(-1, 3)).view(*x.shape[:2], -1)
+
+
+TOKENS = torch.zeros(4, 2, 3)
+
+
+def test_inputs_lie_in_memory_as_the_sequential_module_takes_them(world: al.SimulatedWorld) -> None:
+    def column_wise(module: nn.Module, mesh: DeviceMesh) -> None:
+        parallelize_module(module, mesh, {"linear": ColwiseParallel(output_layouts=Replicate())})
+
+    al.check_parallel(RowsOfTokens, column_wise, TOKENS, world=world, cases=12)
+
+
+def test_what_is_made_parallel_takes_the_memory_orders_that_the_sequential_module_takes(
+    world: al.SimulatedWorld,
+) -> None:
+    class AnyTokens(RowsOfTokens):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x)
+
+    def with_views(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+        module.__class__ = RowsOfTokens
+        return module
+
+    with pytest.raises(
+        AssertionError, match=r"view size is not compatible(?s:.*)memory torch, x column-major"
+    ):
+        al.check_parallel(AnyTokens, with_views, TOKENS, world=world, cases=12)
+
+
 # What the lab freezes, and options that cannot be right
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "PassPlan",
     "ResultKind",
     "gradients",
+    "placed_in",
     "plainer_seeds",
     "run_passes",
 ]
@@ -308,9 +309,9 @@ def _drawn(
         order_on(context.rank, each) if version.takes_orders else None
         for each in (setting.primal_order, setting.dual_order)
     ]
-    inputs = [_placed(x, version.memory, orders[0]) for x in version.inputs(keys["inputs"])]
+    inputs = [placed_in(orders[0], x, version.memory) for x in version.inputs(keys["inputs"])]
     drawn = version.of_means(version.cotangents(keys["cotangents"]))
-    cotangents = [_placed(y, version.memory, orders[1]) for y in drawn]
+    cotangents = [placed_in(orders[1], y, version.memory) for y in drawn]
     leaves = [
         _leaf(placed.view, differentiated is None or tensor.name in differentiated)
         for tensor, placed in zip(layer.domain.tensors, inputs, strict=True)
@@ -368,7 +369,8 @@ def gradients(leaves: Sequence[torch.Tensor]) -> Local:
     )
 
 
-def _placed(tensor: torch.Tensor, memory: str, order: str | None) -> Placed:
+def placed_in(order: str | None, tensor: torch.Tensor, memory: str) -> Placed:
+    """The tensor in a memory order; as it is where none is given, or NumPy has not its type."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     # A subject's own preparation may return other types, such as booleans.
     if order is None or dtype not in DTYPES:

@@ -21,6 +21,7 @@ from adjointlab.checks.elements import (
     first_difference,
     largest_magnitude,
     relative_difference,
+    unmixed,
 )
 from adjointlab.checks.fresh_memory import controlled
 from adjointlab.checks.hints import FaultKind, Hint
@@ -171,12 +172,15 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
     """Run the layer, and on rank 0 its twin, through passes with different data. Collective.
 
     The second pass shows what a layer keeps from the first and should not. Inputs and cotangents lie in memory as the case's
-    setting says.
+    setting says, but for inputs in an order that the sequential module does not take.
     """
     import torch
 
-    plan = PassPlan.of(context.setting.seed, backward=backward).for_layer(context.layer)
     layer = context.layer
+    plan = PassPlan.of(context.setting.seed, backward=backward).for_layer(layer)
+    # Asked on all ranks at once: the sequential module is called for it.
+    if not layer.takes_order(unmixed(context.setting.primal_order)):
+        context.setting = replace(context.setting, primal_order=ORDERS[0])
     differentiated = _alike_where_tied(layer, plan.differentiated(context))
     with torch.set_grad_enabled(backward or layer.needs_graph):
         twin, unfit = None, None
