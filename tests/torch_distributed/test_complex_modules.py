@@ -22,12 +22,14 @@ pytestmark = pytest.mark.mpi_skip
 COMPLEX = "complex128"
 
 
-def is_coherent(sequential: Any, parallelize: Any, check: str, inputs: Any, **options: Any) -> bool:
+def is_coherent(
+    sequential: Any, parallelize: Any, check: str, inputs: Any, cases: int = 6, **options: Any
+) -> bool:
     @al.subject.parallel(sequential, parallelize, **options)
     def drawn(draw: Any, ranks: int) -> dict[str, Any]:
         return dict(inputs)
 
-    result = investigate(al.SimulatedWorld(3), drawn, check, Budget(6, seed=1, shrinking=0))
+    result = investigate(al.SimulatedWorld(3), drawn, check, Budget(cases, seed=1, shrinking=0))
     assert result.counts.judged or not result.verdict.is_coherent
     return result.verdict.is_coherent
 
@@ -221,3 +223,22 @@ def test_rounding_of_complex_numbers_is_measured(check: str, dtype: str) -> None
 
     inputs = dict(inputs=(4, 7), dtype=dtype)
     assert is_coherent(Linear, lambda module, mesh: Divided(module), check, inputs)
+
+
+class Turned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        turned = torch.view_as_complex(x.reshape(-1, 3, 2)) * self.weight
+        return torch.view_as_real(turned).flatten(1)
+
+
+@pytest.mark.filterwarnings("always")
+def test_infinite_gradients_of_complex_parameters_are_read_without_a_warning(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    """NumPy warns of a product with an infinite complex number, and a warning among those of one's own code puzzles."""
+    assert is_coherent(Turned, unchanged, "gradients", dict(inputs=(2, 6)), cases=30)
+    assert [str(warning.message) for warning in recwarn] == []

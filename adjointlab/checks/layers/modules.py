@@ -219,7 +219,8 @@ class ModuleUnderTest(ABC):
         """Gradients of what no mean is taken of, such as inputs, for the cotangents that :meth:`of_means` was given."""
         if self._averaged == 1:
             return tuple(gradients)
-        return tuple(gradient / self._averaged for gradient in gradients)
+        with np.errstate(invalid="ignore"):  # infinite complex numbers make NaN of a quotient
+            return tuple(gradient / self._averaged for gradient in gradients)
 
     def in_space(self, of_parameters: Sequence[ArrayT]) -> tuple[ArrayT, ...]:
         """Arrays that belong to the parameters in the shapes of their space: of fused ones with the pieces apart."""
