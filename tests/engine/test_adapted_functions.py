@@ -21,9 +21,9 @@ from adjointlab.engine.adapters import (
     FunctionPair,
     Ranks,
     _local_parts,
-    _split_bounds,
     make_layer,
     make_twin,
+    split_bounds,
 )
 from adjointlab.worlds.backward import BackwardPass
 
@@ -138,7 +138,7 @@ def takes_none(x: Any) -> Any: ...
 def test_a_gain_is_declared_where_no_function_takes_it(
     arguments: Any, functions: Any, gain: int | None, others: Any
 ) -> None:
-    assert _split_bounds(arguments, *functions) == ((gain, None), others)
+    assert split_bounds(arguments, *functions) == ((gain, None), others)
 
 
 def takes_rounding(comm: Any, x: Any, rounding: float) -> Any:
@@ -146,8 +146,8 @@ def takes_rounding(comm: Any, x: Any, rounding: float) -> Any:
 
 
 def test_a_rounding_is_declared_where_no_function_takes_it() -> None:
-    assert _split_bounds({"rounding": 1e-8, "gain": 2}, takes_none) == ((2, 1e-8), {})
-    assert _split_bounds({"rounding": 1e-8}, takes_none, takes_rounding) == ((None, None), {"rounding": 1e-8})
+    assert split_bounds({"rounding": 1e-8, "gain": 2}, takes_none) == ((2, 1e-8), {})
+    assert split_bounds({"rounding": 1e-8}, takes_none, takes_rounding) == ((None, None), {"rounding": 1e-8})
 
 
 def test_what_a_function_returns_is_taken_as_it_is_but_for_dtensors(monkeypatch: pytest.MonkeyPatch) -> None:
