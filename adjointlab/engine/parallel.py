@@ -323,7 +323,7 @@ class ParallelRecipe:
     ) -> Space | None:
         """The space of inputs of twice or half the batch, if the sequential module makes outputs of them that are as much larger or smaller.
 
-        Parts of a sharded batch are then as even as they were; none of half of it may be empty where it was not.
+        Parts of a sharded batch are then as even as they were, and none is empty that was not.
         """
         import torch
 
@@ -334,7 +334,7 @@ class ParallelRecipe:
             return None
         if any(shape[:1] != (batch,) for shape in shapes):
             return None
-        if not is_larger and (batch % 2 or other < mesh.size()):
+        if not is_larger and (batch % 2 or not _cut_alike(batch, other, mesh.size())):
             return None
         changed = {**parameters, "inputs": [(other, *sides) for _, *sides in shapes]}
         with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -363,6 +363,12 @@ class ParallelRecipe:
             except Exception:  # whatever a module raises that takes row-major memory alone
                 return False
         return True
+
+
+def _cut_alike(batch: int, smaller: int, ranks: int) -> bool:
+    """Return True if none of the parts that `torch.chunk` makes of a smaller batch is empty, and all are equal where those of the batch are."""
+    largest = -(-smaller // ranks)
+    return (ranks - 1) * largest < smaller and (bool(batch % ranks) or not smaller % ranks)
 
 
 def _described(outputs: Mapping[OutputPath, torch.Tensor]) -> dict[OutputPath, tuple[object, ...]]:

@@ -168,6 +168,20 @@ def test_a_module_is_evaluated_on_another_batch_where_the_sequential_one_takes_t
         assert layer.other_batch(False) is None
 
 
+@pytest.mark.parametrize(
+    ("batch", "ranks", "smaller"),
+    [(12, 4, None), (10, 4, None), (8, 4, 4), (12, 3, 6), (14, 4, 7), (6, 4, None)],
+)
+def test_a_smaller_batch_is_cut_as_evenly_and_leaves_no_rank_without_rows(
+    world: al.SimulatedWorld, batch: int, ranks: int, smaller: int | None
+) -> None:
+    """Six rows on four ranks are 2, 2, 2 and none, where twelve are three on each."""
+    recipe = ParallelRecipe(Sum, as_it_is, data_parallel="mean")
+    for layer in made(world, recipe, ranks, mesh=(ranks,), inputs=(batch, 3)):
+        found = layer.other_batch(False)
+        assert (None if found is None else found.tensors[0].layout.shape[0]) == smaller
+
+
 def test_placements_types_and_the_mode_of_a_case_are_taken_over(world: al.SimulatedWorld) -> None:
     given: list[Any] = []
 
