@@ -265,3 +265,42 @@ def test_integers_that_rounding_decides_are_not_compared_and_others_are(check: s
 
     assert is_coherent(by_rows)
     assert not is_coherent(shifted)
+
+
+class Greedy(nn.Module):
+    """The class of each row, and its score."""
+
+    factor = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = self.linear(x)
+        return scores.argmax(-1), Backwards.apply(scores, self.factor).sum(-1)
+
+
+class Backwards(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, factor: float) -> torch.Tensor:
+        ctx.factor = factor
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return ctx.factor * gradients[0], None
+
+
+def test_the_derivative_of_a_sequential_module_is_confirmed_beside_outputs_of_integers() -> None:
+    """gradcheck raises an IndexError for integers that come before what it differentiates."""
+
+    def doubled(module: Any, mesh: Any) -> None:
+        module.factor = 2.0
+
+    @al.subject.parallel(Greedy, doubled)
+    def wrong(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(2, 3))
+
+    verdict = investigate(al.SimulatedWorld(2), wrong, "gradients", Budget(5, seed=1)).verdict
+    assert dict(verdict.lines)["sequential twin"] == "gradcheck passes"
