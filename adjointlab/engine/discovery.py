@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from adjointlab.checks.check import all_checks
 from adjointlab.core.operator import LinearOperator
 from adjointlab.engine.declaring import how_to_declare, how_to_declare_in
 from adjointlab.engine.subject import Subject, declarations
@@ -166,7 +167,7 @@ def _entries() -> Iterable[EntryPoint]:
 
 
 def _find(reference: str, modules: list[ModuleType], declared: Sequence[Subject]) -> list[Found]:
-    source, colon, name = reference.rpartition(":")
+    source, colon, name = reference.replace("::", ":").rpartition(":")  # two, as pytest has them
     # A colon that no name follows, such as that of a drive letter, belongs to the path. Reports add a variable in brackets.
     if not colon or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*(\[\w+\])?", name):
         source, name = reference, ""
@@ -216,6 +217,8 @@ def _attribute(module: ModuleType, name: str, origin: str) -> list[tuple[str, Su
         value = getattr(value, part)
     if isinstance(value, Subject):
         return [(name, value)]
+    if tested := [(attribute, subject) for attribute, subject in _subjects(module) if _tests(value, subject)]:
+        return tested
     if inspect.isclass(value) and (issubclass(value, LinearOperator) or hasattr(value, "adjoint")):
         # The operator's own module first: that is where its author put the subject.
         declared = [
@@ -234,6 +237,12 @@ def _attribute(module: ModuleType, name: str, origin: str) -> list[tuple[str, Su
     references = _elsewhere(module, origin, name, value)
     advice = f"its subject is {references}" if references else how_to_declare(value, name, module)
     raise NotFound(f"{origin}:{name} is a {kind}, not a subject; {advice}")
+
+
+def _tests(value: object, subject: Subject) -> bool:
+    """Return True for a class of tests that `coherence_tests` has made of `subject`."""
+    members = vars(value).values() if inspect.isclass(value) else ()
+    return any(getattr(each, "coherence", (None,))[0] is subject for each in members)
 
 
 def _elsewhere(module: ModuleType, origin: str, name: str, value: object = None) -> str:
@@ -319,6 +328,8 @@ def _no_module(name: str) -> NotFound:
     near = did_you_mean(name, names)
     if name in names:
         near = f"; {name} alone is the name of an installed subject"
+    if name in all_checks():
+        near = f"; {name} is a check: say --check {name}"
     reasons = "".join(f"; {text}" for module in modules if (text := _reason(module)))
     return NotFound(f"there is no module or installed subject {name}{reasons}{near or f'; {_FORMS}'}")
 

@@ -120,6 +120,21 @@ def test_a_file_whose_name_is_not_in_utf_8_has_subjects_too(tmp_path: Path) -> N
     assert find_subject(f"{file}:copies").name == "Copy"
 
 
+def test_a_class_of_tests_stands_for_its_subject(tmp_path: Path) -> None:
+    file = tmp_path / f"tested_{tmp_path.name.replace('-', '_')}.py"
+    file.write_text(f"{PACKAGE}\nTestCopy = al.coherence_tests(copies)\nclass Other: pass\n")
+    for reference in (f"{file}:TestCopy", f"{file}::TestCopy"):
+        (found,) = find([reference])
+        assert (found.subject.name, found.reference) == ("Copy", f"{file}:copies")
+    with pytest.raises(NotFound, match="Other is a class, not a subject"):
+        find([f"{file}:Other"])
+    with pytest.raises(
+        NotFound,
+        match="there is no module or installed subject adjoint; adjoint is a check: say --check adjoint",
+    ):
+        find([str(file), "adjoint"])
+
+
 def test_two_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     names = []
     for folder in ("first", "second"):

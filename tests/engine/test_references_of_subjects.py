@@ -358,7 +358,7 @@ def written(path: Path, name: str = "Shift", before: str = "") -> Path:
     [
         ("not a name", f"not a name is not the name of a subject; {FORMS}"),
         ("lab_a.2b:x", f"lab_a.2b:x is not the name of a subject; {FORMS}"),
-        ("lab_a::x", f"lab_a::x is not the name of a subject; {FORMS}"),
+        ("lab_a::x::y", f"lab_a::x::y is not the name of a subject; {FORMS}"),
         ("lab_a:2x", f"lab_a:2x is not the name of a subject; {FORMS}"),
         ("lab_a:x[", f"lab_a:x[ is not the name of a subject; {FORMS}"),
         ("lab_a:", f"lab_a: is not the name of a subject; {FORMS}"),
