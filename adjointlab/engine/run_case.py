@@ -424,8 +424,10 @@ def _with_advice(case: Case, verdict: Verdict) -> Verdict:
     others communicate.
     """
     has_raised = verdict.kind.startswith("raised ")
+    if not has_raised and not verdict.is_hang:
+        return verdict
     frozen = case.parameters.get("frozen", 0)
-    if (has_raised or verdict.is_hang) and isinstance(frozen, int) and frozen:
+    if isinstance(frozen, int) and frozen:
         verdict = verdict.with_lines(_ADVICE_ON_FROZEN)
     # A size that two ranks do not divide is rare.
     if has_raised and "mesh" in case.parameters and case.ranks > 2:

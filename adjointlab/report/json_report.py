@@ -20,7 +20,8 @@
     ``on_several_ranks``, of these with at least two ranks ``communicating``; ``most_ranks`` that communicated in one case;
     ``lacking_messages``, in which no rank communicated though the declared spaces need messages;
     ``is_cut_short``: true where ``--max-time`` was up before all were drawn;
-    ``rejected``: an object of reasons, each with the number of cases that could not be judged for it;
+    ``rejected``: an object of reasons, each with the number of cases that could not be judged for it; of these so many are
+    ``undecided``, as their results differ, and nothing tells whether they may;
   - ``case``: the smallest failing case, as in a reproducer, or null;
   - ``reproducer``, ``script``: paths, or null; ``replay``: the command, or null.
 

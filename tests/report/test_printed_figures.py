@@ -401,6 +401,7 @@ def test_the_figures_of_the_text_stand_in_the_json_too(
         "lacking_messages": 0,
         "rejected": {},
         "is_cut_short": False,
+        "undecided": 0,
     }
     assert (entry["verdict"], entry["case"], entry["known"]) == ("coherent", None, None)
 

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import adjointlab as al
+from adjointlab.checks.context import InputSetting
+from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import judge
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
@@ -109,7 +111,7 @@ def test_a_wait_in_a_backward_pass_is_told_from_one_outside_of_it(
     first = run.outcomes[0]
     assert isinstance(first, Blocked)
     assert first.in_backward is in_backward
-    lines = dict(judge(None, run).lines)  # type: ignore[arg-type]
+    lines = dict(judge(Case("waits", "adjoint", 2, {}, InputSetting(), 0), run).lines)
     if not in_backward:
         assert "backward" not in lines
         return
