@@ -25,6 +25,7 @@ from adjointlab.core.operator import LinearOperator
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
+from adjointlab.quantities import counted
 
 # Bytes of a local tensor: calls in a round.
 SIZES = least({8: 200, 1 << 10: 200, 1 << 14: 100, 1 << 17: 30, 1 << 20: 10})
@@ -87,7 +88,7 @@ def main() -> None:
     if MPI.COMM_WORLD.Get_rank() == 0:
         ranks = MPI.COMM_WORLD.Get_size()
         print_table(
-            f"checked beside unchecked, {ranks} rank{'s' * (ranks > 1)}, {library()}",
+            f"checked beside unchecked, {counted(ranks, 'rank')}, {library()}",
             ["forward of", "bytes", "bare µs", "checked / bare", "middle half", "at best", "more µs"],
             rows,
         )

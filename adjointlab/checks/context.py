@@ -227,7 +227,7 @@ class CheckContext:
     def forward(self, x: Sequence[Array], operator: LinearOperator | None = None) -> tuple[Array, ...]:
         """F x, of the codomain's shapes and element types; of another instance if `operator` is given."""
         operator = operator or self.operator
-        if not any(known is operator for known in self._gone_forward):
+        if not self._has_gone_forward(operator):
             self._gone_forward.append(operator)
         return self._noted(Direction.FORWARD, operator, lambda: apply_forward(operator, x))
 
@@ -237,9 +237,12 @@ class CheckContext:
         try:
             return self._noted(Direction.ADJOINT, operator, lambda: apply_adjoint(operator, y))
         except Exception as error:
-            if not any(known is operator for known in self._gone_forward):
+            if not self._has_gone_forward(operator):
                 error.add_note(_ADJOINT_CAME_FIRST)
             raise
+
+    def _has_gone_forward(self, operator: LinearOperator) -> bool:
+        return any(known is operator for known in self._gone_forward)
 
     def _noted(
         self, direction: Direction, operator: LinearOperator, call: Callable[[], tuple[Array, ...]]

@@ -166,7 +166,8 @@ class Layer:
     A layer that `needs_graph`, as one that takes gradients in its forward pass does, is never called without one.
     One that `is_made_of_twin` computes what the sequential module does, and that gets inputs in the same memory orders.
     Where `initial` is given, the module was made of a sequential one whose parameters have these values, and has its part of them.
-    `pieces` are those of fused parameters, by name: their tensors in the space have a dimension more, which counts the pieces.
+    `pieces` are those of fused parameters, by name: their tensors in the space have a dimension more, which counts the pieces, or where
+    these are not equal the parts of the pieces in the order of the ranks.
     ``other_batch(is_larger)`` is the space of inputs with a larger or a smaller batch, where the module takes those too.
     ``takes_order(order)`` is False of a memory order in which the sequential module takes no inputs, so that the layer need not either.
     """

@@ -88,33 +88,34 @@ def placements_by_name(
     parameters: Parameters, names: Sequence[str], mesh: MeshShape
 ) -> Mapping[str, Sequence[Placement]]:
     """The placements of a case's parameters that are no copies. Raises :class:`SubjectError` for a name that is none of `names`."""
-    given: Mapping[str, Sequence[Placement]] = parameters.get("parameter_placements", {})
-    if not isinstance(given, Mapping):
-        raise SubjectError(
-            f'parameter_placements: {given!r} is no dictionary, such as {{"{names[0]}": [Shard(0)]}}'
-        )
+    given = _by_name("parameter_placements", parameters, names, "dictionary", "[Shard(0)]")
     for name, placements in given.items():
-        if name not in names:
-            raise SubjectError(f"parameter_placements: {name!r} is none of the parameters {', '.join(names)}")
         _require_placements(f"parameter_placements[{name!r}]", placements, mesh)
     return given
 
 
 def piece_sizes(parameters: Parameters, names: Sequence[str]) -> Mapping[str, Sequence[int]]:
     """The sizes of the pieces of fused parameters, by name. Raises :class:`SubjectError` for a name that is none of `names`, and for no sizes."""
-    given: Mapping[str, Any] = parameters.get("parameter_pieces", {})
-    if not isinstance(given, Mapping):
-        raise SubjectError(
-            f'parameter_pieces: {given!r} is no dictionary of sizes, such as {{"{names[0]}": (4, 2, 2)}}'
-        )
+    given = _by_name("parameter_pieces", parameters, names, "dictionary of sizes", "(4, 2, 2)")
     for name, sizes in given.items():
-        if name not in names:
-            raise SubjectError(f"parameter_pieces: {name!r} is none of the parameters {', '.join(names)}")
         is_list = isinstance(sizes, Sequence) and not isinstance(sizes, str)
         if not is_list or not all(isinstance(size, int) and size > 0 for size in sizes):
             raise SubjectError(
                 f"parameter_pieces[{name!r}]: {sizes!r} is no list of sizes, such as (4, 2, 2)"
             )
+    return given
+
+
+def _by_name(
+    role: str, parameters: Parameters, names: Sequence[str], kind: str, example: str
+) -> Mapping[str, Any]:
+    """The entry of a case that is by names of parameters. Raises :class:`SubjectError` for another `kind`, and for a name that is none of `names`."""
+    given: Mapping[str, Any] = parameters.get(role, {})
+    if not isinstance(given, Mapping):
+        raise SubjectError(f'{role}: {given!r} is no {kind}, such as {{"{names[0]}": {example}}}')
+    for name in given:
+        if name not in names:
+            raise SubjectError(f"{role}: {name!r} is none of the parameters {', '.join(names)}")
     return given
 
 
