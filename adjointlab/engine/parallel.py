@@ -310,7 +310,7 @@ class ParallelRecipe:
         module, zeros = self._sequential(parameters, is_evaluated=is_evaluated), self._zeros(parameters)
         with torch.random.fork_rng(devices=[]):
             with torch.enable_grad():
-                outputs = outputs_by_path(module(*zeros))
+                outputs = _called_with_zeros(module, zeros)
             try:
                 with torch.no_grad():
                     needs_graph = outputs_by_path(module(*zeros)).keys() != outputs.keys()
@@ -363,6 +363,22 @@ class ParallelRecipe:
             except Exception:  # whatever a module raises that takes row-major memory alone
                 return False
         return True
+
+
+def _called_with_zeros(
+    module: torch.nn.Module, zeros: Sequence[torch.Tensor]
+) -> Mapping[OutputPath, torch.Tensor]:
+    """The results of a sequential module. What it raises has a note that nothing was parallel yet."""
+    try:
+        return outputs_by_path(module(*zeros))
+    except SubjectError:
+        raise
+    except Exception as error:
+        shapes = ", ".join(str(tuple(each.shape)) for each in zeros)
+        error.add_note(
+            f"raised by the sequential module, before it was parallelized, given zeros of shape {shapes}"
+        )
+        raise
 
 
 def _cut_alike(batch: int, smaller: int, ranks: int) -> bool:

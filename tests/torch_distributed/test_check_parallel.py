@@ -842,6 +842,13 @@ class MeanLoss(nn.Module):
         return self.linear(x).square().mean()
 
 
+def test_a_module_that_raises_before_it_is_parallelized_is_said_to_be_the_sequential_one() -> None:
+    module = nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (4, 2)))
+    told = r"(?s)rank 0 raised RuntimeError.*raised by the sequential module, before it was parallelized, given zeros of shape \(3, 4\)"
+    with pytest.raises(AssertionError, match=told):
+        al.check_parallel(module, lambda module, mesh: module, torch.randn(3, 4), cases=1)
+
+
 def test_a_loss_of_a_whole_batch_that_ranks_share_is_refused(world: al.SimulatedWorld) -> None:
     with pytest.raises(SubjectError, match=r"returns a scalar .*return a value for each row"):
         al.check_parallel(
