@@ -15,7 +15,7 @@ from adjointlab.checks.elements import Tolerance
 from adjointlab.checks.evidence import ComparedMatrices, Element, Evidence, Place
 from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.layers.own_part import _stayed
-from adjointlab.checks.layers.twin import Comparison
+from adjointlab.checks.layers.twin import SECOND_PASS, Comparison
 from adjointlab.checks.marked import _COMPARED, tensor_hint
 from adjointlab.checks.told import hints_told
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
@@ -78,18 +78,24 @@ def test_a_specification_check_keeps_its_place_and_takes_the_matrices_of_its_fol
 
 
 @pytest.mark.parametrize(
-    ("answer", "text"),
+    ("answer", "of_first", "of_second"),
     [
-        (None, "gradcheck does not apply"),
-        (coherent(), "gradcheck passes"),
-        (incoherent("gradcheck fails: no"), "gradcheck fails: no"),
+        (None, "gradcheck does not apply", "gradcheck does not apply"),
+        (coherent(), "gradcheck passes", "gradcheck passes"),
+        (incoherent("gradcheck fails", ("pass 0", "no")), "no", "gradcheck passes"),
+        (incoherent("gradcheck fails", ("pass 1", "no")), "gradcheck passes", "no"),
     ],
 )
-def test_gradcheck_tells_of_the_twin(answer: Verdict | None, text: str) -> None:
+def test_gradcheck_tells_of_the_twin_in_the_pass_that_is_wrong(
+    answer: Verdict | None, of_first: str, of_second: str
+) -> None:
     check = check_named("gradients")
     assert check.follow_up() is check_named("gradcheck")
-    found = check.explained(incoherent("wrong", ("a", "b")), answer)
-    assert found.lines == (("a", "b"), ("sequential twin", text))
+    for wrong, text in (
+        (incoherent("wrong", ("a", "b")), of_first),
+        (incoherent("wrong", SECOND_PASS), of_second),
+    ):
+        assert check.explained(wrong, answer).lines == (*wrong.lines, ("sequential twin", text))
 
 
 def test_gradients_are_tried_in_plainer_memory_and_in_plainer_passes() -> None:

@@ -29,6 +29,8 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.core.declaration import SubjectError
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import body, run_case
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -425,3 +427,26 @@ def test_gradients_are_below_the_norm_of_a_clip_where_cotangents_are_small(is_ri
     verdict = judgement.verdict
     assert verdict.is_coherent == is_right
     assert is_right or ("cotangents", "far below 1, so that gradients are small") in verdict.lines
+
+
+class Kinked(nn.Linear):
+    """Its derivative where a result is 0 is that of one side or of the other."""
+
+    takes_left = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        return torch.relu(y) if self.takes_left else y.clamp(min=0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_gradcheck_looks_at_the_pass_whose_gradient_is_not_the_sequential_one(seed: int) -> None:
+    def parallelize(module: nn.Module, mesh: Any) -> None:
+        module.takes_left = False
+
+    @al.subject.parallel(lambda: Kinked(1, 2, bias=False), parallelize)
+    def subject(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(3, 1))
+
+    verdict = investigate(al.SimulatedWorld(1), subject, "gradients", Budget(5, seed=seed)).verdict
+    assert dict(verdict.lines)["sequential twin"].startswith("gradcheck fails")

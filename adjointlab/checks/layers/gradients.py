@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from adjointlab.checks.check import AnyCheck, Check, Spaces
 from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.hints import Hint
 from adjointlab.checks.layers.modules import SequentialTwin, pass_keys
 from adjointlab.checks.layers.own_part import is_of_own_part
-from adjointlab.checks.layers.passes import plainer_seeds
-from adjointlab.checks.layers.twin import PassObservation, TwinCheck, twin_passes
+from adjointlab.checks.layers.passes import PASSES, PassPlan, plainer_seeds
+from adjointlab.checks.layers.twin import SECOND_PASS, PassObservation, TwinCheck, twin_passes
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.layer import outputs_of
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = ["GRADIENTS", "GradcheckCheck", "GradientsCheck"]
+
+
+_OF_RIGHT_CODE: Final = (
+    "of right code too: at a kink, or among equal values of which the layer may take another one, as a maximum does, where `prepare=torch.sin` "
+    "makes inputs without any; at infinite inputs; and where it casts to a narrower type"
+)
 
 
 class GradientsCheck(TwinCheck):
@@ -40,7 +46,11 @@ class GradientsCheck(TwinCheck):
         return GRADCHECK
 
     def explained(self, verdict: Verdict, answer: Verdict | None) -> Verdict:
-        result = "gradcheck does not apply" if answer is None else answer.headline or "gradcheck passes"
+        if answer is None:
+            result = "gradcheck does not apply"
+        else:
+            number = int(SECOND_PASS in verdict.lines)
+            result = dict(answer.lines).get(_name_of_pass(number), "gradcheck passes")
         return verdict.with_lines(("sequential twin", result))
 
     def observe(self, context: CheckContext) -> tuple[PassObservation, ...]:
@@ -60,29 +70,33 @@ class GradientsCheck(TwinCheck):
             yield hint, replace(setting, seed=seed)
 
 
-class GradcheckCheck(Check[str]):
-    """`torch.autograd.gradcheck` of the sequential twin alone: if layer and twin disagree, it tells which side is wrong."""
+class GradcheckCheck(Check[tuple[str, ...]]):
+    """`torch.autograd.gradcheck` of the sequential twin alone: if layer and twin disagree, it tells which side is wrong.
+
+    At the inputs of both passes of `gradients`, for it fails at a kink, where only one of them may be.
+    """
 
     name = "gradcheck"
 
-    def observe(self, context: CheckContext) -> str:
-        """Return gradcheck's complaint, or nothing."""
+    def observe(self, context: CheckContext) -> tuple[str, ...]:
+        """Return gradcheck's complaint, or nothing, for each pass; on rank 0 alone."""
         _ = context.layer  # made by all ranks, before one is alone
         if context.rank:
-            return ""
+            return ()
         with context.alone():
-            return self._complaint(context)
+            return tuple(self._complaint(context, number) for number in range(PASSES))
 
-    def _complaint(self, context: CheckContext) -> str:
+    def _complaint(self, context: CheckContext, number: int) -> str:
         import torch
         from torch.autograd.gradcheck import GradcheckError
 
-        twin, keys = SequentialTwin(context), pass_keys(context, 0)
-        twin.fill_parameters(keys["parameters"])
+        twin = SequentialTwin(context)
+        plan = PassPlan.of(context.setting.seed, backward=True).for_layer(twin.layer)
+        twin.fill_parameters(pass_keys(context, plan.parameters_in(number))["parameters"])
         # gradcheck's differences need double precision.
         arrays.convert_module(twin.module, torch.float64)
         frozen = twin.layer.frozen or frozenset()
-        drawn = zip(twin.layer.domain.tensors, twin.inputs(keys["inputs"]), strict=True)
+        drawn = zip(twin.layer.domain.tensors, twin.inputs(pass_keys(context, number)["inputs"]), strict=True)
         leaves = [
             x.to(arrays.element_type_in(torch.float64, x.dtype)).requires_grad_(tensor.name not in frozen)
             if arrays.is_differentiable(x)
@@ -102,13 +116,17 @@ class GradcheckCheck(Check[str]):
             return str(error).strip().splitlines()[0].rstrip(",")
         return ""
 
-    def judge(self, spaces: Spaces, observations: Sequence[str]) -> Verdict:
-        if not observations[0]:
-            return coherent()
-        return incoherent(
-            f"gradcheck fails: {observations[0]} (of right code too: at a kink or a tie, at infinite inputs, and where it casts to a "
-            "narrower type)"
-        )
+    def judge(self, spaces: Spaces, observations: Sequence[tuple[str, ...]]) -> Verdict:
+        complaints = [
+            (_name_of_pass(number), f"gradcheck fails: {complaint} ({_OF_RIGHT_CODE})")
+            for number, complaint in enumerate(observations[0])
+            if complaint
+        ]
+        return incoherent("gradcheck fails", *complaints) if complaints else coherent()
+
+
+def _name_of_pass(number: int) -> str:
+    return f"pass {number}"
 
 
 GRADIENTS, GRADCHECK = GradientsCheck(), GradcheckCheck()

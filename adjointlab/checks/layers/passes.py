@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import compress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -33,6 +33,7 @@ __all__ = [
     "EVALUATION",
     "OUTPUTS",
     "PARAMETERS",
+    "PASSES",
     "TRAINING",
     "Pass",
     "PassPlan",
@@ -43,7 +44,8 @@ __all__ = [
     "run_passes",
 ]
 
-_PASSES = 2
+PASSES: Final = 2
+"""Passes that a layer and its twin go through and that are compared."""
 
 _SUBSETS = 32
 """Number of subsets of outputs that are left out; in half of the cases none is, and 0 stands for that."""
@@ -120,6 +122,10 @@ class PassPlan:
             before=before,
             other_batch=self.other_batch if before and takes_other else "",
         )
+
+    def parameters_in(self, number: int) -> int:
+        """The pass for which the parameters were drawn that the pass `number` has."""
+        return 0 if self.together else number
 
     def in_loss(self, layer: Layer) -> tuple[bool, ...]:
         """For each output, whether the loss depends on it."""
@@ -226,9 +232,9 @@ def run_passes(
     the case's setting says.
     """
     _require_gradients(version, differentiated)
-    passes = [_drawn(version, plan, context, number, differentiated) for number in range(_PASSES)]
+    passes = [_drawn(version, plan, context, number, differentiated) for number in range(PASSES)]
     for number, each in enumerate(passes):
-        if number == 0 or not plan.together:
+        if plan.parameters_in(number) == number:
             _fill_parameters(version, pass_keys(context, number)["parameters"], passes[:number])
         if number == 0 and plan.before:
             _go_before(version, plan, context, differentiated)
@@ -266,13 +272,13 @@ def _go_before(
     other = version.layer.other_batch(plan.other_batch == "larger") if plan.other_batch else None
     if plan.before == TRAINING:
         assert other is not None
-        _train(version, other, pass_keys(context, _PASSES)["inputs"], differentiated)
+        _train(version, other, pass_keys(context, PASSES)["inputs"], differentiated)
         return
     with torch.no_grad():
         if other is None:
-            outputs = version(_drawn(version, plan, context, _PASSES, differentiated).leaves)
+            outputs = version(_drawn(version, plan, context, PASSES, differentiated).leaves)
         else:
-            outputs = version.applied_to(version.drawn_inputs(other, pass_keys(context, _PASSES)["inputs"]))
+            outputs = version.applied_to(version.drawn_inputs(other, pass_keys(context, PASSES)["inputs"]))
         # Read, as user code does: torch may wait for the messages of an output only then.
         values(outputs)
 

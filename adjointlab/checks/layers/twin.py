@@ -55,6 +55,7 @@ from adjointlab.devices.memories import is_on_device
 
 __all__ = [
     "AFTER_STEPS",
+    "SECOND_PASS",
     "Comparison",
     "PassObservation",
     "TwinCheck",
@@ -67,7 +68,7 @@ __all__ = [
 ]
 
 
-_SECOND_PASS: Final = (
+SECOND_PASS: Final = (
     "pass",
     "the second one, with other data; the first was right: its data hide the fault, or something is kept from it",
 )
@@ -493,7 +494,7 @@ def _circumstances(
     """Lines on the pass in which the difference was seen."""
     is_gradient = wrong.without is not None
     if is_repeated:
-        yield _SECOND_PASS
+        yield SECOND_PASS
     if is_gradient and first.accumulated:
         yield "accumulated", ".grad held other gradients before, which are taken off here"
     if is_gradient and (without := _not_required(first)):
