@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -88,7 +89,47 @@ def add_options(parser: pytest.Parser) -> None:
             shape = {"choices": option.choices}
         # No default here: what the command line leaves out comes from the configuration file.
         group.addoption(f"--adjointlab-{option.name}", default=None, help=option.full_help, **shape)
-        parser.addini(f"adjointlab_{option.name}", option.full_help, default="")
+        parser.addini(_attribute(option), option.full_help, default="")
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """Options by what sets them: the command line, else pytest's configuration file, else the table of pyproject.toml."""
+
+    config: pytest.Config
+    table: Mapping[str, object]
+
+    def value(self, option: Option[T]) -> T:
+        """Its value, or its default. Raises `pytest.UsageError` for one that is not legal."""
+        text = self._text(option)
+        if not text and option.name in self.table:
+            return cast(T, self.table[option.name])
+        if not text:
+            return option.default
+        try:
+            return option.parse(text)
+        except ValueError as problem:
+            raise pytest.UsageError(f"--adjointlab-{problem}") from None
+
+    def path(self, option: Option[T]) -> Path | None:
+        """A path that is taken from the current folder where the command line gives it, as pytest does; None where none is given."""
+        if (named := self.value(option)) is None:
+            return None
+        is_of_command = bool(self.config.getoption(_attribute(option)))
+        return (self.config.invocation_params.dir if is_of_command else self.config.rootpath) / str(named)
+
+    def name_of(self, option: Option[T]) -> str:
+        """Its name in a message: the key of pyproject.toml where that has set it, else the option."""
+        is_of_table = not self._text(option) and option.name in self.table
+        return key(option.name) if is_of_table else f"--adjointlab-{option.name}"
+
+    def _text(self, option: Option[T]) -> str:
+        text: str = self.config.getoption(_attribute(option)) or self.config.getini(_attribute(option))
+        return text
+
+
+def _attribute(option: Option[T]) -> str:
+    return f"adjointlab_{option.name}"
 
 
 def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
@@ -97,37 +138,35 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
     Raises `pytest.UsageError` for a value that is not legal.
     """
     try:
-        table = configured(config.rootpath)
+        settings = _Settings(config, configured(config.rootpath))
     except ValueError as problem:
         raise pytest.UsageError(str(problem)) from None
+    if (seed := settings.value(SEED)) is None:
+        # A worker of pytest-xdist is given its controller's seed, see `pytest_configure_node`.
+        seed = getattr(config, "workerinput", {}).get("adjointlab_seed", session_seed)
+    return Profile(
+        cases=settings.value(CASES),
+        seed=secrets.randbits(32) if seed is None else seed,
+        ranks=settings.value(RANKS),
+        device=settings.value(DEVICE),
+        schedules=settings.value(SCHEDULES),
+        world=_world(settings),
+        folder=_folder(settings),
+        strict=settings.value(STRICT),
+        watchdog=settings.value(WATCHDOG),
+        xfails=settings.path(XFAILS),
+        html=_page(settings),
+        patience=settings.value(PATIENCE),
+        folder_from=settings.name_of(FOLDER),
+        xfails_from=settings.name_of(XFAILS),
+        html_from=settings.name_of(HTML),
+    )
 
-    def given(option: Option[T]) -> str:
-        name = f"adjointlab_{option.name}"
-        text: str = config.getoption(name) or config.getini(name)
-        return text
 
-    def value(option: Option[T]) -> T:
-        text = given(option)
-        if not text and option.name in table:
-            return cast(T, table[option.name])
-        if not text:
-            return option.default
-        try:
-            return option.parse(text)
-        except ValueError as problem:
-            raise pytest.UsageError(f"--adjointlab-{problem}") from None
-
-    def named_from(option: Option[T]) -> Path:
-        """The folder from which the path of an option is taken: the current one for those of the command line, as pytest does."""
-        is_of_command = bool(config.getoption(f"adjointlab_{option.name}"))
-        return config.invocation_params.dir if is_of_command else config.rootpath
-
-    def said_by(option: Option[T]) -> str:
-        """The name of a setting in a message: the key of pyproject.toml where that has set it, else the option."""
-        is_of_table = not given(option) and option.name in table
-        return key(option.name) if is_of_table else f"--adjointlab-{option.name}"
-
-    world = None if (name := value(WORLD)) == "auto" else WorldName(name)
+def _world(settings: _Settings) -> WorldName | None:
+    if (name := settings.value(WORLD)) == "auto":
+        return None
+    world = WorldName(name)
     if world is WorldName.TORCH and launched_world() != "torch":
         raise pytest.UsageError(
             "--adjointlab-world=torch: start the tests with torchrun, as in torchrun --nproc-per-node 4 -m pytest"
@@ -136,33 +175,22 @@ def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
         raise pytest.UsageError(
             "--adjointlab-world=mpi: start the tests with mpiexec, as in mpiexec -n 4 pytest"
         )
-    if (seed := value(SEED)) is None:
-        # A worker of pytest-xdist is given its controller's seed, see `pytest_configure_node`.
-        seed = getattr(config, "workerinput", {}).get("adjointlab_seed", session_seed)
-    xfails, html, folder = value(XFAILS), value(HTML), named_from(FOLDER) / value(FOLDER)
-    xml = getattr(config.option, "xmlpath", None)
-    page = None if html is None else named_from(HTML) / html
-    if page and xml and (twice := named_twice([(said_by(HTML), str(page)), ("--junitxml", xml)])):
+    return world
+
+
+def _page(settings: _Settings) -> Path | None:
+    page, xml = settings.path(HTML), getattr(settings.config.option, "xmlpath", None)
+    if page and xml and (twice := named_twice([(settings.name_of(HTML), str(page)), ("--junitxml", xml)])):
         raise pytest.UsageError(twice)
+    return page
+
+
+def _folder(settings: _Settings) -> Path:
+    folder = settings.path(FOLDER)
+    assert folder is not None  # it has a default
     if os.path.isfile(folder):
-        raise pytest.UsageError(f"{said_by(FOLDER)}: {folder} is a file; name a folder")
-    return Profile(
-        cases=value(CASES),
-        seed=secrets.randbits(32) if seed is None else seed,
-        ranks=value(RANKS),
-        device=value(DEVICE),
-        schedules=value(SCHEDULES),
-        world=world,
-        folder=folder,
-        strict=value(STRICT),
-        watchdog=value(WATCHDOG),
-        xfails=None if xfails is None else named_from(XFAILS) / xfails,
-        html=page,
-        patience=value(PATIENCE),
-        folder_from=said_by(FOLDER),
-        xfails_from=said_by(XFAILS),
-        html_from=said_by(HTML),
-    )
+        raise pytest.UsageError(f"{settings.name_of(FOLDER)}: {folder} is a file; name a folder")
+    return folder
 
 
 def unwritable(config: pytest.Config, profile: Profile) -> str:
