@@ -128,7 +128,7 @@ class _Settings:
         return text
 
 
-def _attribute(option: Option[T]) -> str:
+def _attribute(option: Option[Any]) -> str:
     return f"adjointlab_{option.name}"
 
 

@@ -14,7 +14,7 @@ import math
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
 from types import ModuleType
@@ -30,7 +30,7 @@ from adjointlab.core import arrays
 from adjointlab.core.declaration import has_parameter
 from adjointlab.core.operator import basis_vector
 from adjointlab.core.space import Space
-from adjointlab.engine.adapters import BOUNDS, Parameters, UserFunction
+from adjointlab.engine.adapters import BOUNDS, UserFunction
 from adjointlab.engine.case import Case
 from adjointlab.engine.search_result import SearchResult
 from adjointlab.engine.subject import Kind, Subject
@@ -215,7 +215,7 @@ def script(case: Case, report: SearchResult, subject: Subject, name: str) -> str
     if entry is not None and spaces is not None and _shows_products(case, report, subject, spaces):
         functions = _functions(subject)
         if functions is not None:
-            return _products(case, subject, spaces.domain, spaces.codomain, entry, functions, findings, name)
+            return _products(case, subject, spaces, entry, functions, findings, name)
     return _replayed(case, report, subject, findings, name)
 
 
@@ -338,73 +338,105 @@ It prints both inner products of two basis vectors, one entry of the matrix.
 Exit codes: 1 while they differ{differ}, 0 once they do not, 2 where it cannot run."""
 
 
+class _Call(NamedTuple):
+    """Expressions of both directions, and the lines that come before them."""
+
+    setup: Sequence[str]
+    forward: str
+    adjoint: str
+
+
 def _products(
     case: Case,
     subject: Subject,
-    domain: Space,
-    codomain: Space,
+    spaces: Spaces,
     entry: MatrixEntry,
     functions: list[_Name],
     findings: str,
     name: str,
 ) -> str:
-    is_operator = subject.kind is Kind.OPERATOR
-    # A pair does not get its spaces.
-    bounds = [name for name in BOUNDS if not any(has_parameter(function, name) for function in subject.pair)]
-    not_passed = ("domain", "codomain", *bounds)
-    arguments: Parameters = {
-        key: value for key, value in case.parameters.items() if is_operator or key not in not_passed
-    }
-    made = literal(arguments)
-    needs_lab = is_operator or made is None or any(_uses_lab(sys.modules[f.__module__]) for f in subject.pair)
-    library = case.setting.library
-    is_torch = library == "torch"
-    needs = ["mpi4py", "NumPy", *(["torch"] if is_torch else [])]
-    needs += [*(["adjointlab"] if needs_lab else []), *(["the JSON file beside it"] if made is None else [])]
-    modules = dict.fromkeys(each.module for each in functions)
-    setup = [f"arguments = {made or _STORED}"]
-    if not (made or is_operator):
-        setup += [f"arguments = {{k: v for k, v in arguments.items() if k not in {not_passed}}}"]
-    loaded = [f"import_module({literal(each.module)}).{each.attribute}" for each in functions]
-    if is_operator:
-        setup += [f"operator = {loaded[0]}(comm, **arguments)"]
-        forward, adjoint = "operator.forward(*x)", "operator.adjoint(*y)"
-    else:
-        setup += [f"forward = {loaded[0]}", f"adjoint = {loaded[1]}"]
-        forward, adjoint = "forward(comm, *x, **arguments)", "adjoint(comm, *y, **arguments)"
-    weight = None if entry.weight is None else entry.weight if entry.weight.imag else entry.weight.real
-    found = _subject_name(subject)
-    without_mpi = _NOT_WITHOUT_MPI
-    if found is not None and needs_lab:
-        without_mpi = _ON_SIMULATED_RANKS.format(reference=literal(f"{found.module}:{found.attribute}"))
-    usage = _PRODUCTS_USAGE.format(
-        ranks=case.ranks,
-        name=_script_name(name),
-        needs=f"{', '.join(needs)}, and what {' and '.join(modules)} imports",
-        without="\nWithout mpi4py, adjointlab replays the case on simulated ranks." if needs_lab else "",
-        differ="" if weight is None else ", from each other or from what the specification says",
+    not_passed = _not_passed(subject)
+    made = literal({key: value for key, value in case.parameters.items() if key not in not_passed})
+    needs_lab = (
+        subject.kind is Kind.OPERATOR
+        or made is None
+        or any(_uses_lab(sys.modules[function.__module__]) for function in subject.pair)
     )
+    is_torch = case.setting.library == "torch"
+    call = _call(subject, functions, made, not_passed)
+    domain, codomain = spaces.domain, spaces.codomain
+    weight = None if entry.weight is None else entry.weight if entry.weight.imag else entry.weight.real
+    imports = ("    import torch\n" if is_torch else "") + (_TRANSLATION if needs_lab else "")
     return _PRODUCTS.format(
         findings=findings,
-        usage=commented(usage),
+        usage=commented(
+            _PRODUCTS_USAGE.format(
+                ranks=case.ranks,
+                name=_script_name(name),
+                needs=_needs(functions, is_torch=is_torch, needs_lab=needs_lab, needs_file=made is None),
+                without="\nWithout mpi4py, adjointlab replays the case on simulated ranks."
+                if needs_lab
+                else "",
+                differ="" if weight is None else ", from each other or from what the specification says",
+            )
+        ),
         folders=_folders(functions),
         ranks=case.ranks,
-        without_mpi=without_mpi,
-        imports=indent(
-            ("    import torch\n" if is_torch else "") + (_TRANSLATION if needs_lab else ""), "    "
-        ),
-        modules=literal(tuple(modules)),
-        setup="".join(f"    {line}\n" for line in setup),
+        without_mpi=_without_mpi(subject, needs_lab=needs_lab),
+        imports=indent(imports, "    "),
+        modules=literal(_modules(functions)),
+        setup="".join(f"    {line}\n" for line in call.setup),
         x=_values(domain, case.ranks, entry.column),
         y=_values(codomain.dual, case.ranks, entry.row),
         counted_x=_counted(domain, case.ranks),
         counted_y=_counted(codomain, case.ranks),
         convert="[torch.from_numpy(array) for array in made]" if is_torch else "made",
-        forward=forward,
-        adjoint=adjoint,
+        forward=call.forward,
+        adjoint=call.adjoint,
         tolerance=4 * 2.0 ** -min(tensor.element.precision for tensor in domain.tensors),
         expected="" if weight is None else _EXPECTED.format(weight=weight),
     )
+
+
+def _not_passed(subject: Subject) -> tuple[str, ...]:
+    """Names of the arguments of a case that the code under test does not get: a pair does not get its spaces."""
+    if subject.kind is Kind.OPERATOR:
+        return ()
+    bounds = [name for name in BOUNDS if not any(has_parameter(function, name) for function in subject.pair)]
+    return ("domain", "codomain", *bounds)
+
+
+def _call(subject: Subject, functions: list[_Name], made: str | None, not_passed: tuple[str, ...]) -> _Call:
+    """The call of an operator, or of the functions of a pair, with the arguments that a literal makes or the JSON file has."""
+    setup = [f"arguments = {made or _STORED}"]
+    if made is None and not_passed:
+        setup.append(f"arguments = {{k: v for k, v in arguments.items() if k not in {not_passed}}}")
+    loaded = [f"import_module({literal(each.module)}).{each.attribute}" for each in functions]
+    if subject.kind is Kind.OPERATOR:
+        setup.append(f"operator = {loaded[0]}(comm, **arguments)")
+        return _Call(setup, "operator.forward(*x)", "operator.adjoint(*y)")
+    setup += [f"forward = {loaded[0]}", f"adjoint = {loaded[1]}"]
+    return _Call(setup, "forward(comm, *x, **arguments)", "adjoint(comm, *y, **arguments)")
+
+
+def _needs(functions: list[_Name], *, is_torch: bool, needs_lab: bool, needs_file: bool) -> str:
+    needs = ["mpi4py", "NumPy"]
+    needs += ["torch"] if is_torch else []
+    needs += ["adjointlab"] if needs_lab else []
+    needs += ["the JSON file beside it"] if needs_file else []
+    return f"{', '.join(needs)}, and what {' and '.join(_modules(functions))} imports"
+
+
+def _modules(functions: list[_Name]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each.module for each in functions))
+
+
+def _without_mpi(subject: Subject, *, needs_lab: bool) -> str:
+    """The lines that run where mpi4py is missing: on simulated ranks, if the lab is needed anyway."""
+    found = _subject_name(subject)
+    if found is None or not needs_lab:
+        return _NOT_WITHOUT_MPI
+    return _ON_SIMULATED_RANKS.format(reference=literal(f"{found.module}:{found.attribute}"))
 
 
 def _values(space: Space, ranks: int, index: int) -> str:
