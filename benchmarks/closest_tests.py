@@ -14,6 +14,12 @@ _LAYERS = (
     "tests/checks/test_checks_of_layers.py",
     "tests/checks/test_registry.py",
 )
+_SCRIPTS = (
+    "tests/store/test_texts_of_scripts.py",
+    "tests/store/test_arguments_of_scripts.py",
+    "tests/store/test_reproducer.py",
+    "tests/store/test_scripts.py",
+)
 _SEARCH = (
     "tests/engine/test_looks_of_a_search.py",
     "tests/engine/test_promises_of_a_search.py",
@@ -450,15 +456,8 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         "engine/",
         (*_SEARCH, "tests/report", "tests/engine/test_single_steps.py", f"{_SIMULATED}/test_schedules.py"),
     ),
-    (
-        "store/script",
-        (
-            "tests/store/test_texts_of_scripts.py",
-            "tests/store/test_arguments_of_scripts.py",
-            "tests/store/test_reproducer.py",
-            "tests/store/test_scripts.py",
-        ),
-    ),
+    ("store/script", _SCRIPTS),
+    ("store/products_script", _SCRIPTS),
     ("store/job_log", ("tests/store/test_job_log.py",)),
     ("store/known_failures", ("tests/store/test_known_failures.py",)),
     ("store/running_case", ("tests/store/test_running_case.py",)),

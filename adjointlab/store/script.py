@@ -1,66 +1,27 @@
 """A failing case as a Python script, which ends with 1 while the failure is seen, 0 once it is not, and 2 where it cannot run.
 
 There are two forms. A wrong matrix entry of an operator or of a pair of functions is shown on the plain communicator of
-mpi4py: the script states two basis vectors as literals, so that its reader can follow the inner products without trusting the
-lab. Any other failure is replayed, by the lab, from the JSON file beside the script.
-
-No text from outside enters a script but as a literal of ASCII characters or in comments (:func:`commented`).
+mpi4py (:mod:`adjointlab.store.products_script`). Any other failure is replayed, by the lab, from the JSON file beside the script.
 """
 
 from __future__ import annotations
 
-import inspect
-import math
-import os
-import sys
-import sysconfig
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from textwrap import indent
-from types import ModuleType
-from typing import Final, NamedTuple
-
-import numpy as np
-
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.elements import ORDERS
 from adjointlab.checks.hints import FaultKind
-from adjointlab.checks.verdict import MatrixEntry, Status
+from adjointlab.checks.verdict import Status
 from adjointlab.core import arrays
-from adjointlab.core.declaration import has_parameter
-from adjointlab.core.operator import basis_vector
-from adjointlab.core.space import Space
-from adjointlab.engine.adapters import BOUNDS, UserFunction
 from adjointlab.engine.case import Case
 from adjointlab.engine.search_result import SearchResult
 from adjointlab.engine.subject import Kind, Subject
-from adjointlab.store.files import printable
+from adjointlab.store.products_script import functions_of, products
+from adjointlab.store.script_text import HEAD, PATHS, commented, folders, literal, script_name, subject_name
 
-__all__ = ["commented", "literal", "script"]
-
-# The second line is ours and names the encoding: Python would otherwise look for a name of one in the reader's text.
-_HEAD = """#!/usr/bin/env python3
-# -*- coding: utf-8 -*-
-{findings}
-#
-{usage}
-
-import sys
-from pathlib import Path
-"""
-
-_PATHS = """
-# Where the subject and the modules that it imports were found.
-for folder in {folders}:
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-# On another machine: the current folder, and those that this script is in.
-sys.path += ["", *map(str, Path(__file__).resolve().parents)]
-"""
+__all__ = ["script"]
 
 _REPLAY = (
-    _HEAD
-    + _PATHS
+    HEAD
+    + PATHS
     + """
 if __name__ == "__main__":
     try:
@@ -72,132 +33,11 @@ if __name__ == "__main__":
 """
 )
 
-_PRODUCTS = (
-    _HEAD
-    + """import shlex
-import time
-import traceback
-from importlib import import_module
-"""
-    + _PATHS
-    + """
-# The tensors of x and y on each rank: values, type, shape.
-X = {x}
-Y = {y}
-# Ranks whose copy counts in the pairing: of invariant copies, the first.
-COUNTED_X = {counted_x}
-COUNTED_Y = {counted_y}
 
-
-def without_mpi():
-{without_mpi}
-
-def main():
-    try:
-        from mpi4py import MPI
-    except ImportError:
-        return without_mpi()
-    import numpy as np
-
-    comm = MPI.COMM_WORLD
-    rank = comm.Get_rank()
-    if comm.Get_size() != {ranks}:
-        if rank == 0:
-            print("this case needs: mpiexec -n {ranks} python " + shlex.quote(__file__))
-        return 2
-    missing = []
-    try:
-{imports}        for name in {modules}:
-            import_module(name)
-    except ModuleNotFoundError as error:
-        missing = [str(error)]
-    missing = sorted({{text for texts in comm.allgather(missing) for text in texts}})
-    if missing:
-        if rank == 0:
-            print(*missing, "run this script where the project lies, or set PYTHONPATH", sep="; ", file=sys.stderr)
-        return 2
-{setup}
-    def tensors(ranks):
-        made = [np.array(values, dtype=dtype).reshape(shape) for values, dtype, shape in ranks[rank]]
-        return {convert}
-
-    def tuple_of(value):
-        return tuple(value) if isinstance(value, (tuple, list)) else (value,)
-
-    def pairing(a, b, counted):
-        terms = [np.sum(np.asarray(u) * np.conj(np.asarray(v))) for u, v, ranks in zip(a, b, counted) if rank in ranks]
-        return comm.allreduce(sum(terms, 0.0))
-
-    x, y = tensors(X), tensors(Y)
-    Fx = tuple_of({forward})
-    Fy = tuple_of({adjoint})
-    left, right = pairing(Fx, y, COUNTED_Y), pairing(x, Fy, COUNTED_X)
-    # What the products are measured against: they may cancel.
-    scale = pairing([np.abs(a) for a in Fx], [np.abs(b) for b in y], COUNTED_Y)
-    same = abs(left - right) <= {tolerance!r} * scale
-    if rank == 0:
-        print("<Fx, y>  =", left)
-        print("<x, F*y> =", right)
-{expected}    return 0 if same else 1
-
-
-if __name__ == "__main__":
-    try:
-        code = main()
-    except BaseException:
-        # Python would end with 1, as if the failure had been seen; and the other ranks would wait.
-        sys.stderr.write(traceback.format_exc())
-        sys.stderr.flush()
-        if "mpi4py.MPI" in sys.modules:
-            # Once it sees an abort, MPICH's mpiexec reads no more of what the ranks have written.
-            time.sleep(0.2)
-            sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(2)
-        code = 2
-    sys.exit(code)
-"""
-)
-
-_ON_SIMULATED_RANKS = """\
-    # The JSON file beside this script has the case.
-    try:
-        from adjointlab.cli.reproduce import reproduce
-
-        reproduce(__file__, {reference})
-    except SystemExit as end:
-        return end.code
-    except ImportError:
-        print("this script needs mpi4py, or adjointlab, which replays the case on simulated ranks", file=sys.stderr)
-        return 2
-"""
-
-_NOT_WITHOUT_MPI = """\
-    print("this script needs mpi4py", file=sys.stderr)
-    return 2
-"""
-
-_EXPECTED = """        print("expected  =", {weight!r})
-    same = same and left == {weight!r}
-"""
-
-# The lab is imported first, as a whole: its own modules keep their constants.
-_TRANSLATION = """\
-    # The operator talks to mpi4py here, so adjointlab.MPI has to mean mpi4py's constants.
-    import adjointlab.worlds.mpi.world
-    import adjointlab.worlds.simulated.world
-    from adjointlab.store.reproducer import read
-
-    sys.modules["adjointlab.MPI"] = adjointlab.MPI = MPI
-"""
-
-_STORED = "dict(read(Path(__file__).with_suffix('.json')).case.parameters)"
-
-
-class _Name(NamedTuple):
-    """An object that a script can import: an attribute of a module, and the folder where that module is found."""
-
-    module: str
-    attribute: str
-    folder: str
+_USAGE = """It replays {name}, which has to lie beside it, and needs adjointlab.
+Run with: {command}
+Exit codes: 1 while the failure is seen, 0 once the case passes, 2 where neither can be told, as where it was found under
+another launcher and is not seen under this one. Under mpiexec, a case that ends its process decides the code."""
 
 
 def script(case: Case, report: SearchResult, subject: Subject, name: str) -> str | None:
@@ -213,78 +53,34 @@ def script(case: Case, report: SearchResult, subject: Subject, name: str) -> str
     )
     entry, spaces = report.verdict.entry, report.spaces
     if entry is not None and spaces is not None and _shows_products(case, report, subject, spaces):
-        functions = _functions(subject)
+        functions = functions_of(subject)
         if functions is not None:
-            return _products(case, subject, spaces, entry, functions, findings, name)
+            return products(case, subject, spaces, entry, functions, findings, name)
     return _replayed(case, report, subject, findings, name)
 
 
-def commented(*texts: str) -> str:
-    """Lines of comments that show `texts`, whatever is in them: what is not printable is escaped."""
-    lines = [line for text in texts for line in text.splitlines() or [""]]
-    return "\n".join(f"# {printable(line)}".rstrip() for line in lines)
-
-
-def literal(value: object) -> str | None:
-    """Python source in ASCII that makes `value`; `None` for what has no literal."""
-    match value:
-        case None | bool() | int() | str() if type(value).__module__ == "builtins":
-            return ascii(value)
-        case float():
-            return repr(float(value)) if math.isfinite(value) else f"float({str(float(value))!r})"
-        case complex():
-            return f"complex({literal(value.real)}, {literal(value.imag)})"
-        case list() | tuple():
-            entries = [literal(entry) for entry in value]
-            return None if None in entries else f"({''.join(f'{entry}, ' for entry in entries)})"
-        case Mapping():
-            pairs = [(literal(key), literal(entry)) for key, entry in value.items()]
-            if any(None in pair for pair in pairs):
-                return None
-            return "{" + ", ".join(f"{key}: {entry}" for key, entry in pairs) + "}"
-    return None
-
-
-# The form that replays
-
-_USAGE = """It replays {name}, which has to lie beside it, and needs adjointlab.
-Run with: {command}
-Exit codes: 1 while the failure is seen, 0 once the case passes, 2 where neither can be told, as where it was found under
-another launcher and is not seen under this one. Under mpiexec, a case that ends its process decides the code."""
-
-
 def _replayed(case: Case, report: SearchResult, subject: Subject, findings: str, name: str) -> str | None:
-    found = _subject_name(subject)
+    found = subject_name(subject)
     if found is None:
         return None
-    plain = f"python {_script_name(name)}"
+    plain = f"python {script_name(name)}"
     under_mpi = f"mpiexec -n {case.ranks} {plain}"
     if case.schedules:
         command = f"{plain} (on simulated ranks, which alone have schedules)"
     elif report.world == "mpi":
         command = f"{under_mpi}; without mpiexec, on simulated ranks"
     elif report.world == "torch":
-        command = f"torchrun --nproc-per-node {case.ranks} {_script_name(name)}; without torchrun, on simulated ranks"
+        command = f"torchrun --nproc-per-node {case.ranks} {script_name(name)}; without torchrun, on simulated ranks"
     elif subject.process_group:
-        command = f"{plain} (on simulated ranks), {under_mpi}, or torchrun --nproc-per-node {case.ranks} {_script_name(name)}"
+        command = f"{plain} (on simulated ranks), {under_mpi}, or torchrun --nproc-per-node {case.ranks} {script_name(name)}"
     else:
         command = f"{plain} (on simulated ranks), or {under_mpi}"
     return _REPLAY.format(
         findings=findings,
         usage=commented(_USAGE.format(name=name, command=command)),
-        folders=_folders([found]),
+        folders=folders([found]),
         reference=literal(f"{found.module}:{found.attribute}"),
     )
-
-
-def _subject_name(subject: Subject) -> _Name | None:
-    module, _, name = subject.location.partition(":")
-    if vars(sys.modules.get(module, subject)).get(name) is not subject:
-        return None
-    return _in_module(module, name)
-
-
-# The form that shows two inner products
 
 
 def _shows_products(case: Case, report: SearchResult, subject: Subject, spaces: Spaces) -> bool:
@@ -306,189 +102,3 @@ def _needs_a_schedule(report: SearchResult) -> bool:
     """Return True for a failure that was seen to need another order of ranks and messages than the simplest."""
     evidence = report.verdict.evidence
     return evidence is not None and any(hint.kind is FaultKind.SCHEDULE for hint in evidence.retried)
-
-
-def _functions(subject: Subject) -> list[_Name] | None:
-    """The name of an operator; or of the two functions of a pair. `None` where a script cannot import them."""
-    functions = (subject.target,) if subject.kind is Kind.OPERATOR else subject.pair
-    names = [name for function in functions if (name := _function_name(function)) is not None]
-    return names if len(names) == len(functions) else None
-
-
-def _function_name(function: UserFunction) -> _Name | None:
-    module, path = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
-    value: object = sys.modules.get(module)
-    for part in path.split("."):
-        value = getattr(value, part, None)
-    name = _in_module(module, path) if value is function else None
-    return name if name is not None and name.module == module else None
-
-
-def _uses_lab(module: ModuleType) -> bool:
-    origins = [
-        value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", "")
-        for value in vars(module).values()
-    ]
-    return any(str(origin).partition(".")[0] == "adjointlab" for origin in origins)
-
-
-_PRODUCTS_USAGE = """Run with: mpiexec -n {ranks} python {name}
-It needs {needs}.{without}
-It prints both inner products of two basis vectors, one entry of the matrix.
-Exit codes: 1 while they differ{differ}, 0 once they do not, 2 where it cannot run."""
-
-
-class _Call(NamedTuple):
-    """Expressions of both directions, and the lines that come before them."""
-
-    setup: Sequence[str]
-    forward: str
-    adjoint: str
-
-
-def _products(
-    case: Case,
-    subject: Subject,
-    spaces: Spaces,
-    entry: MatrixEntry,
-    functions: list[_Name],
-    findings: str,
-    name: str,
-) -> str:
-    not_passed = _not_passed(subject)
-    made = literal({key: value for key, value in case.parameters.items() if key not in not_passed})
-    needs_lab = (
-        subject.kind is Kind.OPERATOR
-        or made is None
-        or any(_uses_lab(sys.modules[function.__module__]) for function in subject.pair)
-    )
-    is_torch = case.setting.library == "torch"
-    call = _call(subject, functions, made, not_passed)
-    domain, codomain = spaces.domain, spaces.codomain
-    weight = None if entry.weight is None else entry.weight if entry.weight.imag else entry.weight.real
-    imports = ("    import torch\n" if is_torch else "") + (_TRANSLATION if needs_lab else "")
-    return _PRODUCTS.format(
-        findings=findings,
-        usage=commented(
-            _PRODUCTS_USAGE.format(
-                ranks=case.ranks,
-                name=_script_name(name),
-                needs=_needs(functions, is_torch=is_torch, needs_lab=needs_lab, needs_file=made is None),
-                without="\nWithout mpi4py, adjointlab replays the case on simulated ranks."
-                if needs_lab
-                else "",
-                differ="" if weight is None else ", from each other or from what the specification says",
-            )
-        ),
-        folders=_folders(functions),
-        ranks=case.ranks,
-        without_mpi=_without_mpi(subject, needs_lab=needs_lab),
-        imports=indent(imports, "    "),
-        modules=literal(_modules(functions)),
-        setup="".join(f"    {line}\n" for line in call.setup),
-        x=_values(domain, case.ranks, entry.column),
-        y=_values(codomain.dual, case.ranks, entry.row),
-        counted_x=_counted(domain, case.ranks),
-        counted_y=_counted(codomain, case.ranks),
-        convert="[torch.from_numpy(array) for array in made]" if is_torch else "made",
-        forward=call.forward,
-        adjoint=call.adjoint,
-        tolerance=4 * 2.0 ** -min(tensor.element.precision for tensor in domain.tensors),
-        expected="" if weight is None else _EXPECTED.format(weight=weight),
-    )
-
-
-def _not_passed(subject: Subject) -> tuple[str, ...]:
-    """Names of the arguments of a case that the code under test does not get: a pair does not get its spaces."""
-    if subject.kind is Kind.OPERATOR:
-        return ()
-    bounds = [name for name in BOUNDS if not any(has_parameter(function, name) for function in subject.pair)]
-    return ("domain", "codomain", *bounds)
-
-
-def _call(subject: Subject, functions: list[_Name], made: str | None, not_passed: tuple[str, ...]) -> _Call:
-    """The call of an operator, or of the functions of a pair, with the arguments that a literal makes or the JSON file has."""
-    setup = [f"arguments = {made or _STORED}"]
-    if made is None and not_passed:
-        setup.append(f"arguments = {{k: v for k, v in arguments.items() if k not in {not_passed}}}")
-    loaded = [f"import_module({literal(each.module)}).{each.attribute}" for each in functions]
-    if subject.kind is Kind.OPERATOR:
-        setup.append(f"operator = {loaded[0]}(comm, **arguments)")
-        return _Call(setup, "operator.forward(*x)", "operator.adjoint(*y)")
-    setup += [f"forward = {loaded[0]}", f"adjoint = {loaded[1]}"]
-    return _Call(setup, "forward(comm, *x, **arguments)", "adjoint(comm, *y, **arguments)")
-
-
-def _needs(functions: list[_Name], *, is_torch: bool, needs_lab: bool, needs_file: bool) -> str:
-    needs = ["mpi4py", "NumPy"]
-    needs += ["torch"] if is_torch else []
-    needs += ["adjointlab"] if needs_lab else []
-    needs += ["the JSON file beside it"] if needs_file else []
-    return f"{', '.join(needs)}, and what {' and '.join(_modules(functions))} imports"
-
-
-def _modules(functions: list[_Name]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(each.module for each in functions))
-
-
-def _without_mpi(subject: Subject, *, needs_lab: bool) -> str:
-    """The lines that run where mpi4py is missing: on simulated ranks, if the lab is needed anyway."""
-    found = _subject_name(subject)
-    if found is None or not needs_lab:
-        return _NOT_WITHOUT_MPI
-    return _ON_SIMULATED_RANKS.format(reference=literal(f"{found.module}:{found.attribute}"))
-
-
-def _values(space: Space, ranks: int, index: int) -> str:
-    """The local tensors of the basis vector `index` on all ranks, as text."""
-    everywhere = []
-    for rank in range(ranks):
-        held = zip(
-            space.tensors, map(arrays.to_numpy, basis_vector(space, index, rank, "numpy")), strict=True
-        )
-        local = [
-            (np.asarray(values).tolist(), tensor.dtype, tensor.layout.local_shape(rank))
-            for tensor, values in held
-        ]
-        everywhere.append(f"    [{', '.join(str(literal(each)) for each in local)}],\n")
-    return f"[\n{''.join(everywhere)}]"
-
-
-def _counted(space: Space, ranks: int) -> list[list[int]]:
-    return [[rank for rank in range(ranks) if tensor.is_counted(rank)] for tensor in space.tensors]
-
-
-# Names and folders
-
-
-def _in_module(module: str, attribute: str) -> _Name | None:
-    """The name of an attribute of a module that has a file: by the module's name, or by its file's where that differs."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None or not attribute.isprintable():
-        return None
-    path = Path(file).resolve()
-    parts, stem = module.split("."), path.with_suffix("").parts
-    if stem[-1] == "__init__":
-        parts.append("__init__")
-    if list(stem[-len(parts) :]) == parts:
-        return _Name(module, attribute, str(path.parents[len(parts) - 1]))
-    return _Name(str(path), attribute, str(path.parent))
-
-
-def _script_name(name: str) -> str:
-    return Path(name).with_suffix(".py").name
-
-
-_INSTALLED: Final = tuple(
-    # Commands lie in "scripts", the folder that Python puts first for them.
-    str(Path(sysconfig.get_paths()[key]).resolve())
-    for key in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
-)
-
-
-def _folders(names: list[_Name]) -> str:
-    """The folders that a script puts on the path, the first one last: those that are on it here and no part of Python."""
-    # The functions of `os.path` raise for no entry: not for one that may not be looked into, nor for one that is too long a name.
-    known = [os.path.realpath(entry) for entry in sys.path if entry and os.path.isdir(entry)]
-    wanted = dict.fromkeys([*(name.folder for name in names), *known])
-    return str(literal([entry for entry in reversed(wanted) if not entry.startswith(_INSTALLED)]))

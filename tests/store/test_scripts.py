@@ -26,7 +26,8 @@ from adjointlab.checks.verdict import MatrixEntry, Status, Verdict
 from adjointlab.engine.case import Case
 from adjointlab.engine.search_result import SearchResult
 from adjointlab.engine.subject import Subject
-from adjointlab.store.script import _folders, commented, literal, script
+from adjointlab.store.script import script
+from adjointlab.store.script_text import commented, folders, literal
 from tests.fuzzing import HOSTILE, many
 from tests.running import run, run_python
 
@@ -355,4 +356,4 @@ def test_the_folder_of_commands_is_not_put_on_the_path(
     """Python puts it first where a command such as `adjointlab` is run, and no subject lies there."""
     commands = sysconfig.get_path("scripts")
     monkeypatch.setattr(sys, "path", [commands, str(tmp_path)])
-    assert ast.literal_eval(_folders([])) == (str(tmp_path.resolve()),)
+    assert ast.literal_eval(folders([])) == (str(tmp_path.resolve()),)

@@ -22,8 +22,9 @@ from adjointlab.checks.verdict import MatrixEntry, Status, Verdict
 from adjointlab.engine.case import Case
 from adjointlab.engine.search_result import SearchResult
 from adjointlab.engine.subject import Subject
-from adjointlab.store import script as scripts
-from adjointlab.store.script import literal, script
+from adjointlab.store import products_script, script_text
+from adjointlab.store.script import script
+from adjointlab.store.script_text import literal
 from adjointlab.worlds.schedule import Schedule
 from tests.store.test_arguments_of_scripts import operators, pairs
 
@@ -304,7 +305,7 @@ def test_a_function_is_found_by_the_name_of_its_module_where_its_file_has_that_n
 ) -> None:
     path = tmp_path.resolve() / file
     module(name, path)
-    given = scripts._in_module(name, "f")
+    given = script_text.in_module(name, "f")
     assert given is not None
     if found is None:
         assert given == (str(path), "f", str(tmp_path.resolve() / folder))
@@ -315,9 +316,9 @@ def test_a_function_is_found_by_the_name_of_its_module_where_its_file_has_that_n
 def test_what_has_no_file_or_no_printable_name_is_not_found(module: Any, tmp_path: Path) -> None:
     module("nowhere", None)
     module("somewhere", tmp_path / "somewhere.py")
-    assert scripts._in_module("nowhere", "f") is None
-    assert scripts._in_module("not imported", "f") is None
-    assert scripts._in_module("somewhere", "f\x1b") is None
+    assert script_text.in_module("nowhere", "f") is None
+    assert script_text.in_module("not imported", "f") is None
+    assert script_text.in_module("somewhere", "f\x1b") is None
 
 
 @pytest.mark.parametrize(
@@ -342,7 +343,7 @@ def test_a_module_uses_the_lab_if_something_in_it_comes_from_there(
     new = ModuleType("any")
     vars(new).clear()
     vars(new).update(attributes)
-    assert scripts._uses_lab(new) is uses
+    assert products_script._uses_lab(new) is uses
 
 
 def test_folders_on_the_path_come_first_last_and_without_those_of_python(
@@ -352,6 +353,10 @@ def test_folders_on_the_path_come_first_last_and_without_those_of_python(
     for folder in folders:
         folder.mkdir()
     one, two, three = (str(folder.resolve()) for folder in folders)
-    monkeypatch.setattr(sys, "path", ["", one, str(tmp_path / "gone"), scripts._INSTALLED[0], two, one])
-    names = [scripts._Name("m", "f", three), scripts._Name("m", "g", two), scripts._Name("m", "h", three)]
-    assert ast.literal_eval(scripts._folders(names)) == (one, two, three)
+    monkeypatch.setattr(sys, "path", ["", one, str(tmp_path / "gone"), script_text._INSTALLED[0], two, one])
+    names = [
+        script_text.Name("m", "f", three),
+        script_text.Name("m", "g", two),
+        script_text.Name("m", "h", three),
+    ]
+    assert ast.literal_eval(script_text.folders(names)) == (one, two, three)
