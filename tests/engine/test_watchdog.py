@@ -166,11 +166,16 @@ def test_a_module_whose_import_does_not_return_ends_the_command_which_says_where
     ended = run("adjointlab", "check", "endless.py", "--watchdog", "0.3", cwd=tmp_path, ranks=ranks)
 
     assert ended.returncode == 3, ended.stdout + ended.stderr
-    assert re.search(
+    late = re.search(
         r"loading the subjects (did|has) not come back within 3 s, at .*endless\.py:\d", ended.stderr
     )
+    assert late
     assert ("on rank 1: loading" in ended.stderr) == (where == 1)
-    assert "typer" not in ended.stderr, "the stack is of the module, not of what has called the lab"
+    # Where the module lets no exception through, as on Python 3.14, the process is ended with the stacks of all its threads.
+    is_ended_by_exception = late[1] == "did"
+    assert is_ended_by_exception or handler
+    if is_ended_by_exception:
+        assert "typer" not in ended.stderr, "the stack is of the module, not of what has called the lab"
     assert not (tmp_path / FOLDER).exists()
 
 

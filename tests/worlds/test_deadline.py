@@ -31,8 +31,9 @@ def work():
                 time.sleep(100)
         raise
 
+limit = 0.1 if sys.argv[1] == "swallows" else 60.0
 try:
-    with Deadline(seconds=60.0), RepeatedInterrupt(), Deadline(lambda number: print("known", number, flush=True), 0.1):
+    with Deadline(seconds=60.0), RepeatedInterrupt(), Deadline(lambda number: print("known", number, flush=True), limit):
         work()
 finally:
     print("left")
@@ -61,7 +62,8 @@ def test_one_that_does_not_end_by_itself_is_ended_after_its_report(
     out, _ = process.communicate(timeout=60)
 
     assert first + out == says.format(int(number))
-    assert process.returncode == (128 + number if does == "swallows" else 1)
+    # From Python 3.14 on, a KeyboardInterrupt that leaves the program of `-c` ends it by SIGINT, as that of a file always did.
+    assert process.returncode in ([128 + number] if does == "swallows" else [1, -signal.SIGINT])
 
 
 FORKS = """
