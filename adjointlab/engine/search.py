@@ -30,6 +30,7 @@ from adjointlab.engine.drawn_cases import DrawnCases
 from adjointlab.engine.failed_runs import NO_RETURN
 from adjointlab.engine.independent_draws import INDEPENDENT
 from adjointlab.engine.run_case import (
+    UNDECIDED,
     CaseRunner,
     Judgement,
     KnownRuns,
@@ -389,7 +390,8 @@ class Search:
             raise _Enough
         judgement = self._run_and_judge(structs.replace(case, measures_rounding=self._measures_rounding))
         if judgement is not None:
-            self._measures_rounding = Figure.ROUNDING in judgement.verdict.figures
+            verdict = judgement.verdict
+            self._measures_rounding = verdict.kind == UNDECIDED or Figure.ROUNDING in verdict.figures
         return drawn.note(case, self._last_run, judgement)
 
     def _begin_shrinking(self, case: Case, judgement: Judgement) -> Judgement:

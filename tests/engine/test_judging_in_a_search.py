@@ -17,7 +17,7 @@ from adjointlab.engine import search as module
 from adjointlab.engine.case import Case
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.drawn_cases import _is_empty
-from adjointlab.engine.run_case import CaseRunner, Judgement, Stage
+from adjointlab.engine.run_case import UNDECIDED, CaseRunner, Judgement, Stage
 from adjointlab.engine.search import _stream, _unjudged
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.worlds.schedule import schedules_from
@@ -167,6 +167,18 @@ def test_a_case_that_nothing_can_be_said_of_is_counted_by_what_the_check_says(
     monkeypatch.setattr(drawn_cases, "inapplicable_because", lambda run: "it has no reference")
     search._judge_next(case_on(2))
     assert search._drawn.counts.rejected == {"it has no reference": 1}
+
+
+def test_rounding_is_measured_at_once_after_a_case_whose_judge_has_asked_for_it_in_vain_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    search = search_of()
+    asked = Judgement(coherent({Figure.ROUNDING: 0.5}), SPACES)
+    in_vain = Judgement(unjudged("nothing is known", kind=UNDECIDED), SPACES)
+    judged = answering(monkeypatch, in_vain, None, asked, RIGHT, RIGHT)
+    for _ in range(5):
+        search._judge_next(case_on(2))
+    assert [case.measures_rounding for case in judged] == [False, True, True, True, False]
 
 
 @pytest.mark.parametrize(
