@@ -32,6 +32,7 @@ from adjointlab.checks.verdict import Status, coherent
 from adjointlab.core.declaration import SubjectError
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget, SearchResult
+from tests.planted.parallel_modules import CopiedIn, SummedUp
 
 Parallelize = Callable[[nn.Module, DeviceMesh], object]
 ADAM = partial(torch.optim.Adam, lr=0.1)
@@ -179,17 +180,6 @@ class RowsOfAVocabulary(nn.Module):
         return SummedUp.apply(vectors.masked_fill(is_elsewhere[..., None], 0))
 
 
-class SummedUp(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        dist.all_reduce(total := x.clone(memory_format=torch.contiguous_format))
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient
-
-
 def test_what_is_wrong_for_one_index_in_the_middle_of_many_is_found(world: al.SimulatedWorld) -> None:
     with pytest.raises(AssertionError, match="the layer's outputs are not the sequential ones"):
         al.check_parallel(
@@ -206,18 +196,6 @@ class Columns(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return CopiedIn.apply(x) @ self.weight.T
-
-
-class CopiedIn(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        total = gradient.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total
 
 
 def test_layers_of_ones_own_say_how_their_parameters_are_shared(world: al.SimulatedWorld) -> None:

@@ -20,6 +20,7 @@ from adjointlab.core.pieces import Pieces, UnequalPieces
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.torch_distributed.fused import pieces_apart
+from tests.planted.parallel_modules import CopiedIn, SummedUp
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -37,28 +38,6 @@ class Gated(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         gate, through = self.up(x).chunk(2, -1)
         return self.down(F.silu(gate) * through)
-
-
-class Entering(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        dist.all_reduce(total := gradient.clone())
-        return total
-
-
-class Leaving(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        dist.all_reduce(total := x.clone())
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient
 
 
 def own(weight: torch.Tensor, dim: int) -> torch.Tensor:
@@ -79,14 +58,14 @@ class ParallelGated(nn.Module):
             self.add_module(name, linear)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        gate, through = self.up(Entering.apply(x)).chunk(2, -1)
-        return Leaving.apply(self.down(F.silu(gate) * through))
+        gate, through = self.up(CopiedIn.apply(x)).chunk(2, -1)
+        return SummedUp.apply(self.down(F.silu(gate) * through))
 
 
 class WithoutSum(ParallelGated):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         gate, through = self.up(x).chunk(2, -1)
-        return Leaving.apply(self.down(F.silu(gate) * through))
+        return SummedUp.apply(self.down(F.silu(gate) * through))
 
 
 def subject(
@@ -231,7 +210,7 @@ class ParallelAttending(Attending):
             setattr(linear, name, nn.Parameter(part.clone(), of_whole.requires_grad))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return Leaving.apply(super().forward(Entering.apply(x)))
+        return SummedUp.apply(super().forward(CopiedIn.apply(x)))
 
 
 def attending(
