@@ -28,6 +28,7 @@ from adjointlab.checks.gain import Gain, GainSource
 from adjointlab.checks.hints import narrowing_hint
 from adjointlab.checks.matrix import WitnessedCheck
 from adjointlab.checks.schedule_invariant import InnerProductResult, ScheduleInvariant
+from adjointlab.checks.seed_digits import SIZES, X_EXPONENT, Y_EXPONENT
 from adjointlab.checks.verdict import PERHAPS, Figure, Figures, Inapplicable, Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.operator import Direction
@@ -227,8 +228,8 @@ def _exponents(context: CheckContext, number: int, bound: int) -> tuple[int, int
     if context.arithmetic.has_integers:
         return 0, 0
     seed = context.setting.seed + number
-    near = _NEAR[seed % 4], _NEAR[seed // 4 % 4]
-    of_x, of_y = _SIZES[seed // 16 % len(_SIZES)]
+    near = _NEAR[X_EXPONENT.of(seed)], _NEAR[Y_EXPONENT.of(seed)]
+    of_x, of_y = _SIZES[SIZES.of(seed)]
     dtypes = {tensor.dtype for tensor in context.tensors}
     if of_x == of_y == "near" or "float16" in dtypes:
         return near

@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from adjointlab.checks.seed_digits import COURSE
 from adjointlab.replacement import replaced
 
 __all__ = ["FILLS", "controlled", "fill_by", "filled"]
@@ -28,16 +29,13 @@ FILLS = (np.nan, 77.0)
 What holds no NaN has two other values in their place: integers 113 and 77, truth values True and False.
 """
 
-_UNRELATED = 12
-"""Of seeds that differ by less, the passes of layers differ in their order, in what requires a gradient and in what gradients are added to."""
-
 # A context variable is local to its thread: simulated ranks that are not in a check's call allocate as usual.
 _fill: ContextVar[float | None] = ContextVar("fill", default=None)
 
 
 def fill_by(seed: int) -> float:
-    """Return the fill of a layer's case, by a digit of its seed that says little of the case's passes: each of them meets both fills."""
-    return FILLS[seed // _UNRELATED % len(FILLS)]
+    """Return the fill of a layer's case: passes in either order, and whatever requires a gradient in them, meet both fills."""
+    return FILLS[COURSE.of(seed) % len(FILLS)]
 
 
 @contextmanager

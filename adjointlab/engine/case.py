@@ -24,6 +24,7 @@ from msgspec import structs
 from adjointlab.checks.check import check_named
 from adjointlab.checks.context import FRACTIONS, INPUT_VALUES, InputSetting
 from adjointlab.checks.elements import mixed
+from adjointlab.checks.seed_digits import ON_EVEN_RANKS, SEED_PERIOD
 from adjointlab.core.kept_strategies import choices, integers
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
@@ -36,15 +37,8 @@ from adjointlab.options import RANKS
 from adjointlab.spelling import described_type
 from adjointlab.worlds.schedule import Schedule, schedules_from
 
-__all__ = ["SEED_PERIOD", "Case", "Data", "cases", "from_data", "to_data"]
+__all__ = ["Case", "Data", "cases", "from_data", "to_data"]
 
-
-SEED_PERIOD: Final = 30720
-"""Added to a seed, it changes the values, what samples are taken and what instances draw when they are made, and nothing else that a case
-derives from its seed: fills of memory, powers of two, plans of passes, sizes of cotangents."""
-
-_PERIOD_OF_OPERATORS: Final = 240
-"""The same of cases of operators, which have no plans of passes."""
 
 _LEGAL_VALUES: Final = (*INPUT_VALUES, FRACTIONS)
 
@@ -106,6 +100,11 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         """The case with its tensors in the memory of that name."""
         return structs.replace(self, setting=replace(self.setting, library=library))
 
+    def with_other_values(self, number: int) -> Case:
+        """The case under another key of its values, of that `number`; 0 is its own. All else that its seed decides stays."""
+        seed = self.setting.seed + number * SEED_PERIOD
+        return structs.replace(self, setting=replace(self.setting, seed=seed))
+
     def unusual(self) -> Iterator[tuple[str, str]]:
         """Yield what is not as usual, with a label: memory and values of the inputs, and the schedules."""
         setting, usual = self.setting, InputSetting(self.setting.seed)
@@ -158,9 +157,9 @@ def cases(
     values = SMALL_INTEGERS
     if subject.is_layer and check_named(check).varies_values:
         values = draw(choices(_VALUES))
-    # Whether all ranks have these orders is told by a bit of the seed that nothing else of an operator's case is made of, and that
-    # shrinks to 0. Not of torch, whose `clone` keeps an order that its collectives then take as it is: that is right as long as all ranks do alike, and common.
-    if count > 1 and library == "numpy" and seed // _PERIOD_OF_OPERATORS % 2:
+    # A digit of the seed, which shrinks to 0, says whether even ranks alone have these orders. Not of torch, whose `clone` keeps an order
+    # that its collectives then take as it is: that is right as long as all ranks do alike, and common.
+    if count > 1 and library == "numpy" and ON_EVEN_RANKS.of(seed):
         memory = (mixed(memory[0]), mixed(memory[1]))
     setting = InputSetting(seed, library, *memory)
     return Case(subject.name, check, count, parameters, setting, schedule, several, values)

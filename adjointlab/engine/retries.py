@@ -27,7 +27,7 @@ from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.matrix import MATRIX
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.core.space import Space
-from adjointlab.engine.case import SEED_PERIOD, Case
+from adjointlab.engine.case import Case
 from adjointlab.engine.even_cuts import Cuts, has_uneven_cuts, with_cuts
 from adjointlab.engine.failed_runs import NO_RETURN
 from adjointlab.engine.interleavings import DEPENDS
@@ -257,5 +257,4 @@ class _Retries:
 
 def _with_other_keys(case: Case) -> Iterator[Case]:
     for number in range(_KEYS):
-        setting = replace(case.setting, seed=case.setting.seed + (number + 1) * SEED_PERIOD)
-        yield structs.replace(case, setting=setting)
+        yield case.with_other_values(number + 1)

@@ -35,7 +35,7 @@ from adjointlab.core.declaration import has_parameter, require_accepts
 from adjointlab.core.layer import Layer
 from adjointlab.core.space import Space, Tensor
 from adjointlab.engine.adapters import BOUNDS, Parameters, UserFunction
-from adjointlab.engine.case import SEED_PERIOD, Case
+from adjointlab.engine.case import Case
 from adjointlab.engine.failed_runs import verdict_on_failure
 from adjointlab.engine.interleavings import DEPENDS, judge_all
 from adjointlab.engine.parameter_tree import own_copy
@@ -223,8 +223,7 @@ def _not_linear(run: Runner, case: Case, check: AnyCheck) -> tuple[str, str] | N
     if premise is None:
         return None
     for number in range(_KEYS_OF_PREMISE):
-        setting = replace(case.setting, seed=case.setting.seed + number * SEED_PERIOD)
-        answer = run_case(run, structs.replace(case, check=premise.name, setting=setting))
+        answer = run_case(run, structs.replace(case.with_other_values(number), check=premise.name))
         if answer is None or answer.verdict.status is Status.UNJUDGED:
             return None
         # What is small may be rounding.

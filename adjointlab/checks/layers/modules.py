@@ -22,6 +22,7 @@ import numpy as np
 
 from adjointlab.checks.context import FRACTIONS, INFINITE, SUBNORMAL, CheckContext
 from adjointlab.checks.elements import Local
+from adjointlab.checks.seed_digits import COTANGENTS
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
@@ -71,9 +72,6 @@ _EXPONENTS: Mapping[str, Mapping[str, int]] = {
 """Powers of two by kind of values and the type in which a module computes. Cubes of them are still normal numbers, but in half precision."""
 
 
-_SMALL_COTANGENTS = 7680
-"""Cotangents are small by this multiple of the seed, in a quarter of all periods: plans of passes repeat after as many seeds."""
-
 _SMALL = -10
 """Power of two of small cotangents: gradients are below thresholds such as the norm of a clip."""
 
@@ -85,11 +83,7 @@ def has_small_cotangents(seed: int, layer: Layer) -> bool:
     """
     tensors = (*layer.domain.tensors, *layer.parameters.tensors, *layer.codomain.tensors)
     declares = bool(layer.rounding or layer.reach or layer.computes_in)
-    return (
-        seed // _SMALL_COTANGENTS % 4 == 1
-        and not declares
-        and all(tensor.dtype != "float16" for tensor in tensors)
-    )
+    return COTANGENTS.of(seed) == 1 and not declares and all(tensor.dtype != "float16" for tensor in tensors)
 
 
 def pass_keys(context: CheckContext, number: int) -> dict[str, Draw]:

@@ -18,6 +18,7 @@ from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import Local, Placed, order_on, place, placed_as_it_is
 from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, first_positions, pass_keys, values
+from adjointlab.checks.seed_digits import ACCUMULATED, APART, COURSE, LAST_FIRST, REQUIRES_GRAD
 from adjointlab.core import arrays
 from adjointlab.core.arrays import DTYPES
 from adjointlab.core.layer import Layer
@@ -63,9 +64,6 @@ _BEFORE: Mapping[int, tuple[str, str]] = {
 }
 """The pass that comes before, and its other batch, by the number that is drawn below 20: none in three cases of five."""
 
-_ORDERED = 3840
-"""The order of backward passes that are taken together goes by this multiple of the seed: all else repeats after as many seeds."""
-
 
 @dataclass(frozen=True)
 class PassPlan:
@@ -89,18 +87,18 @@ class PassPlan:
 
     @classmethod
     def of(cls, seed: int, *, backward: bool) -> PassPlan:
-        requires_grad = ("all", "some", "others on each rank")[seed % 3]
-        together, accumulated, number = not seed // 3 % 2, bool(seed // 6 % 2), seed // 12 % (2 * _SUBSETS)
+        requires_grad = ("all", "some", "others on each rank")[REQUIRES_GRAD.of(seed)]
         if not backward:
             return cls(backward, requires_grad, together=False, accumulated=False)
-        before, other_batch = _BEFORE.get(seed // 12 % 20, ("", ""))
+        together, course = not APART.of(seed), COURSE.of(seed)
+        before, other_batch = _BEFORE.get(course % 20, ("", ""))
         return cls(
             backward,
             requires_grad,
             together,
-            accumulated,
-            left_out=max(number - _SUBSETS, 0),
-            last_first=together and bool(seed // _ORDERED % 2),
+            accumulated=bool(ACCUMULATED.of(seed)),
+            left_out=max(course % (2 * _SUBSETS) - _SUBSETS, 0),
+            last_first=together and bool(LAST_FIRST.of(seed)),
             before=before,
             other_batch=other_batch,
         )
@@ -168,20 +166,21 @@ def plainer_seeds(seed: int) -> Iterator[tuple[Hint, int]]:
     plan = PassPlan.of(seed, backward=True)
     if plan.last_first:
         text = "right where of two passes the first goes backward first, and wrong where the last one does"
-        yield Hint(FaultKind.KEPT, text), seed - _ORDERED
+        yield Hint(FaultKind.KEPT, text), LAST_FIRST.changed(seed, 0)
     if plan.together:
         text = "right where each pass goes backward before the next one goes forward, and wrong where both go forward first"
-        yield Hint(FaultKind.KEPT, text), seed + 3
+        yield Hint(FaultKind.KEPT, text), APART.changed(seed, 1)
     if plan.accumulated:
         text = "right where there are no gradients before, and wrong where they are added to earlier ones"
-        yield Hint(FaultKind.ACCUMULATED, text), seed - 6
+        yield Hint(FaultKind.ACCUMULATED, text), ACCUMULATED.changed(seed, 0)
     if plan.before:
         how = "forward without gradients" if plan.before == EVALUATION else "forward and backward"
         if plan.other_batch:
             how += ", of a parallel module with another batch unless it says one_batch_size=True"
         text = f"right where nothing comes before, and wrong where the instance has gone {how}"
-        # Of the seeds of the same order, that which differs in nothing else.
-        yield Hint(FaultKind.KEPT, text), seed - seed % _ORDERED + (seed + 2 * 12 * 2 * _SUBSETS) % _ORDERED
+        # Eight on modulo 20, nothing comes before; the same modulo 64, what is left out stays.
+        course = (COURSE.of(seed) + 4 * _SUBSETS) % COURSE.base
+        yield Hint(FaultKind.KEPT, text), COURSE.changed(seed, course)
 
 
 @dataclass(frozen=True)
