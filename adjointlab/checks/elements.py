@@ -56,6 +56,7 @@ __all__ = [
     "relative_difference",
     "returned_not_finite",
     "summed",
+    "tensor_difference",
     "unequal_copies_verdict",
     "unmixed",
     "wide",
@@ -192,9 +193,12 @@ class Difference(NamedTuple):
         values = (actual, self.actual), (expected, self.expected)
         return Evidence(Place(self.grid, self.where, values, hint or self.hint))
 
-    def lines(self, actual: str, expected: str) -> tuple[tuple[str, str], ...]:
-        """Lines of a report: the element, and both values under these labels."""
-        return ("element", self.where), (actual, self.actual), (expected, self.expected)
+    def verdict(
+        self, headline: str, actual: str, expected: str, *more: tuple[str, str], hint: Hint | None = None
+    ) -> Verdict:
+        """The verdict on it: lines with the element, both values under these labels, and `more`; and the :meth:`evidence`."""
+        lines = ("element", self.where), (actual, self.actual), (expected, self.expected), *more
+        return incoherent(headline, *lines, evidence=self.evidence(actual, expected, hint))
 
 
 @dataclass(frozen=True)
@@ -228,14 +232,6 @@ class WhereNotFinite(Enum):
     """Any where the expected one is NaN or infinite, and NaN anywhere: a formula may have a product of zero and infinity."""
 
 
-def _near_but_for(not_finite: WhereNotFinite, near: Any, array: Any, wanted: Any) -> Any:
-    """Return `near` with the elements that are right although they, or those that are wanted, are not finite."""
-    if not_finite is WhereNotFinite.ALIKE:
-        return np.where(np.isfinite(wanted), near, ~np.isfinite(array) | np.isnan(wanted))
-    unjudged = near | ~np.isfinite(wanted)
-    return unjudged | np.isnan(array) if not_finite is WhereNotFinite.UNJUDGED else unjudged
-
-
 SMALL: Final = 2.0**-8
 """Relative difference below which rounding, a cast or a solver may be what makes it."""
 
@@ -244,55 +240,77 @@ EXACT = Tolerance(0.0)
 
 
 def first_difference(
-    space: Space,
-    actual: Sequence[Local],
-    expected: Sequence[Local],
-    tolerance: Tolerance = EXACT,
-    *,
-    not_finite: WhereNotFinite = WhereNotFinite.WRONG,
+    space: Space, actual: Sequence[Local], expected: Sequence[Local], tolerance: Tolerance = EXACT
 ) -> Difference | None:
     """Return the first place where two elements of `space`, given as all ranks hold them, differ; `None` if nowhere.
+
+    The `tolerance` is relative to the largest value of each tensor (:func:`tensor_difference`).
+    """
+    for position, tensor in enumerate(space.tensors):
+        got, want = ([local[position] for local in each] for each in (actual, expected))
+        if (difference := tensor_difference(tensor, got, want, tolerance)) is not None:
+            return difference
+    return None
+
+
+def tensor_difference(
+    tensor: Tensor,
+    actual: Sequence[NumpyArray],
+    expected: Sequence[NumpyArray],
+    tolerance: Tolerance,
+    not_finite: WhereNotFinite = WhereNotFinite.WRONG,
+) -> Difference | None:
+    """Return the first place where two values of `tensor`, given as all ranks hold them, differ; `None` if nowhere.
 
     Partial tensors are compared after summation, never rank by rank: only the sum is declared, and an operator may split
     it among the ranks as it likes. Differences within `tolerance` pass; NaN never does, but where it is expected and `not_finite`
     says so.
     """
-    for position, tensor in enumerate(space.tensors):
-        got = summed(tensor, [local[position] for local in actual])
-        want = summed(tensor, [local[position] for local in expected])
-        unbounded = not_finite is not WhereNotFinite.WRONG and not tensor.element.is_integer
-        # Where nothing may differ the largest value does not matter.
-        scale = max(map(largest_magnitude, want.values()), default=0.0) if tolerance.relative else 0.0
-        for rank, array in got.items():
-            if array.shape != want[rank].shape:
-                return Difference(
-                    f"{tensor.name} (rank {rank})", f"shape {array.shape}", f"shape {want[rank].shape}"
-                )
-            allowed = tolerance.allowed(scale)
-            if unbounded and math.isinf(allowed):
-                continue  # one rounding or another makes NaN of it
+    got, want = summed(tensor, actual), summed(tensor, expected)
+    if tensor.element.is_integer:
+        not_finite = WhereNotFinite.WRONG
+    # Where nothing may differ the largest value does not matter.
+    scale = max(map(largest_magnitude, want.values()), default=0.0) if tolerance.relative else 0.0
+    allowed = tolerance.allowed(scale)
+    for rank, array in got.items():
+        wanted = want[rank]
+        if array.shape != wanted.shape:
+            return Difference(f"{tensor.name} (rank {rank})", f"shape {array.shape}", f"shape {wanted.shape}")
+        is_near = _is_near(array, wanted, allowed, not_finite)
+        if is_near.all():
+            continue
+        index = _first_index(~is_near)
+        if _is_small(array[index], wanted[index], want.values()):
+            # Others may show better what is wrong than one that is nearly right.
             with np.errstate(invalid="ignore"):
-                near = np.abs(array - want[rank]) <= allowed
-            if unbounded:
-                near = _near_but_for(not_finite, near, array, want[rank])
-            # Not by what is far, so that NaN counts as different. Arrays of Python integers give Python's booleans in order 0.
-            is_near = np.asarray(near, dtype=bool)
-            if not is_near.all():
-                index = _first_index(~is_near)
-                if _is_small(array[index], want[rank][index], want.values()):
-                    # Others may show better what is wrong than one that is nearly right.
-                    with np.errstate(invalid="ignore"):
-                        index = _index_of_largest(np.where(is_near, 0, array - want[rank]))
-                return Difference(
-                    element_name(tensor, rank, index),
-                    _number(array[index]),
-                    _number(want[rank][index]),
-                    marked_grid(tensor, (rank, Role.WRONG), index),
-                    tensor_hint(tensor, got, want, tolerance.allowed(scale), len(actual)),
-                    is_small=_is_small(array[index], want[rank][index], want.values()),
-                    error=_distance(array[index], want[rank][index]),
-                )
+                index = _index_of_largest(np.where(is_near, 0, array - wanted))
+        return Difference(
+            element_name(tensor, rank, index),
+            _number(array[index]),
+            _number(wanted[index]),
+            marked_grid(tensor, (rank, Role.WRONG), index),
+            tensor_hint(tensor, got, want, allowed, len(actual)),
+            is_small=_is_small(array[index], wanted[index], want.values()),
+            error=_distance(array[index], wanted[index]),
+        )
     return None
+
+
+def _is_near(array: NumpyArray, wanted: NumpyArray, allowed: float, not_finite: WhereNotFinite) -> NumpyArray:
+    """True for each element that is as near to the wanted one as is `allowed`, or right although one of them is not finite."""
+    if not_finite is not WhereNotFinite.WRONG and math.isinf(allowed):
+        return np.ones(array.shape, dtype=bool)  # one rounding or another makes NaN of it
+    # Not what is far, so that NaN counts as different.
+    with np.errstate(invalid="ignore"):
+        near = np.abs(array - wanted) <= allowed
+    if not_finite is WhereNotFinite.ALIKE:
+        near = np.where(np.isfinite(wanted), near, ~np.isfinite(array) | np.isnan(wanted))
+    elif not_finite is not WhereNotFinite.WRONG:
+        near = near | ~np.isfinite(wanted)
+    if not_finite is WhereNotFinite.UNJUDGED:
+        near = near | np.isnan(array)
+    # Arrays of Python integers give Python's booleans in order 0.
+    return np.asarray(near, dtype=bool)
 
 
 def relative_difference(
@@ -353,12 +371,13 @@ def unequal_copies_verdict(direction: str, space: Space, local: Sequence[Local])
     """Verdict on an element of `space` that a direction returned, if copies that are declared equal differ."""
     if (difference := _first_unequal_copy(space, local)) is None:
         return None
-    lines = difference.lines("value", "but")
-    if difference.is_small:
-        lines = (*lines, ("compared", "bit by bit, for ranks that go on with copies that differ drift apart"))
+    compared = ("compared", "bit by bit, for ranks that go on with copies that differ drift apart")
     return incoherent(
         f"{direction} returns different copies of what is declared equal",
-        *lines,
+        ("element", difference.where),
+        ("value", difference.actual),
+        ("but", difference.expected),
+        *([compared] if difference.is_small else []),
         evidence=difference.evidence("this copy", "the other one"),
     )
 

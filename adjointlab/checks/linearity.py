@@ -82,10 +82,9 @@ class LinearityCheck(Check[LinearityObservation]):
                     evidence=difference.evidence("F(0)", "should be"),
                 )
             if difference := first_difference(space, combined, combination, first.tolerance):
-                perhaps = (PERHAPS,) if difference.is_small else ()
-                lines = (*difference.lines("F(cx + y)", "c F(x) + F(y)"), *perhaps)
-                evidence = difference.evidence("F(cx + y)", "c F(x) + F(y)")
-                return incoherent(f"{direction} {NOT_LINEAR}", *lines, evidence=evidence)
+                perhaps = [PERHAPS] if difference.is_small else []
+                headline = f"{direction} {NOT_LINEAR}"
+                return difference.verdict(headline, "F(cx + y)", "c F(x) + F(y)", *perhaps)
         return coherent()
 
     def schedule_invariants(

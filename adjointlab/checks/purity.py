@@ -149,31 +149,22 @@ def _of_circumstances(
     again = [_without_equal_nans(one.again, before) for one, before in zip(seen, expected, strict=True)]
     first_call = [_without_equal_nans(before, one.again) for one, before in zip(seen, expected, strict=True)]
     if difference := first_difference(space, again, first_call, tolerance):
-        names = "a later call", "first call"
-        return incoherent(
-            f"{direction} changes its result from call to call",
-            *difference.lines(*names),
-            _FROM_CALL_TO_CALL,
-            evidence=difference.evidence(*names),
-        )
+        headline = f"{direction} changes its result from call to call"
+        return difference.verdict(headline, "a later call", "first call", _FROM_CALL_TO_CALL)
     for circumstance in others:
         found = [one.outputs[circumstance] for one in seen]
         if (difference := first_difference(space, found, expected, tolerance)) is None:
             continue
         names = str(circumstance), str(standard)
-        lines = difference.lines(*names)
         orders = {circumstance.order, standard.order}
         if len(orders) > 1 and (orders != set(ORDERS[:2]) or _has_orders(argument)):
-            return incoherent(
-                f"{direction} depends on where its argument lies in memory",
-                *lines,
-                evidence=difference.evidence(*names, _STRIDES),
-            )
+            headline = f"{direction} depends on where its argument lies in memory"
+            return difference.verdict(headline, *names, hint=_STRIDES)
         headline = f"{direction} reads memory that nobody wrote"
-        if not _may_be_fresh_memory(space, difference):
-            headline += ", or changes its result from call to call"
-            lines = (*lines, _NOT_FROM_MEMORY)
-        return incoherent(headline, *lines, evidence=difference.evidence(*names))
+        if _may_be_fresh_memory(space, difference):
+            return difference.verdict(headline, *names)
+        headline += ", or changes its result from call to call"
+        return difference.verdict(headline, *names, _NOT_FROM_MEMORY)
     return None
 
 

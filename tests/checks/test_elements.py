@@ -21,9 +21,11 @@ from adjointlab.checks.elements import (
     place,
     placed_as_it_is,
     summed,
+    tensor_difference,
     unequal_copies_verdict,
 )
 from adjointlab.checks.hints import FaultKind
+from adjointlab.checks.verdict import incoherent
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -116,8 +118,8 @@ def test_an_unknown_order_is_refused() -> None:
 def difference(
     actual: list[Any], expected: list[Any], space: al.Space = LINE, tolerance: Tolerance = EXACT, **given: Any
 ) -> tuple[str, str, str] | None:
-    got, want = ([(np.asarray(part),) for part in each] for each in (actual, expected))
-    found = first_difference(space, got, want, tolerance, **given)
+    got, want = (list(map(np.asarray, each)) for each in (actual, expected))
+    found = tensor_difference(space.tensors[0], got, want, tolerance, **given)
     return None if found is None else found[:3]
 
 
@@ -186,7 +188,10 @@ def test_a_difference_has_a_picture_and_a_hint_on_its_kind() -> None:
     assert evidence.place is not None
     assert evidence.place.values == (("here", found.actual), ("there", found.expected))
     assert evidence.place.hint is found.hint
-    assert found.lines("a", "b") == (("element", "x[0] (rank 0)"), ("a", found.actual), ("b", found.expected))
+    verdict = found.verdict("they differ", "a", "b", ("more", "to say"))
+    lines = ("element", "x[0] (rank 0)"), ("a", found.actual), ("b", found.expected), ("more", "to say")
+    assert verdict == incoherent("they differ", *lines)
+    assert verdict.evidence == found.evidence("a", "b")
     # Of three ranks of a run two hold the tensor.
     third = [(np.zeros(0),)]
     found = first_difference(LINE, [(3 * x,) for (x,) in want] + third, want + third)

@@ -15,7 +15,7 @@ from adjointlab.checks.layers.modules import held_by_all, whole_array
 from adjointlab.checks.layers.own_part import is_of_own_part
 from adjointlab.checks.layers.twin import PassObservation, first_wrong, twin_passes
 from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
-from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent
+from adjointlab.checks.verdict import Inapplicable, Verdict, coherent
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer
@@ -97,9 +97,8 @@ class SequentialCheck(Check[_Observation]):
         assert first.expected is not None
         actual = [seen.outputs for seen in observations]
         if difference := first_difference(spaces.codomain, actual, first.expected, first.tolerance):
-            lines = difference.lines("distributed", "sequential")
-            evidence = difference.evidence("distributed", "sequential")
-            return incoherent("the distributed result is not the sequential one", *lines, evidence=evidence)
+            headline = "the distributed result is not the sequential one"
+            return difference.verdict(headline, "distributed", "sequential")
         return coherent()
 
     def is_of_own_part(

@@ -18,9 +18,9 @@ from adjointlab.checks.elements import (
     Local,
     Tolerance,
     WhereNotFinite,
-    first_difference,
     largest_magnitude,
     relative_difference,
+    tensor_difference,
     unmixed,
 )
 from adjointlab.checks.fresh_memory import controlled
@@ -585,13 +585,11 @@ def _first_difference(ranks: Sequence[PassObservation]) -> tuple[Comparison, Dif
         assert first.expected is not None
         actual = _comparable(first.space, [seen.comparisons[index] for seen in ranks], first.expected)
         for position, tensor in enumerate(first.space.tensors):
-            got, want = ([(local[position],) for local in each] for each in (actual, first.expected))
+            got, want = ([local[position] for local in each] for each in (actual, first.expected))
             difference = None
             for tolerance in _tolerances(first, position):
                 # Tensor by tensor: the tolerance is relative to the largest value of each.
-                difference = first_difference(
-                    Space(tensor), got, want, tolerance, not_finite=first.not_finite
-                )
+                difference = tensor_difference(tensor, got, want, tolerance, first.not_finite)
                 if difference is None:
                     break
             if difference is not None:
