@@ -37,10 +37,9 @@ from adjointlab.checks.layers.sensitivity import Allowances
 from adjointlab.checks.layers.twin import (
     Comparison,
     PassObservation,
-    _comparable,
+    _compared,
     _comparison,
     _frozen_and_trained,
-    _tolerances,
     first_wrong,
     is_measured,
     results_of_twin,
@@ -326,12 +325,12 @@ def test_rounding_is_measured_unless_it_is_declared_for_such_values() -> None:
 
 def test_a_tolerance_that_is_measured_is_tried_after_the_least() -> None:
     comparison = Comparison("outputs", MIXED.codomain, LOCAL, Tolerance(0.5, 2.0))
-    assert list(_tolerances(comparison, 0)) == [Tolerance(0.5, 2.0)]
+    assert list(comparison.tolerances(0)) == [Tolerance(0.5, 2.0)]
     allowances = Allowances({"r": (1.0, 2.0)}, lambda: {"r": (3.0, 4.0)})
     measured = replace(comparison, allowances=allowances, result="r")
     for position in (0, 1):
         least, most = (Tolerance(0.5, 2.0, absolute + position) for absolute in (1.0, 3.0))
-        assert list(_tolerances(measured, position)) == [least, most]
+        assert list(measured.tolerances(position)) == [least, most]
 
 
 def test_the_twins_results_are_cut_into_the_parts_of_all_ranks() -> None:
@@ -350,14 +349,16 @@ def test_the_twins_results_are_cut_into_the_parts_of_all_ranks() -> None:
 
 def test_a_gradient_that_is_not_required_is_not_compared_nor_a_sum_with_it() -> None:
     space = al.Space(tensor("a"), tensor("p", COPIES, "float64", "partial"))
-    expected = [(np.zeros(2), np.zeros(4))] * 2
+    expected = ((np.zeros(2), np.zeros(4)),) * 2
 
     def compared(*without: str) -> list[list[bool]]:
         ranks = [
             Comparison("gradient", space, (np.ones(2), np.ones(4)), Tolerance(0.0), frozenset(names))
             for names in without
         ]
-        return [[bool(part.any()) for part in local] for local in _comparable(space, ranks, expected)]
+        seen = [PassObservation((replace(each, expected=expected),)) for each in ranks]
+        of_tensors = [[bool(part.any()) for part in each.got] for each in _compared(seen)]
+        return list(map(list, zip(*of_tensors, strict=True)))
 
     assert compared("", "") == [[True, True]] * 2
     assert compared("a", "") == [[False, True], [True, True]]
@@ -371,7 +372,7 @@ def test_parameters_of_which_a_rank_has_elements_are_trained_or_frozen() -> None
     of = layer(parameters=al.Space(tensor("u"), tensor("v"), tensor("e", third)), trained=frozenset("vx"))
     assert _frozen_and_trained(of, 0) == (frozenset("ue"), frozenset("v"))
     assert _frozen_and_trained(of, 2) == (frozenset(), frozenset())
-    assert _frozen_and_trained(layer(), 0) == ()
+    assert _frozen_and_trained(layer(), 0) == (frozenset(), frozenset())
 
 
 # Verdicts.

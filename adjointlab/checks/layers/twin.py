@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
@@ -49,9 +49,10 @@ from adjointlab.checks.verdict import Figure, Inapplicable, Verdict, coherent, i
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer, trained
-from adjointlab.core.space import LocalType, Space
+from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.core.vectors import SMALL_INTEGERS
 from adjointlab.devices.memories import is_on_device
+from adjointlab.typing import NumpyArray
 
 __all__ = [
     "AFTER_STEPS",
@@ -130,6 +131,14 @@ class Comparison:
     # The tolerance is for sums that the check itself makes, and none that the layer declares.
     is_own: bool = False
 
+    def tolerances(self, position: int) -> Iterator[Tolerance]:
+        """The tolerance of a tensor; where it is to be measured, one that it exceeds comes first, which mostly does."""
+        if self.allowances is None:
+            yield self.tolerance
+        else:
+            yield replace(self.tolerance, absolute=self.allowances.least[self.result][position])
+            yield replace(self.tolerance, absolute=self.allowances.most[self.result][position])
+
 
 class Change(NamedTuple):
     """A tensor that the layer has written into and should not have."""
@@ -191,30 +200,11 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
             except Inapplicable as error:
                 unfit = error
         # Whether the values are for the layer is known by now, and said in the end: the other ranks wait for messages.
-        try:
+        with suppress(*([] if unfit is None else [Exception])):
             passes = run_passes(LocalModule(context), plan, context, differentiated)
-        except Exception:
-            if unfit is None:
-                raise
-            raise unfit from None
         if unfit is not None:
             raise unfit
-        observed = tuple(
-            PassObservation(
-                tuple(
-                    _comparison(context, kind, local, differentiated, plan)
-                    for kind, local in each.results.items()
-                ),
-                _changes(layer, each),
-                plan.accumulated,
-                plan.before,
-                plan.other_batch,
-                _left_out(layer, plan),
-                backward and has_small_cotangents(context.setting.seed, layer),
-                *(_frozen_and_trained(layer, context.rank) if backward else ()),
-            )
-            for each in passes
-        )
+        observed = tuple(_observed(context, each, differentiated, plan) for each in passes)
         if context.rank:
             return observed
         expected, allowances, frozen_in_twin = twin or _twin_results(context, plan)
@@ -226,6 +216,26 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
             frozen_in_twin=frozen_in_twin if backward else None,
         )
         for number, each in enumerate(observed)
+    )
+
+
+def _observed(
+    context: CheckContext, each: Pass, differentiated: frozenset[str], plan: PassPlan
+) -> PassObservation:
+    layer = context.layer
+    frozen, trained_here = _frozen_and_trained(layer, context.rank)
+    return PassObservation(
+        tuple(
+            _comparison(context, kind, local, differentiated, plan) for kind, local in each.results.items()
+        ),
+        _changes(layer, each),
+        plan.accumulated,
+        plan.before,
+        plan.other_batch,
+        _left_out(layer, plan),
+        plan.backward and has_small_cotangents(context.setting.seed, layer),
+        frozen,
+        trained_here,
     )
 
 
@@ -242,10 +252,10 @@ def _left_out(layer: Layer, plan: PassPlan) -> tuple[str, ...]:
     return tuple(tensor.name for tensor, is_in_loss in outputs if not is_in_loss)
 
 
-def _frozen_and_trained(layer: Layer, rank: int) -> tuple[frozenset[str], ...]:
-    """Parameters that a rank has elements of: those that require no gradient as the layer is made, and those that do."""
+def _frozen_and_trained(layer: Layer, rank: int) -> tuple[frozenset[str], frozenset[str]]:
+    """Parameters that a rank has elements of, if it is known: those that require no gradient as the layer is made, and those that do."""
     if layer.trained is None:
-        return ()
+        return frozenset(), frozenset()
     held = frozenset(tensor.name for tensor in layer.parameters.tensors if tensor.layout.local_size(rank))
     return held - layer.trained, held & layer.trained
 
@@ -518,18 +528,13 @@ def _taken_for_rounding(ranks: Sequence[PassObservation]) -> float:
 
     Gradients are relative to the largest of all gradients: that of a tensor on which the loss does not depend is rounding alone.
     """
-    largest = 0.0
-    steepest = _largest_gradient(ranks[0])
-    for index, first in enumerate(ranks[0].comparisons):
-        if first.allowances is None or not first.allowances.is_measured:
-            continue
-        assert first.expected is not None
-        actual = _comparable(first.space, [seen.comparisons[index] for seen in ranks], first.expected)
-        reach = max(first.tolerance.reach, 0.0 if first.what in _VALUES else steepest)
-        for position, tensor in enumerate(first.space.tensors):
-            if not tensor.element.is_integer:
-                got, want = ([local[position] for local in each] for each in (actual, first.expected))
-                largest = max(largest, relative_difference(tensor, got, want, reach))
+    largest, steepest = 0.0, _largest_gradient(ranks[0])
+    for each in _compared(ranks):
+        first = each.comparison
+        is_measured = first.allowances is not None and first.allowances.is_measured
+        if is_measured and not each.tensor.element.is_integer:
+            reach = max(first.tolerance.reach, 0.0 if first.what in _VALUES else steepest)
+            largest = max(largest, relative_difference(each.tensor, each.got, each.want, reach))
     return largest
 
 
@@ -580,20 +585,54 @@ def _not_trained(name: str, rank: int | None, frozen: str, trained: str) -> Verd
     )
 
 
-def _first_difference(ranks: Sequence[PassObservation]) -> tuple[Comparison, Difference] | None:
-    for index, first in enumerate(ranks[0].comparisons):
+@dataclass(frozen=True)
+class _Compared:
+    """A tensor of rank 0's `comparison`, at that position: what all ranks have got of it, and what each should have."""
+
+    comparison: Comparison
+    position: int
+    got: Sequence[NumpyArray]
+    want: Sequence[NumpyArray]
+
+    @property
+    def tensor(self) -> Tensor:
+        return self.comparison.space.tensors[self.position]
+
+    def difference(self) -> Difference | None:
+        """The first place in which the ranks differ from what they should have, under each of the tolerances."""
+        found, not_finite = None, self.comparison.not_finite
+        for tolerance in self.comparison.tolerances(self.position):
+            found = tensor_difference(self.tensor, self.got, self.want, tolerance, not_finite)
+            if found is None:
+                break
+        return found
+
+
+def _compared(ranks: Sequence[PassObservation]) -> Iterator[_Compared]:
+    """The tensors of all results of a pass, one by one: the tolerance is relative to the largest value of each."""
+    for of_ranks in zip(*(seen.comparisons for seen in ranks), strict=True):
+        first, *_ = of_ranks
         assert first.expected is not None
-        actual = _comparable(first.space, [seen.comparisons[index] for seen in ranks], first.expected)
         for position, tensor in enumerate(first.space.tensors):
-            got, want = ([local[position] for local in each] for each in (actual, first.expected))
-            difference = None
-            for tolerance in _tolerances(first, position):
-                # Tensor by tensor: the tolerance is relative to the largest value of each.
-                difference = tensor_difference(tensor, got, want, tolerance, first.not_finite)
-                if difference is None:
-                    break
-            if difference is not None:
-                return first, difference
+            want = [local[position] for local in first.expected]
+            got = _required(tensor, [each.actual[position] for each in of_ranks], want, of_ranks)
+            yield _Compared(first, position, got, want)
+
+
+def _required(
+    tensor: Tensor, got: Sequence[NumpyArray], want: Sequence[NumpyArray], ranks: Sequence[Comparison]
+) -> Sequence[NumpyArray]:
+    """The parts of a tensor that all ranks have got, with those that they should have in place of gradients that were not required."""
+    is_missing = [tensor.name in (each.without or ()) for each in ranks]
+    if LocalType.PARTIAL in tensor.types and any(is_missing):
+        return want  # without one summand there is no sum to judge
+    return [due if missing else own for own, due, missing in zip(got, want, is_missing, strict=True)]
+
+
+def _first_difference(ranks: Sequence[PassObservation]) -> tuple[Comparison, Difference] | None:
+    for each in _compared(ranks):
+        if (difference := each.difference()) is not None:
+            return each.comparison, difference
     return None
 
 
@@ -602,39 +641,14 @@ def _own_hint(ranks: Sequence[PassObservation], wrong: Comparison, difference: D
     of_values = difference.hint
     if wrong.what != OUTPUTS.name or (of_values is not None and of_values.kind is not FaultKind.EXTRA):
         return None
-    index = ranks[0].comparisons.index(wrong)
     parameters = next(each for each in ranks[0].comparisons if each.what == PARAMETERS.name)
-    assert wrong.expected is not None
     assert parameters.expected is not None
-    for position, tensor in enumerate(wrong.space.tensors):
-        actual = [seen.comparisons[index].actual[position] for seen in ranks]
-        expected = [local[position] for local in wrong.expected]
-        scale = max((float(np.abs(array).max(initial=0.0)) for array in expected), default=0.0)
-        allowed = max(each.allowed(scale) for each in _tolerances(wrong, position))
-        hint = repeated_hint(tensor, actual, expected, (parameters.space, parameters.expected), allowed)
-        if hint is not None:
+    for each in _compared(ranks):
+        if each.comparison is not wrong:
+            continue
+        scale = max((float(np.abs(array).max(initial=0.0)) for array in each.want), default=0.0)
+        allowed = max(tolerance.allowed(scale) for tolerance in wrong.tolerances(each.position))
+        made_with = parameters.space, parameters.expected
+        if (hint := repeated_hint(each.tensor, each.got, each.want, made_with, allowed)) is not None:
             return hint
     return None
-
-
-def _tolerances(comparison: Comparison, position: int) -> Iterator[Tolerance]:
-    """The tolerance of a tensor; where it is to be measured, one that it exceeds comes first, which mostly does."""
-    allowances, result = comparison.allowances, comparison.result
-    if allowances is None:
-        yield comparison.tolerance
-    else:
-        yield replace(comparison.tolerance, absolute=allowances.least[result][position])
-        yield replace(comparison.tolerance, absolute=allowances.most[result][position])
-
-
-def _comparable(space: Space, ranks: Sequence[Comparison], expected: Sequence[Local]) -> list[Local]:
-    """Parts of all ranks, with what is expected in place of gradients that were not required."""
-    replaced = [list(each.actual) for each in ranks]
-    for position, tensor in enumerate(space.tensors):
-        summed = LocalType.PARTIAL in tensor.types
-        missing = [tensor.name in (each.without or ()) for each in ranks]
-        for rank, is_missing in enumerate(missing):
-            # If one summand is missing, there is no sum to judge.
-            if is_missing or (summed and any(missing)):
-                replaced[rank][position] = expected[rank][position]
-    return [tuple(local) for local in replaced]
