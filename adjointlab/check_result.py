@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import cached_property
 from pathlib import Path
 
@@ -15,13 +16,23 @@ from adjointlab.pictures.model import Drawing
 from adjointlab.store.reproducer import Written
 from adjointlab.worlds.process import Terminated
 
-__all__ = ["NO_COMMUNICATOR", "NO_MEMORY", "CheckResult", "SearchInterrupted"]
+__all__ = ["NO_COMMUNICATOR", "NO_MEMORY", "CheckResult", "ReportedAs", "SearchInterrupted"]
 
 NO_COMMUNICATOR = "without communicator"
 """Kind of the verdict on a subject that needs what the world does not have."""
 
 NO_MEMORY = "without memory on the device"
 """Kind of the verdict on a subject that draws no tensors in memory of the device that is asked for."""
+
+
+class ReportedAs(Enum):
+    """Kinds of results, as reports name them: the statuses, and what those are that a list of known failures has."""
+
+    COHERENT = "coherent"
+    INCOHERENT = "incoherent"
+    UNJUDGED = "could not be judged"
+    EXPECTED = "failed as expected"
+    UNEXPECTED = "passed unexpectedly"
 
 
 @dataclass(frozen=True)
@@ -60,14 +71,21 @@ class CheckResult(Drawable):
         return None if self.replayed is not None or is_refused else self.result.seed
 
     @property
-    def is_reported(self) -> bool:
-        """Return True if there is a text to print: it fails, also as expected, or passes unexpectedly."""
-        return bool(self.known) or self.status is not Status.COHERENT
+    def reported_as(self) -> ReportedAs:
+        """The kind of the result, also by what a list of known failures says of it."""
+        if not self.known:
+            return ReportedAs[self.status.name]
+        return ReportedAs.UNEXPECTED if self.status is Status.COHERENT else ReportedAs.EXPECTED
 
     @property
-    def is_expected(self) -> bool:
-        """Return True if it fails as a list of known failures says."""
-        return bool(self.known) and self.status is not Status.COHERENT
+    def is_reported(self) -> bool:
+        """Return True if there is a text to print: it fails, also as expected, or passes unexpectedly."""
+        return self.reported_as is not ReportedAs.COHERENT
+
+    @property
+    def is_wrong(self) -> bool:
+        """Return True if somebody has to look at it: it fails and should not, or passes unexpectedly."""
+        return self.reported_as not in (ReportedAs.COHERENT, ReportedAs.EXPECTED)
 
     def says_the_same(self, other: CheckResult) -> bool:
         """Return True for two failures of one and the same subject that read alike: several checks often see one fault."""
@@ -82,11 +100,6 @@ class CheckResult(Drawable):
     def is_misdeclared(self) -> bool:
         """Return True if the declaration of the subject is wrong, as every check of it would say."""
         return self.result.verdict.kind == MISDECLARED
-
-    @property
-    def unexpectedly_passes(self) -> bool:
-        """Return True if it is coherent although a list of known failures has it."""
-        return bool(self.known) and self.status is Status.COHERENT
 
     def listed(self, known: str) -> CheckResult:
         """The result of a check that a list of known failures has, which says `known` of it."""

@@ -31,7 +31,7 @@ def failure_picture(check_result: CheckResult, *, unicode: bool, width: int) -> 
 
 def terminal_drawing(check_result: CheckResult, *, width: int) -> Drawing:
     """The drawing that :func:`failure_picture` shows, small enough for a terminal; for colours, see ``as_rich``."""
-    if check_result.status is Status.COHERENT or check_result.is_expected:
+    if check_result.status is Status.COHERENT or not check_result.is_wrong:
         return Drawing("", ())
     drawing = verdict_drawing(check_result.result.verdict, _RANKS)
     if len(block_of(drawing, width=width)) > _LINES:

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from adjointlab.check_result import CheckResult
+from adjointlab.check_result import CheckResult, ReportedAs
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.proof import PROOF
 from adjointlab.checks.told import lines_told
-from adjointlab.checks.verdict import Status
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
@@ -41,11 +40,11 @@ def failure_text(check_result: CheckResult) -> str:
 def _text(check_result: CheckResult) -> str:
     result = check_result.result
     name = f"{check_result.subject} {result.check}"
-    if check_result.unexpectedly_passes:
+    if check_result.reported_as is ReportedAs.UNEXPECTED:
         return f"{name}: is coherent, although it is listed as a known failure; remove the line: {check_result.known}"
-    if result.status is Status.COHERENT:
+    if check_result.reported_as is ReportedAs.COHERENT:
         return ""
-    if check_result.is_expected:
+    if check_result.reported_as is ReportedAs.EXPECTED:
         return f"{name}: fails as expected, {result.verdict.headline}; {check_result.known}"
     lines = [*_case_lines(result), *_verdict_lines(result), *_replay_lines(check_result)]
     # The partition's line stands apart: it is so long that what is aligned with it would stand too far in.

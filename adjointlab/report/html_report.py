@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from adjointlab.check_result import CheckResult
+from adjointlab.check_result import CheckResult, ReportedAs
 from adjointlab.checks.verdict import Status
 from adjointlab.pictures.html import fragment
 from adjointlab.quantities import counted
@@ -33,11 +33,14 @@ _OPEN: Final = 6
 """Most failures that are open when the page is."""
 
 _BADGES: Final = {
-    "incoherent": "incoherent",
-    "unjudged": "could not be judged",
-    "unexpected": "passed unexpectedly",
-    "expected": "failed as expected",
-    "coherent": "coherent",
+    kind.name.lower(): kind.value
+    for kind in (
+        ReportedAs.INCOHERENT,
+        ReportedAs.UNJUDGED,
+        ReportedAs.UNEXPECTED,
+        ReportedAs.EXPECTED,
+        ReportedAs.COHERENT,
+    )
 }
 """The kinds of entries, worst first, as the page names them."""
 
@@ -56,10 +59,7 @@ class Entry:
     files: tuple[tuple[str, str], ...]  # name and content
     cases: int
     seconds: float
-
-    @property
-    def is_failure(self) -> bool:
-        return self.kind in ("incoherent", "unjudged", "unexpected")
+    is_failure: bool
 
 
 def html_report(
@@ -96,7 +96,7 @@ def entry_of(check_result: CheckResult) -> Entry:
     return Entry(
         printable(check_result.subject),
         result.check,
-        _kind(check_result),
+        check_result.reported_as.name.lower(),
         printable(result.verdict.headline),
         failure_text(check_result),
         "" if check_result.status is Status.COHERENT else fragment(check_result.drawing()),
@@ -104,16 +104,8 @@ def entry_of(check_result: CheckResult) -> Entry:
         tuple(_files(check_result)),
         result.tried,
         result.seconds,
+        check_result.is_wrong,
     )
-
-
-def _kind(check_result: CheckResult) -> str:
-    if check_result.is_expected:
-        return "expected"
-    if check_result.unexpectedly_passes:
-        return "unexpected"
-    kinds = {Status.COHERENT: "coherent", Status.INCOHERENT: "incoherent", Status.UNJUDGED: "unjudged"}
-    return kinds[check_result.status]
 
 
 def _figures(check_result: CheckResult) -> Iterable[tuple[str, str]]:

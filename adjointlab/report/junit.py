@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 from xml.etree import ElementTree
 
-from adjointlab.check_result import CheckResult
-from adjointlab.checks.verdict import Status
+from adjointlab.check_result import CheckResult, ReportedAs
 from adjointlab.report.failure_text import failure_text
 from adjointlab.report.recap import diagnosis
 from adjointlab.store.files import printable
 
 __all__ = ["NotJudged", "as_junit"]
+
+
+_ELEMENTS: Final = {
+    ReportedAs.INCOHERENT: ("failures", "failure"),
+    ReportedAs.UNEXPECTED: ("failures", "failure"),
+    ReportedAs.UNJUDGED: ("errors", "error"),
+    ReportedAs.EXPECTED: ("skipped", "skipped"),
+}
+"""The attribute that counts results of a kind, and the element that tells of one; there is none for those as they should be."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +63,8 @@ def as_junit(
             ElementTree.SubElement(
                 properties, "property", name=name, value="" if value is None else str(value)
             )
-        if (kind := _element(entry)) is not None:
-            total, tag = kind
+        if (element := _ELEMENTS.get(entry.reported_as)) is not None:
+            total, tag = element
             totals[total] += 1
             problem = ElementTree.SubElement(case, tag, message=diagnosis(entry))
             problem.text = failure_text(entry)
@@ -72,12 +81,3 @@ def as_junit(
     suite.set("time", f"{sum(entry.result.seconds for entry in results):.3f}")
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _element(entry: CheckResult) -> tuple[str, str] | None:
-    """The attribute that counts such results, and the element that tells of one; None for one as it should be."""
-    if entry.is_expected:
-        return "skipped", "skipped"
-    if entry.unexpectedly_passes or entry.status is Status.INCOHERENT:
-        return "failures", "failure"
-    return ("errors", "error") if entry.status is Status.UNJUDGED else None

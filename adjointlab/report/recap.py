@@ -14,7 +14,7 @@ __all__ = ["diagnosis", "grouped", "headline", "hint_texts", "recap"]
 
 def recap(results: Sequence[CheckResult]) -> Iterator[str]:
     """The failures once more, each with the checks that see it and the command that replays it: their texts may stand far above."""
-    failures = [entry for entry in results if entry.is_reported and not entry.is_expected]
+    failures = [entry for entry in results if entry.is_wrong]
     groups = grouped(failures)
     if groups:
         yield "Failures:"

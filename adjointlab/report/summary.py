@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from adjointlab.check_result import CheckResult
+from adjointlab.check_result import CheckResult, ReportedAs
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.counts import CaseCounts, is_silent
 from adjointlab.engine.folded_warnings import folded
@@ -51,9 +51,9 @@ def outcome(results: Iterable[CheckResult]) -> ExitCode:
     A wrong declaration is a wrong call, unless another subject is incoherent.
     """
     results = list(results)
-    if any(entry.unexpectedly_passes for entry in results):
+    if any(entry.reported_as is ReportedAs.UNEXPECTED for entry in results):
         return ExitCode.INCOHERENT
-    code = exit_code(entry.status for entry in results if not entry.is_expected)
+    code = exit_code(entry.status for entry in results if entry.reported_as is not ReportedAs.EXPECTED)
     if code is not ExitCode.INCOHERENT and any(entry.is_misdeclared for entry in results):
         return ExitCode.USAGE
     return code
@@ -76,15 +76,10 @@ class Tally:
     @staticmethod
     def of(results: Sequence[CheckResult]) -> Tally:
         """Count results."""
-        kinds = {
-            status.value: sum(entry.status is status and not entry.known for entry in results)
-            for status in Status
-        }
-        kinds["failed as expected"] = sum(entry.is_expected for entry in results)
-        kinds["passed unexpectedly"] = sum(entry.unexpectedly_passes for entry in results)
+        counts = Counter(entry.reported_as for entry in results)
         return Tally(
             sum(entry.status is not Status.UNJUDGED for entry in results),
-            kinds,
+            {kind.value: counts[kind] for kind in ReportedAs},
             sum(entry.result.tried for entry in results),
             sum(entry.result.seconds for entry in results),
             # A plain dictionary, which workers of pytest-xdist can send.
@@ -123,7 +118,7 @@ class Tally:
 def _fault(entry: CheckResult) -> str:
     """The fault that a world has found, of an unexpected result that could not be judged for it; empty for any other."""
     kind = entry.result.verdict.kind
-    is_named = entry.status is Status.UNJUDGED and not entry.known and kind in _FAULTS
+    is_named = entry.reported_as is ReportedAs.UNJUDGED and kind in _FAULTS
     return str(kind) if is_named else ""
 
 

@@ -11,7 +11,7 @@ from rich import markup
 from rich.cells import cell_len
 from rich.table import Table
 
-from adjointlab.check_result import CheckResult
+from adjointlab.check_result import CheckResult, ReportedAs
 from adjointlab.checks.check import checks_of
 from adjointlab.checks.verdict import Figure, Status
 from adjointlab.engine.counts import CaseCounts
@@ -150,9 +150,9 @@ def _table(*headings: str) -> Table:
 
 
 def _verdict(entry: CheckResult) -> str:
-    if entry.is_expected:
+    if entry.reported_as is ReportedAs.EXPECTED:
         return "[dim]expected failure[/]"
-    if entry.unexpectedly_passes:
+    if entry.reported_as is ReportedAs.UNEXPECTED:
         return "[bold red]unexpected pass[/]"
     return f"[{_COLOURS[entry.status]}]{entry.status.value}[/]"
 
