@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from adjointlab.core.arrays import is_array
 from adjointlab.core.declaration import SubjectError
-from adjointlab.core.pieces import Fused
+from adjointlab.core.pieces import IN_ONE, Fused
 from adjointlab.core.space import Space
 from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator, NumpyArray
@@ -200,6 +200,10 @@ class Layer:
     pieces: Mapping[str, Fused] = field(default_factory=dict)
     other_batch: Callable[[bool], Space | None] = lambda is_larger: None
     takes_order: Callable[[str], bool] = lambda order: True
+
+    def pieces_of(self, name: str) -> Fused:
+        """The pieces of the parameter of that name."""
+        return self.pieces.get(name, IN_ONE)
 
 
 def trained(module: nn.Module) -> frozenset[str]:

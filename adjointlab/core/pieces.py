@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-__all__ = ["Fused", "Pieces", "UnequalPieces"]
+__all__ = ["IN_ONE", "Fused", "Pieces", "UnequalPieces"]
 
 
 class _Reshaped(Protocol):
@@ -41,6 +41,22 @@ class Fused(Protocol):
 
     def joined(self, apart: ArrayT, shape: Sequence[int]) -> ArrayT:
         """The inverse, of an array that has this `shape` as a weight or part of one."""
+
+
+class _InOne:
+    """One piece alone, as most weights are: the space has it as it is."""
+
+    def apart(self, fused: ArrayT) -> ArrayT:
+        """The array."""
+        return fused
+
+    def joined(self, apart: ArrayT, shape: Sequence[int]) -> ArrayT:
+        """The array in this shape, which may be another one of zero volume."""
+        joined: ArrayT = apart.reshape(tuple(shape))
+        return joined
+
+
+IN_ONE: Final[Fused] = _InOne()
 
 
 class Pieces(NamedTuple):

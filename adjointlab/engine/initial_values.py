@@ -15,7 +15,7 @@ import numpy as np
 from adjointlab.checks.layers.modules import held
 from adjointlab.core import arrays
 from adjointlab.core.operator import ParameterMisplaced
-from adjointlab.core.pieces import Fused
+from adjointlab.core.pieces import IN_ONE, Fused
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.typing import NumpyArray
 
@@ -97,7 +97,7 @@ def has_its_parts(
     """
     anywhere = np.unique(np.concatenate([values.ravel() for values in given.values()] or [np.empty(0)]))
     found = [
-        _is_its_part(module, tensor, rank, given[tensor.name], anywhere, pieces.get(tensor.name))
+        _is_its_part(module, tensor, rank, given[tensor.name], anywhere, pieces.get(tensor.name, IN_ONE))
         for tensor in space.tensors
     ]
     return all(found)
@@ -109,15 +109,13 @@ def _is_its_part(
     rank: int,
     whole: NumpyArray,
     anywhere: NumpyArray,
-    pieces: Fused | None,
+    pieces: Fused,
 ) -> bool:
     """Return True for the part of the `whole` parameter; `anywhere` are the values of all parameters, parts of which may be mixed up."""
     part = arrays.local_part(module.get_parameter(tensor.name).detach())
     if part.is_meta or LocalType.PARTIAL in tensor.types:
         return False
-    if pieces is not None:
-        part, whole = pieces.apart(part), pieces.apart(whole)
-    actual, expected = arrays.to_numpy(part), held(tensor, whole, rank)
+    actual, expected = arrays.to_numpy(pieces.apart(part)), held(tensor, pieces.apart(whole), rank)
     if actual.size == expected.size == 0 or np.array_equal(actual, expected):
         return True
     values = np.unique(actual)
@@ -125,6 +123,6 @@ def _is_its_part(
         place = tuple(int(index) for index in np.argwhere(actual != expected)[0])
         raise ParameterMisplaced(
             f"the parameter {tensor.name} lies as {tensor.layout}, and has values of other elements of the sequential module: its "
-            f"local element {list(place)} is {actual[place]:g} as parallelize leaves it, and should be {expected[place]:g}{_ADVICE_ON_PIECES if pieces is None else ''}"
+            f"local element {list(place)} is {actual[place]:g} as parallelize leaves it, and should be {expected[place]:g}{_ADVICE_ON_PIECES if pieces is IN_ONE else ''}"
         )
     return False

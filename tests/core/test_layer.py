@@ -7,6 +7,7 @@ import pytest
 from adjointlab.core.layer import Layer, elementwise, trained, undeclared
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
+from adjointlab.core.pieces import Pieces
 from adjointlab.core.space import Space, Tensor
 
 torch = pytest.importorskip("torch")
@@ -91,3 +92,14 @@ def test_a_layer_promises_nothing_that_it_does_not_say() -> None:
     assert layer.accumulates
     assert layer.has_forward_mode
     assert layer.prepare is elementwise
+
+
+def test_a_parameter_is_in_one_piece_unless_others_are_named() -> None:
+    pieces = Pieces(0, 2)
+    layer = Layer(None, nn.ReLU(), space("x"), space("y"), space(), space(), pieces={"up": pieces})  # type: ignore[arg-type]
+    assert layer.pieces_of("up") is pieces
+    weight, empty = torch.arange(4.0), torch.ones(2, 0)
+    whole = layer.pieces_of("down")
+    assert whole.apart(weight) is weight
+    assert torch.equal(whole.joined(weight, (4,)), weight)
+    assert whole.joined(empty, (0, 3)).shape == (0, 3)

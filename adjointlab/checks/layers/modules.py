@@ -219,7 +219,7 @@ class ModuleUnderTest(ABC):
     def in_space(self, of_parameters: Sequence[ArrayT]) -> tuple[ArrayT, ...]:
         """Arrays that belong to the parameters in the shapes of their space: of fused ones with the pieces apart."""
         named = zip(self.layer.parameters.tensors, of_parameters, strict=True)
-        return tuple(_apart(self.layer, tensor.name, array) for tensor, array in named)
+        return tuple(self.layer.pieces_of(tensor.name).apart(array) for tensor, array in named)
 
     @abstractmethod
     def as_loss(self, cotangents: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -246,8 +246,7 @@ class ModuleUnderTest(ABC):
                 is_quantised = name in frozen and not arrays.is_differentiable(parameter)
                 if given.numel() and name not in kept and not is_quantised:
                     own = arrays.local_part(parameter)
-                    fused = self.layer.pieces.get(name)
-                    own.copy_(given.reshape(own.shape) if fused is None else fused.joined(given, own.shape))
+                    own.copy_(self.layer.pieces_of(name).joined(given, own.shape))
 
     @abstractmethod
     def begin_with(self, names: Collection[str]) -> None:
@@ -289,7 +288,7 @@ class LocalModule(ModuleUnderTest):
         self._averaged = layer.averaged
         for tensor, parameter in zip(layer.parameters.tensors, self.parameters(), strict=True):
             try:
-                own = _apart(layer, tensor.name, arrays.local_part(parameter))
+                own = layer.pieces_of(tensor.name).apart(arrays.local_part(parameter))
                 self._check(f"the parameter {tensor.name} has", tensor, own)
             except NotInSpace as error:
                 raise ParameterNotInSpace(str(error)) from None
@@ -355,7 +354,7 @@ class SequentialTwin(ModuleUnderTest):
                 f"the sequential twin and the layer are not called alike: the twin {faults[0]}"
             )
         for tensor, parameter in zip(layer.parameters.tensors, self.parameters(), strict=True):
-            _require_shape("parameter", tensor, _apart(layer, tensor.name, parameter))
+            _require_shape("parameter", tensor, layer.pieces_of(tensor.name).apart(parameter))
         for tensor, buffer in zip(layer.buffers.tensors, self.buffers(), strict=True):
             # One without elements may get its shape from the first call.
             if buffer.numel():
@@ -407,12 +406,6 @@ class SequentialTwin(ModuleUnderTest):
         wanted = [tensor.layout.shape for tensor in self.layer.codomain.tensors]
         if shapes != wanted:
             raise SubjectError(f"the sequential twin returned shapes {shapes}, but the codomain has {wanted}")
-
-
-def _apart(layer: Layer, name: str, array: ArrayT) -> ArrayT:
-    """An array that belongs to the parameter of that name, with the pieces apart where it is a fused one."""
-    pieces = layer.pieces.get(name)
-    return array if pieces is None else pieces.apart(array)
 
 
 def _require_shape(kind: str, tensor: Tensor, own: torch.Tensor) -> None:
