@@ -21,7 +21,7 @@ from adjointlab.checks.check import check_named
 from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.elements import Tolerance, WhereNotFinite
 from adjointlab.checks.hints import FaultKind
-from adjointlab.checks.layers.modules import pass_keys
+from adjointlab.checks.layers.modules import ModuleUnderTest, pass_keys
 from adjointlab.checks.layers.passes import (
     BUFFERS,
     INPUT_GRADIENT,
@@ -29,7 +29,6 @@ from adjointlab.checks.layers.passes import (
     PARAMETER_GRADIENT,
     PARAMETERS,
     PassPlan,
-    _require_gradients,
     gradients,
     plainer_seeds,
 )
@@ -231,10 +230,14 @@ def test_what_is_frozen_requires_none_and_other_parameters_do() -> None:
 
 @pytest.mark.parametrize(
     ("differentiated", "found"),
-    [(None, [True, True, False]), (frozenset("wn"), [True, False, False]), (frozenset(), [False] * 3)],
+    [
+        (frozenset("wcn"), [True, True, False]),
+        (frozenset("wn"), [True, False, False]),
+        (frozenset(), [False] * 3),
+    ],
 )
 def test_parameters_require_a_gradient_if_they_are_named_and_no_integers(
-    differentiated: frozenset[str] | None, found: list[bool]
+    differentiated: frozenset[str], found: list[bool]
 ) -> None:
     parameters = [
         nn.Parameter(torch.ones(2), requires_grad=False),
@@ -242,7 +245,7 @@ def test_parameters_require_a_gradient_if_they_are_named_and_no_integers(
         nn.Parameter(torch.ones(2, dtype=torch.int64), requires_grad=False),
     ]
     version: Any = SimpleNamespace(layer=layer(), parameters=lambda: parameters)
-    _require_gradients(version, differentiated)
+    ModuleUnderTest.require_gradients(version, differentiated)
     assert [each.requires_grad for each in parameters] == found
 
 

@@ -30,7 +30,7 @@ from adjointlab.checks.layers.modules import (
     direction_keys,
     pass_keys,
 )
-from adjointlab.checks.layers.passes import gradients
+from adjointlab.checks.layers.passes import as_leaf, gradients
 from adjointlab.checks.layers.twin import (
     Comparison,
     PassObservation,
@@ -41,7 +41,6 @@ from adjointlab.checks.layers.twin import (
 )
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
-from adjointlab.core.layer import Layer
 
 if TYPE_CHECKING:
     import torch
@@ -97,14 +96,16 @@ def _second_derivatives(context: CheckContext, version: ModuleUnderTest) -> dict
     layer, seed, keys = version.layer, context.setting.seed, pass_keys(context, 0)
     along = direction_keys(context)
     version.fill_parameters(keys["parameters"])
-    inputs, parameters = version.inputs(keys["inputs"]), version.parameters()
+    version.require_gradients(version.trainable)
+    frozen = layer.frozen or frozenset()
+    drawn = zip(layer.domain.tensors, version.inputs(keys["inputs"]), strict=True)
+    inputs, parameters = [as_leaf(x, tensor.name not in frozen) for tensor, x in drawn], version.parameters()
     cotangents = version.tensors(layer.codomain.dual, keys["cotangents"])
     directions = version.tensors(layer.domain, along["inputs"])
     # A parallel module adds up gradients of its parameters as a backward pass accumulates them, so a first derivative is by inputs alone.
     is_by_parameters = layer.frozen is None
     if is_by_parameters:
         directions += version.tensors(layer.parameters, along["parameters"])
-    _require_gradients(layer, inputs, parameters)
     by_cotangents = seed % 2 == 1
     for cotangent in cotangents:
         cotangent.requires_grad_(by_cotangents and arrays.is_differentiable(cotangent))
@@ -135,16 +136,6 @@ def _second_derivatives(context: CheckContext, version: ModuleUnderTest) -> dict
         _BY_PARAMETER: version.in_space(gradients(parameters)),
         _BY_COTANGENT: version.of_sums(gradients(cotangents)),
     }
-
-
-def _require_gradients(
-    layer: Layer, inputs: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
-) -> None:
-    """Have all inputs and parameters require gradients, but for those that are frozen."""
-    tensors = (*layer.domain.tensors, *layer.parameters.tensors)
-    for tensor, leaf in zip(tensors, (*inputs, *parameters), strict=True):
-        wanted = arrays.is_differentiable(leaf) and tensor.name not in (layer.frozen or ())
-        leaf.requires_grad_(wanted).grad = None
 
 
 DOUBLE_BACKWARD = DoubleBackwardCheck()

@@ -159,6 +159,19 @@ class ModuleUnderTest(ABC):
         """Declared parameters, in the order of their space."""
         return [self.module.get_parameter(tensor.name) for tensor in self.layer.parameters.tensors]
 
+    @property
+    def trainable(self) -> frozenset[str]:
+        """Names of the declared parameters that are not frozen."""
+        return frozenset(tensor.name for tensor in self.layer.parameters.tensors) - (
+            self.layer.frozen or frozenset()
+        )
+
+    def require_gradients(self, names: Collection[str]) -> None:
+        """Have those parameters that are named require a gradient, of which there is none yet; integers have none."""
+        for tensor, parameter in zip(self.layer.parameters.tensors, self.parameters(), strict=True):
+            wanted = tensor.name in names and arrays.is_differentiable(parameter)
+            parameter.requires_grad_(wanted).grad = None
+
     def buffers(self) -> list[torch.Tensor]:
         """Declared buffers, in the order of their space."""
         return [self.module.get_buffer(tensor.name) for tensor in self.layer.buffers.tensors]

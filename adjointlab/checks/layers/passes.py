@@ -39,6 +39,7 @@ __all__ = [
     "Pass",
     "PassPlan",
     "ResultKind",
+    "as_leaf",
     "gradients",
     "placed_in",
     "plainer_seeds",
@@ -223,14 +224,14 @@ class Pass:
 
 
 def run_passes(
-    version: ModuleUnderTest, plan: PassPlan, context: CheckContext, differentiated: frozenset[str] | None
+    version: ModuleUnderTest, plan: PassPlan, context: CheckContext, differentiated: frozenset[str]
 ) -> list[Pass]:
     """Run a module through all passes. Collective for a layer.
 
-    `differentiated` names what requires a gradient; with `None`, everything does that can. Arguments of a layer lie in memory as
-    the case's setting says.
+    `differentiated` names the inputs and parameters that require a gradient, if they can. Arguments of a layer lie in memory as the
+    case's setting says.
     """
-    _require_gradients(version, differentiated)
+    version.require_gradients(differentiated)
     passes = [_drawn(version, plan, context, number, differentiated) for number in range(PASSES)]
     for number, each in enumerate(passes):
         if plan.parameters_in(number) == number:
@@ -263,7 +264,7 @@ def _fill_parameters(version: ModuleUnderTest, key: Draw, earlier: Sequence[Pass
 
 
 def _go_before(
-    version: ModuleUnderTest, plan: PassPlan, context: CheckContext, differentiated: frozenset[str] | None
+    version: ModuleUnderTest, plan: PassPlan, context: CheckContext, differentiated: frozenset[str]
 ) -> None:
     """Go forward without gradients, or forward and backward, with data of its own. Collective for a layer."""
     import torch
@@ -282,12 +283,12 @@ def _go_before(
         values(outputs)
 
 
-def _train(version: ModuleUnderTest, inputs: Space, key: Draw, differentiated: frozenset[str] | None) -> None:
+def _train(version: ModuleUnderTest, inputs: Space, key: Draw, differentiated: frozenset[str]) -> None:
     """Go forward and backward on `inputs`, of another batch. The gradients are those of a sum, and are not looked at."""
     import torch
 
     leaves = [
-        _leaf(x, differentiated is None or tensor.name in differentiated)
+        as_leaf(x, tensor.name in differentiated)
         for tensor, x in zip(inputs.tensors, version.drawn_inputs(inputs, key), strict=True)
     ]
     outputs = version.applied_to(version.given(leaves))
@@ -295,18 +296,12 @@ def _train(version: ModuleUnderTest, inputs: Space, key: Draw, differentiated: f
     version.go_back(leaves, outputs, [torch.ones_like(y) for y in outputs])
 
 
-def _require_gradients(version: ModuleUnderTest, differentiated: frozenset[str] | None) -> None:
-    for tensor, parameter in zip(version.layer.parameters.tensors, version.parameters(), strict=True):
-        wanted = differentiated is None or tensor.name in differentiated
-        parameter.requires_grad_(wanted and arrays.is_differentiable(parameter))
-
-
 def _drawn(
     version: ModuleUnderTest,
     plan: PassPlan,
     context: CheckContext,
     number: int,
-    differentiated: frozenset[str] | None,
+    differentiated: frozenset[str],
 ) -> Pass:
     layer, setting, keys = version.layer, context.setting, pass_keys(context, number)
     is_local = isinstance(version, LocalModule)
@@ -318,7 +313,7 @@ def _drawn(
     drawn = version.of_means(version.cotangents(keys["cotangents"]))
     cotangents = [placed_in(orders[1], y, version.memory) for y in drawn]
     leaves = [
-        _leaf(placed.view, differentiated is None or tensor.name in differentiated)
+        as_leaf(placed.view, tensor.name in differentiated)
         for tensor, placed in zip(layer.domain.tensors, inputs, strict=True)
     ]
     each = Pass(inputs, cotangents, leaves)
@@ -383,7 +378,7 @@ def placed_in(order: str | None, tensor: torch.Tensor, memory: str) -> Placed:
     return place(np.array(arrays.to_numpy(tensor)), dtype, memory, order)
 
 
-def _leaf(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
-    """Return a leaf of the graph in the tensor's memory."""
+def as_leaf(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    """Return a leaf of the graph in the tensor's memory, which requires a gradient if it can."""
     leaf = tensor.detach()
     return leaf.requires_grad_(requires_grad) if arrays.is_differentiable(leaf) else leaf

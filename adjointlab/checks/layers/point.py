@@ -34,11 +34,7 @@ class Point:
         self.version = version
         self.inputs = [x.requires_grad_() if arrays.is_differentiable(x) else x for x in inputs]
         version.fill_parameters(key)
-        frozen = version.layer.frozen or frozenset()
-        for tensor, parameter in zip(version.layer.parameters.tensors, version.parameters(), strict=True):
-            parameter.requires_grad_(
-                arrays.is_differentiable(parameter) and tensor.name not in frozen
-            ).grad = None
+        version.require_gradients(version.trainable)
         self.parameters: list[torch.Tensor] = []
         self.buffers = {name: value.clone() for name, value in version.module.named_buffers()}
 

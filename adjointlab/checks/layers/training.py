@@ -123,10 +123,8 @@ def _trained(
         version.fill_parameters(pass_keys(context, 0)["parameters"])
     else:  # what was made of them with the module, such as master weights, stays right
         version.begin_with(layer.initial)
-    frozen = layer.frozen or frozenset()
+    version.require_gradients(version.trainable)
     parameters = version.parameters()
-    for tensor, parameter in zip(layer.parameters.tensors, parameters, strict=True):
-        parameter.requires_grad_(tensor.name not in frozen)
     before = values(parameters)
     optimizer = layer.optimizer([parameter for parameter in parameters if parameter.requires_grad])
     for number in range(layer.steps):

@@ -340,13 +340,14 @@ def _twin_results(
     These are None where that is not known of the layer's.
     """
     frozen: frozenset[str] | None = None
-    setting = context.setting
+    layer, setting = context.layer, context.setting
+    everything = frozenset(tensor.name for tensor in (*layer.domain.tensors, *layer.parameters.tensors))
 
     def run() -> Mapping[str, Local]:
         # In the memory orders of the ranks, for torch draws masks of dropout in the order of memory. Not where the layer has another
         # formula, which rounds otherwise than torch does in such memory. What a layer copes with, its twin need not.
         is_plain = setting.primal_order == setting.dual_order == ORDERS[0]
-        if is_plain or not context.layer.is_made_of_twin:
+        if is_plain or not layer.is_made_of_twin:
             return run_in(takes_orders=False)
         try:
             return run_in(takes_orders=True)
@@ -357,11 +358,11 @@ def _twin_results(
         nonlocal frozen
         twin = SequentialTwin(context)
         twin.takes_orders = takes_orders
-        if context.layer.trained is not None:
+        if layer.trained is not None:
             names = frozenset(tensor.name for tensor in twin.layer.parameters.tensors)
             # What the case freezes, it freezes in the module of which the layer is made.
             frozen = names - (trained(twin.module) - (twin.layer.frozen or frozenset()))
-        passes = run_passes(twin, plan, context, None)
+        passes = run_passes(twin, plan, context, everything)
         return {
             f"pass {number}, {name}": local
             for number, each in enumerate(passes)
