@@ -38,7 +38,7 @@ from adjointlab.checks.verdict import Inapplicable, Verdict
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
 from adjointlab.core.space import Tensor
-from adjointlab.core.vectors import SMALL_INTEGERS, THIRDS
+from adjointlab.core.vectors import SMALL_INTEGERS, THIRDS, Draw
 from adjointlab.typing import NumpyArray
 
 if TYPE_CHECKING:
@@ -128,37 +128,45 @@ def _trained(
     before = values(parameters)
     optimizer = layer.optimizer([parameter for parameter in parameters if parameter.requires_grad])
     for number in range(layer.steps):
-        keys = pass_keys(context, number)
-        inputs = version.inputs(keys["inputs"])
-        outputs = version(inputs)
-        values(outputs)  # as a loss would read them: a collective may still have to be waited for
-        cotangents = version.as_loss(version.cotangents(keys["cotangents"]))
-        version.go_back(inputs, outputs, cotangents)
-        optimizer.step()
-        optimizer.zero_grad()
+        _step(version, optimizer, pass_keys(context, number))
     if layer.rounding and isinstance(version, SequentialTwin):
         _require_visible_steps(layer, before, values(parameters))
     found = {AFTER_STEPS: version.in_space(values(parameters)), _BUFFERS: values(version.buffers())}
     stateless: dict[str, frozenset[str]] = {}
     for kind in _state_kinds(optimizer, parameters):
-        states = [optimizer.state.get(parameter, {}).get(kind) for parameter in parameters]
         what = f"{kind} of the optimiser"
-        of_parameters = version.in_space(
-            [
-                _zeros_like(parameter) if state is None else values([state])[0]
-                for parameter, state in zip(parameters, states, strict=True)
-            ]
-        )
-        found[what] = tuple(
-            _own_part(array, tensor, version)
-            for array, tensor in zip(of_parameters, layer.parameters.tensors, strict=True)
-        )
-        stateless[what] = frozenset(
-            tensor.name
-            for tensor, state in zip(layer.parameters.tensors, states, strict=True)
-            if state is None
-        )
+        found[what], stateless[what] = _state(version, optimizer, parameters, kind)
     return found, stateless
+
+
+def _step(version: ModuleUnderTest, optimizer: torch.optim.Optimizer, keys: Mapping[str, Draw]) -> None:
+    """Go forward and backward, and change the parameters. Collective for a layer."""
+    inputs = version.inputs(keys["inputs"])
+    outputs = version(inputs)
+    values(outputs)  # as a loss would read them: a collective may still have to be waited for
+    version.go_back(inputs, outputs, version.as_loss(version.cotangents(keys["cotangents"])))
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def _state(
+    version: ModuleUnderTest,
+    optimizer: torch.optim.Optimizer,
+    parameters: Sequence[torch.Tensor],
+    kind: str,
+) -> tuple[Local, frozenset[str]]:
+    """The state of that kind, zero for parameters that have none; and the names of these."""
+    tensors = version.layer.parameters.tensors
+    states = [optimizer.state.get(parameter, {}).get(kind) for parameter in parameters]
+    of_parameters = [
+        np.zeros(tuple(arrays.local_part(parameter.detach()).shape)) if state is None else values([state])[0]
+        for parameter, state in zip(parameters, states, strict=True)
+    ]
+    in_space = zip(version.in_space(of_parameters), tensors, strict=True)
+    return (
+        tuple(_own_part(array, tensor, version) for array, tensor in in_space),
+        frozenset(tensor.name for tensor, state in zip(tensors, states, strict=True) if state is None),
+    )
 
 
 def _require_visible_steps(layer: Layer, before: Local, after: Local) -> None:
@@ -172,10 +180,6 @@ def _require_visible_steps(layer: Layer, before: Local, after: Local) -> None:
         raise Inapplicable(
             "the steps change no parameter by more than the declared rounding: declare more `steps`, or a larger learning rate"
         )
-
-
-def _zeros_like(parameter: torch.Tensor) -> NumpyArray:
-    return np.zeros(tuple(arrays.local_part(parameter.detach()).shape))
 
 
 def _own_part(array: NumpyArray, tensor: Tensor, version: ModuleUnderTest) -> NumpyArray:
