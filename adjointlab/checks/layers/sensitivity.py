@@ -18,7 +18,8 @@ from __future__ import annotations
 import contextvars
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -130,7 +131,7 @@ def measured(
 
     def measure() -> Differences:
         with own_streams(), torch.set_grad_enabled(with_graph):
-            more = _differences_by_rounding(run, results, before, unit)
+            more = _Perturbed(run, results, before, unit).differences_by_rounding()
         return {
             name: tuple(one + other for one, other in zip(least[name], more[name], strict=True))
             for name in results
@@ -152,69 +153,73 @@ def measured(
     return results, allowances
 
 
-def _differences_by_rounding(
-    run: Callable[[], Mapping[str, Local]],
-    results: Mapping[str, Local],
-    random_states: _RandomStates,
-    unit: float,
-) -> Differences:
-    """By how much `results` differ from those of runs with perturbed operations, whose relative errors are in units of `unit` at least.
+@dataclass(frozen=True)
+class _Perturbed:
+    """A module with these `results`, which runs again with perturbed operations, whose relative errors are in units of `unit` at least."""
 
-    Raises :class:`Undecided` if none of these runs comes to its end, so that nothing is known of the rounding.
-    """
-    from adjointlab.core.perturbation import Perturbation  # which imports torch
+    run: Callable[[], Mapping[str, Local]]
+    results: Mapping[str, Local]
+    random_states: _RandomStates
+    unit: float
 
-    raised: list[Exception] = []
-    has_integers = any(array.dtype.kind not in "fc" for local in results.values() for array in local)
-    samples = _SAMPLES_WITH_INTEGERS if has_integers else _SAMPLES
+    def differences_by_rounding(self) -> Differences:
+        """By how much results differ that rounding may be the reason of.
 
-    def perturbed(sample: int, error: float, spares_integers: bool) -> Mapping[str, Local] | None:
-        _restore(random_states)
-        try:
-            perturbation = Perturbation(sample, error, spares_integers, unit)
-            with perturbation, perturbing(perturbation.unseen):
-                return run()
-        except Exception as exception:
-            # Whatever a module raises that finds its arguments illegal by the last digit.
-            raised.append(exception)
-            return None
+        Raises :class:`Undecided` if none of the first runs comes to its end, so that nothing is known of the rounding.
+        """
+        runs = self._runs(_ERROR)
+        raised = [each for each in runs if isinstance(each, Exception)]
+        if len(raised) == len(runs):
+            kind = type(raised[0]).__name__
+            raise Undecided(
+                f"the sequential layer raises {kind} where its operations are wrong in the last digits"
+            ) from raised[0]
+        every = grown = some = self._differences(runs)
+        if not all(
+            _is_small(difference, array, self.unit)
+            for name, local in self.results.items()
+            for difference, array in zip(every[name], local, strict=True)
+        ):
+            grown = self._differences(self._runs(_GROWTH * _ERROR))
+            some = self._differences(self._runs(_ERROR, spares_integers=True))
+        return {
+            name: tuple(
+                _attributed(*differences, self.unit)
+                for differences in zip(every[name], grown[name], some[name], local, strict=True)
+            )
+            for name, local in self.results.items()
+        }
 
-    def differences(error: float = _ERROR, *, spares_integers: bool = False) -> Differences:
-        runs = [perturbed(sample, error, spares_integers) for sample in range(samples)]
+    def _runs(self, error: float, *, spares_integers: bool = False) -> list[Mapping[str, Local] | Exception]:
+        """Results with errors up to so many units, or what the module raises that finds its arguments illegal by the last digit."""
+        has_integers = any(array.dtype.kind not in "fc" for local in self.results.values() for array in local)
+        samples = _SAMPLES_WITH_INTEGERS if has_integers else _SAMPLES
         # What lies at a kink in exact arithmetic may lie on one side of it by chance in all of them. With the opposite errors
         # it lies on the other side.
-        runs.append(perturbed(0, -error, spares_integers))
-        # Where none came to its end nothing is known of the rounding.
-        unknown = 0.0 if any(other is not None for other in runs) else math.inf
-        largest = {name: [unknown] * len(local) for name, local in results.items()}
-        for other in runs:
-            if other is None:
-                continue
-            for name, found in largest.items():
-                pairs = zip(found, results[name], other[name], strict=True)
-                found[:] = [max(known, _difference(result, changed)) for known, result, changed in pairs]
-        return {name: tuple(found) for name, found in largest.items()}
+        errors = [*((sample, error) for sample in range(samples)), (0, -error)]
+        return [self._run_with(sample, each, spares_integers) for sample, each in errors]
 
-    every = differences()
-    if len(raised) == samples + 1:
-        kind = type(raised[0]).__name__
-        raise Undecided(
-            f"the sequential layer raises {kind} where its operations are wrong in the last digits"
-        ) from raised[0]
-    is_small = all(
-        _is_small(difference, array, unit)
-        for name, local in results.items()
-        for difference, array in zip(every[name], local, strict=True)
-    )
-    grown = every if is_small else differences(_GROWTH * _ERROR)
-    some = every if is_small else differences(spares_integers=True)
-    return {
-        name: tuple(
-            _attributed(*differences, unit)
-            for differences in zip(every[name], grown[name], some[name], local, strict=True)
-        )
-        for name, local in results.items()
-    }
+    def _run_with(self, sample: int, error: float, spares_integers: bool) -> Mapping[str, Local] | Exception:
+        from adjointlab.core.perturbation import Perturbation  # which imports torch
+
+        _restore(self.random_states)
+        try:
+            perturbation = Perturbation(sample, error, spares_integers, self.unit)
+            with perturbation, perturbing(perturbation.unseen):
+                return self.run()
+        except Exception as exception:
+            return exception
+
+    def _differences(self, runs: Sequence[Mapping[str, Local] | Exception]) -> Differences:
+        """The largest difference of each tensor in a run that came to its end; infinite where none did, for nothing is known then."""
+        ended = [each for each in runs if not isinstance(each, Exception)]
+        return {
+            name: tuple(
+                max((_difference(array, each) for each in changed), default=math.inf)
+                for array, *changed in zip(local, *(each[name] for each in ended), strict=True)
+            )
+            for name, local in self.results.items()
+        }
 
 
 def _attributed(every: float, grown: float, some: float, array: NumpyArray, unit: float = 0.0) -> float:
