@@ -69,7 +69,6 @@ def compared(
         (row - rows[0], column - columns[0]),
         _element(domain, of_domain, Role.SOURCE, "domain"),
         _element(codomain, of_codomain, Role.TARGET, "codomain"),
-        of_adjoint,
         is_whole=wrong.shape == (len(rows), len(columns)),
         hint=_hint(names, matrices, bases),
     )

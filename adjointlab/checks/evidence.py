@@ -49,7 +49,7 @@ class ComparedMatrices:
     """Matrices that ought to be equal, or the window around the first difference of the first two.
 
     ``entries[k][i][j]`` is the weight between the basis vectors ``rows[i]`` and ``columns[j]`` in matrix k. The columns are of the
-    domain and the rows of the codomain's dual; `of_adjoint` says that it is the other way round.
+    domain and the rows of the codomain's dual, or the other way round in a matrix of the adjoint.
     """
 
     names: tuple[str, ...]
@@ -61,7 +61,6 @@ class ComparedMatrices:
     first: tuple[int, int]  # position (i, j) of the first difference
     of_domain: Element  # the basis vectors of the first difference
     of_codomain: Element
-    of_adjoint: bool = False
     is_whole: bool = True
     hint: Hint | None = None
     # Such as "y were declared invariant", with which the two directions would be adjoint.
