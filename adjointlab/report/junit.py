@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -15,13 +16,13 @@ from adjointlab.store.files import printable
 __all__ = ["NotJudged", "as_junit"]
 
 
-_ELEMENTS: Final = {
-    ReportedAs.INCOHERENT: ("failures", "failure"),
-    ReportedAs.UNEXPECTED: ("failures", "failure"),
-    ReportedAs.UNJUDGED: ("errors", "error"),
-    ReportedAs.EXPECTED: ("skipped", "skipped"),
+_TAGS: Final = {
+    ReportedAs.INCOHERENT: "failure",
+    ReportedAs.UNEXPECTED: "failure",
+    ReportedAs.UNJUDGED: "error",
+    ReportedAs.EXPECTED: "skipped",
 }
-"""The attribute that counts results of a kind, and the element that tells of one; there is none for those as they should be."""
+"""The element that tells of a result of a kind; there is none for those as they should be."""
 
 
 @dataclass(frozen=True)
@@ -48,26 +49,8 @@ def as_junit(
     if incomplete:
         missing = missing or [NotJudged("adjointlab", "adjointlab check")]
     suite = ElementTree.Element("testsuite", name="adjointlab", tests=str(len(results) + len(missing)))
-    totals = dict.fromkeys(("failures", "errors", "skipped"), 0)
     for entry in results:
-        result = entry.result
-        case = ElementTree.SubElement(
-            suite,
-            "testcase",
-            classname=printable(entry.found.reference),
-            name=f"{printable(entry.subject)} {result.check}",
-            time=f"{result.seconds:.3f}",
-        )
-        properties = ElementTree.SubElement(case, "properties")
-        for name, value in (("seed", entry.seed), ("cases", result.tried)):
-            ElementTree.SubElement(
-                properties, "property", name=name, value="" if value is None else str(value)
-            )
-        if (element := _ELEMENTS.get(entry.reported_as)) is not None:
-            total, tag = element
-            totals[total] += 1
-            problem = ElementTree.SubElement(case, tag, message=diagnosis(entry))
-            problem.text = failure_text(entry)
+        _add(suite, entry)
     for each in missing:
         case = ElementTree.SubElement(
             suite, "testcase", classname=printable(each.reference), name=printable(each.name), time="0.000"
@@ -75,9 +58,27 @@ def as_junit(
         ElementTree.SubElement(case, "error", message=f"not judged: {printable(incomplete, keep=chr(10))}")
     if notes:
         ElementTree.SubElement(suite, "system-err").text = "\n".join(map(printable, notes))
-    totals["errors"] += len(missing)
-    for total, number in totals.items():
-        suite.set(total, str(number))
+    tags = Counter(_TAGS.get(entry.reported_as) for entry in results)
+    suite.set("failures", str(tags["failure"]))
+    suite.set("errors", str(tags["error"] + len(missing)))
+    suite.set("skipped", str(tags["skipped"]))
     suite.set("time", f"{sum(entry.result.seconds for entry in results):.3f}")
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _add(suite: ElementTree.Element, entry: CheckResult) -> None:
+    """Add the test of a result."""
+    result = entry.result
+    case = ElementTree.SubElement(
+        suite,
+        "testcase",
+        classname=printable(entry.found.reference),
+        name=f"{printable(entry.subject)} {result.check}",
+        time=f"{result.seconds:.3f}",
+    )
+    properties = ElementTree.SubElement(case, "properties")
+    for name, value in (("seed", entry.seed), ("cases", result.tried)):
+        ElementTree.SubElement(properties, "property", name=name, value="" if value is None else str(value))
+    if (tag := _TAGS.get(entry.reported_as)) is not None:
+        ElementTree.SubElement(case, tag, message=diagnosis(entry)).text = failure_text(entry)
