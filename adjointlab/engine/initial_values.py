@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from adjointlab.checks.layers.modules import held
+from adjointlab.checks.whole_tensors import held
 from adjointlab.core import arrays
 from adjointlab.core.operator import ParameterMisplaced
 from adjointlab.core.pieces import IN_ONE, Fused

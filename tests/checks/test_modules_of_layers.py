@@ -19,16 +19,18 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.layers.modules import (
     LocalModule,
     SequentialTwin,
-    has_copies_of_their_own,
     has_small_cotangents,
+    pass_keys,
+    values,
+)
+from adjointlab.checks.verdict import Inapplicable
+from adjointlab.checks.whole_tensors import (
+    has_copies_of_their_own,
     held,
     held_by_all,
     no_sequential_tensor,
-    pass_keys,
-    values,
     whole_array,
 )
-from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer, elementwise
 from adjointlab.core.operator import NotInSpace, ParameterNotInSpace

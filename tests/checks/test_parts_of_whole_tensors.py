@@ -9,8 +9,8 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.elements import largest_magnitude
-from adjointlab.checks.layers.modules import held
 from adjointlab.checks.layers.repeated import _along, _multiple
+from adjointlab.checks.whole_tensors import held
 from adjointlab.core.space import Tensor
 
 pytestmark = pytest.mark.mpi_skip

@@ -12,8 +12,8 @@ import pytest
 
 import adjointlab as al
 from adjointlab.check_result import CheckResult
-from adjointlab.checks.layers.modules import has_copies_of_their_own
 from adjointlab.checks.verdict import Status
+from adjointlab.checks.whole_tensors import has_copies_of_their_own
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget, SearchResult

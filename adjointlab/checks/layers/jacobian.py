@@ -31,9 +31,6 @@ from adjointlab.checks.layers.modules import (
     ModuleUnderTest,
     SequentialTwin,
     direction_keys,
-    has_copies_of_their_own,
-    held,
-    no_sequential_tensor,
     pass_keys,
     values,
 )
@@ -41,6 +38,7 @@ from adjointlab.checks.layers.point import Point, unit_roundoff
 from adjointlab.checks.layers.sensitivity import Allowances
 from adjointlab.checks.layers.twin import results_of_twin
 from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoherent
+from adjointlab.checks.whole_tensors import has_copies_of_their_own, held, no_sequential_tensor
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
 from adjointlab.core.space import Space, Tensor

@@ -21,7 +21,6 @@ from adjointlab.checks.layers.modules import (
     ModuleUnderTest,
     SequentialTwin,
     has_small_cotangents,
-    held,
     pass_keys,
     values,
 )
@@ -35,6 +34,7 @@ from adjointlab.checks.layers.twin import (
     with_expected,
 )
 from adjointlab.checks.verdict import Inapplicable, Verdict
+from adjointlab.checks.whole_tensors import held
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
 from adjointlab.core.space import Tensor

@@ -31,7 +31,6 @@ from adjointlab.checks.layers.modules import (
     SequentialTwin,
     first_positions,
     has_small_cotangents,
-    held_by_all,
 )
 from adjointlab.checks.layers.passes import (
     BUFFERS,
@@ -46,6 +45,7 @@ from adjointlab.checks.layers.passes import (
 from adjointlab.checks.layers.repeated import repeated_hint
 from adjointlab.checks.layers.sensitivity import Allowances, measured
 from adjointlab.checks.verdict import Figure, Inapplicable, Verdict, coherent, incoherent
+from adjointlab.checks.whole_tensors import held_by_all
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer, trained
