@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -228,12 +228,7 @@ def replay_corpus(
     replayed: list[Path] = []  # the last one may not have come to its end
 
     def conduct(run: Runner) -> tuple[Path, SearchResult] | None:
-        for path, case in stored(folder, found.subject, check):
-            if _obstacle(world, case, device) or (job_log is not None and job_log.is_newer(path)):
-                continue
-            if undeclared := _undeclared(found.subject, case):
-                _note_of_other_declaration(world, path, undeclared)
-                continue
+        for path, case in _replayable(world, found.subject, check, folder, device):
             replayed.append(path)
             result = _replayed(world, CaseRunner(run, record, known), found.subject, case)
             if result.verdict.kind == MISDECLARED:  # a case of such a verdict is not stored
@@ -264,6 +259,20 @@ def replay_corpus(
     note = "this stored case still fails, so none was drawn; remove it if the strategy draws no such case any more"
     result = replace(result, verdict=result.verdict.with_lines(("stored", note)), warnings=folded.found)
     return CheckResult(found, result, Written.beside(path), replayed=path)
+
+
+def _replayable(
+    world: World, subject: Subject, check: str, folder: Path, device: str | None
+) -> Iterator[tuple[Path, Case]]:
+    """The stored cases that can be replayed in this run, and which its subject still draws: of others it is said."""
+    job_log = supervised()
+    for path, case in stored(folder, subject, check):
+        if _obstacle(world, case, device) or (job_log is not None and job_log.is_newer(path)):
+            continue
+        if undeclared := _undeclared(subject, case):
+            _note_of_other_declaration(world, path, undeclared)
+        else:
+            yield path, case
 
 
 def _obstacle(world: World, case: Case, device: str | None) -> str:
