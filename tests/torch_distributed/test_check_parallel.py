@@ -28,10 +28,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.prune import l1_unstructured
 
 import adjointlab as al
+from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status, coherent
 from adjointlab.core.declaration import SubjectError
+from adjointlab.engine.case import Case
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget, SearchResult
+from adjointlab.session import replay
 from tests.planted.parallel_modules import CopiedIn, SummedUp
 
 Parallelize = Callable[[nn.Module, DeviceMesh], object]
@@ -590,6 +593,22 @@ def test_inputs_lie_in_memory_as_the_sequential_module_takes_them(world: al.Simu
         parallelize_module(module, mesh, {"linear": ColwiseParallel(output_layouts=Replicate())})
 
     al.check_parallel(RowsOfTokens, column_wise, TOKENS, world=world, cases=12)
+
+
+def test_inputs_in_another_memory_order_than_that_of_the_case_are_told(world: al.SimulatedWorld) -> None:
+    def doubled(module: nn.Module, mesh: DeviceMesh) -> None:
+        module.register_forward_hook(lambda module, inputs, output: 2 * output)
+
+    @al.subject.parallel(RowsOfTokens, doubled)
+    def tokens(draw: Any, ranks: int) -> dict[str, Any]:
+        raise NotImplementedError
+
+    parameters = {"inputs": (4, 2, 3), "mesh": (2,)}
+    for order, told in (("column-major", True), ("row-major", False)):
+        case = Case("tokens", "gradients", 2, parameters, InputSetting(0, "torch", order), 0)
+        verdict = replay(world, tokens, case).verdict
+        line = "inputs", "row-major, for the sequential module takes none in column-major memory"
+        assert (line in verdict.lines) == told, verdict
 
 
 def test_what_is_made_parallel_takes_the_memory_orders_that_the_sequential_module_takes(

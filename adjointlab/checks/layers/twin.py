@@ -157,6 +157,7 @@ class PassObservation:
     accumulated: bool = False
     before: str = ""
     other_batch: str = ""
+    refused_order: str = ""  # of memory, by the sequential module: inputs are row-major
     left_out: tuple[str, ...] = ()  # names of outputs
     small_cotangents: bool = False
     # Parameters that this rank has elements of, and that require no gradient, or one, as they are made; from rank 0 those of the twin.
@@ -189,8 +190,9 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
     layer = context.layer
     plan = PassPlan.of(context.setting.seed, backward=backward).for_layer(layer)
     # Asked on all ranks at once: the sequential module is called for it.
-    if not layer.takes_order(unmixed(context.setting.primal_order)):
-        context.setting = replace(context.setting, primal_order=ORDERS[0])
+    order, refused_order = unmixed(context.setting.primal_order), ""
+    if not layer.takes_order(order):
+        context.setting, refused_order = replace(context.setting, primal_order=ORDERS[0]), order
     differentiated = _alike_where_tied(layer, plan.differentiated(context))
     with torch.set_grad_enabled(backward or layer.needs_graph):
         twin, unfit = None, None
@@ -204,7 +206,7 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
             passes = run_passes(LocalModule(context), plan, context, differentiated)
         if unfit is not None:
             raise unfit
-        observed = tuple(_observed(context, each, differentiated, plan) for each in passes)
+        observed = tuple(_observed(context, each, differentiated, plan, refused_order) for each in passes)
         if context.rank:
             return observed
         expected, allowances, frozen_in_twin = twin or _twin_results(context, plan)
@@ -220,7 +222,7 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
 
 
 def _observed(
-    context: CheckContext, each: Pass, differentiated: frozenset[str], plan: PassPlan
+    context: CheckContext, each: Pass, differentiated: frozenset[str], plan: PassPlan, refused_order: str
 ) -> PassObservation:
     layer = context.layer
     frozen, trained_here = _frozen_and_trained(layer, context.rank)
@@ -232,6 +234,7 @@ def _observed(
         plan.accumulated,
         plan.before,
         plan.other_batch,
+        refused_order,
         _left_out(layer, plan),
         plan.backward and has_small_cotangents(context.setting.seed, layer),
         frozen,
@@ -514,6 +517,8 @@ def _circumstances(
         others = f"a {first.other_batch} batch" if first.other_batch else "other inputs"
         how = "without gradients" if first.before == EVALUATION else "and backward"
         yield "before", f"the same instance has gone forward {how}, with {others}"
+    if first.refused_order:
+        yield "inputs", f"row-major, for the sequential module takes none in {first.refused_order} memory"
     if first.small_cotangents and wrong.what not in _VALUES:
         yield "cotangents", "far below 1, so that gradients are small"
     if is_gradient and first.left_out:
