@@ -14,8 +14,8 @@ from adjointlab.checks.declared import DeclaredOutputs, _same
 from adjointlab.checks.elements import Tolerance
 from adjointlab.checks.evidence import ComparedMatrices, Element, Evidence, Place
 from adjointlab.checks.hints import FaultKind, Hint
+from adjointlab.checks.layers.compared_passes import SECOND_PASS, Comparison
 from adjointlab.checks.layers.own_part import _stayed
-from adjointlab.checks.layers.twin import SECOND_PASS, Comparison
 from adjointlab.checks.marked import _COMPARED, tensor_hint
 from adjointlab.checks.told import hints_told
 from adjointlab.checks.verdict import Verdict, coherent, incoherent

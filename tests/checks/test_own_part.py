@@ -7,8 +7,8 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.elements import Tolerance
+from adjointlab.checks.layers.compared_passes import Comparison, PassObservation
 from adjointlab.checks.layers.own_part import is_of_own_part
-from adjointlab.checks.layers.twin import Comparison, PassObservation
 
 SPACE = al.Space(al.Tensor(al.Layout((4,), al.Partition((2,))), dtype="float64"))
 EXPECTED, EXPECTED_AFTER = np.array([1.0, 2.0]), np.array([5.0, -7.0])

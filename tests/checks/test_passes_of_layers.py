@@ -21,6 +21,7 @@ from adjointlab.checks.check import check_named
 from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.elements import Tolerance, WhereNotFinite
 from adjointlab.checks.hints import FaultKind
+from adjointlab.checks.layers.compared_passes import Comparison, PassObservation, _compared, first_wrong
 from adjointlab.checks.layers.modules import ModuleUnderTest, pass_keys
 from adjointlab.checks.layers.passes import (
     BUFFERS,
@@ -34,12 +35,8 @@ from adjointlab.checks.layers.passes import (
 )
 from adjointlab.checks.layers.sensitivity import Allowances
 from adjointlab.checks.layers.twin import (
-    Comparison,
-    PassObservation,
-    _compared,
     _comparison,
     _frozen_and_trained,
-    first_wrong,
     is_measured,
     results_of_twin,
     tolerance_of,

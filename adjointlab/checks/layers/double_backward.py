@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from adjointlab.checks.check import CheckedSubject
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import Local, Tolerance
+from adjointlab.checks.layers.compared_passes import Comparison, PassObservation
 from adjointlab.checks.layers.modules import (
     LocalModule,
     ModuleUnderTest,
@@ -31,14 +32,7 @@ from adjointlab.checks.layers.modules import (
     pass_keys,
 )
 from adjointlab.checks.layers.passes import as_leaf, gradients
-from adjointlab.checks.layers.twin import (
-    Comparison,
-    PassObservation,
-    TwinCheck,
-    results_of_twin,
-    tolerance_of,
-    with_expected,
-)
+from adjointlab.checks.layers.twin import TwinCheck, results_of_twin, tolerance_of, with_expected
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.core import arrays
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final
 from adjointlab.checks.check import AnyCheck, Check, Spaces
 from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.hints import Hint
+from adjointlab.checks.layers.compared_passes import SECOND_PASS, PassObservation
 from adjointlab.checks.layers.modules import SequentialTwin, pass_keys
 from adjointlab.checks.layers.own_part import is_of_own_part
 from adjointlab.checks.layers.passes import PASSES, PassPlan, plainer_seeds
-from adjointlab.checks.layers.twin import SECOND_PASS, PassObservation, TwinCheck, twin_passes
+from adjointlab.checks.layers.twin import TwinCheck, twin_passes
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.layer import outputs_of

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from adjointlab.checks.layers.twin import Comparison, PassObservation
+from adjointlab.checks.layers.compared_passes import Comparison, PassObservation
 from adjointlab.core.space import LocalType, Tensor
 
 __all__ = ["is_of_own_part"]

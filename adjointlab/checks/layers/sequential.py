@@ -11,8 +11,9 @@ from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import Local, Tolerance, first_difference
 from adjointlab.checks.fresh_memory import controlled
+from adjointlab.checks.layers.compared_passes import PassObservation, first_wrong
 from adjointlab.checks.layers.own_part import is_of_own_part
-from adjointlab.checks.layers.twin import PassObservation, first_wrong, twin_passes
+from adjointlab.checks.layers.twin import twin_passes
 from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
 from adjointlab.checks.verdict import Inapplicable, Verdict, coherent
 from adjointlab.checks.whole_tensors import held_by_all, whole_array

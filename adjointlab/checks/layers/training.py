@@ -16,6 +16,7 @@ import numpy as np
 from adjointlab.checks.check import CheckedSubject, Spaces
 from adjointlab.checks.context import INFINITE, CheckContext
 from adjointlab.checks.elements import Local, WhereNotFinite, largest_magnitude
+from adjointlab.checks.layers.compared_passes import AFTER_STEPS, Comparison, PassObservation
 from adjointlab.checks.layers.modules import (
     LocalModule,
     ModuleUnderTest,
@@ -24,15 +25,7 @@ from adjointlab.checks.layers.modules import (
     pass_keys,
     values,
 )
-from adjointlab.checks.layers.twin import (
-    AFTER_STEPS,
-    Comparison,
-    PassObservation,
-    TwinCheck,
-    results_of_twin,
-    tolerance_of,
-    with_expected,
-)
+from adjointlab.checks.layers.twin import TwinCheck, results_of_twin, tolerance_of, with_expected
 from adjointlab.checks.verdict import Inapplicable, Verdict
 from adjointlab.checks.whole_tensors import held
 from adjointlab.core import arrays

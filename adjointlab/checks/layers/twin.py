@@ -1,12 +1,11 @@
-"""Comparison of a layer with its sequential twin on the same values: outputs, gradients, and what is left in memory."""
+"""Passes of a layer and of its sequential twin on the same values: what each rank has observed, beside what the twin expects of all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -14,17 +13,13 @@ from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.context import INFINITE, SUBNORMAL, CheckContext
 from adjointlab.checks.elements import (
     ORDERS,
-    Difference,
     Local,
     Tolerance,
     WhereNotFinite,
-    largest_magnitude,
-    relative_difference,
-    tensor_difference,
     unmixed,
 )
 from adjointlab.checks.fresh_memory import controlled
-from adjointlab.checks.hints import FaultKind, Hint
+from adjointlab.checks.layers.compared_passes import Change, Comparison, PassObservation, first_wrong
 from adjointlab.checks.layers.modules import (
     LARGEST,
     LocalModule,
@@ -33,137 +28,28 @@ from adjointlab.checks.layers.modules import (
     has_small_cotangents,
 )
 from adjointlab.checks.layers.passes import (
-    BUFFERS,
-    EVALUATION,
-    OUTPUTS,
-    PARAMETERS,
     Pass,
     PassPlan,
     ResultKind,
     run_passes,
 )
-from adjointlab.checks.layers.repeated import repeated_hint
 from adjointlab.checks.layers.sensitivity import Allowances, measured
-from adjointlab.checks.verdict import Figure, Inapplicable, Verdict, coherent, incoherent
+from adjointlab.checks.verdict import Inapplicable, Verdict
 from adjointlab.checks.whole_tensors import held_by_all
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer, trained
-from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.core.vectors import SMALL_INTEGERS
 from adjointlab.devices.memories import is_on_device
-from adjointlab.typing import NumpyArray
 
 __all__ = [
-    "AFTER_STEPS",
-    "SECOND_PASS",
-    "Comparison",
-    "PassObservation",
     "TwinCheck",
-    "first_wrong",
     "is_measured",
     "results_of_twin",
     "tolerance_of",
     "twin_passes",
     "with_expected",
 ]
-
-
-SECOND_PASS: Final = (
-    "pass",
-    "the second one, with other data; the first was right: its data hide the fault, or something is kept from it",
-)
-
-_RANDOM: Final = (
-    "random",
-    "the sequential layer gives something else with other random numbers, as dropout in training mode does, and the layer draws its own: "
-    "call .eval() on both, or let both seed a generator alike",
-)
-
-_UNWRITTEN: Final = (
-    "perhaps",
-    "it reads memory that nobody wrote, or the result of a message that has not been waited for, which are filled with NaN here; or a "
-    "formula has no value there, such as 0/0",
-)
-
-_INFINITE_INPUT: Final = (
-    "perhaps",
-    "an infinite input meets a zero, such as that of a mask, or another infinite one; where they are not meant, `prepare` makes legal inputs",
-)
-
-_ANOTHER_FORMULA: Final = (
-    "perhaps",
-    "a cast to a narrower element type, or a formula that rounds more than the sequential one: how far it may be off is declared as "
-    "`rounding`, relative to the largest value of the tensor, or to `reach` if that is larger; where neither is meant, it is a fault",
-)
-
-AFTER_STEPS: Final = "parameters after the steps"
-"""The result of an optimiser's steps. A difference is small beside a parameter also where it is as large as a step."""
-
-_LARGEST_TERMS: Final = 1e6
-"""Terms of what a layer computes of small integers are seldom larger: a larger difference is not the rounding of terms that cancel."""
-
-_DECLARED_ROUNDING: Final = (
-    "perhaps",
-    "terms that cancel, or a function that saturates in a narrow element type: what is left is smaller than what rounding did to them. The "
-    "declared `rounding` is relative to the largest value of the tensor, or to `reach` if that is larger: declare how large the terms are",
-)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Results of one kind, such as "parameter gradient": this rank's part, and from rank 0 the parts expected of all.
-
-    Of gradients, `without` names the tensors that this rank has none of, because it was not required; of other results it is
-    `None`.
-    """
-
-    what: str
-    space: Space
-    actual: Local
-    tolerance: Tolerance
-    without: frozenset[str] | None = None
-    expected: tuple[Local, ...] | None = None
-    # What rounding may change in the twin's results, and which of them this one is compared with; from rank 0 if at all.
-    allowances: Allowances | None = None
-    result: str = ""
-    not_finite: WhereNotFinite = WhereNotFinite.WRONG
-    # The tolerance is for sums that the check itself makes, and none that the layer declares.
-    is_own: bool = False
-
-    def tolerances(self, position: int) -> Iterator[Tolerance]:
-        """The tolerance of a tensor; where it is to be measured, one that it exceeds comes first, which mostly does."""
-        if self.allowances is None:
-            yield self.tolerance
-        else:
-            yield replace(self.tolerance, absolute=self.allowances.least[self.result][position])
-            yield replace(self.tolerance, absolute=self.allowances.most[self.result][position])
-
-
-class Change(NamedTuple):
-    """A tensor that the layer has written into and should not have."""
-
-    what: str  # such as "an input"
-    tensor: str
-    allowed_by: str = ""  # declaration that would allow it
-
-
-@dataclass(frozen=True)
-class PassObservation:
-    """All results of one pass on one rank."""
-
-    comparisons: tuple[Comparison, ...]
-    changes: tuple[Change, ...] = ()
-    accumulated: bool = False
-    before: str = ""
-    other_batch: str = ""
-    refused_order: str = ""  # of memory, by the sequential module: inputs are row-major
-    left_out: tuple[str, ...] = ()  # names of outputs
-    small_cotangents: bool = False
-    # Parameters that this rank has elements of, and that require no gradient, or one, as they are made; from rank 0 those of the twin.
-    frozen: frozenset[str] = frozenset()
-    trained: frozenset[str] = frozenset()
-    frozen_in_twin: frozenset[str] | None = None
 
 
 class TwinCheck(Check[tuple[PassObservation, ...]]):
@@ -456,205 +342,3 @@ def with_expected(
         )
         for each in comparisons
     )
-
-
-def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
-    """Return the verdict on all passes: what the layer has written into, or where it first differs from its twin."""
-    for rank, passes in enumerate(observations):
-        for what, tensor, allowed_by in (change for seen in passes for change in seen.changes):
-            lines = [("tensor", f"{tensor} (rank {rank})")]
-            if allowed_by:
-                lines.append(("to allow it", allowed_by))
-            return incoherent(f"the layer writes into {what}", *lines)
-    for number, ranks in enumerate(zip(*observations, strict=True)):
-        if found := _first_difference(ranks):
-            wrong, difference = found
-            what = wrong.what
-            verb = "are not the sequential ones" if what.endswith("s") else "is not the sequential one"
-            lines = [
-                (what, difference.where),
-                ("distributed", difference.actual),
-                ("sequential", difference.expected),
-                *_reasons(wrong, difference),
-                *_circumstances(ranks[0], wrong, is_repeated=bool(number)),
-            ]
-            evidence = difference.evidence("distributed", "sequential", _own_hint(ranks, *found))
-            return incoherent(f"the layer's {what} {verb}", *lines, kind=what, evidence=evidence)
-    verdict = _frozen_alike(observations)
-    if not verdict.is_coherent or not (
-        taken := max(map(_taken_for_rounding, zip(*observations, strict=True)))
-    ):
-        return verdict
-    return coherent({Figure.ROUNDING: taken})
-
-
-def _reasons(wrong: Comparison, difference: Difference) -> Iterator[tuple[str, str]]:
-    """A line on what the difference may be due to, if its values suggest any."""
-    if "nan" in difference.actual and wrong.not_finite is WhereNotFinite.WRONG:
-        yield _UNWRITTEN
-    elif "nan" in difference.actual:
-        yield _INFINITE_INPUT
-    elif wrong.allowances is not None and wrong.allowances.is_random:
-        yield _RANDOM
-    elif difference.is_small and wrong.what != AFTER_STEPS:
-        yield _ANOTHER_FORMULA
-    elif not wrong.is_own and 0.0 < difference.error <= wrong.tolerance.relative * _LARGEST_TERMS:
-        yield _DECLARED_ROUNDING
-
-
-def _circumstances(
-    first: PassObservation, wrong: Comparison, *, is_repeated: bool
-) -> Iterator[tuple[str, str]]:
-    """Lines on the pass in which the difference was seen."""
-    is_gradient = wrong.without is not None
-    if is_repeated:
-        yield SECOND_PASS
-    if is_gradient and first.accumulated:
-        yield "accumulated", ".grad held other gradients before, which are taken off here"
-    if is_gradient and (without := _not_required(first)):
-        yield "without", f"gradients of {', '.join(without)}, which require none here"
-    if first.before:
-        others = f"a {first.other_batch} batch" if first.other_batch else "other inputs"
-        how = "without gradients" if first.before == EVALUATION else "and backward"
-        yield "before", f"the same instance has gone forward {how}, with {others}"
-    if first.refused_order:
-        yield "inputs", f"row-major, for the sequential module takes none in {first.refused_order} memory"
-    if first.small_cotangents and wrong.what not in _VALUES:
-        yield "cotangents", "far below 1, so that gradients are small"
-    if is_gradient and first.left_out:
-        yield "loss", f"of the other outputs: it does not depend on {', '.join(first.left_out)}"
-
-
-_VALUES: Final = frozenset({OUTPUTS.name, BUFFERS.name, PARAMETERS.name})
-"""Results that are no derivatives."""
-
-
-def _taken_for_rounding(ranks: Sequence[PassObservation]) -> float:
-    """The largest relative difference of a pass that the sequential layer's own rounding allows; 0 where it had not to be measured.
-
-    Gradients are relative to the largest of all gradients: that of a tensor on which the loss does not depend is rounding alone.
-    """
-    largest, steepest = 0.0, _largest_gradient(ranks[0])
-    for each in _compared(ranks):
-        first = each.comparison
-        is_measured = first.allowances is not None and first.allowances.is_measured
-        if is_measured and not each.tensor.element.is_integer:
-            reach = max(first.tolerance.reach, 0.0 if first.what in _VALUES else steepest)
-            largest = max(largest, relative_difference(each.tensor, each.got, each.want, reach))
-    return largest
-
-
-def _largest_gradient(leader: PassObservation) -> float:
-    return max(
-        (
-            largest_magnitude(array)
-            for each in leader.comparisons
-            if each.what not in _VALUES
-            for local in each.expected or ()
-            for array in local
-        ),
-        default=0.0,
-    )
-
-
-def _not_required(seen: PassObservation) -> list[str]:
-    """Tensors that could require a gradient, and require none in this pass on this rank."""
-    return [
-        tensor.name
-        for each in seen.comparisons
-        if each.without is not None
-        for tensor in each.space.tensors
-        if tensor.name in each.without and not tensor.element.is_integer
-    ]
-
-
-def _frozen_alike(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
-    """Parameters that one side trains and the other does not: gradients are compared of all, whoever asks for them."""
-    in_twin = observations[0][0].frozen_in_twin
-    if in_twin is None:
-        return coherent()
-    for rank, passes in enumerate(observations):
-        if only := sorted(passes[0].frozen - in_twin):
-            return _not_trained(only[0], rank, "the layer's", "the sequential one's")
-    if only := sorted(in_twin & frozenset().union(*(passes[0].trained for passes in observations))):
-        return _not_trained(only[0], None, "the sequential layer's", "the distributed one's")
-    return coherent()
-
-
-def _not_trained(name: str, rank: int | None, frozen: str, trained: str) -> Verdict:
-    lines = [] if rank is None else [("rank", str(rank))]
-    return incoherent(
-        f"{frozen} parameter {name} does not require a gradient as it is made, {trained} does",
-        *lines,
-        ("so", "an optimiser would train one and not the other; freeze both, or neither"),
-        kind="requires_grad",
-    )
-
-
-@dataclass(frozen=True)
-class _Compared:
-    """A tensor of rank 0's `comparison`, at that position: what all ranks have got of it, and what each should have."""
-
-    comparison: Comparison
-    position: int
-    got: Sequence[NumpyArray]
-    want: Sequence[NumpyArray]
-
-    @property
-    def tensor(self) -> Tensor:
-        return self.comparison.space.tensors[self.position]
-
-    def difference(self) -> Difference | None:
-        """The first place in which the ranks differ from what they should have, under each of the tolerances."""
-        found, not_finite = None, self.comparison.not_finite
-        for tolerance in self.comparison.tolerances(self.position):
-            found = tensor_difference(self.tensor, self.got, self.want, tolerance, not_finite)
-            if found is None:
-                break
-        return found
-
-
-def _compared(ranks: Sequence[PassObservation]) -> Iterator[_Compared]:
-    """The tensors of all results of a pass, one by one: the tolerance is relative to the largest value of each."""
-    for of_ranks in zip(*(seen.comparisons for seen in ranks), strict=True):
-        first, *_ = of_ranks
-        assert first.expected is not None
-        for position, tensor in enumerate(first.space.tensors):
-            want = [local[position] for local in first.expected]
-            got = _required(tensor, [each.actual[position] for each in of_ranks], want, of_ranks)
-            yield _Compared(first, position, got, want)
-
-
-def _required(
-    tensor: Tensor, got: Sequence[NumpyArray], want: Sequence[NumpyArray], ranks: Sequence[Comparison]
-) -> Sequence[NumpyArray]:
-    """The parts of a tensor that all ranks have got, with those that they should have in place of gradients that were not required."""
-    is_missing = [tensor.name in (each.without or ()) for each in ranks]
-    if LocalType.PARTIAL in tensor.types and any(is_missing):
-        return want  # without one summand there is no sum to judge
-    return [due if missing else own for own, due, missing in zip(got, want, is_missing, strict=True)]
-
-
-def _first_difference(ranks: Sequence[PassObservation]) -> tuple[Comparison, Difference] | None:
-    for each in _compared(ranks):
-        if (difference := each.difference()) is not None:
-            return each.comparison, difference
-    return None
-
-
-def _own_hint(ranks: Sequence[PassObservation], wrong: Comparison, difference: Difference) -> Hint | None:
-    """The hint on outputs of which the values alone say nothing: beside the parameters that they were made with."""
-    of_values = difference.hint
-    if wrong.what != OUTPUTS.name or (of_values is not None and of_values.kind is not FaultKind.EXTRA):
-        return None
-    parameters = next(each for each in ranks[0].comparisons if each.what == PARAMETERS.name)
-    assert parameters.expected is not None
-    for each in _compared(ranks):
-        if each.comparison is not wrong:
-            continue
-        scale = max((float(np.abs(array).max(initial=0.0)) for array in each.want), default=0.0)
-        allowed = max(tolerance.allowed(scale) for tolerance in wrong.tolerances(each.position))
-        made_with = parameters.space, parameters.expected
-        if (hint := repeated_hint(each.tensor, each.got, each.want, made_with, allowed)) is not None:
-            return hint
-    return None
