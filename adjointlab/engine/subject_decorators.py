@@ -95,7 +95,7 @@ class _SubjectDecorators:
         def build(comm: Communicator, /, **parameters: object) -> Differentiable:
             return Differentiable(comm, target, *_spaces(parameters), ranks)
 
-        return _declare(Kind.AUTOGRAD, target, build, options, library="torch")
+        return _declare(Kind.AUTOGRAD, target, build, options)
 
     def layer(
         self,
@@ -134,7 +134,6 @@ class _SubjectDecorators:
             layer,
             partial(make_layer, layer, prepare, _ranks(options)),
             options,
-            library="torch",
             twice_differentiable=twice_differentiable,
         )
 
@@ -308,7 +307,7 @@ class _SubjectDecorators:
         build_on = recipe.operator_on if linear else recipe.layer_on
         build, options["reference"] = build_on("cpu")
         kind = Kind.AUTOGRAD if linear else Kind.LAYER
-        declare = _declare(kind, function, build, options, library="torch", build_on=build_on)
+        declare = _declare(kind, function, build, options, build_on=build_on)
         return lambda draws: declare(_with_defaults(draws, needs=("inputs", "placements")))
 
     def __call__(
@@ -434,7 +433,6 @@ def _declare_recipe(
         target,
         recipe.build,
         options,
-        library="torch",
         twice_differentiable=twice_differentiable,
         takes_steps=bool(recipe.steps),
         build_on=build_on,
@@ -446,7 +444,6 @@ def _declare(
     target: UserFunction,
     build: Callable[..., LinearOperator | Layer],
     options: Options,
-    library: str = "numpy",
     twice_differentiable: bool = False,
     takes_steps: bool = False,
     build_on: BuildOn | None = None,
@@ -456,8 +453,7 @@ def _declare(
     if build_on is not None:
         require_one_place(options)
     has_group = options.get("process_group", False)
-    if has_group:
-        library = "torch"
+    library = "torch" if has_group or kind in (Kind.AUTOGRAD, Kind.LAYER) else "numpy"
 
     def declare(draws: DrawParameters) -> Subject:
         _require_strategy(draws)
