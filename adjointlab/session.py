@@ -303,7 +303,7 @@ def _undeclared(subject: Subject, case: Case) -> str:
         return f"not for {counted(case.ranks, 'rank')}"
     if setting.library not in subject.arrays:
         return f"and has no arrays in memory of {setting.library}"
-    orders = map(unmixed, (setting.primal_order, setting.dual_order))
+    orders = map(unmixed, setting.orders)
     return next(
         (f"and has no arrays in {order} memory" for order in orders if order not in subject.orders), ""
     )

@@ -169,12 +169,12 @@ class Check(ABC, Generic[ObservationT]):
 
     def plainer_settings(self, setting: InputSetting) -> Iterator[tuple[Hint, InputSetting]]:
         """Settings that are plainer in one respect, each with the hint on a fault that vanishes in it."""
-        orders = [order for order in (setting.primal_order, setting.dual_order) if order != ORDERS[0]]
-        if orders:
-            one = [unmixed(order) for order in (setting.primal_order, setting.dual_order)]
-            if any(order in MIXED_ORDERS for order in orders):
-                yield mixed_orders_hint(orders), replace(setting, primal_order=one[0], dual_order=one[1])
-            yield memory_order_hint(orders), replace(setting, primal_order=ORDERS[0], dual_order=ORDERS[0])
+        unusual = [order for order in setting.orders if order != ORDERS[0]]
+        if any(order in MIXED_ORDERS for order in unusual):
+            primal, dual = map(unmixed, setting.orders)
+            yield mixed_orders_hint(unusual), replace(setting, primal_order=primal, dual_order=dual)
+        if unusual:
+            yield memory_order_hint(unusual), replace(setting, primal_order=ORDERS[0], dual_order=ORDERS[0])
 
     def is_of_own_part(
         self, observations: Sequence[ObservationT], others: Sequence[ObservationT], rank: int

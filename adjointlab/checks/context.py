@@ -58,9 +58,14 @@ class InputSetting:
             raise ValueError(f"seed: at least 0, not {self.seed}")
         if self.library not in legal:
             raise ValueError(f"library: {self.library!r} is not one of {', '.join(legal)}")
-        for side in ("primal", "dual"):
-            if self.order(side) not in LEGAL_ORDERS:
-                raise ValueError(f"order: {self.order(side)!r} is not one of {', '.join(LEGAL_ORDERS)}")
+        for order in self.orders:
+            if order not in LEGAL_ORDERS:
+                raise ValueError(f"order: {order!r} is not one of {', '.join(LEGAL_ORDERS)}")
+
+    @property
+    def orders(self) -> tuple[str, str]:
+        """Memory orders of inputs and of cotangents."""
+        return self.primal_order, self.dual_order
 
     def order(self, side: Side) -> str:
         """Memory order of the inputs of one side."""

@@ -248,7 +248,7 @@ def _hint_beside_right_entries(case: Case, answer: Judgement) -> Hint | None:
     is_complex = answer.spaces is not None and (
         answer.spaces.domain.is_complex or answer.spaces.codomain.is_complex
     )
-    return hint_beside_right_entries((case.setting.primal_order, case.setting.dual_order), is_complex)
+    return hint_beside_right_entries(case.setting.orders, is_complex)
 
 
 UNDECIDED: Final = "undecided"

@@ -93,7 +93,7 @@ def _shows_products(case: Case, report: SearchResult, subject: Subject, spaces: 
         and not case.schedules
         and not _needs_a_schedule(report)
         and case.setting.library in ("numpy", "torch")
-        and case.setting.primal_order == case.setting.dual_order == ORDERS[0]
+        and set(case.setting.orders) == {ORDERS[0]}
         and all(arrays.supports("numpy", tensor.dtype) for tensor in tensors)
     )
 

@@ -305,10 +305,7 @@ def _drawn(
 ) -> Pass:
     layer, setting, keys = version.layer, context.setting, pass_keys(context, number)
     is_local = isinstance(version, LocalModule)
-    orders = [
-        order_on(context.rank, each) if version.takes_orders else None
-        for each in (setting.primal_order, setting.dual_order)
-    ]
+    orders = [order_on(context.rank, each) if version.takes_orders else None for each in setting.orders]
     inputs = [placed_in(orders[0], x, version.memory) for x in version.inputs(keys["inputs"])]
     drawn = version.of_means(version.cotangents(keys["cotangents"]))
     cotangents = [placed_in(orders[1], y, version.memory) for y in drawn]

@@ -235,8 +235,7 @@ def _twin_results(
     def run() -> Mapping[str, Local]:
         # In the memory orders of the ranks, for torch draws masks of dropout in the order of memory. Not where the layer has another
         # formula, which rounds otherwise than torch does in such memory. What a layer copes with, its twin need not.
-        is_plain = setting.primal_order == setting.dual_order == ORDERS[0]
-        if is_plain or not layer.is_made_of_twin:
+        if set(setting.orders) == {ORDERS[0]} or not layer.is_made_of_twin:
             return run_in(takes_orders=False)
         try:
             return run_in(takes_orders=True)
