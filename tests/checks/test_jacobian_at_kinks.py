@@ -10,7 +10,7 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.check import Spaces
-from adjointlab.checks.layers.jacobian import JACOBIAN, Differences, JacobianProducts
+from adjointlab.checks.layers.jacobian import JACOBIAN, Differences, JacobianProducts, Norms
 from adjointlab.checks.verdict import Status
 from adjointlab.core.vectors import Exact
 from adjointlab.engine.search import investigate
@@ -192,7 +192,9 @@ def test_the_largest_error_of_differences_on_any_rank_counts_on_all(errors: tupl
     def observed(reverse: float, error: float) -> JacobianProducts:
         differences = Differences(Exact(Fraction(1)), error, weight=1.0)
         # Without forward mode, twin, rounding, parameters and reach.
-        return JacobianProducts(None, Exact(Fraction(reverse)), None, differences, (100.0,) * 4, 0.0, 0, 0.0)
+        return JacobianProducts(
+            None, Exact(Fraction(reverse)), None, differences, Norms(*(100.0,) * 4), 0.0, 0, 0.0
+        )
 
     space = al.Space(al.Layout((2,), (2,)))
     # Twice 0.25 is as far as ⟨Jv, w⟩ = 2 may be off.

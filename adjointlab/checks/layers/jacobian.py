@@ -91,9 +91,18 @@ class Differences(NamedTuple):
     weight: float
 
 
+class Norms(NamedTuple):
+    """Norms of Jv, w, v and J*w: of what a rank has of them, or of all."""
+
+    image: float
+    w: float
+    v: float
+    pulled: float
+
+
 @dataclass(frozen=True)
 class JacobianProducts:
-    """One rank's part of the inner products, and of the norms of Jv, w, v and J*w.
+    """One rank's part of the inner products, and of the norms.
 
     `reverse` is `None` if a derivative is not finite, be it by differences, and `forward` also if there is no forward mode. `twin` is
     `None` on all ranks but 0, and if there is no sequential input; then there are `differences`, if they are finite.
@@ -103,7 +112,7 @@ class JacobianProducts:
     reverse: Exact | None
     twin: TwinPairing | None
     differences: Differences | None
-    norms: tuple[float, float, float, float]
+    norms: Norms
     allowed: float  # relative to the products of norms; 0 where everything is exact
     parameters: int  # their elements, on all ranks
     reach: float  # the least that the norm of the Jacobian counts for
@@ -159,13 +168,12 @@ class JacobianCheck(Check[JacobianProducts]):
         )
         # Without finite differences there is no derivative, whatever reverse mode says: at -1 that of the logarithm is -1.
         products = _products(pairs, rank) if has_twin or differences is not None else []
-        norms = [(norm(space, a, rank), norm(space, b, rank)) for space, a, b in pairs]
         return JacobianProducts(
             products[0] if has_forward and products else None,
             products[1] + products[2] if products else None,
             _pairing_of_twin(context) if has_twin and rank == 0 else None,
             differences,
-            (*norms[0], math.hypot(norms[1][0], norms[2][0]), math.hypot(norms[1][1], norms[2][1])),
+            _norms(pairs, rank),
             allowed,
             layer.parameters.dimension,
             layer.reach,
@@ -174,17 +182,17 @@ class JacobianCheck(Check[JacobianProducts]):
 
     def judge(self, spaces: Spaces, observations: Sequence[JacobianProducts]) -> Verdict:
         first, *_ = observations
-        forward, reverse = ZERO, ZERO
-        for rank, seen in enumerate(observations):
-            if seen.reverse is None:
-                if first.twin is None:
-                    raise Inapplicable("the layer has no finite derivative at the point that was drawn")
-                return incoherent("the layer's derivative is not finite", ("rank", str(rank)))
-            forward, reverse = forward + (seen.forward or ZERO), reverse + seen.reverse
-        image, w, v, pulled = (
-            math.hypot(*(seen.norms[index] for seen in observations)) for index in range(4)
+        without = [rank for rank, seen in enumerate(observations) if seen.reverse is None]
+        if without and first.twin is None:
+            raise Inapplicable("the layer has no finite derivative at the point that was drawn")
+        if without:
+            return incoherent("the layer's derivative is not finite", ("rank", str(without[0])))
+        forward = sum((seen.forward or ZERO for seen in observations), ZERO)
+        reverse = sum((seen.reverse or ZERO for seen in observations), ZERO)
+        norms = Norms(
+            *(math.hypot(*parts) for parts in zip(*(seen.norms for seen in observations), strict=True))
         )
-        scale = max(image * w, v * pulled, first.reach * v * w)
+        scale = max(norms.image * norms.w, norms.v * norms.pulled, first.reach * norms.v * norms.w)
         twin = first.twin or TwinPairing(ZERO, None, {})
         error = abs(forward - reverse)
         # Twice, for forward mode rounds about as much.
@@ -193,24 +201,29 @@ class JacobianCheck(Check[JacobianProducts]):
                 "reverse mode is not the adjoint of forward mode",
                 ("⟨Jv, w⟩", str(forward)),
                 ("⟨v, J*w⟩", str(reverse)),
-                ("error", f"{error / scale if scale else error:.3g} (relative to the norms)"),
+                _relative(error, scale),
             )
         if first.differences is not None:
             return _beside_differences(observations, first, reverse, scale)
-        # A layer's rounding is of each element of a gradient, and v has as many.
-        elements = spaces.domain.dimension + first.parameters
-        scale = math.sqrt(elements) * v * max(pulled, first.reach, first.reach * w)
         if first.twin is None:
             return coherent()
+        # A layer's rounding is of each element of a gradient, and v has as many.
+        elements = spaces.domain.dimension + first.parameters
+        scale = math.sqrt(elements) * norms.v * max(norms.pulled, first.reach, first.reach * norms.w)
         error = abs(reverse - twin.product)
         if not twin.allows(error, first.allowed * scale):
             return incoherent(
                 "the Jacobian is not the sequential layer's",
                 ("⟨v, J*w⟩", str(reverse)),
                 ("sequential", str(twin.product)),
-                ("error", f"{error / scale if scale else error:.3g} (relative to the norms)"),
+                _relative(error, scale),
             )
         return coherent()
+
+
+def _relative(error: float, scale: float) -> tuple[str, str]:
+    """The line on an error, beside products of norms."""
+    return "error", f"{error / scale if scale else error:.3g} (relative to the norms)"
 
 
 def _has_forward_mode(version: ModuleUnderTest) -> bool:
@@ -274,6 +287,13 @@ def _products(pairs: Sequence[_Paired], rank: int) -> list[Exact]:
         return [_paired_as_real(space, a, b, rank) if space.tensors else ZERO for space, a, b in pairs]
     except NotFinite:  # for the judge, unless the twin's are not finite either
         return []
+
+
+def _norms(pairs: Sequence[_Paired], rank: int) -> Norms:
+    """This rank's part of the norms: of outputs, and of inputs and parameters together."""
+    outputs, *arguments = [(norm(space, a, rank), norm(space, b, rank)) for space, a, b in pairs]
+    v, pulled = (math.hypot(*of_side) for of_side in zip(*arguments, strict=True))
+    return Norms(*outputs, v, pulled)
 
 
 def _beside_differences(
