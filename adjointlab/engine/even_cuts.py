@@ -54,15 +54,14 @@ def has_uneven_cuts(spaces: Sequence[Space]) -> bool:
     )
 
 
-def with_cuts(case: Case, spaces: Sequence[Space], cuts: Cuts) -> Case | None:
-    """The case with such cuts in place of uneven ones; `None` if its parameters do not say how tensors are cut.
+def with_cuts(case: Case, spaces: Sequence[Space]) -> Mapping[Cuts, Case]:
+    """The case with each kind of cuts in place of uneven ones; none if its parameters do not say how tensors are cut.
 
-    `spaces` are those that its operator declares. The subject's strategy need not draw the case, and the operator may refuse it.
+    `spaces` are those that its operator declares. The subject's strategy need not draw the cases, and the operator may refuse them.
     """
+    made = {cuts: structs.replace(case, parameters=_parameters(case, spaces, cuts)) for cuts in Cuts}
     # Longer sides are other ones whatever the cuts are: they tell whether the parameters say any.
-    if _parameters(case, spaces, Cuts.LONGER) == dict(case.parameters):
-        return None
-    return structs.replace(case, parameters=_parameters(case, spaces, cuts))
+    return {} if made[Cuts.LONGER].parameters == dict(case.parameters) else made
 
 
 def _parameters(case: Case, spaces: Sequence[Space], cuts: Cuts) -> dict[str, Any]:

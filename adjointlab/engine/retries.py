@@ -124,10 +124,10 @@ class _Retries:
         spaces = self._spaces(self.case)
         if not has_uneven_cuts(spaces):
             return
-        made = [other for cuts in Cuts if (other := with_cuts(self.case, spaces, cuts)) is not None]
+        made = with_cuts(self.case, spaces)
         if not made:
             return
-        even, longer, moved, with_empty = made  # a case has all kinds of cuts or none
+        even, longer, moved, with_empty = (made[cuts] for cuts in Cuts)
         of_even = self._spaces(even)
         if not of_even or has_uneven_cuts(of_even):
             return

@@ -138,7 +138,7 @@ def test_cuts_in_parameters_become_even_or_uneven_ones(cuts: Cuts, ends: tuple[i
         {"shape": [2, 5], "ends": [[0, 1, 1, 2], [0, 5]], "width": 5},
         {"layout": spaces[0].tensors[0].layout},
     ]
-    first, second, third = (with_cuts(case_of(each), spaces, cuts) for each in given)
+    first, second, third = (with_cuts(case_of(each), spaces).get(cuts) for each in given)
     assert first is not None
     assert first.parameters == {"shape": (ends[-1], 5), "ends": ends, "width": 5}
     assert second is not None
@@ -155,7 +155,7 @@ def test_cuts_in_parameters_become_even_or_uneven_ones(cuts: Cuts, ends: tuple[i
 def test_a_whole_tensor_of_the_shape_stays_whole(cuts: Cuts, ends: tuple[int, ...]) -> None:
     spaces = [al.Space(cut((2,), (0, 1, 1, 2), "float64"))]
     whole = al.Layout((2,), al.Partition((3,)), axes=(None,))
-    other = with_cuts(case_of({"layout": spaces[0].tensors[0].layout, "whole": whole}), spaces, cuts)
+    other = with_cuts(case_of({"layout": spaces[0].tensors[0].layout, "whole": whole}), spaces).get(cuts)
     assert other is not None
     assert other.parameters["layout"].ends(0) == ends
     assert other.parameters["whole"] == al.Layout((6,), al.Partition((3,)), axes=(None,))
@@ -164,7 +164,7 @@ def test_a_whole_tensor_of_the_shape_stays_whole(cuts: Cuts, ends: tuple[int, ..
 def test_balanced_cuts_that_no_parameter_says_follow_from_the_side() -> None:
     spaces = [al.Space(al.Layout((3, 2), al.Partition((2, 1))))]
     case = case_of({"input_shape": (3, 2), "partition": al.Partition((2, 1))})
-    even, moved = (with_cuts(case, spaces, cuts) for cuts in (Cuts.EVEN, Cuts.MOVED))
+    even, moved = (with_cuts(case, spaces).get(cuts) for cuts in (Cuts.EVEN, Cuts.MOVED))
     assert even is not None
     assert even.parameters["input_shape"] == (4, 2)
     assert moved is not None
@@ -173,7 +173,7 @@ def test_balanced_cuts_that_no_parameter_says_follow_from_the_side() -> None:
 
 def test_where_parameters_do_not_say_the_cut_there_is_no_other_case() -> None:
     spaces = [al.Space(cut((2,), (0, 1, 1, 2), "float64"))]
-    assert with_cuts(case_of({"rows": 2}), spaces, Cuts.EVEN) is None
+    assert with_cuts(case_of({"rows": 2}), spaces).get(Cuts.EVEN) is None
 
 
 class LosesTheLastPart(GatherToAll):
