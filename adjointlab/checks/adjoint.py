@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -24,12 +24,21 @@ from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import SMALL, Local, first_not_finite, norm, returned_not_finite
 from adjointlab.checks.evidence import Evidence
-from adjointlab.checks.gain import Gain, GainSource
+from adjointlab.checks.gain import Gain, GainSource, largest_rounding
 from adjointlab.checks.hints import narrowing_hint
 from adjointlab.checks.matrix import WitnessedCheck
 from adjointlab.checks.schedule_invariant import InnerProductResult, ScheduleInvariant
 from adjointlab.checks.seed_digits import SIZES, X_EXPONENT, Y_EXPONENT
-from adjointlab.checks.verdict import PERHAPS, Figure, Figures, Inapplicable, Verdict, coherent, incoherent
+from adjointlab.checks.verdict import (
+    PERHAPS,
+    Figure,
+    Figures,
+    Inapplicable,
+    NotMeasured,
+    Verdict,
+    coherent,
+    incoherent,
+)
 from adjointlab.core import arrays
 from adjointlab.core.operator import Direction
 from adjointlab.core.space import Space
@@ -81,6 +90,7 @@ class DotTestObservation:
     gain: Gain
     roundings: int  # most on the way from an input to an output
     unit_roundoff: float
+    may_be_measured: bool = False  # what else rounds: intermediates that the matrix does not show
 
 
 class AdjointCheck(WitnessedCheck[DotTestObservation]):
@@ -109,6 +119,10 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
             # A cast between element types rounds too.
             gain.roundings + (len({tensor.dtype for tensor in tensors}) > 1),
             0.0 if integers else 2.0**-context.arithmetic.precision,
+            not integers
+            and gain.is_whole
+            and gain.source is GainSource.PROBE
+            and not context.measures_rounding,
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[DotTestObservation]) -> Verdict:
@@ -138,6 +152,8 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
             if draw.magnitudes is not None and not draw.bound:
                 figures[Figure.FLOATING_ERROR] = _normwise(draw.magnitudes, error)
             if error > tolerance:
+                if first.may_be_measured and error <= _rounding_bound(draw, _rounding_most(first)):
+                    raise NotMeasured
                 narrowed = narrowing_hint(error, float(abs(draw.forward))) if is_exact else None
                 return incoherent(
                     "adjoint is not the transpose of forward",
@@ -355,6 +371,12 @@ def _rounding_bound(draw: InnerProducts, seen: DotTestObservation) -> float:
     # An output of one term is as large as that term. Else, where only the size of the operator is known, as in [Hewett21, eq. 26].
     by_rows = 0.0 if seen.gain.fan_in == 1 else seen.gain.row_sum * (peak_x * sum_y + peak_y * sum_x)
     return 2 * (gamma * (by_rows or normwise) + seen.gain.measured * normwise)
+
+
+def _rounding_most(seen: DotTestObservation) -> DotTestObservation:
+    """The observation as it would be if as much rounding were measured as is ever put down to it."""
+    largest = largest_rounding(-math.log2(seen.unit_roundoff))
+    return replace(seen, gain=replace(seen.gain, measured=largest))
 
 
 ADJOINT = AdjointCheck()

@@ -85,7 +85,7 @@ class CheckContext:
     one of :data:`INPUT_VALUES`, or :data:`FRACTIONS`. `needs_run`: the twin too works within a run of the world alone. What the
     inputs and cotangents of a layer have on the rank `same_on` they have for `None` too, and other values elsewhere. `alone` is a context
     for the twin, in which this rank is the only one of its job. The operator has no forms that are called as in `forms_left_out`. With
-    `measures_rounding`, what a judge may ask of a twin that `needs_run` is measured at once.
+    `measures_rounding`, what a judge may ask is measured at once: of a twin that `needs_run`, and of an operator whose coefficients are integers.
     """
 
     def __init__(

@@ -59,6 +59,9 @@ ROUNDING_FACTORS = (3, 7)
 ROUNDING_MARGIN = 16
 """Factor by which rounding elsewhere may exceed the largest that was measured: few of many numbers were looked at."""
 
+_CANCELLED = 16
+"""Row sum that the intermediates of an operator without an entry may have: no result tells how large they are."""
+
 _LARGEST_GAIN = 2**64
 """Largest gain that is stated: under it no integer is exact in any element type."""
 
@@ -118,7 +121,9 @@ def gain_of(context: CheckContext) -> Gain:
     gain, declared = _declared_or_read_off(context), context.operator.rounding
     if declared:  # no integer is exact
         return replace(gain, value=0, measured=max(declared, _measured_rounding(context)))
-    return gain if gain.is_whole else replace(gain, measured=_measured_rounding(context))
+    if gain.is_whole and not context.measures_rounding:
+        return gain
+    return replace(gain, measured=_measured_rounding(context))
 
 
 def _declared_or_read_off(context: CheckContext) -> Gain:
@@ -232,7 +237,7 @@ def times(factor: int, apply: Apply) -> Apply:
     return lambda x: apply([arrays.copy(array * factor) for array in x])
 
 
-def largest_rounding(precision: int) -> float:
+def largest_rounding(precision: float) -> float:
     """The largest measured difference that is put down to rounding: of 53 bits 33 stay, and so a cast to a narrower type shows."""
     return math.pow(2.0, -0.62 * precision)
 
@@ -242,6 +247,9 @@ def _probed(matrix: NumpyArray, fan_in: int | None) -> Gain:
     if not matrix.size or not np.all(np.isfinite(matrix)):
         # Any bound serves: what is not finite is reported by each check before it compares anything.
         return Gain(1, fan_in or 1, 1.0, GainSource.PROBE)
+    if not matrix.any():
+        # Its terms cancel, if it has any: weights of some size are allowed for, under which the other direction shows what is no zero.
+        return Gain(_CANCELLED, fan_in or 2, float(_CANCELLED), GainSource.PROBE)
     # |re| + |im| bounds what either component of a complex product adds up.
     magnitudes = np.abs(matrix.real) + np.abs(matrix.imag)
     # Rows bound forward, columns adjoint.

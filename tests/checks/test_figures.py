@@ -133,7 +133,8 @@ WHOLE = np.array([[1.0, -2.0], [3.0, 4.0]])
         # |re| + |im| of the entries are 2 and 5, and 7 in their row.
         (np.array([[1 + 1j, 3 - 2j]]), Gain(7, 4, 7.0, GainSource.PROBE)),
         (np.array([[0.5j]]), Gain(2, 3, 0.5, GainSource.PROBE)),
-        (np.zeros((2, 2)), Gain(1, 2, 0.0, GainSource.PROBE)),
+        # Terms that cancel show nowhere.
+        (np.zeros((2, 2)), Gain(16, 2, 16.0, GainSource.PROBE)),
         (np.zeros((0, 2)), Gain(1, 1, 1.0, GainSource.PROBE)),
         (np.array([[np.nan]]), Gain(1, 1, 1.0, GainSource.PROBE)),
         # Of the terms that are not zero, two more may be hidden.

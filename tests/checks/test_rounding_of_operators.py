@@ -109,6 +109,24 @@ class Scaled(Local):
         return y * self.back
 
 
+class LargeTerms(Scaled):
+    """Its coefficients are integers, far smaller than those of the terms that it adds up."""
+
+    def forward(self, x: Any) -> Any:
+        return 1000 * x - 999 * x
+
+    adjoint = forward
+
+
+class TermsThatCancel(Scaled):
+    """Zero but for rounding, as a sparse matrix whose entries at one place add up to nothing."""
+
+    def forward(self, x: Any) -> Any:
+        return x - 3 * x + 2 * x
+
+    adjoint = forward
+
+
 class Third(Scaled):
     gain = 1
     fan_in = 1
@@ -149,6 +167,8 @@ def verdict(operator: Any, check: str, sizes: tuple[int, ...], **arguments: Any)
         (Implicit, (3, 9)),
         (Shift, (5, 30)),
         (Scaled, (1, 4)),
+        (LargeTerms, (1, 4)),
+        (TermsThatCancel, (1, 4)),
         (Third, (1, 4)),
         (Cast, (1, 4)),
     ],
@@ -171,6 +191,19 @@ def test_large_coefficients_of_half_precision_do_not_overflow(check: str) -> Non
 @pytest.mark.parametrize("check", ["adjoint", "matrix"])
 def test_a_wrong_adjoint_is_found_whatever_the_size_of_the_coefficients(by: float, check: str) -> None:
     assert not verdict(Scaled, check, (1, 4), by=by, back=by * (1 + 1e-9)).is_coherent
+
+
+def test_one_instance_is_judged_by_what_rounding_was_measured_to_do_to_it() -> None:
+    run = SimulatedWorld(1).run(lambda context, _: str(al.check_adjoint(LargeTerms(context.comm, 4))), None)
+    assert run.values == ("coherent (every entry, on one rank alone)",)
+
+
+def test_an_adjoint_of_terms_that_cancel_is_found_not_to_be_zero() -> None:
+    class Wrong(TermsThatCancel):
+        def adjoint(self, y: Any) -> Any:
+            return y * 1e-9
+
+    assert not verdict(Wrong, "adjoint", (1, 4)).is_coherent
 
 
 @pytest.mark.parametrize("wrong", [False, True])
