@@ -69,6 +69,7 @@ class InnerProducts:
     adjoint: Exact  # to <x, F*y>
     magnitudes: Magnitudes | None  # None where nothing rounds
     exponents: tuple[int, int]  # of the powers of two by which x and y were multiplied
+    changed_later: bool = False  # whether the call of adjoint has written into what forward had returned
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,12 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
             if found := seen.not_finite:
                 verdict = returned_not_finite(found.direction, rank, found.where, found.value)
                 return verdict.with_lines(*_scales(found.exponents))
+            if any(draw.changed_later for draw in seen.products):
+                return incoherent(
+                    f"a later call changes what {Direction.FORWARD} has returned",
+                    ("call", "of adjoint, which comes next"),
+                    ("rank", str(rank)),
+                )
         draws = [
             _total(contributions) for contributions in zip(*(o.products for o in observations), strict=True)
         ]
@@ -218,12 +225,14 @@ def _products(context: CheckContext, number: int, bound: int) -> InnerProducts |
     exponents = _exponents(context, number, bound)
     placed_x = context.placed(domain, "primal", number, bound, exponents[0])
     placed_y = context.placed(codomain.dual, "dual", number, bound, exponents[1])
-    fx, fstar_y = context.forward([p.view for p in placed_x]), context.adjoint([p.view for p in placed_y])
+    fx = context.forward([p.view for p in placed_x])
+    on_return = context.numpy(fx)
+    fstar_y = context.adjoint([p.view for p in placed_y])
     drawn = _Vectors(
         # Pair with the values that were drawn: an operator that overwrites its argument is for the purity check to find.
         x=tuple([p.values for p in placed_x]),
         y=tuple([p.values for p in placed_y]),
-        fx=tuple(map(arrays.to_numpy, fx)),
+        fx=on_return,
         fstar_y=tuple(map(arrays.to_numpy, fstar_y)),
     )
     if found := first_not_finite(codomain, drawn.fx, rank):
@@ -236,6 +245,9 @@ def _products(context: CheckContext, number: int, bound: int) -> InnerProducts |
         pair_local(domain, drawn.x, drawn.fstar_y, rank),
         None if bound and context.arithmetic.gain.is_exact else _magnitudes(drawn, domain, codomain, rank),
         exponents,
+        not all(
+            np.array_equal(arrays.to_numpy(late), early) for late, early in zip(fx, on_return, strict=True)
+        ),
     )
 
 

@@ -280,6 +280,26 @@ def test_no_schedule_may_change_the_inner_products_of_any_draw_beyond_rounding()
     }
 
 
+def test_a_result_of_forward_that_adjoint_writes_into_is_told_as_such() -> None:
+    class Kept(al.LinearOperator):
+        def __init__(self, comm: Any) -> None:
+            self.comm = comm
+            self.domain = self.codomain = al.Space(al.Layout((3,), (1,)))
+            self.work = np.zeros(3)
+
+        def forward(self, x: Any) -> Any:
+            self.work = 2 * x
+            return self.work
+
+        def adjoint(self, y: Any) -> Any:
+            self.work *= 0
+            return 2 * y
+
+    verdict = ADJOINT.judge(FULL, observed(Kept))
+    assert verdict.headline == "a later call changes what forward has returned"
+    assert verdict.lines == (("call", "of adjoint, which comes next"), ("rank", "0"))
+
+
 # The combinations that linearity is sampled on.
 
 
