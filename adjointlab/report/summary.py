@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from adjointlab.check_result import CheckResult, ReportedAs
-from adjointlab.checks.verdict import Status
+from adjointlab.checks.verdict import Figure, Status
 from adjointlab.engine.counts import CaseCounts, is_silent
 from adjointlab.engine.folded_warnings import folded
 from adjointlab.exit_codes import ExitCode
@@ -30,6 +30,7 @@ __all__ = [
     "silent",
     "summary",
     "told_apart",
+    "zeros",
 ]
 
 
@@ -159,9 +160,28 @@ def blind_spots(results: Sequence[CheckResult]) -> str:
     )
 
 
+def zeros(results: Sequence[CheckResult]) -> str:
+    """A line for the subjects whose results were all zero, and compared with nothing; empty if there are none."""
+    judged = [entry for entry in results if not entry.is_misdeclared]
+    names = [
+        name
+        for name, entry in zip(_names(judged), judged, strict=True)
+        if entry.status is Status.COHERENT
+        and not entry.result.figures.get(Figure.NONZERO, 1)
+        and entry.found.subject.reference is None
+        and not entry.found.subject.has_specification
+    ]
+    if not names:
+        return ""
+    return (
+        f"{', '.join(dict.fromkeys(names))}: every result was zero, in both directions; zeros are adjoint to zeros, whatever was meant: "
+        "code that sends another buffer than the one it has filled has such results"
+    )
+
+
 def notes(results: Sequence[CheckResult]) -> list[str]:
     """The lines that say what the results do not cover, and the warnings that were given, each once."""
-    return [*filter(None, (blind_spots(results), silent(results))), *warned(results)]
+    return [*filter(None, (blind_spots(results), zeros(results), silent(results))), *warned(results)]
 
 
 def warned(results: Sequence[CheckResult]) -> list[str]:

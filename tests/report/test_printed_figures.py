@@ -140,6 +140,18 @@ def test_a_subject_that_nothing_is_compared_with_has_a_blind_spot() -> None:
     assert summary.blind_spots([of("B", reference=lambda x: x)]) == ""
 
 
+def test_a_subject_whose_results_are_all_zero_and_compared_with_nothing_has_a_line() -> None:
+    def of(name: str, nonzero: int, **given: Any) -> CheckResult:
+        entry = result(subject=name, figures={Figure.NONZERO: nonzero})
+        return replace(entry, found=found_as(replace(right, name=name, **given)))
+
+    twin = {"reference": lambda x: x}
+    line = summary.zeros([of("A", 0), of("B", 2), of("C", 0, **twin), of("A", 0), of("D", 0)])
+    assert line.startswith("A, D: every result was zero")
+    assert line in summary.notes([of("A", 0), of("D", 0)])
+    assert summary.zeros([of("B", 2), of("C", 0, **twin)]) == ""
+
+
 def test_warnings_of_one_place_are_added_up_over_all_checks() -> None:
     def given(times: int, line: int = 7) -> FoldedWarning:
         return FoldedWarning("UserWarning", "beware", "ring.py", line, times)
