@@ -11,11 +11,13 @@ integers, and thrown away where that does not agree exactly.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from adjointlab.core.communicators import sum_of_ranks
-from adjointlab.core.operator import LinearOperator, apply_forward, combination, coordinates
-from adjointlab.typing import NumpyArray
+from adjointlab.core.operator import LinearOperator, combination, coordinates
+from adjointlab.typing import Array, NumpyArray
 
 __all__ = ["packed_matrix"]
 
@@ -26,10 +28,16 @@ _LARGEST = 2**10
 """Bound of the random integers: their sums stay exact in the smallest element type that is packed."""
 
 
-def packed_matrix(operator: LinearOperator, library: str, precision: int, seed: int) -> NumpyArray | None:
+def packed_matrix(
+    operator: LinearOperator,
+    library: str,
+    precision: int,
+    seed: int,
+    apply: Callable[[Sequence[Array]], tuple[Array, ...]],
+) -> NumpyArray | None:
     """The matrix <F e_i, f_j>, the same on every rank; None where it cannot be read off digits, or not with less work.
 
-    Collective over ``operator.comm``. `precision` is that of the operator's tensors in bits.
+    Collective over ``operator.comm``. `precision` is that of the operator's tensors in bits; `apply` is its forward direction.
     """
     domain, codomain, comm = operator.domain, operator.codomain, operator.comm
     if operator.batched or domain.is_complex or codomain.is_complex or precision < 24:
@@ -45,7 +53,7 @@ def packed_matrix(operator: LinearOperator, library: str, precision: int, seed: 
     columns.append(generator.integers(-_LARGEST, _LARGEST, domain.dimension, endpoint=True).astype(float))
     with np.errstate(all="ignore"):
         images = [
-            coordinates(codomain, apply_forward(operator, combination(domain, column, rank, library)), rank)
+            coordinates(codomain, apply(combination(domain, column, rank, library)), rank)
             for column in columns
         ]
         *packed, wanted = sum_of_ranks(comm, np.stack(images))

@@ -13,7 +13,8 @@ import numpy as np
 from adjointlab.checks.basis_probe import packed_matrix
 from adjointlab.checks.elements import is_whole, norm, wide
 from adjointlab.core import arrays
-from adjointlab.core.operator import basis_vector, has_program, specification_of
+from adjointlab.core.communicators import sum_of_ranks
+from adjointlab.core.operator import basis_vector, contributions, has_program, specification_of
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, NumpyArray
 
@@ -140,8 +141,24 @@ def _declared_or_read_off(context: CheckContext) -> Gain:
         return Gain(value, operator.fan_in or value, float(value), GainSource.PROGRAM)
     if dimension > PROBED_DIMENSION:
         return Gain(0, operator.fan_in or dimension, 0.0, GainSource.UNKNOWN)
-    matrix = packed_matrix(operator, context.library, context.arithmetic.precision, context.setting.seed)
-    return _probed(operator.matrix(context.library) if matrix is None else matrix, operator.fan_in)
+    precision, seed = context.arithmetic.precision, context.setting.seed
+    matrix = packed_matrix(operator, context.library, precision, seed, context.forward)
+    return _probed(_by_columns(context) if matrix is None else matrix, operator.fan_in)
+
+
+def _by_columns(context: CheckContext) -> NumpyArray:
+    """The matrix of forward, the same on every rank. Collective. (`operator.matrix` may be an attribute of user code.)"""
+    columns = range(context.domain.dimension)
+    contribution = contributions(
+        context.domain,
+        context.codomain,
+        columns,
+        context.forward,
+        context.rank,
+        context.library,
+        context.operator.batched,
+    )
+    return sum_of_ranks(context.operator.comm, contribution)
 
 
 def _maps_integers_to_integers(context: CheckContext) -> bool:

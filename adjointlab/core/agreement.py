@@ -7,7 +7,14 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from adjointlab.core.operator import AdjointOperator, CompositeOperator, LinearOperator, Result, precedence_of
+from adjointlab.core.operator import (
+    AdjointOperator,
+    AdjointProperty,
+    CompositeOperator,
+    LinearOperator,
+    Result,
+    precedence_of,
+)
 from adjointlab.core.program import Program
 from adjointlab.core.space import Space, check_arguments
 from adjointlab.typing import Array, Communicator
@@ -54,7 +61,7 @@ class CheckedOperator(CompositeOperator):
     def __str__(self) -> str:
         return str(self.part)
 
-    @property
+    @AdjointProperty
     def H(self) -> LinearOperator:
         return CheckedOperator(AdjointOperator(self.part))
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import lru_cache, partial
 from math import prod
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, SupportsComplex, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, SupportsComplex, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AdaptedOperator",
     "AdjointOperator",
+    "AdjointProperty",
     "CompositeOperator",
     "Direction",
     "LinearOperator",
@@ -84,6 +85,24 @@ class OtherOutputs(NotInSpace):
 
 class WrongClaim(NotInSpace):
     """A tensor says of itself what is not so, such as a shape that its parts do not make up."""
+
+
+class AdjointProperty:
+    """A property whose place an attribute of user code may take, as in ``self.H = 3``, which Python refuses of a `property`."""
+
+    def __init__(self, compute: Callable[[Any], LinearOperator]) -> None:
+        self._compute, self.__doc__ = compute, compute.__doc__
+
+    @overload
+    def __get__(self, operator: None, owner: object = None) -> AdjointProperty: ...
+
+    @overload
+    def __get__(self, operator: LinearOperator, owner: object = None) -> LinearOperator: ...
+
+    def __get__(
+        self, operator: LinearOperator | None, owner: object = None
+    ) -> LinearOperator | AdjointProperty:
+        return self if operator is None else self._compute(operator)
 
 
 class LinearOperator(Drawable, ABC):
@@ -149,7 +168,7 @@ class LinearOperator(Drawable, ABC):
 
         return operator_drawing(self)
 
-    @property
+    @AdjointProperty
     def H(self) -> LinearOperator:
         """The adjoint operator, from ``codomain.dual`` to ``domain.dual``."""
         return AdjointOperator(self)
@@ -278,7 +297,7 @@ class AdjointOperator(CompositeOperator):
     def __str__(self) -> str:
         return f"{written(self.part, 3)}*"
 
-    @property
+    @AdjointProperty
     def H(self) -> LinearOperator:
         return self.part
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.basis_probe import packed_matrix
+from adjointlab.core.operator import apply_forward
 from adjointlab.engine.adapters import FunctionPair
 from adjointlab.typing import NumpyArray
 from adjointlab.worlds.world import RankContext
@@ -39,7 +41,7 @@ def packed(matrix: NumpyArray, dtype: str = "float64") -> tuple[NumpyArray | Non
         codomain = al.Space(al.Layout((height,), al.Partition((2,))), dtype=dtype)
         operator = FunctionPair(context.comm, own, own, domain, codomain, {})
         precision = domain.tensors[0].element.precision
-        found = packed_matrix(operator, "numpy", precision, seed=1)
+        found = packed_matrix(operator, "numpy", precision, 1, partial(apply_forward, operator))
         needed = own.applications
         # What was read off is compared with one more application, to integers that hardly agree by accident.
         if needed and width >= 12:
@@ -114,14 +116,14 @@ def test_batched_and_complex_operators_are_left_to_their_columns(
     batched: bool, domain: str, codomain: str
 ) -> None:
     class NeverApplied:
-        comm = SimpleNamespace(Get_rank=lambda: 0)
+        comm, forward = SimpleNamespace(Get_rank=lambda: 0), None
 
     operator: Any = NeverApplied()
     operator.batched = batched
     operator.domain, operator.codomain = (
         al.Space(al.Layout((40,), al.Partition((1,))), dtype=dtype) for dtype in (domain, codomain)
     )
-    assert packed_matrix(operator, "numpy", 53, seed=1) is None
+    assert packed_matrix(operator, "numpy", 53, 1, operator.forward) is None
 
 
 def test_half_precision_and_small_operators_are_left_to_their_columns() -> None:
