@@ -147,7 +147,8 @@ class _Retries:
         run: Run = self.run(self.case, self.case.ranks, seed=self.case.schedule)
         text = "right where ranks run in turn and messages arrive at once, and wrong in another execution that MPI allows"
         if run.matched:
-            text += f": perhaps because {run.matched[0]}"
+            crossing = (each for each in run.matched if each.crosses)
+            text += f": perhaps because {next(crossing, run.matched[0])}"
         elif run.delayed:
             calls = dict.fromkeys(f"{call} at {call.where}" for call in run.delayed[:_CALLS])
             text += f": perhaps a buffer is used before the wait for {' or '.join(calls)}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-__all__ = ["ApplicationMarks", "crossed_collective", "crossed_message"]
+__all__ = ["ApplicationMarks", "crossed_collective", "crossed_message", "of_another_application"]
 
 
 def crossed_collective(one: int, other: int) -> str:
@@ -36,6 +36,13 @@ def crossed_message(sent: int | None, received: int | None) -> str:
     if sent > received:
         return f"{said}: it overtakes another message, as it may after a probe of any source, or that application alone would wait for ever"
     return f"{said}, which alone would wait for ever"
+
+
+def of_another_application(sent: int | None, received: int | None) -> str:
+    """Say of a message from any source in which application it was sent; empty if that is the one that it is received in, or not known."""
+    if sent is None or received is None or sent == received:
+        return ""
+    return f", in application {received + 1} of the operator, what that sends in application {sent + 1}"
 
 
 class ApplicationMarks:

@@ -296,6 +296,7 @@ class Matched:
     call: MatchedCall
     what: str  # e.g. "receives from rank 1"
     sender: int | None = None  # of the message, if there is one
+    crosses: bool = False  # whether the sender is in another application of the operator
 
     def __str__(self) -> str:
         return f"rank {self.rank} in {self.call} at {self.call.where} {self.what}"

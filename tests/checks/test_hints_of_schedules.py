@@ -89,3 +89,37 @@ def test_what_is_wrong_in_any_order_has_no_such_hint() -> None:
 
 def test_an_exception_that_another_order_brings_is_told_with_the_call_that_was_not_waited_for() -> None:
     assert "used before the wait for Irecv(source=" in told(Asserting)[FaultKind.SCHEDULE]
+
+
+def test_a_message_that_a_probe_of_any_source_takes_from_the_next_call_is_told_as_such() -> None:
+    """All send to all, and take as many messages as there are ranks: of a fast rank two, the second of its next application."""
+
+    class Gathered(al.LinearOperator):
+        def __init__(self, comm: Any) -> None:
+            self.comm, size = comm, comm.Get_size()
+            self.domain = al.Space(al.Layout((size,), al.Partition((size,))))
+            self.codomain = al.Space(al.Layout((size,), al.Partition((size,)), axes=(None,)), name="y")
+
+        def forward(self, x: Any) -> Any:
+            size, status, parts = self.comm.Get_size(), al.MPI.Status(), {}
+            sends = [self.comm.Isend(np.ascontiguousarray(x), rank, 0) for rank in range(size)]
+            for _ in range(size):
+                self.comm.Probe(al.MPI.ANY_SOURCE, 0, status)
+                source = status.Get_source()
+                self.comm.Recv(part := np.empty(1), source, 0)
+                parts[source] = part
+            al.MPI.Request.Waitall(sends)
+            return np.concatenate([parts[rank] for rank in range(size)])
+
+        def adjoint(self, y: Any) -> Any:
+            self.comm.Allreduce(np.ascontiguousarray(y), total := np.empty(y.shape))
+            return total[self.comm.Get_rank() :][:1]
+
+    @al.subject.operator(Gathered)
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        return {}
+
+    found = investigate(al.SimulatedWorld(3), cases, "adjoint", Budget(40, ranks=3, seed=1)).verdict
+    (text,) = [hint.text for hint in hints_told(found) if hint.kind is FaultKind.SCHEDULE]
+    assert "perhaps because rank" in text
+    assert ", in application 1 of the operator, what that sends in application " in text

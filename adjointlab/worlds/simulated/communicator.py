@@ -554,9 +554,7 @@ class Communicator(LocalCalls):
         if message is not None:
             message.was_overlooked = True  # from now on every probe sees it
             if probe.is_wildcard:
-                matched = f"receives from rank {message.sender.rank}"
-                call = Matched(self._task.rank, probe.call, matched, message.sender.rank)
-                self._scheduler.matched.append(call)
+                self._scheduler.matched.append(message.matched_by(probe))
             fill_status(status, message.source, message.tag, message.nbytes)
         return message
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from adjointlab import MPI
-from adjointlab.worlds.applications import crossed_message
+from adjointlab.worlds.applications import crossed_message, of_another_application
 from adjointlab.worlds.arguments import Elements, Flat
 from adjointlab.worlds.call_sites import SimulatedCall
 from adjointlab.worlds.object_room import ObjectRoom
@@ -78,6 +78,12 @@ class Message:
     def mark_delivered(self) -> None:
         """The data have been copied into the receive buffer: `capture` has nothing left to save."""
         self._borrowed = False
+
+    def matched_by(self, wildcard: Pending) -> Matched:
+        """Describe that this message completes a receive or a probe of any source."""
+        other = of_another_application(self.application, wildcard.application)
+        what = f"receives from rank {self.sender.rank}{other}"
+        return Matched(wildcard.task.rank, wildcard.call, what, self.sender.rank, crosses=bool(other))
 
     def __str__(self) -> str:
         size = "object" if self.pickled else f"{self.data.size} x {self.datatype.numpy}"
@@ -382,9 +388,7 @@ class Mailbox:
             self._scheduler.complete(message.sent)
         if wrong is None:
             if receive.is_wildcard:
-                matched = f"receives from rank {message.sender.rank}"
-                call = Matched(receive.task.rank, receive.call, matched, message.sender.rank)
-                self._scheduler.matched.append(call)
+                self._scheduler.matched.append(message.matched_by(receive))
             self._scheduler.complete(receive)
 
 
