@@ -10,7 +10,7 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import narrowed
 from adjointlab.engine.retries import with_hints_of_retries
 from adjointlab.engine.run_case import NONDETERMINISTIC, CaseRunner, body, run_case, with_follow_up
-from adjointlab.engine.simulation_artefacts import with_artefacts, with_lines_on_exceptions
+from adjointlab.engine.simulation_artefacts import with_lines_on_exceptions, with_module_state
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import Runner, World
 
@@ -85,9 +85,9 @@ def explained(
         return judgement is not None and judgement.verdict.is_coherent
 
     verdict = with_lines_on_exceptions(verdict, is_simulated=world.can_schedule)
-    if case.ranks > 1 and world.can_schedule:
-        verdict, is_artefact = with_artefacts(verdict, subject, passes)
-        if is_artefact:
+    if world.can_schedule:
+        verdict, is_of_state = with_module_state(verdict, subject, passes, on_several_ranks=case.ranks > 1)
+        if is_of_state:
             return verdict  # other runs of this case would say what they have in common with it, and not why
     if not at_length or world.is_exhausted:
         return verdict

@@ -1,4 +1,4 @@
-"""Ways in which ranks that are simulated, as threads of one process, differ from processes: a right program may fail by them."""
+"""Failures by what simulated ranks share, as threads of one process, or have not; and by what modules keep from earlier cases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from adjointlab.engine.subject import Subject
 from adjointlab.worlds.interposition import asked_outside_runs
 from adjointlab.worlds.module_state import ModuleState
 
-__all__ = ["note_state", "with_artefacts", "with_lines_on_exceptions"]
+__all__ = ["note_state", "with_lines_on_exceptions", "with_module_state"]
 
 _MOST_NAMED: Final = 5
 _LOOKED_AFTER: Final = {"adjointlab", "numpy", "torch"}
@@ -53,21 +53,24 @@ def with_lines_on_exceptions(verdict: Verdict, *, is_simulated: bool) -> Verdict
 
 
 class Explained(NamedTuple):
-    """A verdict, and whether what simulated ranks share has been seen to be the cause."""
+    """A verdict, and whether what modules keep has been seen to be the cause."""
 
     verdict: Verdict
-    is_artefact: bool
+    is_of_state: bool
 
 
-def with_artefacts(verdict: Verdict, subject: Subject, passes: Callable[[Subject], bool]) -> Explained:
-    """Return a failing verdict on simulated ranks with a line on what may be the simulation's doing.
+def with_module_state(
+    verdict: Verdict, subject: Subject, passes: Callable[[Subject], bool], *, on_several_ranks: bool
+) -> Explained:
+    """Return a failing verdict on simulated ranks with a line on what modules keep, from earlier cases or for all ranks together.
 
     `passes` runs the failing case of a subject that is declared otherwise, and returns True if it passes.
     """
     modules = dict(_modules(subject))
-    shared = _shared_state(modules, subject, passes)
-    lines = [*_asked_at_import(modules), *([shared] if shared else [])]
-    return Explained(verdict.with_lines(*(("perhaps", line) for line in lines)), is_artefact=bool(shared))
+    kept = _kept_state(modules, subject, passes, on_several_ranks=on_several_ranks)
+    asked = _asked_at_import(modules) if on_several_ranks else ()
+    lines = [*asked, *([kept] if kept else [])]
+    return Explained(verdict.with_lines(*(("perhaps", line) for line in lines)), is_of_state=bool(kept))
 
 
 def _modules(subject: Subject) -> Iterator[tuple[str, ModuleType]]:
@@ -99,7 +102,13 @@ def note_state(subject: Subject) -> None:
             _STATES[module] = ModuleState([name])
 
 
-def _shared_state(modules: dict[str, ModuleType], subject: Subject, passes: Callable[[Subject], bool]) -> str:
+def _kept_state(
+    modules: dict[str, ModuleType],
+    subject: Subject,
+    passes: Callable[[Subject], bool],
+    *,
+    on_several_ranks: bool,
+) -> str:
     packages = tuple(f"{package}." for package in subject.rank_local)
     states = {
         name: _STATES[module]
@@ -116,13 +125,18 @@ def _shared_state(modules: dict[str, ModuleType], subject: Subject, passes: Call
                 stack.enter_context(states[name].put_back())
             return passes(subject)
 
+    all_names = [name for names in kept.values() for name in names]
+    named = ", ".join(all_names[:_MOST_NAMED]) + (", ..." if len(all_names) > _MOST_NAMED else "")
     # What passes without is kept from an earlier case, as processes keep it too.
     if passes_from_the_start(subject):
+        return (
+            f"earlier cases have left something in {named}: the case passes with that as it was before the first one, and so may a replay "
+            "while the fault is there"
+        )
+    if not on_several_ranks or not passes_from_the_start(
+        replace(subject, rank_local=(*subject.rank_local, *kept))
+    ):
         return ""
-    if not passes_from_the_start(replace(subject, rank_local=(*subject.rank_local, *kept))):
-        return ""
-    shared = [name for names in kept.values() for name in names]
-    named = ", ".join(shared[:_MOST_NAMED]) + (", ..." if len(shared) > _MOST_NAMED else "")
     return (
         f"simulated ranks share what is kept in {named}, where processes have their own: the case passes with rank_local={list(kept)} in "
         "the subject's declaration, which gives each rank its own"
