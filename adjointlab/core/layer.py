@@ -158,8 +158,9 @@ class Layer:
     all others do; the inputs that it names have none.
 
     `averaged` is the number of ranks of which the module takes the mean gradient of its parameters, instead of the sum. With
-    `alternates` a backward pass follows every forward pass; unless it `accumulates`, gradients are not added to others; if it
-    `needs_all_outputs`, every backward pass begins from all of them.
+    `alternates` a backward pass follows every forward pass; unless it `accumulates`, gradients are not added to others; where it
+    `joins_passes`, those of several backward passes may be added up between one ``before_backward()`` and one ``after_backward()`` of the
+    module; if it `needs_all_outputs`, every backward pass begins from all outputs.
 
     ``optimizer(parameters)`` makes an optimiser, which takes so many `steps`. `trained`, where it is known, names the parameters that
     required a gradient when the module was made. Unless it `has_forward_mode`, its Jacobian is judged without one.
@@ -189,6 +190,7 @@ class Layer:
     averaged: int = 1
     alternates: bool = False
     accumulates: bool = True
+    joins_passes: bool = False
     needs_all_outputs: bool = False
     optimizer: Callable[[list[Any]], Any] | None = None
     steps: int = 0

@@ -137,7 +137,7 @@ class ParallelRecipe:
     optimizer: MakeOptimizer | None = None
     steps: int = 0
     hooks: PassHooks = NO_HOOKS
-    # None: unless something sums up .grad by itself, and with it what stood there before.
+    # None: unless something sums up .grad by itself, and with it what stood there before. Not False: over passes between the hooks.
     accumulates: bool | None = None
     one_batch_size: bool = False
     device_type: DeviceType = "cpu"
@@ -224,6 +224,7 @@ class ParallelRecipe:
             alternates=made.is_data_parallel,
             needs_all_outputs=made.is_data_parallel,
             accumulates=self._accumulates(sharing),
+            joins_passes=self.hooks.change_gradients and self.accumulates is not False,
             optimizer=self.optimizer,
             steps=self.steps,
             trained=requiring_gradients,

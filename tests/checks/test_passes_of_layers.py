@@ -108,6 +108,9 @@ def test_a_layer_may_not_allow_all_of_a_plan(alternates: bool, accumulates: bool
     plan = PassPlan(True, ALL, together=True, accumulated=True)
     allowed = plan.for_layer(layer(alternates=alternates, accumulates=accumulates))
     assert allowed == PassPlan(True, ALL, not alternates, accumulates)
+    joining = layer(alternates=alternates, accumulates=accumulates, joins_passes=True)
+    assert plan.for_layer(joining) == replace(allowed, joined=True)
+    assert not replace(plan, accumulated=False).for_layer(joining).joined
     last_first = replace(plan, last_first=True)
     assert last_first.for_layer(layer(alternates=alternates)).last_first == (not alternates)
     evaluated = PassPlan(True, ALL, together=False, accumulated=False, before="evaluation")

@@ -77,6 +77,27 @@ def test_gradients_that_are_kept_elsewhere_are_cleared_before_a_backward_pass() 
         al.check_parallel(linear, with_main_grads, EXAMPLE, **options)
 
 
+def with_last_grads(module: nn.Module, mesh: Any) -> None:
+    def keep(parameter: Any) -> None:
+        parameter.main_grad.copy_(parameter.grad)  # a fault: those of the microbatch before are lost
+        parameter.grad = None
+
+    for parameter in module.parameters():
+        held: Any = parameter
+        held.main_grad = torch.zeros_like(parameter)
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(keep)
+
+
+def test_gradients_of_two_passes_are_added_up_between_one_call_of_each_hook() -> None:
+    options: Any = dict(data_parallel="sum", before_backward=clear, after_backward=reduce, cases=6)
+    al.check_parallel(linear, with_main_grads, EXAMPLE, **options)
+    with pytest.raises(AssertionError, match="gradient is not the sequential one") as found:
+        al.check_parallel(linear, with_last_grads, EXAMPLE, **options)
+    assert "two backward passes, as of two microbatches, between one before_backward" in str(found.value)
+    al.check_parallel(linear, with_last_grads, EXAMPLE, accumulates=False, **options)
+
+
 # Modes.
 
 

@@ -18,7 +18,7 @@ from adjointlab.checks.elements import (
     tensor_difference,
 )
 from adjointlab.checks.hints import FaultKind, Hint
-from adjointlab.checks.layers.passes import BUFFERS, EVALUATION, OUTPUTS, PARAMETERS
+from adjointlab.checks.layers.passes import BUFFERS, EVALUATION, OUTPUTS, PARAMETER_GRADIENT, PARAMETERS
 from adjointlab.checks.layers.repeated import repeated_hint
 from adjointlab.checks.layers.sensitivity import Allowances
 from adjointlab.checks.verdict import Figure, Verdict, coherent, incoherent
@@ -44,6 +44,11 @@ _RANDOM: Final = (
     "random",
     "the sequential layer gives something else with other random numbers, as dropout in training mode does, and the layer draws its own: "
     "call .eval() on both, or let both seed a generator alike",
+)
+
+_JOINED: Final = (
+    "added up",
+    "those of two backward passes, as of two microbatches, between one before_backward and one after_backward; accumulates=False forbids it",
 )
 
 _UNWRITTEN: Final = (
@@ -121,6 +126,7 @@ class PassObservation:
     comparisons: tuple[Comparison, ...]
     changes: tuple[Change, ...] = ()
     accumulated: bool = False
+    joined: bool = False
     before: str = ""
     other_batch: str = ""
     refused_order: str = ""  # of memory, by the sequential module: inputs are row-major
@@ -185,6 +191,8 @@ def _circumstances(
         yield SECOND_PASS
     if is_gradient and first.accumulated:
         yield "accumulated", ".grad held other gradients before, which are taken off here"
+    if wrong.what == PARAMETER_GRADIENT.name and first.joined:
+        yield _JOINED
     if is_gradient and (without := _not_required(first)):
         yield "without", f"gradients of {', '.join(without)}, which require none here"
     if first.before:

@@ -175,24 +175,30 @@ class ModuleUnderTest(ABC):
         inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
         cotangents: Sequence[torch.Tensor],
+        *,
+        goes_on: bool = False,
+        is_continued: bool = False,
     ) -> None:
         """Run the backward pass from those outputs that have a graph. Collective for a layer.
 
-        Every rank runs it, whatever requires a gradient here: the messages of the others depend on it.
+        Every rank runs it, whatever requires a gradient here: the messages of the others depend on it. Of several whose gradients the
+        module's user adds up, all but the first `goes_on` and all but the last `is_continued`.
         """
         import torch
 
         tensors = (*self.layer.domain.tensors, *self.layer.parameters.tensors)
         leaves = (*inputs, *self.parameters())
-        ends, of_those = arrays.with_graph(outputs, cotangents)
+        roots, of_those = arrays.with_graph(outputs, cotangents)
         wanted = {tensor.name: leaf.requires_grad for tensor, leaf in zip(tensors, leaves, strict=True)}
-        self.note_backward(BackwardPass(wanted, bool(ends)))
-        self._call_hook("before_backward")
-        if ends:
+        self.note_backward(BackwardPass(wanted, bool(roots)))
+        if not goes_on:
+            self._call_hook("before_backward")
+        if roots:
             with self.pass_context():
-                torch.autograd.backward(ends, of_those)
+                torch.autograd.backward(roots, of_those)
             self.note_return(torch.autograd.backward)
-        self._call_hook("after_backward")
+        if not is_continued:
+            self._call_hook("after_backward")
         # Read, as an optimiser does: a gradient from a functional collective is waited for only then.
         for leaf in leaves:
             arrays.local_part(leaf.grad)

@@ -34,6 +34,7 @@ __all__ = [
     "EVALUATION",
     "OUTPUTS",
     "PARAMETERS",
+    "PARAMETER_GRADIENT",
     "PASSES",
     "TRAINING",
     "Pass",
@@ -72,8 +73,9 @@ class PassPlan:
 
     `together`: all of them go forward before any goes backward, as an instance does that stands in a graph twice, or in a pipeline of
     microbatches; they share the parameters, and the last may go backward first (`last_first`). Else each has its own, as after a step
-    of an optimiser. `accumulated`: gradients are added to others, which stand in ``.grad`` before. `left_out`: seed of the outputs that
-    are left out of the loss, 0 for none. `before` the first of them comes nothing, an :data:`EVALUATION`, or :data:`TRAINING`; with
+    of an optimiser. `accumulated`: gradients are added to others, which stand in ``.grad`` before. `joined`: the gradients of all
+    passes are added up, as of microbatches, and the user's code around backward passes is called once for all. `left_out`: seed of the
+    outputs that are left out of the loss, 0 for none. `before` the first of them comes nothing, an :data:`EVALUATION`, or :data:`TRAINING`; with
     `other_batch`, on one that is "larger" or "smaller".
     """
 
@@ -85,6 +87,12 @@ class PassPlan:
     last_first: bool = False
     before: str = ""
     other_batch: str = ""
+    joined: bool = False
+
+    @property
+    def shares_parameters(self) -> bool:
+        """True if all passes are made with the same values of the parameters."""
+        return self.together or self.joined
 
     @classmethod
     def of(cls, seed: int, *, backward: bool) -> PassPlan:
@@ -116,6 +124,7 @@ class PassPlan:
             self,
             together=together,
             accumulated=self.accumulated and layer.accumulates,
+            joined=self.accumulated and layer.joins_passes,
             left_out=0 if layer.needs_all_outputs or len(layer.codomain.tensors) < 2 else self.left_out,
             last_first=self.last_first and together,
             before=before,
@@ -124,7 +133,7 @@ class PassPlan:
 
     def parameters_in(self, number: int) -> int:
         """The pass for which the parameters were drawn that the pass `number` has."""
-        return 0 if self.together else number
+        return 0 if self.shares_parameters else number
 
     def in_loss(self, layer: Layer) -> tuple[bool, ...]:
         """For each output, whether the loss depends on it."""
@@ -217,6 +226,16 @@ class Pass:
         """Results by the names of their kinds."""
         return {kind.name: local for kind, local in self.results.items()}
 
+    @property
+    def earlier_of_inputs(self) -> Sequence[torch.Tensor] | None:
+        """Gradients of the inputs that stood in ``.grad`` before."""
+        return None if self.accumulated is None else self.accumulated[: len(self.leaves)]
+
+    @property
+    def earlier_of_parameters(self) -> Sequence[torch.Tensor] | None:
+        """Gradients of the parameters that stood in ``.grad`` before."""
+        return None if self.accumulated is None else self.accumulated[len(self.leaves) :]
+
     def note_overwritten(self) -> None:
         """Note the outputs that no longer hold what they held when they were last read."""
         pairs = zip(self.seen, values(self.outputs), strict=True)
@@ -244,10 +263,11 @@ def run_passes(
         each.results[BUFFERS] = values(version.buffers())
         each.results[PARAMETERS] = version.in_space(values(version.parameters()))
         if plan.backward and not plan.together:
-            _go_back(version, each, plan)
+            _go_back(version, each, plan, passes)
     if plan.backward and plan.together:
-        for each in reversed(passes) if plan.last_first else passes:
-            _go_back(version, each, plan)
+        backward = passes[::-1] if plan.last_first else passes
+        for each in backward:
+            _go_back(version, each, plan, backward)
     for each in passes:
         each.note_overwritten()
     return passes
@@ -328,32 +348,53 @@ def _drawn(
     return each
 
 
-def _go_back(version: ModuleUnderTest, each: Pass, plan: PassPlan) -> None:
+def _go_back(version: ModuleUnderTest, each: Pass, plan: PassPlan, order: Sequence[Pass]) -> None:
+    """Go backward, and note the gradients. `order` has all passes as they go backward."""
+    parameters = version.parameters()
+    goes_on, is_continued = plan.joined and each is not order[0], plan.joined and each is not order[-1]
+    _set_gradients(each.leaves, each.earlier_of_inputs)
+    if not goes_on:
+        _set_gradients(parameters, each.earlier_of_parameters)
+    in_loss = plan.in_loss(version.layer)
+    version.go_back(
+        each.leaves,
+        list(compress(each.outputs, in_loss)),
+        [placed.view for placed in compress(each.cotangents, in_loss)],
+        goes_on=goes_on,
+        is_continued=is_continued,
+    )
+    each.results[INPUT_GRADIENT] = version.of_sums(_added(each.leaves, each.earlier_of_inputs))
+    if is_continued:
+        return
+    # Of passes that are joined, the first found what stood there before.
+    earlier = (order[0] if plan.joined else each).earlier_of_parameters
+    of_parameters = version.in_space(_added(parameters, earlier))
+    for those in order if plan.joined else (each,):
+        those.results[PARAMETER_GRADIENT] = of_parameters
+
+
+def _set_gradients(leaves: Sequence[torch.Tensor], earlier: Sequence[torch.Tensor] | None) -> None:
     import torch
 
-    leaves = [*each.leaves, *version.parameters()]
-    earlier: Sequence[torch.Tensor | None] = each.accumulated or [None] * len(leaves)
-    for leaf, gradient in zip(leaves, earlier, strict=True):
+    given: Sequence[torch.Tensor | None] = earlier or [None] * len(leaves)
+    for leaf, gradient in zip(leaves, given, strict=True):
         # In the leaf's own memory order, as torch itself makes gradients.
         leaf.grad = None
         if gradient is not None and leaf.requires_grad:
             with torch.no_grad():
                 leaf.grad = torch.zeros_like(leaf)
                 arrays.local_part(leaf.grad).copy_(gradient)
-    in_loss = plan.in_loss(version.layer)
-    version.go_back(
-        each.leaves,
-        list(compress(each.outputs, in_loss)),
-        [placed.view for placed in compress(each.cotangents, in_loss)],
-    )
+
+
+def _added(leaves: Sequence[torch.Tensor], earlier: Sequence[torch.Tensor] | None) -> Local:
+    """Gradients without those that stood there before the backward passes."""
     found = gradients(leaves)
-    if each.accumulated is not None:
-        found = tuple(
-            total - np.array(arrays.to_numpy(gradient)) if leaf.requires_grad else total
-            for leaf, total, gradient in zip(leaves, found, each.accumulated, strict=True)
-        )
-    each.results[INPUT_GRADIENT] = version.of_sums(found[: len(each.leaves)])
-    each.results[PARAMETER_GRADIENT] = version.in_space(found[len(each.leaves) :])
+    if earlier is None:
+        return found
+    return tuple(
+        total - np.array(arrays.to_numpy(gradient)) if leaf.requires_grad else total
+        for leaf, total, gradient in zip(leaves, found, earlier, strict=True)
+    )
 
 
 def gradients(leaves: Sequence[torch.Tensor]) -> Local:

@@ -118,6 +118,7 @@ def _observed(
         ),
         _changes(layer, each),
         plan.accumulated,
+        plan.joined,
         plan.before,
         plan.other_batch,
         refused_order,
