@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.layers.passes import BUFFERS, EVALUATION, OUTPUTS, PARAMETER_GRADIENT, PARAMETERS
 from adjointlab.checks.layers.repeated import repeated_hint
 from adjointlab.checks.layers.sensitivity import Allowances
+from adjointlab.checks.layers.unsummed import unsummed_hint
 from adjointlab.checks.verdict import Figure, Verdict, coherent, incoherent
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.typing import NumpyArray
@@ -109,6 +110,10 @@ class Comparison:
         else:
             yield replace(self.tolerance, absolute=self.allowances.least[self.result][position])
             yield replace(self.tolerance, absolute=self.allowances.most[self.result][position])
+
+
+MakeHint: TypeAlias = Callable[[Tensor, Sequence[NumpyArray], Sequence[NumpyArray], float], Hint | None]
+"""Of a tensor that is wrong: what the ranks hold, what they should hold, and how far that may differ."""
 
 
 class Change(NamedTuple):
@@ -325,18 +330,29 @@ def _first_difference(ranks: Sequence[PassObservation]) -> tuple[Comparison, Dif
 
 
 def _own_hint(ranks: Sequence[PassObservation], wrong: Comparison, difference: Difference) -> Hint | None:
-    """The hint on outputs of which the values alone say nothing: beside the parameters that they were made with."""
-    of_values = difference.hint
-    if wrong.what != OUTPUTS.name or (of_values is not None and of_values.kind is not FaultKind.EXTRA):
+    """The hint on results of which the values alone say little: beside the other copies, and on outputs beside the parameters."""
+    said = None if difference.hint is None else difference.hint.kind
+    if not (makers := list(_makers(ranks[0], wrong, said))):
         return None
-    parameters = next(each for each in ranks[0].comparisons if each.what == PARAMETERS.name)
-    assert parameters.expected is not None
     for each in _compared(ranks):
         if each.comparison is not wrong:
             continue
         scale = max((float(np.abs(array).max(initial=0.0)) for array in each.want), default=0.0)
         allowed = max(tolerance.allowed(scale) for tolerance in wrong.tolerances(each.position))
-        made_with = parameters.space, parameters.expected
-        if (hint := repeated_hint(each.tensor, each.got, each.want, made_with, allowed)) is not None:
-            return hint
+        for make in makers:
+            if (hint := make(each.tensor, each.got, each.want, allowed)) is not None:
+                return hint
     return None
+
+
+def _makers(leader: PassObservation, wrong: Comparison, said: FaultKind | None) -> Iterator[MakeHint]:
+    """Functions that may make a hint on a tensor that is wrong, where its values alone have `said` so much."""
+    if said in (None, FaultKind.EXTRA, FaultKind.MISSING, FaultKind.ZERO_RANK):
+        yield unsummed_hint
+    if wrong.what == OUTPUTS.name and said in (None, FaultKind.EXTRA):
+        parameters = next(each for each in leader.comparisons if each.what == PARAMETERS.name)
+        expected = parameters.expected
+        assert expected is not None
+        yield lambda tensor, actual, of_output, allowed: repeated_hint(
+            tensor, actual, of_output, (parameters.space, expected), allowed
+        )

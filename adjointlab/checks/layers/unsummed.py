@@ -1,0 +1,66 @@
+"""Copies of one value of which each rank has its own summand: the sum over the ranks is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from adjointlab.checks.hints import FaultKind, Hint, are_telling
+from adjointlab.core.space import Tensor
+from adjointlab.typing import NumpyArray
+
+__all__ = ["unsummed_hint"]
+
+_SUM = Hint(
+    FaultKind.SUM_DROPPED,
+    "right once the different copies of all ranks are added up: a sum over the ranks is left out",
+)
+
+_MEAN = Hint(
+    FaultKind.SUM_DROPPED,
+    "right once the mean of the different copies of all ranks is taken: a mean over the ranks is left out",
+)
+
+
+def unsummed_hint(
+    tensor: Tensor, actual: Sequence[NumpyArray], expected: Sequence[NumpyArray], allowed: float
+) -> Hint | None:
+    """The hint on copies that should be equal, by rank, of which all that are wrong have the expected value as their sum, or as their mean.
+
+    Differences up to `allowed` are none.
+    """
+    sums, means, wanted = [], [], []
+    for ranks in _copies(tensor):
+        if any(actual[rank].shape != expected[rank].shape for rank in ranks):
+            return None
+        copies = np.stack([np.asarray(actual[rank], np.complex128) for rank in ranks])
+        want = np.asarray(expected[ranks[0]], np.complex128)
+        if not (np.isfinite(copies).all() and np.isfinite(want).all()):
+            return None
+        if not (np.abs(copies - want) > allowed).any():
+            continue
+        if not (np.abs(copies - copies[0]) > allowed).any():
+            return None  # added up already
+        sums.append(copies.sum(0) - want)
+        means.append(copies.mean(0) - want)
+        wanted.append(want)
+    if not wanted or not are_telling(_joined(wanted), 10 * allowed).any():
+        return None
+    most = tensor.layout.partition.size * allowed + 2.0**-40 * np.abs(_joined(wanted)).max()
+    for errors, hint in ((sums, _SUM), (means, _MEAN)):
+        if (np.abs(_joined(errors)) <= most).all():
+            return hint
+    return None
+
+
+def _copies(tensor: Tensor) -> list[list[int]]:
+    """The ranks that hold copies of the same part, where there are several."""
+    by_first: dict[int, list[int]] = {}
+    for rank, first in tensor.groups.items():
+        by_first.setdefault(first, []).append(rank)
+    return [ranks for ranks in by_first.values() if len(ranks) > 1]
+
+
+def _joined(arrays: Sequence[NumpyArray]) -> NumpyArray:
+    return np.concatenate([np.ravel(array) for array in arrays])
