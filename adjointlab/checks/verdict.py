@@ -71,6 +71,7 @@ class Figure(StrEnum):
     ENTRIES = "entries"  # of a matrix, as many as were compared
     PROVED = "proved"  # whether those are all
     ROUNDING = "taken for rounding"  # the largest difference, relative to the largest value of its tensor
+    REACHED = "parts that a gradient reaches"  # of the cut parameter with the fewest, the most in a case
 
 
 Figures: TypeAlias = dict[Figure, float | str]

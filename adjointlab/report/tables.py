@@ -179,6 +179,10 @@ def _reach(entry: CheckResult, like: CheckResult | None) -> str:
         notes.append(
             f"differences up to {taken:.1%} taken for rounding, as it is declared or the sequential layer shows it"
         )
+    if figures.get(Figure.REACHED) == 1:
+        notes.append(
+            "of a parameter that is cut, a gradient reaches one part alone in every case: perhaps indices or masks leave out the other ranks"
+        )
     if proved := figures.get(Figure.PROVED):
         notes.append(
             "entries: " + ("all or a sample" if proved == "various" else str(proved).removesuffix(" entries"))

@@ -232,6 +232,7 @@ def test_failures_of_two_subjects_that_read_alike_are_told_apart() -> None:
         (dict(check="matrix", counts=CaseCounts(20, 20, 15, lacking_messages=1)), "no rank communicated with another, though the spaces need messages"),
         (dict(check="matrix", counts=CaseCounts(20, 20, 15, 14, 3, rejected={"too small": 4, "too large": 3})), "7 cases beside these not judged: too small"),
         (dict(figures={Figure.ROUNDING: 0.1047}, check="gradients"), "differences up to 10.5% taken for rounding, as it is declared or the sequential layer shows it"),
+        (dict(figures={Figure.REACHED: 1}, check="gradients"), "of a parameter that is cut, a gradient reaches one part alone in every case: perhaps indices or masks leave out the other ranks"),
         (dict(figures={Figure.ROUNDING: 0.0019, Figure.PROVED: "all"}, check="gradients"), "entries: all"),
         (dict(verdict=WRONG, figures=EXACT), "adjoint is not the transpose of forward"),
     ],

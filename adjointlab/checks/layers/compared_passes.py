@@ -22,7 +22,7 @@ from adjointlab.checks.layers.passes import BUFFERS, EVALUATION, OUTPUTS, PARAME
 from adjointlab.checks.layers.repeated import repeated_hint
 from adjointlab.checks.layers.sensitivity import Allowances
 from adjointlab.checks.layers.unsummed import unsummed_hint
-from adjointlab.checks.verdict import Figure, Verdict, coherent, incoherent
+from adjointlab.checks.verdict import Figure, Figures, Verdict, coherent, incoherent
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.typing import NumpyArray
 
@@ -32,6 +32,7 @@ __all__ = [
     "Change",
     "Comparison",
     "PassObservation",
+    "fewest_parts_reached",
     "first_wrong",
 ]
 
@@ -166,11 +167,14 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
             evidence = difference.evidence("distributed", "sequential", _own_hint(ranks, *found))
             return incoherent(f"the layer's {what} {verb}", *lines, kind=what, evidence=evidence)
     verdict = _frozen_alike(observations)
-    if not verdict.is_coherent or not (
-        taken := max(map(_taken_for_rounding, zip(*observations, strict=True)))
-    ):
+    if not verdict.is_coherent:
         return verdict
-    return coherent({Figure.ROUNDING: taken})
+    figures: Figures = {}
+    if taken := max(map(_taken_for_rounding, zip(*observations, strict=True))):
+        figures[Figure.ROUNDING] = taken
+    if reached := fewest_parts_reached(observations[0]):
+        figures[Figure.REACHED] = reached
+    return coherent(figures)
 
 
 def _reasons(wrong: Comparison, difference: Difference) -> Iterator[tuple[str, str]]:
@@ -229,6 +233,24 @@ def _taken_for_rounding(ranks: Sequence[PassObservation]) -> float:
             reach = max(first.tolerance.reach, 0.0 if first.what in _VALUES else steepest)
             largest = max(largest, relative_difference(each.tensor, each.got, each.want, reach))
     return largest
+
+
+def fewest_parts_reached(passes: Sequence[PassObservation]) -> int:
+    """Of the parameters that are cut, the number of parts whose sequential gradient is not zero where these are fewest; 0 if there is none.
+
+    `passes` are those of rank 0. One that no gradient reaches at all does not count: the module may not use it.
+    """
+    reached: dict[str, set[int]] = {}
+    for each in (
+        each for seen in passes for each in seen.comparisons if each.what == PARAMETER_GRADIENT.name
+    ):
+        assert each.expected is not None
+        for position, tensor in enumerate(each.space.tensors):
+            parts = {first for first in tensor.groups.values() if tensor.layout.local_size(first)}
+            if len(parts) > 1 and tensor.name not in (each.without or ()):
+                found = {first for first in parts if each.expected[first][position].any()}
+                reached.setdefault(tensor.name, set()).update(found)
+    return min((len(found) for found in reached.values() if found), default=0)
 
 
 def _largest_gradient(leader: PassObservation) -> float:
