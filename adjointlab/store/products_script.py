@@ -60,7 +60,7 @@ def without_mpi():
 def main():
     try:
         from mpi4py import MPI
-    except ImportError:
+    except (ImportError, RuntimeError):  # RuntimeError where mpi4py finds no MPI library
         return without_mpi()
     import numpy as np
 

@@ -107,10 +107,10 @@ def check_partners(environment: Mapping[str, str] = os.environ) -> None:
     first = launchers[0]
     try:
         from mpi4py import MPI
-    except ImportError as problem:
+    except (ImportError, RuntimeError) as problem:  # RuntimeError where mpi4py finds no MPI library
         raise NoPartners(
             f"{first.rank} is set, as by a launcher of MPI programs ({first.launcher}), but mpi4py cannot be imported: "
-            f"{problem}. Install it (pip install mpi4py mpich), or unset {first.rank} to run on simulated ranks"
+            f"{str(problem).partition(chr(10))[0]}. Install it (pip install mpi4py mpich), or unset {first.rank} to run on simulated ranks"
         ) from problem
     from adjointlab.worlds.interposition import own_handle
 

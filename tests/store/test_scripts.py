@@ -134,12 +134,13 @@ def test_a_script_shows_the_products_on_the_communicator_of_mpi4py(
 
 
 @pytest.mark.parametrize("subject", SHOWN)
+@pytest.mark.parametrize("error", ["ImportError('not installed')", "RuntimeError('cannot load MPI library')"])
 def test_without_mpi4py_a_script_that_shows_the_products_replays_or_says_what_it_needs(
-    project: Path, tmp_path: Path, subject: str
+    project: Path, tmp_path: Path, subject: str, error: str
 ):
-    """As after an installation without MPI, which `adjointlab demo` needs none of."""
+    """As after an installation without MPI, which `adjointlab demo` needs none of, or of mpi4py without a library of MPI."""
     (tmp_path / "mpi4py").mkdir()
-    (tmp_path / "mpi4py" / "__init__.py").write_text("raise ImportError('not installed')\n")
+    (tmp_path / "mpi4py" / "__init__.py").write_text(f"raise {error}\n")
     script = script_of(project, subject)
     result = run_python(script, cwd=tmp_path, PYTHONPATH=str(tmp_path))
 

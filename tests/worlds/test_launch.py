@@ -219,6 +219,23 @@ def test_without_mpi4py_the_variables_of_a_launcher_are_an_error(monkeypatch: py
         check_partners({"PMI_RANK": "0", "PMI_SIZE": "1"})
 
 
+def test_where_mpi4py_finds_no_mpi_library_the_variables_of_a_launcher_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As after ``pip install mpi4py`` alone, beside the mpiexec of a distribution."""
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text(
+        "raise RuntimeError('cannot load MPI library\\nlibmpi.so: no such file')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in [name for name in sys.modules if name.partition(".")[0] == "mpi4py"]:
+        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(
+        NoPartners, match=r"cannot load MPI library\. Install it \(pip install mpi4py mpich\)"
+    ):
+        check_partners({"PMI_RANK": "0", "PMI_SIZE": "2"})
+
+
 @pytest.mark.parametrize("name", ["srun", "flux"])
 def test_a_launcher_that_is_none_of_mpi_does_not_lead_to_the_mpi_world(
     name: str, monkeypatch: pytest.MonkeyPatch
