@@ -24,7 +24,8 @@ _ERASED: Final = "\r\x1b[K"
 def loading_shown(*, is_shown: bool) -> Iterator[None]:
     """While the block runs, say on the terminal what is being loaded; nothing where nobody reads along."""
     out = Output(to_stderr=True)
-    if not is_shown or not out.is_terminal:
+    # A dumb terminal would show the order to empty the line.
+    if not is_shown or not out.is_terminal or out.console.is_dumb_terminal:
         yield
         return
     finder = _NoticingFinder(out)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from adjointlab.cli.loading import loading_shown
 from adjointlab.cli.output import Output, write_json
 from adjointlab.cli.result_files import ResultFiles, RunResults, folder_of_failures
 from adjointlab.cli.startup import UsageError
@@ -296,6 +297,19 @@ def test_a_terminal_without_columns_that_a_launcher_gives_its_ranks_is_taken_for
         )
         monkeypatch.setenv("FORCE_COLOR", "1")
         assert out.console.is_terminal
+
+
+@pytest.mark.parametrize("kind", ["xterm", "dumb"])
+def test_a_dumb_terminal_is_given_no_line_that_is_erased(monkeypatch: pytest.MonkeyPatch, kind: str):
+    monkeypatch.setenv("TERM", kind)
+    reading, writing = os.openpty()
+    with os.fdopen(reading, "rb", buffering=0) as shown, os.fdopen(writing, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with loading_shown(is_shown=True):
+            pass
+        Output(to_stderr=True).line("the end")
+        text = shown.read(1000)
+    assert (b"loading" in text, b"\x1b" in text) == ((True, True) if kind == "xterm" else (False, False))
 
 
 def test_an_interrupt_while_the_engine_is_imported_leaves_no_file_of_an_earlier_run(
