@@ -366,6 +366,7 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         from adjointlab.check_result import SearchInterrupted
         from adjointlab.engine.discovery import found_as
         from adjointlab.engine.search_result import Budget
+        from adjointlab.pictures.text import is_encodable
         from adjointlab.report.failure_picture import failure_picture
         from adjointlab.report.failure_text import failure_text
         from adjointlab.session import check_with_corpus
@@ -390,7 +391,10 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
                 warning.show()
             # The user's code may have changed the directory.
             with working_directory(request.config.invocation_params.dir):
-                text = f"{failure_text(result)}\n\n{failure_picture(result, unicode=True, width=100)}".strip()
+                # Not the stream that captures what tests print.
+                has_signs = is_encodable(getattr(sys.__stdout__, "encoding", None))
+                picture = failure_picture(result, unicode=has_signs, width=100)
+                text = f"{failure_text(result)}\n\n{picture}".strip()
                 told = replace(result, known=_why_known(request.node, result))
                 for collector in _collectors(request.config):
                     collector.add(told)

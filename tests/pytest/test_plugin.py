@@ -132,6 +132,17 @@ class TestMore(Shared):
 """
 
 
+def test_a_picture_is_in_ascii_where_the_terminal_has_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "test_subjects.py").write_text(COHERENCE)
+    pictures = {
+        encoding: launch("-k", "Wrong", cwd=tmp_path, PYTHONIOENCODING=encoding).stdout
+        for encoding in ("utf-8", "ascii")
+    }
+    assert "●" in pictures["utf-8"]
+    assert "\\u25" not in pictures["ascii"]
+    assert "rank 0" in pictures["ascii"].partition("(domain)")[2]
+
+
 def test_coherence_tests_that_are_not_collected_for_their_name_are_told(tmp_path: Path) -> None:
     (tmp_path / "test_shift.py").write_text(COHERENCE + NAMES.format(samples=str(SAMPLES)))
     told = launch(cwd=tmp_path)
