@@ -32,6 +32,7 @@ def check_adjoint(operator: LinearOperator, *, seed: int = 0, library: str = "nu
     caught: a rank that raises alone leaves the others waiting, as in any program of MPI, unless the program runs under
     ``python -m mpi4py``, which ends them.
     """
+    __tracebackhide__ = True  # in pytest and IPython: what failed is the caller's
     if isinstance(operator, type):
         raise TypeError(f"operator: {operator.__name__} is a class; give an instance of it")
     if missing := [name for name in ("comm", "domain", "codomain") if not hasattr(operator, name)]:

@@ -85,6 +85,7 @@ def check_parallel(
 
         adjointlab.check_parallel(model, lambda model, mesh: fully_shard(model, mesh=mesh), batch, data_parallel="mean")
     """
+    __tracebackhide__ = True  # in pytest and IPython: what failed is the caller's
     _refuse_others(check_parallel, others, ENTRIES_OF_PARALLEL)
     fixed, make_mesh = _meshes(mesh)
     if isinstance(frozen, str) or not isinstance(frozen, Collection | None):
@@ -155,6 +156,7 @@ def check_pipeline(
 
         adjointlab.check_pipeline(model, pipeline, torch.randn(8, 3), loss=mse_loss, ranks=2)
     """
+    __tracebackhide__ = True
     _refuse_others(check_pipeline, others, ENTRIES_OF_PIPELINE)
     options = _options(_name(pipeline, "pipeline"), sequential, inputs)
     if ranks is not None:

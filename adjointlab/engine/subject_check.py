@@ -38,6 +38,7 @@ def check_subject(
     communicated with another in any case. Raises `AssertionError` with the smallest failing case if one is not coherent, `TypeError`
     for what is no subject or world, `ValueError` for `cases` or `ranks` that are no number or out of range, and :class:`SubjectError` for a wrong declaration.
     """
+    __tracebackhide__ = True  # in pytest and IPython: what failed is the caller's
     if isinstance(subject, type):
         raise TypeError(
             f"subject: {subject.__name__} is a class; decorate a strategy of its cases with adjointlab.subject.operator({subject.__name__})"
@@ -51,6 +52,7 @@ def check_subject(
 
 def verdicts_of(subject: Subject, budget: Budget, world: World | None) -> Mapping[str, Verdict]:
     """The verdicts of :func:`check_subject`, whose caller called it: a warning names that line."""
+    __tracebackhide__ = True
     if not (world is None or isinstance(world, World)):
         raise TypeError(
             f"world: {described_type(world)} is no world: give an instance of adjointlab.SimulatedWorld, MPIWorld or TorchWorld, or none"
@@ -62,7 +64,11 @@ def verdicts_of(subject: Subject, budget: Budget, world: World | None) -> Mappin
             world = SimulatedWorld(budget.ranks or options.RANKS.default)
             stack.callback(world.close)
         for check in checks_of(subject):
-            result = investigate(world, subject, check, budget)
+            try:
+                result = investigate(world, subject, check, budget)
+            except KeyboardInterrupt as interrupt:
+                # Two hundred lines of Hypothesis and of the world, and none of the user's, whose code runs in other threads.
+                raise interrupt.with_traceback(None) from None
             if not result.verdict.is_coherent:
                 is_misdeclared = result.verdict.kind == MISDECLARED
                 raise (SubjectError if is_misdeclared else AssertionError)(_text(result))

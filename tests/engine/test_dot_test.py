@@ -108,6 +108,8 @@ def test_the_verdict_says_what_it_rests_on(
         with pytest.raises(AssertionError) as wrong:
             check_adjoint(operator, seed=3, library="torch")
         assert str(wrong.value) == text
+        # pytest and IPython show the line of the call.
+        assert all("__tracebackhide__" in entry.locals for entry in wrong.traceback[1:])
     assert contexts == [(InputSetting(3, "torch"), operator.comm)]
 
 

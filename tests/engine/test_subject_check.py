@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import traceback
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -19,6 +21,7 @@ from adjointlab.engine import subject_check
 from adjointlab.engine.case import Case
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject_check import _text, verdicts_of
+from adjointlab.worlds.process import Terminated
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -163,6 +166,31 @@ def test_a_traceback_is_told_from_the_frames_of_the_user(world: al.SimulatedWorl
     files = [line for line in str(raised.value).splitlines() if line.startswith("  File")]
     (only,) = files
     assert __file__ in only
+
+
+def shown(error: BaseException) -> list[str]:
+    """The functions of its traceback that pytest and IPython show."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return [frame.f_code.co_name for frame, _ in frames if "__tracebackhide__" not in frame.f_locals]
+
+
+def test_a_failure_is_shown_at_the_line_of_the_call(world: al.SimulatedWorld) -> None:
+    with pytest.raises(AssertionError) as raised:
+        al.check_subject(shift(factor=2), cases=2, world=world)
+    assert shown(raised.value) == ["test_a_failure_is_shown_at_the_line_of_the_call"]
+
+
+def test_an_interrupt_is_shown_without_what_it_has_interrupted(
+    monkeypatch: pytest.MonkeyPatch, world: al.SimulatedWorld
+) -> None:
+    def interrupted(*arguments: Any) -> SearchResult:
+        raise Terminated(signal.SIGTERM)
+
+    monkeypatch.setattr(subject_check, "investigate", interrupted)
+    with pytest.raises(Terminated) as raised:
+        al.check_subject(shift(), world=world)
+    assert shown(raised.value) == ["test_an_interrupt_is_shown_without_what_it_has_interrupted"]
+    assert raised.value.__suppress_context__
 
 
 def test_the_first_check_that_fails_ends_the_call(

@@ -277,6 +277,8 @@ def test_what_is_wrong_is_named_on_two_ranks(
     with pytest.raises(AssertionError, match=named) as failure:
         al.check_parallel(model, parallelize, EXAMPLE, cases=4, world=world, **options)
     assert "ranks 2, {'mesh': (2,)" in str(failure.value)
+    # In pytest and IPython, at the line of the call.
+    assert all("__tracebackhide__" in entry.locals for entry in failure.traceback[1:])
 
 
 def test_what_goes_wrong_from_the_second_step_on_is_found(world: al.SimulatedWorld) -> None:
