@@ -381,12 +381,23 @@ def _importing(problem: str) -> Iterator[None]:
     except (NotFound, KeyboardInterrupt, Overdue):
         raise
     except BaseException as error:
-        raise NotFound(f"{problem}: {_brief(error)}{_how_to_install(error)}") from error
+        raise NotFound(f"{problem}: {_brief(error)}{_advice(error)}") from error
 
 
-def _how_to_install(error: BaseException) -> str:
+def _advice(error: BaseException) -> str:
+    """Words on how to make importable what was not found; empty where there are none."""
+    if type(error) is ImportError and "no known parent package" in str(error):
+        return "; name it as a module, package.module:name: in a folder without __init__.py a file is no part of a package"
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
-    return f"; pip install 'adjointlab[{_EXTRAS[missing]}]'" if missing in _EXTRAS else ""
+    if missing in _EXTRAS:
+        return f"; pip install 'adjointlab[{_EXTRAS[missing]}]'"
+    for folder in ("src", "."):
+        if missing and (
+            os.path.isdir(Path(folder, missing)) or os.path.isfile(Path(folder, f"{missing}.py"))
+        ):
+            where = "the current folder" if folder == "." else folder
+            return f"; {where} has it: install the project, or set PYTHONPATH={folder}"
+    return ""
 
 
 def _name_of_its_own(file: Path) -> str:

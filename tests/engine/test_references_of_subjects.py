@@ -509,6 +509,43 @@ def test_a_missing_library_of_an_extra_is_told_with_the_extra(error: BaseExcepti
     assert refusal.value.__cause__ is error
 
 
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        ("src/lab_ns/part.py", "; src has it: install the project, or set PYTHONPATH=src"),
+        ("src/lab_ns.py", "; src has it: install the project, or set PYTHONPATH=src"),
+        ("lab_ns/__init__.py", "; the current folder has it: install the project, or set PYTHONPATH=."),
+        ("other/lab_ns.py", ""),
+    ],
+)
+def test_a_module_of_the_project_that_is_not_on_the_path_is_told_with_its_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str, told: str
+) -> None:
+    """As in a project whose folder `src` pytest alone puts on the path."""
+    for name, text in ((file, ""), ("tests/lab_test.py", "import lab_ns")):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert refused("tests/lab_test.py") == (
+        f"tests/lab_test.py cannot be imported: ModuleNotFoundError: No module named 'lab_ns' (tests/lab_test.py:1){told}"
+    )
+    with pytest.raises(NotFound, match=r"no \(.*\)$"), discovery._importing("a problem"):
+        raise ModuleNotFoundError("no", name="lab_ns.part")  # of a package that is on the path
+
+
+def test_a_relative_import_in_a_folder_that_is_no_package_is_told_to_need_the_name_of_the_module(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "lab_space").mkdir()
+    (tmp_path / "lab_space" / "lab_part.py").write_text("from .other import shifts")
+    monkeypatch.chdir(tmp_path)
+    assert refused("lab_space/lab_part.py").endswith(
+        "; name it as a module, package.module:name: in a folder without __init__.py a file is no part of a package"
+    )
+    written(tmp_path / "lab_space" / "other.py")
+    assert find_subject("lab_space.lab_part:shifts").name == "Shift"
+
+
 def test_a_failure_is_cited_by_the_innermost_line_outside_of_the_lab_or_else_of_the_lab(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
