@@ -144,7 +144,7 @@ def _lines(file: Path, stored: Reproducer, found: Found, result: SearchResult, h
         if result.verdict.kind != stored.kind:
             yield f"  was another failure when it was stored: {stored.headline}"
     if not is_own:
-        yield f"  The case was stored for the subject at {stored.location}, and was run here with the one at {found.subject.location}."
+        yield f"  The case was stored for the subject at {stored.location}, and was run here with the one at {found.reference}."
 
 
 def _is_usable(memory: str, device: str) -> bool:

@@ -340,16 +340,17 @@ def _load_file(path: Path, reference: str) -> ModuleType:
         what = "it is a folder; give a Python file" if is_folder else "there is no Python file of that name"
         raise NotFound(f"{reference}: {what}; {_FORMS}")
     file = path.resolve()
-    # A dot in the name of a file begins no part of a package.
-    root, name = file.parent, file.stem.replace(".", "-")
+    root, parts = file.parent, [file.stem]
     while (root / "__init__.py").is_file():
-        root, name = root.parent, f"{root.name}.{name}"
+        root, parts = root.parent, [root.name, *parts]
+    name = ".".join(parts)
     _make_importable(root)
     own = _name_of_its_own(file)
     for known in filter(None, map(sys.modules.get, (name, own))):
         if _is_from(known, file):
             return known
-    if name in sys.modules or not all(part.isidentifier() for part in name.split(".")):
+    # A dot in the name of a file begins no part of a package. A dash or a blank do no harm, and pytest leaves them too.
+    if name in sys.modules or not all(re.fullmatch(r"[\w -]+", part) for part in parts):
         name = own
     with _importing(f"{path} cannot be imported"):
         if "." in name:
@@ -401,9 +402,14 @@ def _advice(error: BaseException) -> str:
 
 
 def _name_of_its_own(file: Path) -> str:
-    """The name of a module of `file` where another module has the one that would be its."""
-    # It must be the same on all ranks, so it does not come from hash(), which Python salts in each process.
-    return f"_adjointlab_file_{hashlib.sha256(os.fsencode(file)).hexdigest()[:12]}"
+    """The name of a module of `file` where another module has the one that would be its, or where none would."""
+    # As seen from this folder, so that a stored failure is its own in another checkout too.
+    for text in (_short(str(file)), str(file)):
+        # It must be the same on all ranks, so it does not come from hash(), which Python salts in each process.
+        name = f"_adjointlab_file_{hashlib.sha256(os.fsencode(text)).hexdigest()[:12]}"
+        if name not in sys.modules or _is_from(sys.modules[name], file):
+            break  # the folder is the same one as when another file of that name was found
+    return name
 
 
 def _is_from(module: ModuleType, file: Path) -> bool:

@@ -100,7 +100,7 @@ def in_module(module: str, attribute: str) -> Name | None:
     parts, stem = module.split("."), path.with_suffix("").parts
     if stem[-1] == "__init__":
         parts.append("__init__")
-    if list(stem[-len(parts) :]) == parts:
+    if list(stem[-len(parts) :]) == parts and all(map(str.isidentifier, parts)):
         return Name(module, attribute, str(path.parents[len(parts) - 1]))
     return Name(str(path), attribute, str(path.parent))
 

@@ -167,10 +167,10 @@ def test_a_replay_says_if_the_subject_that_it_is_given_is_another_one_of_the_sam
     assert "The case was stored" not in own.stdout
 
     for content, code in ((SUBJECT, 1), (SUBJECT.replace("self.factor * x", "2 * x"), 0)):
-        (folder / "other.py").write_text(content)
-        other = run("adjointlab", "replay", file, "--subject", "other.py:cases", cwd=folder)
+        (folder / "other.v2.py").write_text(content)
+        other = run("adjointlab", "replay", file, "--subject", "other.v2.py:cases", cwd=folder)
         assert other.returncode == code
         assert other.stdout.endswith(
-            "\n  The case was stored for the subject at scaled:cases, and was run here with the one at other:cases.\n"
+            "\n  The case was stored for the subject at scaled:cases, and was run here with the one at other.v2.py:cases.\n"
         )
         assert "If nothing was changed" not in other.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -77,7 +78,7 @@ def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     sys.path[:] = path
     for name in set(sys.modules) - modules:
-        if name.startswith(("lab_", "_adjointlab_file_")):
+        if name.startswith(("lab_", "lab-", "_adjointlab_file_")):
             del sys.modules[name]
 
 
@@ -404,24 +405,55 @@ def test_modules_of_the_working_directory_and_siblings_of_a_file_are_importable(
 
 def test_a_file_is_run_once_and_one_whose_name_is_taken_or_none_gets_its_own(tmp_path: Path) -> None:
     file = written(tmp_path / "lab_once.py")
-    (tmp_path / "lab_dotted").mkdir()
-    (tmp_path / "lab_dotted" / "__init__.py").touch()
+    for package in ("lab_dotted", "lab.v3"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
     assert find_subject(f"{file}:shifts") is find_subject(f"{file}:shifts")
     assert find_subject(f"{file}:shifts").draws.__module__ == "lab_once"
     names = {
         find_subject(f"{written(tmp_path / name)}:shifts").draws.__module__
         for name in (
-            "lab-dashed.py",
+            "lab:coloned.py",
             "lab.v2.py",
             "lab_dotted/part.v2.py",
+            "lab.v3/part.py",
             "other/lab_once.py",
             "a/lab_once.py",
-            "other/2.py",
         )
     }
     assert len(names) == 6
     assert all(re.fullmatch(r"_adjointlab_file_[0-9a-f]{12}", name) for name in names)
     assert names <= sys.modules.keys()
+
+
+def test_a_file_with_a_dash_or_a_blank_has_the_name_that_pytest_gives_it(tmp_path: Path) -> None:
+    """So a failure that one of them has stored is replayed by the other."""
+    (tmp_path / "lab_dashed").mkdir()
+    (tmp_path / "lab_dashed" / "__init__.py").write_text("number = 3")
+    files = {
+        written(tmp_path / "lab-dashed of mine.py"): "lab-dashed of mine",
+        written(tmp_path / "lab_dashed" / "2-part.py", before="from . import number\n"): "lab_dashed.2-part",
+    }
+    for file, name in files.items():
+        found = find_subject(f"{file}:shifts")
+        assert found.location == f"{name}:shifts"
+        assert import_module(name).shifts is found
+
+
+def test_a_file_with_a_name_of_its_own_has_the_same_one_in_another_checkout(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As where a failure that a job of CI has stored is replayed on a laptop."""
+    found = []
+    for checkout in ("one", "two"):
+        written(tmp_path / checkout / "lab.v2.py")
+        monkeypatch.chdir(tmp_path / checkout)
+        found.append(find_subject("lab.v2.py:shifts"))
+        monkeypatch.delitem(sys.modules, found[-1].draws.__module__)
+    assert found[0].location == found[1].location
+    # Both in one process do not take each other's name.
+    again = [find_subject(f"{tmp_path / checkout / 'lab.v2.py'}:shifts") for checkout in ("two", "one")]
+    assert again[0].location == found[1].location != again[1].location
 
 
 def test_a_file_of_a_package_whose_name_another_one_has_leaves_that_as_it_is(tmp_path: Path) -> None:

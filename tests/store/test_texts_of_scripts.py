@@ -296,6 +296,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Any:
         ("rings", "rings/__init__.py", "rings", "."),
         ("a.rings", "a/rings/__init__.py", "a.rings", "."),
         ("other", "rings/shift.py", None, "rings"),
+        ("test-shift", "test-shift.py", None, "."),  # which no command line takes for a module
         ("rings.shift", "shift.py", None, "."),
         ("ring", "rings/__init__.py", None, "rings"),
     ],
