@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextvars
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from contextvars import ContextVar
+from typing import Final, TypeVar
 
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.collection_thresholds import thresholds_for, thresholds_for_small_runs
@@ -45,6 +47,9 @@ from adjointlab.worlds.world import (
 __all__ = ["SimulatedWorld"]
 
 R = TypeVar("R")
+
+_running: Final = threading.RLock()
+_is_rank: Final = ContextVar("is_rank", default=False)
 
 
 class SimulatedWorld:
@@ -95,7 +100,7 @@ class SimulatedWorld:
         simulation.scheduler.while_waiting = SimulationWatchdog(
             self.watchdog, simulation.scheduler, payload
         ).look
-        with self.watchdog.during_run(), thresholds_for(size):
+        with _one_at_a_time(), self.watchdog.during_run(), thresholds_for(size):
             try:
                 with self._compared():
                     run = simulation.run()
@@ -144,7 +149,13 @@ class SimulatedWorld:
 
         raising, collections = RaisingWatchdog(self.watchdog, end=_end_process), FrozenObjects()
         try:
-            with RepeatedInterrupt(), collections, raising.signal_handler(), self.watchdog.drawing(raising):
+            with (
+                _one_at_a_time(),
+                RepeatedInterrupt(),
+                collections,
+                raising.signal_handler(),
+                self.watchdog.drawing(raising),
+            ):
                 return conduct(run)
         finally:
             raising.close()
@@ -158,12 +169,23 @@ class SimulatedWorld:
         self._pool.close()
 
 
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Context of runs, for which other threads wait: ranks replace and share what a process has once. A rank may run others within it."""
+    if _is_rank.get():
+        yield
+        return
+    with _running:
+        yield
+
+
 def _end_process() -> None:
     os._exit(ExitCode.UNJUDGED)
 
 
 def _run_rank(simulation: Simulation, task: Task, body: Body, payload: object) -> Outcome:
     """Run `body` as one rank, and return its outcome whatever it raises."""
+    _is_rank.set(True)  # in a context of its own
     if (cancelled_as := task.cancelled_as) is not None:
         return cancelled_as  # before it has started
     torch = sys.modules.get("torch")

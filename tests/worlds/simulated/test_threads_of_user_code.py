@@ -75,3 +75,37 @@ def test_a_deadlock_beside_a_thread_that_does_not_communicate_is_one() -> None:
         assert finding.kind == FindingKind.DEADLOCK
     finally:
         ends.set()
+
+
+def test_runs_of_several_threads_follow_one_another() -> None:
+    """As in a notebook, or where tests run in threads: two at once would share what a process has once."""
+    inside: list[int] = []
+    most: list[int] = []
+    other_has_begun = threading.Event()
+
+    def body(comm: Any) -> None:
+        inside.append(comm.rank)
+        most.append(len(inside))
+        if most[1:]:
+            other_has_begun.set()
+        other_has_begun.wait(0.5)
+        inside.pop()
+
+    threads = [threading.Thread(target=run, args=(body, 1, 0)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1, 1]
+
+
+def test_a_rank_may_run_another_world_meanwhile() -> None:
+    def body(comm: Any) -> object:
+        inner = SimulatedWorld(2)
+        led = inner.lead(
+            lambda context, _: context.comm.allgather(context.rank),
+            lambda run_on: run_on(None, 2),
+        )
+        return comm.allreduce(1), led.values[0]
+
+    assert run(body, 2, 0).values == ((2, [0, 1]),) * 2
