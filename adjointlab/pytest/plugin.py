@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from adjointlab.engine.subject import Subject
     from adjointlab.pytest.ranks import CollectiveSession
     from adjointlab.store.job_log import JobLog
+    from adjointlab.store.known_failures import KnownFailures
     from adjointlab.worlds.world import World
 
 __all__ = ["adjointlab_world", "counts_property"]
@@ -54,6 +55,7 @@ _session_key: pytest.StashKey[CollectiveSession] = pytest.StashKey()
 _profile_key: pytest.StashKey[Profile] = pytest.StashKey()
 _html_key: pytest.StashKey[HtmlPage] = pytest.StashKey()
 _github_key: pytest.StashKey[GithubJob] = pytest.StashKey()
+_failures_key: pytest.StashKey[KnownFailures] = pytest.StashKey()
 _known_key: pytest.StashKey[str] = pytest.StashKey()
 _unused_key: pytest.StashKey[list[str]] = pytest.StashKey()
 _stderr_key: pytest.StashKey[int] = pytest.StashKey()
@@ -141,7 +143,11 @@ def pytest_configure(config: pytest.Config) -> None:
         if launched_rank() == 0:
             raise
         raise pytest.UsageError() from error
-    problem = _without_device(config, profile) or unwritable(config, profile)
+    problem = (
+        _without_device(config, profile)
+        or unwritable(config, profile)
+        or _read_known_failures(config, profile)
+    )
     if session is not None:
         profile = session.agree(profile, problem)
         if session.rank != 0:
@@ -180,6 +186,22 @@ def _without_device(config: pytest.Config, profile: Profile) -> str:
         require_device()
     except NoDevice as problem:
         return f"--adjointlab-{problem}"
+    return ""
+
+
+def _read_known_failures(config: pytest.Config, profile: Profile) -> str:
+    """Read the list of known failures; return the reason why that fails, and "" where it does not or there is none.
+
+    Before any test is collected, which the controller of pytest-xdist's workers leaves to them.
+    """
+    if profile.xfails is None:
+        return ""
+    from adjointlab.store.known_failures import BadList, read
+
+    try:
+        config.stash[_failures_key] = read(profile.xfails)
+    except BadList as error:
+        return f"{profile.xfails_from}: {error}"
     return ""
 
 
@@ -258,16 +280,11 @@ def _guard_ends(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the known failures as strict xfails."""
-    file = config.stash[_profile_key].xfails
-    if file is None:
+    failures = config.stash.get(_failures_key, None)
+    if failures is None:
         return
     from adjointlab.pytest.coherence_tests import coherence_of
-    from adjointlab.store.known_failures import BadList, read
 
-    try:
-        failures = read(file)
-    except BadList as error:
-        raise pytest.UsageError(f"{config.stash[_profile_key].xfails_from}: {error}") from None
     pairs: set[tuple[str, str]] = set()
     for item in items:
         known = failures.of_test(item.nodeid)

@@ -281,6 +281,20 @@ def test_ranks_that_remove_the_same_old_folders_pass_with_warnings_as_errors(tmp
 
 @pytest.mark.starts_mpiexec
 @pytest.mark.skipif(find_spec("xdist") is None, reason="needs pytest-xdist")
+def test_a_list_of_known_failures_that_cannot_be_read_is_refused_before_xdist_starts_workers(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "test_subjects.py").write_text(COHERENCE)
+    (tmp_path / "known.txt").write_text("Right adjunct\n")
+    for workers in ((), ("-n", "1")):
+        ended = launch(*workers, "--adjointlab-xfails=known.txt", cwd=tmp_path)
+        assert ended.returncode == pytest.ExitCode.USAGE_ERROR
+        assert ended.stderr.startswith("ERROR: --adjointlab-xfails: ")
+        assert "known.txt:1: check: 'adjunct' is not one of adjoint" in ended.stderr
+        assert "INTERNALERROR" not in ended.stdout
+
+
+@pytest.mark.skipif(find_spec("xdist") is None, reason="needs pytest-xdist")
 def test_xdist_under_mpiexec_is_refused(tmp_path: Path) -> None:
     (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass\n")
     result = launch("-n", "2", cwd=tmp_path, ranks=2)
