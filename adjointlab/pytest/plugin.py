@@ -61,6 +61,7 @@ _unused_key: pytest.StashKey[list[str]] = pytest.StashKey()
 _stderr_key: pytest.StashKey[int] = pytest.StashKey()
 _ended_key: pytest.StashKey[EndedTests] = pytest.StashKey()
 _COUNTS: Final = "adjointlab_counts"
+_UNUSED: Final = "adjointlab_unused"
 _EXIT = sys.exit
 
 
@@ -77,10 +78,11 @@ class EndedTests:
 
 
 class _XdistNode(Protocol):
-    """The argument of pytest-xdist's hook for a new worker."""
+    """The argument of pytest-xdist's hooks for a new worker and for one that has ended, which has output if it has not crashed."""
 
     config: pytest.Config
     workerinput: dict[str, object]
+    workeroutput: dict[str, object]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -299,6 +301,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[_unused_key] = [each.position for each in unused]
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: _XdistNode) -> None:
+    """Take from a worker of pytest-xdist which known failures none of the tests matches: all workers collect the same ones."""
+    if (unused := getattr(node, "workeroutput", {}).get(_UNUSED)) is not None:
+        node.config.stash[_unused_key] = unused
+
+
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Name the known failures that none of the tests here matches."""
     return [
@@ -319,6 +328,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         ]
         if missing and not _is_distributed(session.config):
             session.exitstatus = ExitCode.UNJUDGED
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output[_UNUSED] = session.config.stash.get(_unused_key, [])
     earn(session.exitstatus)
     sys.exit = _EXIT  # pytest ends by it
     if ended:
@@ -327,7 +338,10 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the subjects of coherent tests whose ranks never communicated."""
+    """Name the subjects of coherent tests whose ranks never communicated, and known failures that workers have found to match no test."""
+    config = terminalreporter.config
+    for line in pytest_report_collectionfinish(config) if _is_distributed(config) else ():
+        terminalreporter.write_line(line)
     counts = [
         value
         for report in terminalreporter.getreports("passed")

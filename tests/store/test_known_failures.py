@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -196,3 +197,15 @@ def test_pytest_knows_the_same_list(tmp_path: Path) -> None:
     bad = run(*options, cwd=tmp_path)
     assert bad.returncode == 4
     assert "known.txt:1: 'nonsense' cannot be read as a known failure" in bad.stderr + bad.stdout
+
+
+@pytest.mark.skipif(find_spec("xdist") is None, reason="needs pytest-xdist")
+def test_lines_that_match_no_test_are_named_with_xdist_too(tmp_path: Path) -> None:
+    (tmp_path / "test_all.py").write_text("def test_right():\n    pass\n")
+    written(tmp_path, "WrongShift linearity\n")
+    options = ("-q", "-p", "no:cacheprovider", "--adjointlab-xfails=known.txt")
+    ended = run("pytest", *options, "-n", "1", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stdout
+    unused = [line for line in ended.stdout.splitlines() if "is not among the tests here" in line]
+    assert len(unused) == 1
+    assert "known.txt:1: " in unused[0]
