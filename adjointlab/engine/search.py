@@ -57,7 +57,10 @@ from adjointlab.worlds.world import (
     with_kind,
 )
 
-__all__ = ["investigate", "prepare"]
+__all__ = ["WHILE_A_CASE_RAN", "investigate", "prepare"]
+
+WHILE_A_CASE_RAN: Final = "while a case ran"
+"""The note on an exception that has ended a run from outside: none of the strategy's, and none of the code under test."""
 
 
 def prepare() -> None:
@@ -131,6 +134,17 @@ class _Failing(Exception):
 
 class _Enough(BaseException):
     """No more cases are to be drawn: ends a search of Hypothesis's at once, which passes on what is no `Exception`."""
+
+
+class _BrokenOff(BaseException):
+    """Carries what a run has not raised but was ended by, such as a time limit of pytest's, out of Hypothesis, which passes it on at once.
+
+    Of an `Exception`, and of pytest's own, Hypothesis would take the case for a failing one, and run it again.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
 
 
 class Search:
@@ -336,7 +350,12 @@ class Search:
         def every_case_is_coherent(case: Case) -> None:
             if not accepts(case):
                 return  # it counts as drawn: what is seldom accepted would else cost ten times as many draws
-            judgement = self._judge(case)
+            try:
+                judgement = self._judge(case)
+            except BaseException as error:
+                if WHILE_A_CASE_RAN in getattr(error, "__notes__", ()):
+                    raise _BrokenOff(error) from None
+                raise
             if judgement is None:
                 hypothesis.reject()
             if self._is_the_failure(judgement.verdict):
@@ -430,9 +449,15 @@ class Search:
         done = self._drawn.number - (self.stage is Stage.DRAWING)
         # The smallest case has to end a job twice before that counts as confirmed, unless there is no time for it.
         times = 2 if self.stage is Stage.CONFIRMING and self._has_time() else 1
-        self._last_run = self._runner(
-            payload, ranks, seed=seed, schedule=schedule, stage=self.stage, done=done, times=times
-        )
+        try:
+            self._last_run = self._runner(
+                payload, ranks, seed=seed, schedule=schedule, stage=self.stage, done=done, times=times
+            )
+        except (KeyboardInterrupt, Exhausted):
+            raise
+        except BaseException as error:
+            error.add_note(WHILE_A_CASE_RAN)
+            raise
         return self._last_run
 
     def _has_time(self) -> bool:
@@ -457,6 +482,8 @@ def _ended(every_case_is_coherent: Callable[[], None]) -> _Failing | Verdict | N
             every_case_is_coherent()
     except _Failing as failing:
         return failing
+    except _BrokenOff as broken:
+        raise broken.error from None
     except AssertionError as error:
         # Hypothesis's own, upon an interrupt that comes before its engine is ready.
         if isinstance(error.__context__, KeyboardInterrupt):

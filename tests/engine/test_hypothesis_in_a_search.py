@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +16,12 @@ import adjointlab as al
 from adjointlab.checks.verdict import incoherent, unjudged
 from adjointlab.engine import search as module
 from adjointlab.engine.case import Case
+from adjointlab.engine.discovery import found_as
 from adjointlab.engine.run_case import Judgement
 from adjointlab.engine.search import _Failing
 from adjointlab.engine.search_result import Budget, SearchResult
-from adjointlab.worlds.world import WorldName
+from adjointlab.session import run_check
+from adjointlab.worlds.world import Run, WorldName
 from tests.engine.unrun_searches import (
     OTHER,
     RIGHT,
@@ -29,7 +32,7 @@ from tests.engine.unrun_searches import (
     case_on,
     search_of,
 )
-from tests.samples import RingShift
+from tests.samples import RingShift, right
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -83,6 +86,31 @@ def test_a_failing_assertion_of_hypothesis_is_the_interrupt_that_it_came_of(
     monkeypatch.setattr(search, "_judge", failing)
     with pytest.raises(AssertionError, match="of the engine"):
         search._searched(5, 1, 2)
+
+
+@pytest.mark.parametrize("error", [pytest.fail.Exception("Timeout"), ValueError("Timeout")])
+def test_what_ends_a_run_from_outside_ends_the_search_at_once_and_is_none_of_the_strategy(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As a time limit of pytest-timeout, whose handler of a signal raises in the thread that waits for the ranks."""
+    ran: list[int] = []
+
+    def limited(world: al.SimulatedWorld, *arguments: Any, **options: Any) -> Run:
+        ran.append(1)
+        if ran[2:]:
+            raise error
+        return run(world, *arguments, **options)
+
+    run = al.SimulatedWorld.run
+    monkeypatch.setattr(al.SimulatedWorld, "run", limited)
+    world = al.SimulatedWorld(2)
+    with pytest.raises(type(error)) as raised:
+        module.investigate(world, right, "adjoint", Budget(5))
+    assert raised.value is error
+    assert len(ran) == 3
+    ran.clear()
+    result = run_check(world, found_as(right), "adjoint", Budget(5, seed=1), tmp_path)
+    assert result.result.verdict.headline == f"raised {type(error).__name__}: Timeout, while a case ran"
 
 
 def test_a_search_of_hypothesis_runs_what_is_accepted_and_returns_the_smallest_failure_of_the_first_kind(
