@@ -12,6 +12,7 @@ from adjointlab.checks.check import checks_of
 from adjointlab.checks.told import hints_told, lines_told
 from adjointlab.checks.verdict import Verdict
 from adjointlab.core.declaration import SubjectError
+from adjointlab.engine.case_lines import case_lines
 from adjointlab.engine.counts import CaseCounts, is_silent
 from adjointlab.engine.failed_runs import MISDECLARED
 from adjointlab.engine.search import investigate
@@ -88,5 +89,6 @@ def _text(result: SearchResult) -> str:
     lines = [f"{result.subject} {result.check}: {told}"]
     lines += [hint.text for hint in hints_told(result.verdict)]
     if case is not None:
-        lines += [f"ranks {case.ranks}, {dict(case.parameters)}", *map(" ".join, case.unusual())]
+        lines += [f"ranks {case.ranks}"]
+        lines += [" ".join(line) for line in case_lines(result) if line[0] != "ranks"]
     return "\n  ".join(lines)

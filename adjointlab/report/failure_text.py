@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator
 from pathlib import Path
 
 from adjointlab.check_result import CheckResult, ReportedAs
-from adjointlab.checks.check import Spaces
 from adjointlab.checks.proof import PROOF
 from adjointlab.checks.told import lines_told
-from adjointlab.core.layout import Layout
-from adjointlab.core.partition import Partition
-from adjointlab.core.space import Space, Tensor
-from adjointlab.engine.case import Case
-from adjointlab.engine.parameter_tree import is_cut
+from adjointlab.engine.case_lines import case_lines
 from adjointlab.engine.search_result import SearchResult
 from adjointlab.quantities import counted
 from adjointlab.store.files import printable
 from adjointlab.worlds.world import WorldName
 
 __all__ = ["failure_text", "relative", "replay_command"]
-
-
-_LONGEST = 100
-"""The length to which the text of an argument is cut."""
 
 
 def failure_text(check_result: CheckResult) -> str:
@@ -46,7 +36,7 @@ def _text(check_result: CheckResult) -> str:
         return ""
     if check_result.reported_as is ReportedAs.EXPECTED:
         return f"{name}: fails as expected, {result.verdict.headline}; {check_result.known}"
-    lines = [*_case_lines(result), *_verdict_lines(result), *_replay_lines(check_result)]
+    lines = [*case_lines(result), *_verdict_lines(result), *_replay_lines(check_result)]
     # The partition's line stands apart: it is so long that what is aligned with it would stand too far in.
     width = max((len(label) for label, _ in lines if label != "partition"), default=0)
     margin = "\n" + " " * (width + 4)
@@ -84,66 +74,6 @@ def _history(check_result: CheckResult) -> str:
     smallest = ", no smaller neighbour fails" if result.is_smallest else ""
     shrunk = f"shrunk to {ranks}" if result.drawn_ranks > result.case.ranks else f"on {ranks}"
     return f"        (found after {counted(result.tried, 'case')}, {shrunk}{smallest})"
-
-
-def _case_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
-    """The failing case: its spaces, or its parameters where no rank came to declare spaces."""
-    if result.case is None:
-        return
-    if result.spaces is None:
-        yield from _parameters(result.case)
-    else:
-        domain, codomain = result.spaces.domain, result.spaces.codomain
-        if domain == codomain and len(domain.tensors) == 1:
-            yield "partition", _tensors(domain)[0].removeprefix("partition ")
-        else:
-            for label, space in (("domain", domain), ("codomain", codomain)):
-                for tensor in _tensors(space):
-                    yield label, tensor
-        yield from _arguments_beside(result.case, result.spaces)
-    yield from result.case.unusual()
-
-
-def _parameters(case: Case) -> Iterator[tuple[str, str]]:
-    yield "ranks", str(case.ranks)
-    for name, value in case.parameters.items():
-        is_layout = isinstance(value, Layout)
-        yield name, f"{value.without_workers} over partition {value.partition}" if is_layout else str(value)
-
-
-def _arguments_beside(case: Case, spaces: Spaces) -> Iterator[tuple[str, str]]:
-    """The parameters of a case that the lines of its spaces do not show."""
-    tensors = (*spaces.domain.tensors, *spaces.codomain.tensors)
-    for name, value in _parameters(case):
-        if name != "ranks" and not _is_shown(case.parameters.get(name), tensors):
-            yield name, value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…"
-
-
-def _is_shown(value: object, tensors: Sequence[Tensor]) -> bool:
-    """Return whether the lines of `tensors` say `value`. Tuples that need be no shape, such as a kernel's, are never said by them."""
-    match value:
-        case Space():
-            return True  # its tensors are shown there, or by the module
-        case Layout():
-            return any(tensor.layout == value for tensor in tensors)
-        case Partition():
-            return any(tensor.layout.partition == value for tensor in tensors)
-        case str():
-            return any(tensor.dtype == value for tensor in tensors)
-        case tuple() | list() if is_cut(value):
-            parts = tuple(pairwise(value))
-            return any(parts in tensor.layout.windows for tensor in tensors)
-    return False
-
-
-def _tensors(space: Space) -> list[str]:
-    texts = []
-    for tensor in space.tensors:
-        layout = tensor.layout.without_workers
-        kind = tensor.without_workers.removeprefix(layout).strip()
-        name = f"{tensor.name}: " if len(space.tensors) > 1 else ""
-        texts.append(f"{name}partition {tensor.layout.partition}   layout {layout}   {kind}")
-    return texts
 
 
 def _verdict_lines(result: SearchResult) -> Iterator[tuple[str, str]]:

@@ -130,13 +130,30 @@ def test_all_checks_run_in_the_world_or_in_one_of_their_own_that_is_closed(
 def test_a_failure_is_told_with_its_smallest_case() -> None:
     case = Case("s", "adjoint", 3, {"inputs": [(4, 3)]}, InputSetting(), 0)
     result = SearchResult("s", "adjoint", "simulated", incoherent("wrong", ("rank", "1")), case=case)
-    assert _text(result) == f"s adjoint: {result.verdict}\n  ranks 3, {{'inputs': [(4, 3)]}}"
+    assert _text(result) == f"s adjoint: {result.verdict}\n  ranks 3\n  inputs [(4, 3)]"
     setting = InputSetting(0, "torch", primal_order="column-major")
     case = structs.replace(case, setting=setting, values="infinite")
     unusual = SearchResult("s", "adjoint", "simulated", incoherent("wrong"), case=case)
-    assert _text(unusual).endswith("}\n  memory torch, x column-major\n  values infinite")
+    assert _text(unusual).endswith("inputs [(4, 3)]\n  memory torch, x column-major\n  values infinite")
     without = SearchResult("s", "adjoint", "simulated", incoherent("wrong"))
     assert _text(without) == "s adjoint: wrong"
+
+
+def test_the_spaces_of_a_failure_are_told_as_in_reports(world: al.SimulatedWorld) -> None:
+    def doubled(comm: Any, x: Any) -> Any:
+        return 2 * x
+
+    def kept(comm: Any, y: Any) -> Any:
+        return np.array(y)
+
+    @al.subject.pair(doubled, kept)
+    def pairs(draw: Any, ranks: int) -> dict[str, Any]:
+        space = al.Space(al.Layout((3,), al.Partition((ranks,)), axes=(None,)))
+        return {"domain": space, "codomain": space}
+
+    with pytest.raises(AssertionError) as raised:
+        al.check_subject(pairs, world=world, cases=3)
+    assert str(raised.value).endswith("\n  ranks 1\n  partition 1   layout [3] whole   float64")
 
 
 def test_a_failure_is_told_with_the_hints_on_its_kind() -> None:
@@ -144,7 +161,7 @@ def test_a_failure_is_told_with_the_hints_on_its_kind() -> None:
     case = Case("s", "adjoint", 3, {}, InputSetting(), 0)
     verdict = incoherent("wrong", evidence=evidence)
     result = SearchResult("s", "adjoint", "simulated", verdict, case=case)
-    assert _text(result) == "s adjoint: wrong\n  twice the expected value\n  ranks 3, {}"
+    assert _text(result) == "s adjoint: wrong\n  twice the expected value\n  ranks 3"
     assert _text(replace(result, case=None)) == "s adjoint: wrong\n  twice the expected value"
 
 
