@@ -14,7 +14,14 @@ from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.core.vectors import Draw, local_values
 from adjointlab.typing import NumpyArray
 
-__all__ = ["has_copies_of_their_own", "held", "held_by_all", "no_sequential_tensor", "whole_array"]
+__all__ = [
+    "has_copies_of_their_own",
+    "held",
+    "held_by_all",
+    "no_sequential_tensor",
+    "whole_array",
+    "with_other_padding",
+]
 
 
 def whole_array(
@@ -80,6 +87,21 @@ def held_by_all(space: Space, whole: Sequence[NumpyArray], size: int) -> tuple[L
         tuple(held(tensor, array, rank) for tensor, array in zip(space.tensors, whole, strict=True))
         for rank in range(size)
     )
+
+
+def with_other_padding(space: Space, local: Sequence[Local], padding: Sequence[Local]) -> tuple[Local, ...]:
+    """Return the local tensors of all ranks with elements of `padding` in the place of those that lie beyond the ends of their tensors."""
+    changed = []
+    for rank, (own, other) in enumerate(zip(local, padding, strict=True)):
+        parts = []
+        for tensor, array, outer in zip(space.tensors, own, other, strict=True):
+            part = np.array(outer)
+            if tensor.layout.window(rank) is not None:
+                inside, _ = _overlap(tensor.layout, rank)
+                part[inside] = array[inside]
+            parts.append(part)
+        changed.append(tuple(parts))
+    return tuple(changed)
 
 
 def _overlap(layout: Layout, rank: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 
+import adjointlab as al
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.layers.sequential import SEQUENTIAL
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
 from tests.checks.looks.harness import Look, assert_seen, each_of
 from tests.checks.looks.operators import (
     Copies,
@@ -65,3 +70,36 @@ LOOKS = [
 @each_of(LOOKS)
 def test_a_look_of_the_comparison_with_a_reference(look: Look) -> None:
     assert_seen(SEQUENTIAL, look)
+
+
+@pytest.mark.parametrize(("bulk", "is_told"), [(1, True), (2, False)])
+def test_values_beyond_the_ends_of_a_tensor_are_said_to_be_none_of_a_reference(
+    bulk: int, is_told: bool
+) -> None:
+    """A periodic halo, right but for the factor of its `bulk`; a reference has zeros in the place of what comes from the other end."""
+
+    def halo(comm: Any, x: Any) -> Any:
+        whole = np.concatenate(comm.allgather(x))
+        start = sum(comm.allgather(x.size)[: comm.Get_rank()])
+        window = whole.take(range(start - 1, start + x.size + 1), mode="wrap")
+        window[1:-1] *= bulk
+        return window
+
+    def never(comm: Any, y: Any) -> Any:
+        raise NotImplementedError
+
+    @al.subject.pair(halo, never, reference=copied)
+    def drawn(draw: Any, ranks: int) -> dict[str, Any]:
+        cut = draw(al.strategies.cuts(2 * ranks, ranks))
+        windows = [[(start - 1, stop + 1) for start, stop in pairwise(cut)]]
+        workers = al.Partition((ranks,))
+        cells = al.Layout.cut((cut[-1],), workers, [cut])
+        return {
+            "domain": al.Space(cells),
+            "codomain": al.Space(al.Layout((cut[-1],), workers, windows), name="y"),
+        }
+
+    found = investigate(al.SimulatedWorld(3), drawn, "sequential", Budget(10, seed=1)).verdict
+    assert found.headline == WRONG
+    said = [text for label, text in found.lines if label == "perhaps"]
+    assert [text.startswith("all that differs lies beyond the ends") for text in said] == [True] * is_told
