@@ -190,10 +190,20 @@ def _find(reference: str, modules: list[ModuleType], declared: Sequence[Subject]
         ]
     subjects = _subjects(module)
     if not subjects:
-        nameless = _nameless(module, declared)
+        nameless = _nameless(module, declared) or _files_of(module)
         raise NotFound(f"{origin} has no subjects; {nameless or how_to_declare_in(module)}")
     modules.append(module)
     return [Found(subject, f"{origin}:{attribute}", is_installed) for attribute, subject in subjects]
+
+
+def _files_of(module: ModuleType) -> str:
+    """Words on the files of a folder, such as one of tests; empty for a module that defines something itself."""
+    if any(getattr(value, "__module__", None) == module.__name__ for value in vars(module).values()):
+        return ""
+    for folder in map(Path, getattr(module, "__path__", ())):
+        if any(file.name != "__init__.py" for file in folder.glob("*.py")):
+            return f"it is a folder: name the files that have some, such as {_short(str(folder))}/*.py"
+    return ""
 
 
 def _reason(module: ModuleType) -> str:

@@ -565,6 +565,20 @@ def test_a_module_of_the_project_that_is_not_on_the_path_is_told_with_its_folder
         raise ModuleNotFoundError("no", name="lab_ns.part")  # of a package that is on the path
 
 
+@pytest.mark.parametrize("has_init", [True, False])
+def test_a_folder_is_told_to_be_named_by_its_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_init: bool
+) -> None:
+    written(tmp_path / "lab_tests" / "test_one.py")
+    if has_init:
+        (tmp_path / "lab_tests" / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)
+    told = "lab_tests has no subjects; it is a folder: name the files that have some, such as lab_tests/*.py"
+    assert refused("lab_tests") == told
+    sys.modules["lab_tests"].Own = type("Own", (), {"__module__": "lab_tests"})  # type: ignore[attr-defined]
+    assert refused("lab_tests").startswith("lab_tests has no subjects; declare one")
+
+
 def test_a_relative_import_in_a_folder_that_is_no_package_is_told_to_need_the_name_of_the_module(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
