@@ -142,8 +142,8 @@ def _installed(modules: list[ModuleType]) -> list[Found]:
     return sorted(_distinct(found), key=lambda entry: entry.subject.is_layer)
 
 
-def found_as(subject: Subject) -> Found:
-    """The name on a command line of a `subject` that is already at hand."""
+def found_as(subject: Subject, tests: tuple[Path, str] | None = None) -> Found:
+    """The name on a command line of a `subject` that is already at hand, by the file and the name of its `tests` if no variable refers to it."""
     module, _, name = subject.location.rpartition(":")
     package = module.rpartition(".")[0]
     for entry in _entries():
@@ -156,6 +156,8 @@ def found_as(subject: Subject) -> Found:
             if value is subject:
                 return Found(subject, f"{entry.module}:{variable}", True)
     file = getattr(sys.modules.get(module), "__file__", None)
+    if subject.place is None and tests is not None:
+        return Found(subject, f"{_short(str(tests[0]))}:{tests[1]}", False)
     if subject.place is None:
         # Of what the user wrote, though a decorator has put another function around it.
         file = inspect.getsourcefile(inspect.unwrap(subject.draws))
@@ -227,8 +229,9 @@ def _attribute(module: ModuleType, name: str, origin: str) -> list[tuple[str, Su
         value = getattr(value, part)
     if isinstance(value, Subject):
         return [(name, value)]
-    if tested := [(attribute, subject) for attribute, subject in _subjects(module) if _tests(value, subject)]:
-        return tested
+    if (tested := _tested_by(value)) is not None:
+        by_variable = [(attribute, each) for attribute, each in _subjects(module) if each is tested]
+        return by_variable or [(name, tested)]
     if inspect.isclass(value) and (issubclass(value, LinearOperator) or hasattr(value, "adjoint")):
         # The operator's own module first: that is where its author put the subject.
         declared = [
@@ -249,10 +252,12 @@ def _attribute(module: ModuleType, name: str, origin: str) -> list[tuple[str, Su
     raise NotFound(f"{origin}:{name} is a {kind}, not a subject; {advice}")
 
 
-def _tests(value: object, subject: Subject) -> bool:
-    """Return True for a class of tests that `coherence_tests` has made of `subject`."""
-    members = vars(value).values() if inspect.isclass(value) else ()
-    return any(getattr(each, "coherence", (None,))[0] is subject for each in members)
+def _tested_by(value: object) -> Subject | None:
+    """The subject of a class of tests that `coherence_tests` has made, or of one that is derived from it; None for anything else."""
+    classes = value.__mro__ if inspect.isclass(value) else ()
+    tests = (each for each_class in classes for each in vars(each_class).values())
+    subjects = (vars(each).get("coherence", (None,))[0] for each in tests if inspect.isfunction(each))
+    return next((subject for subject in subjects if isinstance(subject, Subject)), None)
 
 
 def _elsewhere(module: ModuleType, origin: str, name: str, value: object = None) -> str:

@@ -406,7 +406,8 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
         from adjointlab.worlds.world import Exhausted
 
         follow_imports()
-        found = found_as(subject)
+        classes = [node.name for node in request.node.listchain() if isinstance(node, pytest.Class)]
+        found = found_as(subject, (request.path, ".".join(classes)))
         seed = profile.seed_of(subject.name, check)
         budget = Budget(
             profile.cases, profile.ranks, seed, schedules=profile.schedules, device=profile.device

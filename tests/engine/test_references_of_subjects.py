@@ -456,6 +456,29 @@ def test_a_file_with_a_name_of_its_own_has_the_same_one_in_another_checkout(
     assert again[0].location == found[1].location != again[1].location
 
 
+def test_a_subject_that_no_variable_refers_to_is_named_by_its_tests(tmp_path: Path) -> None:
+    """As where a function declares the subjects of several classes of tests."""
+    file = tmp_path / "lab_inline.py"
+    inline = """
+del shifts
+
+def declared(name):
+    return al.subject.operator(RingShift, name=name)(lambda draw, ranks: {})
+
+class TestGroup:
+    TestOne = al.coherence_tests(declared("One"))
+class TestTwo(al.coherence_tests(declared("Two"))):
+    pass
+"""
+    file.write_text(SUBJECT.format(name="Shift") + inline)
+    for tests, name in (("TestGroup.TestOne", "One"), ("TestTwo", "Two")):
+        subject = find_subject(f"{file}:{tests}")
+        assert subject.name == name
+        assert found_as(subject, (file, tests)) == Found(subject, f"{file}:{tests}", False)
+    bound = find_subject(f"{written(tmp_path / 'lab_bound.py')}:shifts")
+    assert found_as(bound, (file, "TestBound")) == found_as(bound)
+
+
 def test_a_file_of_a_package_whose_name_another_one_has_leaves_that_as_it_is(tmp_path: Path) -> None:
     here, there = (tmp_path / each / "lab_package" for each in ("here", "there"))
     files = [written(each / "part.py") for each in (here, there)]

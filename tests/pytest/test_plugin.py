@@ -39,6 +39,17 @@ def alone(draw, ranks):
 TestAlone = coherence_tests(alone, checks=["adjoint"])
 """
 
+INLINE = """
+import adjointlab as al
+from tests.samples import WrongShift, equal_blocks
+
+def declared():
+    return al.subject(WrongShift)(lambda draw, ranks: equal_blocks(draw, ranks))
+
+class TestGroup:
+    TestWrong = al.coherence_tests(declared(), checks=["adjoint"])
+"""
+
 RANK = "import os\nrank = int(os.environ.get('PMI_RANK', os.environ.get('OMPI_COMM_WORLD_RANK', 0)))\n"
 
 
@@ -130,6 +141,17 @@ Shared = coherence_tests(find_subject({samples!r} + ":right"), checks=["adjoint"
 class TestMore(Shared):
     pass
 """
+
+
+def test_a_subject_that_no_variable_refers_to_is_replayed_by_the_name_of_its_tests(tmp_path: Path) -> None:
+    (tmp_path / "test_subjects.py").write_text(INLINE)
+    failed = launch(cwd=tmp_path).stdout
+    assert "--subject test_subjects.py:TestGroup.TestWrong\n" in failed
+    (stored,) = tmp_path.glob(".adjointlab/*-adjoint-*.json")
+    replayed = run(
+        "adjointlab", "replay", stored, "--subject", "test_subjects.py:TestGroup.TestWrong", cwd=tmp_path
+    )
+    assert replayed.returncode == 1, replayed.stderr
 
 
 def test_a_picture_is_in_ascii_where_the_terminal_has_nothing_else(tmp_path: Path) -> None:
