@@ -147,27 +147,14 @@ class PassObservation:
 def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
     """Return the verdict on all passes: what the layer has written into, or where it first differs from its twin."""
     for rank, passes in enumerate(observations):
-        for what, tensor, allowed_by in (change for seen in passes for change in seen.changes):
-            lines = [("tensor", f"{tensor} (rank {rank})")]
-            if allowed_by:
-                lines.append(("to allow it", allowed_by))
-            return incoherent(f"the layer writes into {what}", *lines)
+        for change in (change for seen in passes for change in seen.changes):
+            allowed = [("to allow it", change.allowed_by)] if change.allowed_by else []
+            place = "tensor", f"{change.tensor} (rank {rank})"
+            return incoherent(f"the layer writes into {change.what}", place, *allowed)
     for number, ranks in enumerate(zip(*observations, strict=True)):
         if found := _first_difference(ranks):
-            wrong, difference = found
-            what = wrong.what
-            verb = "are not the sequential ones" if what.endswith("s") else "is not the sequential one"
-            lines = [
-                (what, difference.where),
-                ("distributed", difference.actual),
-                ("sequential", difference.expected),
-                *_reasons(wrong, difference),
-                *_circumstances(ranks[0], wrong, is_repeated=bool(number)),
-            ]
-            evidence = difference.evidence("distributed", "sequential", _own_hint(ranks, *found))
-            return incoherent(f"the layer's {what} {verb}", *lines, kind=what, evidence=evidence)
-    verdict = _frozen_alike(observations)
-    if not verdict.is_coherent:
+            return _not_sequential(ranks, *found, is_repeated=bool(number))
+    if verdict := _frozen_otherwise(observations):
         return verdict
     figures: Figures = {}
     if taken := max(map(_taken_for_rounding, zip(*observations, strict=True))):
@@ -175,6 +162,23 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
     if reached := fewest_parts_reached(observations[0]):
         figures[Figure.REACHED] = reached
     return coherent(figures)
+
+
+def _not_sequential(
+    ranks: Sequence[PassObservation], wrong: Comparison, difference: Difference, *, is_repeated: bool
+) -> Verdict:
+    what = wrong.what
+    verb = "are not the sequential ones" if what.endswith("s") else "is not the sequential one"
+    return incoherent(
+        f"the layer's {what} {verb}",
+        (what, difference.where),
+        ("distributed", difference.actual),
+        ("sequential", difference.expected),
+        *_reasons(wrong, difference),
+        *_circumstances(ranks[0], wrong, is_repeated=is_repeated),
+        kind=what,
+        evidence=difference.evidence("distributed", "sequential", _own_hint(ranks, wrong, difference)),
+    )
 
 
 def _reasons(wrong: Comparison, difference: Difference) -> Iterator[tuple[str, str]]:
@@ -277,17 +281,17 @@ def _not_required(seen: PassObservation) -> list[str]:
     ]
 
 
-def _frozen_alike(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
-    """Parameters that one side trains and the other does not: gradients are compared of all, whoever asks for them."""
+def _frozen_otherwise(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict | None:
+    """Verdict on a parameter that one side trains and the other does not: gradients are compared of all, whoever asks for them."""
     in_twin = observations[0][0].frozen_in_twin
     if in_twin is None:
-        return coherent()
+        return None
     for rank, passes in enumerate(observations):
         if only := sorted(passes[0].frozen - in_twin):
             return _not_trained(only[0], rank, "the layer's", "the sequential one's")
     if only := sorted(in_twin & frozenset().union(*(passes[0].trained for passes in observations))):
         return _not_trained(only[0], None, "the sequential layer's", "the distributed one's")
-    return coherent()
+    return None
 
 
 def _not_trained(name: str, rank: int | None, frozen: str, trained: str) -> Verdict:
@@ -330,11 +334,11 @@ def _compared(ranks: Sequence[PassObservation]) -> Iterator[_Compared]:
         assert first.expected is not None
         for position, tensor in enumerate(first.space.tensors):
             want = [local[position] for local in first.expected]
-            got = _required(tensor, [each.actual[position] for each in of_ranks], want, of_ranks)
+            got = _parts_to_judge(tensor, [each.actual[position] for each in of_ranks], want, of_ranks)
             yield _Compared(first, position, got, want)
 
 
-def _required(
+def _parts_to_judge(
     tensor: Tensor, got: Sequence[NumpyArray], want: Sequence[NumpyArray], ranks: Sequence[Comparison]
 ) -> Sequence[NumpyArray]:
     """The parts of a tensor that all ranks have got, with those that they should have in place of gradients that were not required."""
