@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.subject import Subject
+from adjointlab.typing import Communicator
 from adjointlab.worlds.interposition import asked_outside_runs
 from adjointlab.worlds.module_state import ModuleState
 
@@ -33,6 +35,13 @@ _ON_COMPILED_CODE: Final = (
     "the communicator of a case has the methods of mpi4py's, and is none that compiled code takes: neither mpi4py.util.pkl5 nor a class that is "
     "derived from mpi4py's is made of one, so call its own methods"
 )
+_ON_THE_ORDER: Final = (
+    "functions are called with the communicator of the case first, as forward(comm, x), and a torch.autograd.Function with it after the "
+    "tensors, as apply(x, comm)"
+)
+_OF_A_TENSOR: Final = re.compile(
+    r"AttributeError: '(?:numpy\.ndarray|Tensor)' object has no attribute '(\w+)'"
+)
 _IN_EXCEPTIONS: Final = {"expected mpi4py.MPI.": _ON_COMPILED_CODE}
 """Lines by what an exception speaks of."""
 
@@ -49,6 +58,8 @@ def with_lines_on_exceptions(verdict: Verdict, *, is_simulated: bool) -> Verdict
         return verdict
     words = _IN_EXCEPTIONS | (_OF_SIMULATED_RANKS if is_simulated else {})
     lines = dict.fromkeys(line for word, line in words.items() if word in verdict.headline)
+    if (asked := _OF_A_TENSOR.search(verdict.headline)) and hasattr(Communicator, asked[1]):
+        lines[_ON_THE_ORDER] = None
     return verdict.with_lines(*(("perhaps", line) for line in lines))
 
 

@@ -153,6 +153,20 @@ def test_a_launchers_variable_that_is_missing_is_said_to_be_that_of_a_process(tm
     assert line.startswith("simulated ranks are threads of one process, and have no environment variables")
 
 
+@pytest.mark.parametrize("method", ["allreduce", "Get_rank"])
+def test_a_tensor_that_is_taken_for_the_communicator_is_told_with_the_order_of_arguments(method: str) -> None:
+    def of(kind: str, attribute: str) -> tuple[tuple[str, str], ...]:
+        text = f"rank 0 raised AttributeError: '{kind}' object has no attribute '{attribute}'"
+        return with_lines_on_exceptions(unjudged(text, kind="raised AttributeError"), is_simulated=True).lines
+
+    for kind in ("numpy.ndarray", "Tensor"):
+        ((label, line),) = of(kind, method)
+        assert label == "perhaps"
+        assert line.startswith("functions are called with the communicator of the case first")
+        assert of(kind, "columns") == ()
+    assert of("Operator", method) == ()
+
+
 @pytest.mark.parametrize("made", ["Intracomm(self.comm)", "pkl5.Intracomm(self.comm)"])
 def test_what_takes_communicators_of_mpi4py_alone_is_told_to_take_none_of_a_case(
     tmp_path: Path, made: str
