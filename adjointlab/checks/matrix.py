@@ -143,6 +143,10 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
                 "the declared gain is too small, so exact tests would not be exact",
                 ("declared", str(first.gain)),
                 ("row sum", shown),
+                (
+                    "advice",
+                    "declare that number, or give an attribute that means something else another name",
+                ),
                 figures=figures,
             )
         return coherent(figures)
