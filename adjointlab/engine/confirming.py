@@ -98,5 +98,6 @@ def _another_result(first: Verdict, second: str) -> Verdict:
     """The verdict on a case that has failed by `first`, and has shown `second` when it ran again."""
     if first.is_death:
         return first.with_lines(("again", f"{second}, when it ran once more"))
-    lines = (("first", first.headline), ("again", second), *first.lines)
+    cause = "it reads memory that nobody wrote, which the purity check finds, random numbers without a seed, or a clock"
+    lines = (("first", first.headline), ("again", second), ("perhaps", cause), *first.lines)
     return unjudged("the result changes from run to run", *lines, kind=NONDETERMINISTIC)

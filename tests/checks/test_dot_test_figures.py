@@ -300,6 +300,20 @@ def test_a_result_of_forward_that_adjoint_writes_into_is_told_as_such() -> None:
     assert verdict.lines == (("call", "of adjoint, which comes next"), ("rank", "0"))
 
 
+@pytest.mark.parametrize(("value", "is_told"), [(np.nan, True), (np.inf, False)])
+def test_nan_may_be_memory_that_nobody_wrote(value: float, is_told: bool) -> None:
+    def fault(operator: Any, x: Any, result: Any) -> Any:
+        result[-1:] = value
+        return result
+
+    verdict = ADJOINT.judge(FULL, observed(ring(forward=fault)))
+    assert [
+        text.startswith("it reads memory that nobody wrote")
+        for label, text in verdict.lines
+        if label == "perhaps"
+    ] == [True] * is_told
+
+
 # The combinations that linearity is sampled on.
 
 
