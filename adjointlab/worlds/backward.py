@@ -19,12 +19,14 @@ class BackwardPass(NamedTuple):
     """The backward pass that a rank has begun last.
 
     `requires_grad` has each tensor that may have a gradient, by name, and whether it requires one on this rank. Without a graph,
-    as no output requires a gradient, the rank had nothing to do in it. It may go through that `again`.
+    as no output requires a gradient, the rank had nothing to do in it. It may go through that `again`. `without` names
+    the tensors that have got no gradient in a pass that has ended, though they require one.
     """
 
     requires_grad: Mapping[str, bool]
     has_graph: bool
     again: bool = False
+    without: tuple[str, ...] = ()
 
 
 def is_in_backward() -> bool:
@@ -56,12 +58,23 @@ def backward_lines(in_backward: Sequence[bool], latest: Sequence[BackwardPass | 
     for wanted, alike in by_ranks.items():
         verb = "requires" if len(alike) == 1 else "require"
         yield f"{', '.join(alike)} {verb} a gradient on {_ranks(wanted)}"
+    yield from _without_gradients(latest)
     begun = [each.requires_grad.items() for each in latest if each is not None]
     if len({frozenset(name for name, wanted in each if wanted) for each in begun}) > 1:
         yield (
             "if its messages may depend on what requires a gradient, and this is the same on all ranks wherever it is used, declare "
             "uniform_requires_grad = True"
         )
+
+
+def _without_gradients(latest: Sequence[BackwardPass | None]) -> Iterator[str]:
+    """Lines on tensors that a backward pass did not reach on some ranks: functions between them and the loss were not called there."""
+    by_names: dict[tuple[str, ...], list[bool]] = {}
+    for rank, each in enumerate(latest):
+        if each is not None and each.has_graph and each.without:
+            by_names.setdefault(each.without, [False] * len(latest))[rank] = True
+    for names, ranks in by_names.items():
+        yield f"on {_ranks(ranks)} a backward pass has ended without a gradient of {', '.join(names)}, on which the loss did not depend there"
 
 
 def _ranks(included: Sequence[bool]) -> str:

@@ -162,3 +162,53 @@ def test_tensors_alike_share_a_line_and_a_run_without_backward_has_none() -> Non
     assert "rank 1 went through one graph for the second time, as with retain_graph=True" in list(
         backward_lines([True] * 3, [passes[0], again, passes[2]])
     )
+
+
+def test_a_hang_names_what_a_backward_pass_did_not_reach_and_on_which_ranks() -> None:
+    passes = [BackwardPass({"x": True, "w": True}, True)] * 3
+    left_out = passes[0]._replace(without=("w",))
+    told = list(backward_lines([True, False, False], [passes[0], left_out, left_out]))
+    assert told[2:] == [
+        "on ranks 1, 2 a backward pass has ended without a gradient of w, on which the loss did not depend there"
+    ]
+    # That it had no backward pass is said already.
+    without_graph = left_out._replace(has_graph=False)
+    assert not any("ended" in line for line in backward_lines([True] * 3, [*passes[:2], without_graph]))
+
+
+class LeftOut(torch.nn.Module):
+    """The sum of x and a weight, with a collective in the backward pass of the weight, which rank 1 leaves out."""
+
+    uniform_requires_grad = True
+
+    def __init__(self, comm: Any, layout: al.Layout) -> None:
+        super().__init__()
+        self.domain, self.codomain = al.Space(layout), al.Space(layout, name="y")
+        self.parameter_space = al.Space(al.Tensor(layout, name="weight"))
+        self.weight = torch.nn.Parameter(torch.ones(layout.local_shape(comm.Get_rank()), dtype=torch.float64))
+        self.sum = collective_in_backward(comm)
+        self.is_first = comm.Get_rank() == 0
+
+    def forward(self, x: Any) -> Any:
+        return x + (self.sum(self.weight) if self.is_first else self.weight.detach())
+
+
+class AddedTwin(Twin):
+    def forward(self, x: Any) -> Any:
+        return x + self.weight
+
+
+@al.subject(layer=LeftOut, sequential=AddedTwin, ranks=(2,), name="LeftOut")
+def left_out_on_a_rank(draw: Any, ranks: int) -> dict[str, Any]:
+    return dict(layout=al.Layout((2 * ranks,), (ranks,)))
+
+
+@pytest.mark.skipif(is_launched(), reason="simulated ranks find it in less time")
+def test_a_rank_that_leaves_a_parameter_out_of_its_loss_is_told_where_the_others_wait_for_it() -> None:
+    world = al.SimulatedWorld(2)
+    found = investigate(world, left_out_on_a_rank, "gradients", Budget(cases=20, seed=1))
+    world.close()
+    assert (
+        "on rank 1 a backward pass has ended without a gradient of weight"
+        in dict(found.verdict.lines)["backward"]
+    )

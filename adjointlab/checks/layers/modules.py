@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import compress
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
@@ -113,6 +114,9 @@ class ModuleUnderTest(ABC):
         self.note_return: Callable[[Callable[..., object]], None] = lambda function: None
         self.note_backward: Callable[[BackwardPass], None] = lambda begun: None
         self._averaged = 1
+        self._unreached: dict[
+            str, None
+        ] = {}  # names, in their order, of what a backward pass has added nothing to
 
     @abstractmethod
     def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
@@ -190,13 +194,20 @@ class ModuleUnderTest(ABC):
         leaves = (*inputs, *self.parameters())
         roots, of_those = arrays.with_graph(outputs, cotangents)
         wanted = {tensor.name: leaf.requires_grad for tensor, leaf in zip(tensors, leaves, strict=True)}
-        self.note_backward(BackwardPass(wanted, bool(roots)))
+        before = list(map(_gradient_as_it_is, leaves))
+        begun = BackwardPass(wanted, bool(roots), without=tuple(self._unreached))
+        self.note_backward(begun)
         if not goes_on:
             self._call_hook("before_backward")
         if roots:
             with self.pass_context():
                 torch.autograd.backward(roots, of_those)
             self.note_return(torch.autograd.backward)
+        unchanged = (old == _gradient_as_it_is(leaf) for old, leaf in zip(before, leaves, strict=True))
+        named = compress(wanted.items(), unchanged)
+        if unreached := {name: None for name, is_wanted in named if is_wanted}:
+            self._unreached |= unreached
+            self.note_backward(begun._replace(without=tuple(self._unreached)))
         if not is_continued:
             self._call_hook("after_backward")
         # Read, as an optimiser does: a gradient from a functional collective is waited for only then.
@@ -268,7 +279,8 @@ class ModuleUnderTest(ABC):
     def __call__(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Apply the module; one that may write into its inputs gets copies."""
         outputs = self.applied_to(self.given(inputs))
-        self.note_return(type(self.module).forward)
+        made: torch.nn.Module = getattr(self.module, "made", self.module)
+        self.note_return(type(made).forward)
         self.check_outputs(outputs)
         return outputs
 
@@ -419,6 +431,17 @@ class SequentialTwin(ModuleUnderTest):
         wanted = [tensor.layout.shape for tensor in self.layer.codomain.tensors]
         if shapes != wanted:
             raise SubjectError(f"the sequential twin returned shapes {shapes}, but the codomain has {wanted}")
+
+
+def _gradient_as_it_is(leaf: torch.Tensor) -> object:
+    """Something that is equal later if nothing was added to the leaf's gradient, where that can be known."""
+    import torch
+
+    gradient = leaf.grad
+    if gradient is None:
+        return None
+    # Of another, such as one that is still being gathered, nothing may be asked yet.
+    return (id(gradient), gradient._version) if type(gradient) is torch.Tensor else object()
 
 
 def _require_shape(kind: str, tensor: Tensor, own: torch.Tensor) -> None:
