@@ -114,9 +114,8 @@ class ModuleUnderTest(ABC):
         self.note_return: Callable[[Callable[..., object]], None] = lambda function: None
         self.note_backward: Callable[[BackwardPass], None] = lambda begun: None
         self._averaged = 1
-        self._unreached: dict[
-            str, None
-        ] = {}  # names, in their order, of what a backward pass has added nothing to
+        # Names, in their order, of what a backward pass has added nothing to.
+        self._unreached: dict[str, None] = {}
 
     @abstractmethod
     def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
