@@ -87,6 +87,8 @@ def replayed(
     from adjointlab.worlds.world import WorldName
 
     def prepare() -> tuple[Reproducer, Found]:
+        if file.suffix == ".py" and (beside := file.with_suffix(".json")).is_file():
+            raise UsageError(f"{file} is the script of a failure, which python runs; replay takes {beside}")
         stored = read(file)
         if ranks is not None and ranks < stored.case.ranks:
             raise UsageError(f"{file}: the case needs {stored.case.ranks} ranks; --ranks {ranks} are too few")

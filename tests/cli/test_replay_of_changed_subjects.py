@@ -158,6 +158,16 @@ def test_a_replay_says_where_its_subject_is_rather_than_what_is_installed(subjec
     assert "--subject Move is another" in other.stderr
 
 
+def test_a_replay_of_the_script_of_a_failure_names_the_file_beside_it(subject: Path) -> None:
+    folder = subject.parent
+    script = next(folder.glob(".adjointlab/*.py")).relative_to(folder)
+    refused = run("adjointlab", "replay", script, "--subject", "scaled.py", cwd=folder)
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        f"adjointlab: {script} is the script of a failure, which python runs; replay takes {script.with_suffix('.json')}\n",
+    )
+
+
 def test_a_replay_says_if_the_subject_that_it_is_given_is_another_one_of_the_same_name(subject: Path) -> None:
     folder = subject.parent
     file = next(folder.glob(".adjointlab/*.json")).relative_to(folder)
