@@ -338,10 +338,15 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the subjects of coherent tests whose ranks never communicated, and known failures that workers have found to match no test."""
+    """Say what is known only once all tests have ended: known failures that workers have found to match no test, and what was silent."""
     config = terminalreporter.config
     for line in pytest_report_collectionfinish(config) if _is_distributed(config) else ():
         terminalreporter.write_line(line)
+    _name_silent(terminalreporter)
+
+
+def _name_silent(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the subjects of coherent tests whose ranks never communicated."""
     counts = [
         value
         for report in terminalreporter.getreports("passed")

@@ -18,7 +18,7 @@ from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject
-from adjointlab.pytest.plugin import counts_property, pytest_terminal_summary
+from adjointlab.pytest.plugin import _name_silent, counts_property
 from adjointlab.report.json_report import as_data
 from adjointlab.report.summary import notes
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -185,7 +185,7 @@ def test_silence_is_said_in_text_json_and_by_pytest_and_where_messages_are_neede
         section=said.append,
         write_line=lambda line, **_: said.append(line),
     )
-    pytest_terminal_summary(terminal)  # type: ignore[arg-type]
+    _name_silent(terminal)  # type: ignore[arg-type]
     for lines in (notes(checked), written, said):
         about = [line for line in lines if "no rank communicated" in line]
         assert len(about) == (is_needed is not None)
