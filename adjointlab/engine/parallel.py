@@ -137,7 +137,7 @@ class ParallelRecipe:
     optimizer: MakeOptimizer | None = None
     steps: int = 0
     hooks: PassHooks = NO_HOOKS
-    # None: unless something sums up .grad by itself, and with it what stood there before. Not False: over passes between the hooks.
+    # None: unless something sums up .grad by itself, and with it what stood there before.
     accumulates: bool | None = None
     one_batch_size: bool = False
     device_type: DeviceType = "cpu"
@@ -224,7 +224,7 @@ class ParallelRecipe:
             alternates=made.is_data_parallel,
             needs_all_outputs=made.is_data_parallel,
             accumulates=self._accumulates(sharing),
-            joins_passes=self.hooks.change_gradients and self.accumulates is not False,
+            joins_passes=self._joins_passes(),
             optimizer=self.optimizer,
             steps=self.steps,
             trained=requiring_gradients,
@@ -281,6 +281,12 @@ class ParallelRecipe:
         if self.accumulates is not None:
             return self.accumulates
         return not (self.hooks.change_gradients or "sum" in sharing.values())
+
+    def _joins_passes(self) -> bool:
+        """Return True if those of two passes may be added up between the hooks: by default where one clears what was added up before."""
+        if self.accumulates is not None:
+            return self.accumulates and self.hooks.change_gradients
+        return self.hooks.before_backward is not None
 
     def _parallelized(self, module: torch.nn.Module, mesh: DeviceMesh, dtype: str) -> torch.nn.Module:
         """Apply the user's function to the sequential module, and convert the result to the element type of the case. Collective."""

@@ -175,8 +175,8 @@ class _SubjectDecorators:
         ``.grad``, such as Megatron's `main_grad`, as ``before_backward(module)``. Passes run in ``context()``, such as torch's
         `loss_parallel`.
         Unless gradients are added up by "sum", or code before or after the backward pass may clear or add up what stood in ``.grad``, they
-        are added to earlier ones in some cases; `accumulates` says whether they may be. Unless it is False, those of two passes are added
-        up between one call of `before_backward` and one of `after_backward` in some.
+        are added to earlier ones in some cases; `accumulates` says whether they may be. Where it is True, or left out beside
+        `before_backward`, those of two passes are added up between one call of `before_backward` and one of `after_backward` in some.
         In some cases the module has been evaluated or trained before on twice or half the first dimension of all inputs, where the
         sequential module takes that; not with `one_batch_size`. With `twice_differentiable`, derivatives of the gradients by inputs are compared too, as a penalty on
         gradients needs them.

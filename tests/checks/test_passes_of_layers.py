@@ -169,7 +169,8 @@ def test_a_plainer_seed_takes_one_thing_from_the_plan(seed: int) -> None:
     )
     added = (
         FaultKind.ACCUMULATED,
-        "right where there are no gradients before, and wrong where they are added to earlier ones",
+        "right where there are no gradients before, and wrong where they are added to earlier ones; of a parallel module, "
+        "accumulates=False says that they never are",
         replace(plan, accumulated=False),
     )
     how = {"evaluation": "forward without gradients", "training": "forward and backward"}.get(plan.before)

@@ -98,6 +98,27 @@ def test_gradients_of_two_passes_are_added_up_between_one_call_of_each_hook() ->
     al.check_parallel(linear, with_last_grads, EXAMPLE, accumulates=False, **options)
 
 
+def reduced_in_every_pass(module: nn.Module, mesh: Any) -> None:
+    works: Any = []
+    module.works = works
+    for parameter in filter(lambda each: each.requires_grad, module.parameters()):
+        parameter.register_post_accumulate_grad_hook(
+            lambda each: works.append(dist.all_reduce(each.grad, async_op=True))
+        )
+
+
+def wait(module: Any) -> None:
+    while module.works:
+        module.works.pop().wait()
+
+
+def test_code_that_clears_nothing_before_a_pass_takes_one_at_a_time_unless_it_says_otherwise() -> None:
+    options: Any = dict(data_parallel="sum", after_backward=wait, cases=6)
+    al.check_parallel(linear, reduced_in_every_pass, EXAMPLE, **options)
+    with pytest.raises(AssertionError):
+        al.check_parallel(linear, reduced_in_every_pass, EXAMPLE, accumulates=True, **options)
+
+
 # Modes.
 
 

@@ -181,7 +181,10 @@ def plainer_seeds(seed: int) -> Iterator[tuple[Hint, int]]:
         text = "right where each pass goes backward before the next one goes forward, and wrong where both go forward first"
         yield Hint(FaultKind.KEPT, text), APART.changed(seed, 1)
     if plan.accumulated:
-        text = "right where there are no gradients before, and wrong where they are added to earlier ones"
+        text = (
+            "right where there are no gradients before, and wrong where they are added to earlier ones; of a parallel module, "
+            "accumulates=False says that they never are"
+        )
         yield Hint(FaultKind.ACCUMULATED, text), ACCUMULATED.changed(seed, 0)
     if plan.before:
         how = "forward without gradients" if plan.before == EVALUATION else "forward and backward"
