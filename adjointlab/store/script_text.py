@@ -1,4 +1,4 @@
-"""What scripts of failing cases have in common: their first lines, and how they name what they import and where it lies.
+"""Parts of every script of a failing case: its first lines, the names of what it imports, and where that lies.
 
 No text from outside enters a script but as a literal of ASCII characters or in comments (:func:`commented`).
 """
