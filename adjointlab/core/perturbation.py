@@ -45,9 +45,12 @@ _MOVES = frozenset(
 
 _FUSED = frozenset(
     [
+        "binary_cross_entropy",
+        "binary_cross_entropy_with_logits",
         "gelu",
         "gelu_backward",
         "mish_backward",
+        "soft_margin_loss",
         "_log_softmax",
         "_log_softmax_backward_data",
         "_safe_softmax",
@@ -55,7 +58,8 @@ _FUSED = frozenset(
         "_softmax_backward_data",
     ]
 )
-"""Operations that take differences of their own, such as 1 + erf(x), whose rounding no error of arguments and results shows.
+"""Operations that take differences of their own, such as 1 + erf(x), or add up terms that may cancel, whose rounding no error of arguments
+and results shows.
 
 They are perturbed step by step, in torch's own decomposition.
 """

@@ -105,6 +105,18 @@ def test_a_difference_inside_an_operation_is_as_uncertain_as_its_terms() -> None
     assert allowed(derivative, torch.log_softmax(torch.tensor([-3.0, 3.0]), 0)) >= 1e-6
 
 
+def test_a_mean_inside_an_operation_is_as_uncertain_as_its_terms_where_integers_are_spared() -> None:
+    x, target = torch.tensor([30.0, -30.0, 2.0], dtype=torch.float64), torch.tensor([-1.0, 3.0, 1.0])
+    exact = torch.nn.functional.binary_cross_entropy_with_logits(x, target.double())
+    differences = []
+    for sample in range(3):
+        with Perturbation(sample, 8.0, spares_integers=True):
+            y = torch.nn.functional.binary_cross_entropy_with_logits(x, target.double())
+        differences.append(float((y - exact).abs()))
+    # 60 - 60 + 0.13, divided by 3
+    assert max(differences) > 8 * 2.0**-52 * float(exact)
+
+
 LARGE = 2.0**31
 """Two scores of this size have a softmax of a half each; with the logarithm of their sum it is wrong by some units in the last place of them."""
 
@@ -211,6 +223,9 @@ def test_what_is_moved_or_selected_is_certain_but_for_the_least_difference(
 
 
 IN_STEPS: dict[str, Callable[[Any], Any]] = {
+    "binary cross-entropy": lambda x: torch.nn.functional.binary_cross_entropy(x / 2, x.detach() / 4),
+    "binary cross-entropy of logits": lambda x: torch.nn.functional.binary_cross_entropy_with_logits(x, x),
+    "soft margin": lambda x: torch.nn.functional.soft_margin_loss(x, x.detach()),
     "gelu": torch.nn.functional.gelu,
     "mish": torch.nn.functional.mish,
     "softmax": lambda x: torch.softmax(x, -1),
