@@ -114,13 +114,13 @@ class Interposition:
         self._run_before = redirection.run
         redirection.run = self._run
         redirection.install()
-        members = {
-            "Request": _for_both(mpi.Request, MPI.Request, _REQUEST_METHODS),
-            "Prequest": _for_both(mpi.Prequest, MPI.Prequest, ("Startall", *_REQUEST_METHODS)),
-            "Group": _for_all_groups(mpi.Group),
-            "Attach_buffer": self._attach,
-            "Detach_buffer": self._detach,
-        }
+        members: dict[str, Any] = {"Attach_buffer": self._attach, "Detach_buffer": self._detach}
+        if self._run_before is None:  # else the run around this one has replaced these
+            members |= {
+                "Request": _for_both(mpi.Request, MPI.Request, _REQUEST_METHODS),
+                "Prequest": _for_both(mpi.Prequest, MPI.Prequest, ("Startall", *_REQUEST_METHODS)),
+                "Group": _for_all_groups(mpi.Group),
+            }
         self._before = {name: getattr(mpi, name) for name in members}
         vars(mpi).update(members)
 

@@ -99,7 +99,11 @@ def test_runs_of_several_threads_follow_one_another() -> None:
     assert most == [1, 1]
 
 
-def test_a_rank_may_run_another_world_meanwhile() -> None:
+@pytest.mark.parametrize("imports_mpi4py", [False, True])
+def test_a_rank_may_run_another_world_meanwhile(imports_mpi4py: bool) -> None:
+    if imports_mpi4py:
+        pytest.importorskip("mpi4py.MPI")
+
     def body(comm: Any) -> object:
         inner = SimulatedWorld(2)
         led = inner.lead(
@@ -108,4 +112,5 @@ def test_a_rank_may_run_another_world_meanwhile() -> None:
         )
         return comm.allreduce(1), led.values[0]
 
-    assert run(body, 2, 0).values == ((2, [0, 1]),) * 2
+    found = run(body, 2, 0)
+    assert found.values == ((2, [0, 1]),) * 2, found.outcomes
