@@ -22,7 +22,7 @@ from adjointlab.engine.drawing_errors import formatted, is_of_strategy, refusal
 from adjointlab.engine.failed_runs import MISDECLARED, NO_RETURN
 from adjointlab.engine.folded_warnings import FoldedWarnings
 from adjointlab.engine.run_case import CaseRunner, Stage, body, run_case
-from adjointlab.engine.search import WHILE_A_CASE_RAN, investigate
+from adjointlab.engine.search import WHILE_A_CASE_RAN, ended_a_case, investigate
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.quantities import counted
@@ -431,7 +431,7 @@ def _verdict_on(error: BaseException, subject: Subject, when: str) -> Verdict:
     if (told := message_of(error) if isinstance(error, SubjectError) else refusal(error)) is not None:
         return unjudged(told.removeprefix(f"{subject.name}: "), kind=MISDECLARED)
     kind = f"raised {type(error).__name__}"
-    when = when or (WHILE_A_CASE_RAN if WHILE_A_CASE_RAN in getattr(error, "__notes__", ()) else "")
+    when = when or (WHILE_A_CASE_RAN if ended_a_case(error) else "")
     sentence = with_kind(kind, in_brief(message_of(error)))
     headline = f"{sentence}, {when}" if when else f"drawing its cases {sentence}"
     perhaps = [("perhaps", "a `draw(...)` around a strategy is missing")] if is_of_strategy(error) else []

@@ -57,7 +57,7 @@ from adjointlab.worlds.world import (
     with_kind,
 )
 
-__all__ = ["WHILE_A_CASE_RAN", "investigate", "prepare"]
+__all__ = ["WHILE_A_CASE_RAN", "ended_a_case", "investigate", "prepare"]
 
 WHILE_A_CASE_RAN: Final = "while a case ran"
 """The note on an exception that has ended a run from outside: none of the strategy's, and none of the code under test."""
@@ -134,6 +134,11 @@ class _Failing(Exception):
 
 class _Enough(BaseException):
     """No more cases are to be drawn: ends a search of Hypothesis's at once, which passes on what is no `Exception`."""
+
+
+def ended_a_case(error: BaseException) -> bool:
+    """Return True for an exception that has ended the run of a case from outside."""
+    return WHILE_A_CASE_RAN in getattr(error, "__notes__", ())
 
 
 class _BrokenOff(BaseException):
@@ -353,7 +358,7 @@ class Search:
             try:
                 judgement = self._judge(case)
             except BaseException as error:
-                if WHILE_A_CASE_RAN in getattr(error, "__notes__", ()):
+                if ended_a_case(error):
                     raise _BrokenOff(error) from None
                 raise
             if judgement is None:

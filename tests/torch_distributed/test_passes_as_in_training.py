@@ -44,16 +44,16 @@ def linear() -> nn.Linear:
 # Gradients that are kept in `main_grad`, as Megatron has it.
 
 
-def with_main_grads(module: nn.Module, mesh: Any) -> None:
-    def add(parameter: Any) -> None:
-        parameter.main_grad.add_(parameter.grad)
+def with_main_grads(module: nn.Module, mesh: Any, take: Any = torch.Tensor.add_) -> None:
+    def move(parameter: Any) -> None:
+        take(parameter.main_grad, parameter.grad)
         parameter.grad = None
 
     for parameter in module.parameters():
         held: Any = parameter
         held.main_grad = torch.zeros_like(parameter)
         if parameter.requires_grad:
-            parameter.register_post_accumulate_grad_hook(add)
+            parameter.register_post_accumulate_grad_hook(move)
 
 
 def clear(module: nn.Module) -> None:
@@ -78,15 +78,7 @@ def test_gradients_that_are_kept_elsewhere_are_cleared_before_a_backward_pass() 
 
 
 def with_last_grads(module: nn.Module, mesh: Any) -> None:
-    def keep(parameter: Any) -> None:
-        parameter.main_grad.copy_(parameter.grad)  # a fault: those of the microbatch before are lost
-        parameter.grad = None
-
-    for parameter in module.parameters():
-        held: Any = parameter
-        held.main_grad = torch.zeros_like(parameter)
-        if parameter.requires_grad:
-            parameter.register_post_accumulate_grad_hook(keep)
+    with_main_grads(module, mesh, torch.Tensor.copy_)  # a fault: those of the microbatch before are lost
 
 
 def test_gradients_of_two_passes_are_added_up_between_one_call_of_each_hook() -> None:

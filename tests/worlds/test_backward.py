@@ -176,17 +176,13 @@ def test_a_hang_names_what_a_backward_pass_did_not_reach_and_on_which_ranks() ->
     assert not any("ended" in line for line in backward_lines([True] * 3, [*passes[:2], without_graph]))
 
 
-class LeftOut(torch.nn.Module):
+class LeftOut(Scaled):
     """The sum of x and a weight, with a collective in the backward pass of the weight, which rank 1 leaves out."""
 
     uniform_requires_grad = True
 
     def __init__(self, comm: Any, layout: al.Layout) -> None:
-        super().__init__()
-        self.domain, self.codomain = al.Space(layout), al.Space(layout, name="y")
-        self.parameter_space = al.Space(al.Tensor(layout, name="weight"))
-        self.weight = torch.nn.Parameter(torch.ones(layout.local_shape(comm.Get_rank()), dtype=torch.float64))
-        self.sum = collective_in_backward(comm)
+        super().__init__(comm, layout)
         self.is_first = comm.Get_rank() == 0
 
     def forward(self, x: Any) -> Any:

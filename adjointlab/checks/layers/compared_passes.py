@@ -32,7 +32,6 @@ __all__ = [
     "Change",
     "Comparison",
     "PassObservation",
-    "fewest_parts_reached",
     "first_wrong",
 ]
 
@@ -159,7 +158,7 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
     figures: Figures = {}
     if taken := max(map(_taken_for_rounding, zip(*observations, strict=True))):
         figures[Figure.ROUNDING] = taken
-    if reached := fewest_parts_reached(observations[0]):
+    if reached := _fewest_parts_reached(observations[0]):
         figures[Figure.REACHED] = reached
     return coherent(figures)
 
@@ -239,15 +238,14 @@ def _taken_for_rounding(ranks: Sequence[PassObservation]) -> float:
     return largest
 
 
-def fewest_parts_reached(passes: Sequence[PassObservation]) -> int:
+def _fewest_parts_reached(passes: Sequence[PassObservation]) -> int:
     """Of the parameters that are cut, the number of parts whose sequential gradient is not zero where these are fewest; 0 if there is none.
 
     `passes` are those of rank 0. One that no gradient reaches at all does not count: the module may not use it.
     """
     reached: dict[str, set[int]] = {}
-    for each in (
-        each for seen in passes for each in seen.comparisons if each.what == PARAMETER_GRADIENT.name
-    ):
+    comparisons = (each for seen in passes for each in seen.comparisons)
+    for each in (each for each in comparisons if each.what == PARAMETER_GRADIENT.name):
         assert each.expected is not None
         for position, tensor in enumerate(each.space.tensors):
             parts = {first for first in tensor.groups.values() if tensor.layout.local_size(first)}

@@ -89,11 +89,6 @@ class PassPlan:
     other_batch: str = ""
     joined: bool = False
 
-    @property
-    def shares_parameters(self) -> bool:
-        """True if all passes are made with the same values of the parameters."""
-        return self.together or self.joined
-
     @classmethod
     def of(cls, seed: int, *, backward: bool) -> PassPlan:
         requires_grad = ("all", "some", "others on each rank")[REQUIRES_GRAD.of(seed)]
@@ -133,7 +128,7 @@ class PassPlan:
 
     def parameters_in(self, number: int) -> int:
         """The pass for which the parameters were drawn that the pass `number` has."""
-        return 0 if self.shares_parameters else number
+        return 0 if self.together or self.joined else number
 
     def in_loss(self, layer: Layer) -> tuple[bool, ...]:
         """For each output, whether the loss depends on it."""
