@@ -167,6 +167,7 @@ class Layer:
     A layer that `needs_graph`, as one that takes gradients in its forward pass does, is never called without one.
     One that `is_made_of_twin` computes what the sequential module does, and that gets inputs in the same memory orders.
     Where `initial` is given, the module was made of a sequential one whose parameters have these values, and has its part of them.
+    Where `module` is one of the lab's around that of the user, `user_class` is the class of the latter, which reports name.
     `pieces` are those of fused parameters, by name: their tensors in the space have a dimension more, which counts the pieces, or where
     these are not equal the parts of the pieces in the order of the ranks.
     ``other_batch(is_larger)`` is the space of inputs with a larger or a smaller batch, where the module takes those too.
@@ -199,6 +200,7 @@ class Layer:
     needs_graph: bool = False
     is_made_of_twin: bool = False
     initial: Mapping[str, NumpyArray] | None = None
+    user_class: type[nn.Module] | None = None
     pieces: Mapping[str, Fused] = field(default_factory=dict)
     other_batch: Callable[[bool], Space | None] = lambda is_larger: None
     takes_order: Callable[[str], bool] = lambda order: True

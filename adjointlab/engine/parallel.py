@@ -216,6 +216,7 @@ class ParallelRecipe:
             made.buffer_space(),
             rounding=tolerance.rounding,
             prepare=self.prepare,
+            user_class=type(made.made),
             reach=tolerance.reach,
             computes_in=tolerance.computes_in,
             uniform_requires_grad=True,

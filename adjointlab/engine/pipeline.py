@@ -110,6 +110,7 @@ class PipelineRecipe:
             _space_of_stages(names.buffers, known, [each.buffers for each in ranks]),
             rounding=tolerance.rounding,
             prepare=self.prepare,
+            user_class=type(made.made),
             reach=tolerance.reach,
             computes_in=tolerance.computes_in,
             uniform_requires_grad=True,

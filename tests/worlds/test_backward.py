@@ -184,6 +184,7 @@ class LeftOut(Scaled):
     def __init__(self, comm: Any, layout: al.Layout) -> None:
         super().__init__(comm, layout)
         self.is_first = comm.Get_rank() == 0
+        self.made = 1  # as an attribute of a user's may be called
 
     def forward(self, x: Any) -> Any:
         return x + (self.sum(self.weight) if self.is_first else self.weight.detach())

@@ -278,8 +278,7 @@ class ModuleUnderTest(ABC):
     def __call__(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Apply the module; one that may write into its inputs gets copies."""
         outputs = self.applied_to(self.given(inputs))
-        made: torch.nn.Module = getattr(self.module, "made", self.module)
-        self.note_return(type(made).forward)
+        self.note_return((self.layer.user_class or type(self.module)).forward)
         self.check_outputs(outputs)
         return outputs
 
