@@ -120,10 +120,7 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
             # A cast between element types rounds too.
             gain.roundings + (len({tensor.dtype for tensor in tensors}) > 1),
             0.0 if integers else 2.0**-context.arithmetic.precision,
-            not integers
-            and gain.is_whole
-            and gain.source is GainSource.PROBE
-            and not context.measures_rounding,
+            not integers and gain.is_whole and gain.source is GainSource.PROBE and not context.measurement,
         )
 
     def judge(self, spaces: Spaces, observations: Sequence[DotTestObservation]) -> Verdict:

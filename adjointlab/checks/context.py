@@ -13,6 +13,7 @@ import numpy as np
 from adjointlab.checks.arithmetic import Arithmetic
 from adjointlab.checks.elements import LEGAL_ORDERS, Local, Placed, order_on, place
 from adjointlab.checks.program_matrix import require_fitting
+from adjointlab.checks.verdict import Measurement
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
 from adjointlab.core.operator import (
@@ -84,8 +85,8 @@ class CheckContext:
     `make` makes an instance of the operator; `reference` is the sequential twin, from global tensors to global tensors. `values` is
     one of :data:`INPUT_VALUES`, or :data:`FRACTIONS`. `needs_run`: the twin too works within a run of the world alone. What the
     inputs and cotangents of a layer have on the rank `same_on` they have for `None` too, and other values elsewhere. `alone` is a context
-    for the twin, in which this rank is the only one of its job. The operator has no forms that are called as in `forms_left_out`. With
-    `measures_rounding`, what a judge may ask is measured at once: of a twin that `needs_run`, and of an operator whose coefficients are integers.
+    for the twin, in which this rank is the only one of its job. The operator has no forms that are called as in `forms_left_out`. So much
+    `measurement` of what a judge may ask is made at once: of a twin that `needs_run`, and of an operator whose coefficients are integers.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class CheckContext:
         same_on: int | None = None,
         alone: Callable[[], AbstractContextManager[object]] = nullcontext,
         forms_left_out: Collection[str] = (),
-        measures_rounding: bool = False,
+        measurement: Measurement = Measurement.NONE,
     ) -> None:
         self._make = make
         self.beyond = None if same_on is None else (same_on, setting.seed + 1)
@@ -110,7 +111,7 @@ class CheckContext:
         self.needs_run = needs_run
         self.alone = alone
         self.forms_left_out = forms_left_out
-        self.measures_rounding = measures_rounding
+        self.measurement = measurement
         self.comm = comm
         self.rank = comm.Get_rank()
         self.arithmetic = Arithmetic(self)

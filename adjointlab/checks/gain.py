@@ -122,7 +122,7 @@ def gain_of(context: CheckContext) -> Gain:
     gain, declared = _declared_or_read_off(context), context.operator.rounding
     if declared:  # no integer is exact
         return replace(gain, value=0, measured=max(declared, _measured_rounding(context)))
-    if gain.is_whole and not context.measures_rounding:
+    if gain.is_whole and not context.measurement:
         return gain
     return replace(gain, measured=_measured_rounding(context))
 

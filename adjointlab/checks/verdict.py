@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from enum import Enum, StrEnum
+from enum import Enum, IntEnum, StrEnum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from adjointlab.checks.evidence import Evidence
@@ -18,6 +18,7 @@ __all__ = [
     "Figures",
     "Inapplicable",
     "MatrixEntry",
+    "Measurement",
     "NotMeasured",
     "Status",
     "Undecided",
@@ -48,8 +49,16 @@ class Undecided(Inapplicable):
     """Results differ, and nothing tells whether they may. Another case is drawn instead; where there are many such, there is no verdict."""
 
 
+class Measurement(IntEnum):
+    """The part of what rounding does that a run measures, beside what its check observes."""
+
+    NONE = 0
+    ONE_SAMPLE = 1  # of a sequential module, which mostly shows enough
+    ALL = 2
+
+
 class NotMeasured(Exception):
-    """A judge needs to know what rounding does, which can be measured within a run alone: the case is to run again, measuring it."""
+    """A judge needs to know what rounding does, which can be measured within a run alone: the case is to run again, measuring more of it."""
 
 
 class Status(Enum):

@@ -25,6 +25,7 @@ from adjointlab.checks.check import check_named
 from adjointlab.checks.context import FRACTIONS, INPUT_VALUES, InputSetting
 from adjointlab.checks.elements import mixed
 from adjointlab.checks.seed_digits import ON_EVEN_RANKS, SEED_PERIOD
+from adjointlab.checks.verdict import Measurement
 from adjointlab.core.kept_strategies import choices, integers
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
@@ -50,8 +51,8 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     what the simulated world may choose, the interleaving and whether messages are buffered. `schedules` are not seeds: where there
     are any, the case runs once under each of them, and `schedule` seeds the random streams alone. (Files have both keys, hence the
     likeness.) With `same_on`, a rank, what other ranks alone hold of a layer's inputs and cotangents has other values. `forms_left_out` are
-    the names of forms (:mod:`adjointlab.checks.forms`) that a rank of an earlier run has refused, and with `measures_rounding` it is
-    measured what a judge has asked for after one; files have neither.
+    the names of forms (:mod:`adjointlab.checks.forms`) that a rank of an earlier run has refused, and `measurement` is as much as a judge has
+    asked for after one; files have neither.
 
     Files hold a case field by field (:meth:`plain`). The name of a reproducer is made from :meth:`key`, so a field that is added
     needs a default, which is left out of the file; a field that has always been there has none.
@@ -67,7 +68,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     values: str = SMALL_INTEGERS
     same_on: int | None = None
     forms_left_out: tuple[str, ...] = ()
-    measures_rounding: bool = False
+    measurement: Measurement = Measurement.NONE
 
     def __post_init__(self) -> None:
         if not 1 <= self.ranks <= RANKS.most:

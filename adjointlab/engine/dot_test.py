@@ -8,7 +8,7 @@ from adjointlab.checks.adjoint import AdjointCheck
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.matrix import MatrixCheck
-from adjointlab.checks.verdict import Figure, Inapplicable, NotMeasured, Verdict
+from adjointlab.checks.verdict import Figure, Inapplicable, Measurement, NotMeasured, Verdict
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import whole_number
 from adjointlab.spelling import described_type
@@ -47,7 +47,7 @@ def check_adjoint(operator: LinearOperator, *, seed: int = 0, library: str = "nu
     try:
         verdict = _of_products(context, spaces, operator.comm)
     except NotMeasured:
-        measuring = CheckContext(lambda: operator, setting, operator.comm, measures_rounding=True)
+        measuring = CheckContext(lambda: operator, setting, operator.comm, measurement=Measurement.ALL)
         verdict = _of_products(measuring, spaces, operator.comm)
     except Inapplicable as error:
         raise ValueError(f"operator: {error}") from error

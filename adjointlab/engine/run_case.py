@@ -23,6 +23,7 @@ from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import (
     PERHAPS,
     Inapplicable,
+    Measurement,
     NotMeasured,
     Status,
     Undecided,
@@ -134,7 +135,7 @@ class CaseRunner:
         done: int = 0,
         times: int = 1,
     ) -> Run:
-        drawn = structs.replace(payload, measures_rounding=False)
+        drawn = structs.replace(payload, measurement=Measurement.NONE)
         if (known := self.known(drawn, times)) is not None:
             return known
         if self.record is not None:
@@ -168,12 +169,14 @@ def run_case(run: Runner, case: Case) -> Judgement | None:
 
 
 def run_and_judge(run: Runner, case: Case, schedule: Schedule | None = None) -> tuple[Run, Judgement | None]:
-    """Run a case once, or once more where its judge asks what rounding does; the last run, and the judgement as of :func:`judgement_of`."""
+    """Run a case once, or again where its judge asks what rounding does; the last run, and the judgement as of :func:`judgement_of`."""
     last = run(case, case.ranks, seed=case.schedule, schedule=schedule)
     try:
         return last, judgement_of(case, last)
     except NotMeasured:
-        return run_and_judge(run, structs.replace(case, measures_rounding=True), schedule)
+        return run_and_judge(
+            run, structs.replace(case, measurement=Measurement(case.measurement + 1)), schedule
+        )
 
 
 def judgement_of(case: Case, run: Run) -> Judgement | None:
@@ -351,7 +354,7 @@ def _context(
         same_on=case.same_on,
         alone=partial(_alone, subject, comm, before),
         forms_left_out=case.forms_left_out,
-        measures_rounding=case.measures_rounding,
+        measurement=case.measurement,
     )
 
 

@@ -22,7 +22,7 @@ from hypothesis.errors import FailedHealthCheck, Flaky, HypothesisException, Uns
 from msgspec import structs
 
 from adjointlab.checks.check import Spaces, check_named
-from adjointlab.checks.verdict import Figure, Verdict, coherent, unjudged
+from adjointlab.checks.verdict import Figure, Measurement, Verdict, coherent, unjudged
 from adjointlab.engine.case import Case, cases
 from adjointlab.engine.confirming import Confirmation, Confirmed
 from adjointlab.engine.constants_of_modules import without_constants_of_modules
@@ -187,7 +187,7 @@ class Search:
         self._stopped_by = ""  # what kept a failure from being made smaller
         self._last_run = Run(())
         # The judge of the case before asked what rounding does: so this one's will, and would have the case run twice.
-        self._measures_rounding = False
+        self._measurement = Measurement.NONE
 
     @without_logs_of_shapes()
     def conduct(self) -> SearchResult:
@@ -412,10 +412,9 @@ class Search:
             drawn.counts.end()
         if drawn.counts.is_hopeless or drawn.counts.is_cut_short:
             raise _Enough
-        judgement = self._run_and_judge(structs.replace(case, measures_rounding=self._measures_rounding))
+        judgement = self._run_and_judge(structs.replace(case, measurement=self._measurement))
         if judgement is not None:
-            verdict = judgement.verdict
-            self._measures_rounding = verdict.kind == UNDECIDED or Figure.ROUNDING in verdict.figures
+            self._measurement = _measurement_after(judgement.verdict)
         return drawn.note(case, self._last_run, judgement)
 
     def _begin_shrinking(self, case: Case, judgement: Judgement) -> Judgement:
@@ -529,6 +528,13 @@ def _settings(cases: int) -> hypothesis.settings:
             HealthCheck.filter_too_much,  # which cases were rejected, and why, is counted here
         ),
     )
+
+
+def _measurement_after(verdict: Verdict) -> Measurement:
+    """As much as a case measures at once after one with this verdict: otherwise it would mostly run twice."""
+    if verdict.kind == UNDECIDED:
+        return Measurement.ALL
+    return Measurement.ONE_SAMPLE if Figure.ROUNDING in verdict.figures else Measurement.NONE
 
 
 def _stream(seed: int, check: str) -> int:

@@ -103,7 +103,8 @@ def test_rounding_that_is_measured_counts_by_the_sums_of_the_direction(
     def within(error: float) -> bool:
         least = {"inputs": [0.75, 0.0], "parameters": [0.0]}
         weights = {"inputs": [4.0, 3.0], "parameters": [2.0]}
-        twin = TwinPairing(exact(100 + (error if forward is None else 0)), Allowances(least, most), weights)
+        allowances = Allowances(least, lambda: least, most)
+        twin = TwinPairing(exact(100 + (error if forward is None else 0)), allowances, weights)
         return judged(forward, 100 + (0 if forward is None else error), twin, allowed=0.0).is_coherent
 
     # At least 0.75 · 4, which needs no measurement, and at most 0.5 · 4 + 2 · 3 + 4 · 2.
@@ -123,11 +124,15 @@ def test_what_is_known_to_round_adds_to_what_is_measured(times: int) -> None:
         measured.append(True)
         return {"inputs": [2.0]}
 
-    pairing = TwinPairing(exact(0), Allowances({"inputs": [0.5]}, most), {"inputs": [6.0]})
-    least, largest = 1 + 3 * times, 1 + 12 * times
+    allowances = Allowances({"inputs": [0.5]}, lambda: {"inputs": [1.0]}, most)
+    pairing = TwinPairing(exact(0), allowances, {"inputs": [6.0]})
+    least, of_one_sample, largest = 1 + 3 * times, 1 + 6 * times, 1 + 12 * times
     assert pairing.allows(least, 1.0, times)
+    assert not allowances.is_measured
+    assert pairing.allows(of_one_sample, 1.0, times)
+    assert allowances.is_measured
     assert not measured
-    assert pairing.allows(least + 0.125, 1.0, times)
+    assert pairing.allows(of_one_sample + 0.125, 1.0, times)
     assert measured
     assert pairing.allows(largest, 1.0, times)
     assert not pairing.allows(largest + 0.125, 1.0, times)

@@ -43,7 +43,7 @@ from adjointlab.checks.layers.twin import (
     twin_passes,
     with_expected,
 )
-from adjointlab.checks.verdict import Inapplicable, NotMeasured
+from adjointlab.checks.verdict import Inapplicable, Measurement, NotMeasured
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer
 from tests.checks.looks.harness import WORLD
@@ -330,15 +330,15 @@ def test_rounding_is_measured_unless_it_is_declared_for_such_values() -> None:
 def test_a_tolerance_that_is_measured_is_tried_after_the_least() -> None:
     comparison = Comparison("outputs", MIXED.codomain, LOCAL, Tolerance(0.5, 2.0))
     assert list(comparison.tolerances(0)) == [Tolerance(0.5, 2.0)]
-    allowances = Allowances({"r": (1.0, 2.0)}, lambda: {"r": (3.0, 4.0)})
+    allowances = Allowances({"r": (1.0, 2.0)}, lambda: {"r": (2.0, 3.0)}, lambda: {"r": (3.0, 4.0)})
     measured = replace(comparison, allowances=allowances, result="r")
     for position in (0, 1):
-        least, most = (Tolerance(0.5, 2.0, absolute + position) for absolute in (1.0, 3.0))
-        assert list(measured.tolerances(position)) == [least, most]
+        tolerances = [Tolerance(0.5, 2.0, absolute + position) for absolute in (1.0, 2.0, 3.0)]
+        assert list(measured.tolerances(position)) == tolerances
 
 
 def test_the_twins_results_are_cut_into_the_parts_of_all_ranks() -> None:
-    allowances = Allowances({}, dict)
+    allowances = Allowances({}, dict, dict)
     (found,) = with_expected(
         [Comparison("outputs", MIXED.codomain, LOCAL, Tolerance(0.0))],
         {"pass 1, outputs": (np.arange(4.0),), "outputs": (np.zeros(4),)},
@@ -545,11 +545,10 @@ def raising(error: Exception) -> Any:
     return run
 
 
-@pytest.mark.parametrize(
-    ("needs_run", "measures"), [(False, False), (False, True), (True, False), (True, True)]
-)
+@pytest.mark.parametrize("needs_run", [False, True])
+@pytest.mark.parametrize("measurement", Measurement)
 def test_rounding_is_measured_later_or_where_the_twin_needs_a_run_at_once_or_not_at_all(
-    needs_run: bool, measures: bool
+    needs_run: bool, measurement: Measurement
 ) -> None:
     runs: list[bool] = []
 
@@ -561,20 +560,22 @@ def test_rounding_is_measured_later_or_where_the_twin_needs_a_run_at_once_or_not
     for values, rounding in (("integers", None), ("large", 0.0), ("subnormal", None), ("infinite", 0.0)):
         runs.clear()
         of = given(values, rounding)
-        of.needs_run, of.measures_rounding = needs_run, measures
+        of.needs_run, of.measurement = needs_run, measurement
         results, allowances = results_of_twin(of, run)
         assert results is RESULTS
         assert allowances is not None
         tiny = float(np.finfo(float).tiny) if values == "subnormal" else 0.0
         assert allowances.least == {"y": (8 * 2.0**-52 * 3 + tiny, 0.0)}
-        assert (len(runs) > 1) == (needs_run and measures)
-        asked = [lambda of=allowances: of.most, lambda of=allowances: of.is_random]
-        for ask in asked:
-            if needs_run and not measures:
-                with pytest.raises(NotMeasured):
-                    ask()
-            else:
-                ask()
+        assert (len(runs) > 1) == (needs_run and measurement > Measurement.NONE)
+        needed = {
+            "of_one_sample": Measurement.ONE_SAMPLE,
+            "most": Measurement.ALL,
+            "is_random": Measurement.ALL,
+        }
+        for name, least_measurement in needed.items():
+            is_told = needs_run and measurement < least_measurement
+            with pytest.raises(NotMeasured) if is_told else nullcontext():
+                getattr(allowances, name)
 
 
 @pytest.mark.parametrize(("rounding", "values"), [(0.0, "integers"), (None, "integers")])

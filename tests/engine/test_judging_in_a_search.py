@@ -11,7 +11,7 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.check import Spaces
-from adjointlab.checks.verdict import Figure, coherent, unjudged
+from adjointlab.checks.verdict import Figure, Measurement, coherent, unjudged
 from adjointlab.engine import confirming, drawn_cases
 from adjointlab.engine import search as module
 from adjointlab.engine.case import Case
@@ -178,7 +178,8 @@ def test_rounding_is_measured_at_once_after_a_case_whose_judge_has_asked_for_it_
     judged = answering(monkeypatch, in_vain, None, asked, RIGHT, RIGHT)
     for _ in range(5):
         search._judge_next(case_on(2))
-    assert [case.measures_rounding for case in judged] == [False, True, True, True, False]
+    none, some, everything = Measurement
+    assert [case.measurement for case in judged] == [none, everything, everything, some, none]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.evidence import Evidence, Wait
 from adjointlab.checks.verdict import (
     Inapplicable,
+    Measurement,
     NotMeasured,
     Undecided,
     Verdict,
@@ -297,15 +298,15 @@ def test_a_difference_that_nothing_can_be_said_of_is_a_verdict_of_its_own(
 def test_a_case_runs_again_where_its_judge_asks_what_rounding_does_and_is_on_record_as_it_was_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    measures: list[bool] = []
+    measures: list[Measurement] = []
     recorded: list[Case] = []
 
     def run(case: Case, ranks: int, *, seed: int, schedule: object) -> Run:
-        measures.append(case.measures_rounding)
+        measures.append(case.measurement)
         return observed(spaces(2), spaces(2))
 
     def judge_measured(self: object, *given: object) -> Verdict:
-        if not measures[-1]:
+        if measures[-1] is not Measurement.ALL:
             raise NotMeasured
         return coherent()
 
@@ -314,4 +315,4 @@ def test_a_case_runs_again_where_its_judge_asks_what_rounding_does_and_is_on_rec
     _, judgement = run_and_judge(runner, CASE)
     assert judgement is not None
     assert judgement.verdict == coherent()
-    assert (measures, recorded) == ([False, True], [CASE, CASE])
+    assert (measures, recorded) == (list(Measurement), [CASE] * 3)

@@ -104,12 +104,12 @@ class Comparison:
     is_own: bool = False
 
     def tolerances(self, position: int) -> Iterator[Tolerance]:
-        """The tolerance of a tensor; where it is to be measured, one that it exceeds comes first, which mostly does."""
+        """The tolerance of a tensor; where it is to be measured, smaller ones come first, which mostly do and cost less."""
         if self.allowances is None:
             yield self.tolerance
         else:
-            yield replace(self.tolerance, absolute=self.allowances.least[self.result][position])
-            yield replace(self.tolerance, absolute=self.allowances.most[self.result][position])
+            for differences in self.allowances:
+                yield replace(self.tolerance, absolute=differences[self.result][position])
 
 
 MakeHint: TypeAlias = Callable[[Tensor, Sequence[NumpyArray], Sequence[NumpyArray], float], Hint | None]

@@ -69,11 +69,7 @@ class TwinPairing(NamedTuple):
         """Return True for an error up to `known`, and `times` what rounding may change in the product."""
         if self.allowances is None:
             return not error > known
-        # What the twin may differ by at least is mostly enough, and costs no measurement.
-        return not (
-            error > known + times * self._error(self.allowances.least)
-            and error > known + times * self._error(self.allowances.most)
-        )
+        return any(not error > known + times * self._error(differences) for differences in self.allowances)
 
     def _error(self, differences: Mapping[str, Sequence[float]]) -> float:
         return sum(

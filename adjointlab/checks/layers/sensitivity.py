@@ -18,15 +18,15 @@ from __future__ import annotations
 import contextvars
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
 from adjointlab.checks.elements import Local
-from adjointlab.checks.verdict import Inapplicable, NotMeasured, Undecided
+from adjointlab.checks.verdict import Inapplicable, Measurement, NotMeasured, Undecided
 from adjointlab.core.rounding import perturbing
 from adjointlab.typing import NumpyArray
 from adjointlab.worlds.randomness import own_streams
@@ -56,22 +56,45 @@ _UNITS = 8.0
 """Units in the last place of its largest element by which any result may differ."""
 
 
+class _Errors(NamedTuple):
+    """Of a run: the number of the sample, the errors of its operations in units in the last place at most, and what has none."""
+
+    sample: int
+    units: float
+    spares_integers: bool
+
+
+_FIRST = _Errors(0, _ERROR, spares_integers=False)
+
+
 class Allowances:
     """The differences that rounding may make to each tensor of a module's results.
 
-    Most results differ by less than any may, so the runs that show more are made when they are first asked for.
+    Most results differ by less than any may, and most others by less than one sample of the rounding shows. So the runs that show more
+    are made when they are first asked for.
     """
 
     def __init__(
         self,
         least: Differences,
+        sample: Callable[[], Differences],
         measure: Callable[[], Differences],
         is_random: Callable[[], bool] = lambda: False,
     ) -> None:
         self.least = least
         """Differences that any result may have: a few units in the last place, and never more than is measured."""
-        self._is_random = is_random
-        self._measure = measure
+        self._sample, self._measure, self._is_random = sample, measure, is_random
+
+    def __iter__(self) -> Iterator[Differences]:
+        """Differences that are allowed, each of them; the later ones are hardly ever smaller, and are measured when they are reached."""
+        yield self.least
+        yield self.of_one_sample
+        yield self.most
+
+    @cached_property
+    def of_one_sample(self) -> Differences:
+        """Differences that rounding may make, as far as one sample shows them."""
+        return self._sample()
 
     @cached_property
     def most(self) -> Differences:
@@ -81,28 +104,34 @@ class Allowances:
     @property
     def is_measured(self) -> bool:
         """True once somebody has asked, as some result differed by more than any may."""
-        return "most" in vars(self)
+        return not vars(self).keys().isdisjoint(("of_one_sample", "most"))
 
     @cached_property
     def is_random(self) -> bool:
         """True if the results are others with other random numbers."""
         return self._is_random()
 
-    def measured_now(self) -> Allowances:
-        """The same with no runs to come: whoever asks is told what was measured, or gets the :class:`Inapplicable` that it ended with."""
+    def measured_now(self, measurement: Measurement) -> Allowances:
+        """The same with no runs to come, after so much measurement.
+
+        Whoever asks is told what was measured, or gets the :class:`Inapplicable` that it ended with; who asks for more raises
+        :class:`NotMeasured`.
+        """
+        sample = self._answer("of_one_sample", measurement >= Measurement.ONE_SAMPLE)
+        most, is_random = (
+            self._answer(name, measurement == Measurement.ALL) for name in ("most", "is_random")
+        )
+        return Allowances(self.least, sample, most, is_random)
+
+    def _answer(self, name: str, is_measured: bool) -> Callable[[], Any]:
+        """A function that returns or raises what the attribute of that name does now, or says that it is not measured."""
+        if not is_measured:
+            return partial(_raise, NotMeasured())
         try:
-            most, is_random = self.most, self.is_random
+            value = getattr(self, name)
         except Inapplicable as error:
-            return Allowances(self.least, partial(_raise, error), partial(_raise, error))
-        return Allowances(self.least, lambda: most, lambda: is_random)
-
-    def without_measurement(self) -> Allowances:
-        """The same with no runs to come: whoever asks for what they would show raises :class:`NotMeasured`."""
-        return Allowances(self.least, _not_measured, _not_measured)
-
-
-def _not_measured() -> NoReturn:
-    raise NotMeasured
+            return partial(_raise, error)
+        return lambda: value
 
 
 def _raise(error: Exception) -> NoReturn:
@@ -129,9 +158,11 @@ def measured(
         for name, local in results.items()
     }
 
-    def measure() -> Differences:
+    perturbed = _Perturbed(run, results, before, unit)
+
+    def measure(differences: Callable[[], Differences]) -> Differences:
         with own_streams(), torch.set_grad_enabled(with_graph):
-            more = _Perturbed(run, results, before, unit).differences_by_rounding()
+            more = differences()
         return {
             name: tuple(one + other for one, other in zip(least[name], more[name], strict=True))
             for name in results
@@ -149,8 +180,12 @@ def measured(
             for array, changed in zip(local, other[name], strict=True)
         )
 
-    allowances = Allowances(least, lambda: context.run(measure), lambda: has_drawn and context.run(is_random))
-    return results, allowances
+    return results, Allowances(
+        least,
+        lambda: context.run(measure, perturbed.differences_of_one_sample),
+        lambda: context.run(measure, perturbed.differences_by_rounding),
+        lambda: has_drawn and context.run(is_random),
+    )
 
 
 @dataclass(frozen=True)
@@ -161,27 +196,42 @@ class _Perturbed:
     results: Mapping[str, Local]
     random_states: _RandomStates
     unit: float
+    _known: dict[_Errors, Mapping[str, Local] | Exception] = field(default_factory=dict)
+
+    def differences_of_one_sample(self) -> Differences:
+        """By how much results differ in the first run that rounding may be the reason of; by nothing where the module raises."""
+        if isinstance(self._run_with(_FIRST), Exception):
+            return {name: (0.0,) * len(local) for name, local in self.results.items()}
+        return self._attributed_to_rounding([_FIRST])
 
     def differences_by_rounding(self) -> Differences:
-        """By how much results differ that rounding may be the reason of.
+        """By how much results differ, in any of the runs, that rounding may be the reason of.
 
         Raises :class:`Undecided` if none of the first runs comes to its end, so that nothing is known of the rounding.
         """
-        runs = self._runs(_ERROR)
+        has_integers = any(array.dtype.kind not in "fc" for local in self.results.values() for array in local)
+        samples = range(_SAMPLES_WITH_INTEGERS if has_integers else _SAMPLES)
+        # What lies at a kink in exact arithmetic may lie on one side of it by chance in all of them. With the opposite errors
+        # it lies on the other side.
+        errors = [*(_FIRST._replace(sample=sample) for sample in samples), _FIRST._replace(units=-_ERROR)]
+        runs = [self._run_with(each) for each in errors]
         raised = [each for each in runs if isinstance(each, Exception)]
         if len(raised) == len(runs):
             kind = type(raised[0]).__name__
             raise Undecided(
                 f"the sequential layer raises {kind} where its operations are wrong in the last digits"
             ) from raised[0]
-        every = grown = some = self._differences(runs)
+        return self._attributed_to_rounding(errors)
+
+    def _attributed_to_rounding(self, errors: Sequence[_Errors]) -> Differences:
+        every = grown = some = self._differences(errors)
         if not all(
             _is_small(difference, array, self.unit)
             for name, local in self.results.items()
             for difference, array in zip(every[name], local, strict=True)
         ):
-            grown = self._differences(self._runs(_GROWTH * _ERROR))
-            some = self._differences(self._runs(_ERROR, spares_integers=True))
+            grown = self._differences([each._replace(units=_GROWTH * each.units) for each in errors])
+            some = self._differences([each._replace(spares_integers=True) for each in errors])
         return {
             name: tuple(
                 _attributed(*differences, self.unit)
@@ -190,28 +240,26 @@ class _Perturbed:
             for name, local in self.results.items()
         }
 
-    def _runs(self, error: float, *, spares_integers: bool = False) -> list[Mapping[str, Local] | Exception]:
-        """Results with errors up to so many units, or what the module raises that finds its arguments illegal by the last digit."""
-        has_integers = any(array.dtype.kind not in "fc" for local in self.results.values() for array in local)
-        samples = _SAMPLES_WITH_INTEGERS if has_integers else _SAMPLES
-        # What lies at a kink in exact arithmetic may lie on one side of it by chance in all of them. With the opposite errors
-        # it lies on the other side.
-        errors = [*((sample, error) for sample in range(samples)), (0, -error)]
-        return [self._run_with(sample, each, spares_integers) for sample, each in errors]
+    def _run_with(self, errors: _Errors) -> Mapping[str, Local] | Exception:
+        """Results with these errors, or what the module raises that finds its arguments illegal by the last digit."""
+        if errors not in self._known:
+            self._known[errors] = self._run_anew(errors)
+        return self._known[errors]
 
-    def _run_with(self, sample: int, error: float, spares_integers: bool) -> Mapping[str, Local] | Exception:
+    def _run_anew(self, errors: _Errors) -> Mapping[str, Local] | Exception:
         from adjointlab.core.perturbation import Perturbation  # which imports torch
 
         _restore(self.random_states)
         try:
-            perturbation = Perturbation(sample, error, spares_integers, self.unit)
+            perturbation = Perturbation(errors.sample, errors.units, errors.spares_integers, self.unit)
             with perturbation, perturbing(perturbation.unseen):
                 return self.run()
         except Exception as exception:
             return exception
 
-    def _differences(self, runs: Sequence[Mapping[str, Local] | Exception]) -> Differences:
+    def _differences(self, errors: Sequence[_Errors]) -> Differences:
         """The largest difference of each tensor in a run that came to its end; infinite where none did, for nothing is known then."""
+        runs = map(self._run_with, errors)
         ended = [each for each in runs if not isinstance(each, Exception)]
         return {
             name: tuple(

@@ -187,10 +187,7 @@ def results_of_twin(
     ):
         raise unfit
     if context.needs_run and allowances is not None:
-        if context.measures_rounding:
-            allowances = allowances.measured_now()
-        else:
-            allowances = allowances.without_measurement()
+        allowances = allowances.measured_now(context.measurement)
     return results, allowances
 
 
