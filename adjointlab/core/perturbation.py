@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import random
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -79,6 +79,9 @@ Others compute them so, as attention does block by block. Where x is large, this
 _LARGEST_ERROR = 30.0
 """Bound of such an error, by which nothing of a result is left: its exponential is still a number in all types but float16."""
 
+_SIGNIFICANDS = {torch.float32: (torch.int32, 23), torch.float64: (torch.int64, 52)}
+"""Integers as wide as a floating-point type, and how many of its bits are the significand's."""
+
 _STATISTICS = frozenset({"running_mean", "running_var"})
 """Arguments that batch normalisations of torch's write into though their schemas do not say so."""
 
@@ -93,7 +96,8 @@ class Perturbation(TorchDispatchMode):
     def __init__(self, sample: int, error: float, spares_integers: bool, least: float = 0.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.generator = torch.Generator().manual_seed(sample)
-        self.factor = 1e6 * (sample + math.pi)
+        numbers = random.Random(sample)
+        self.factor, self.offset = numbers.getrandbits(63), numbers.getrandbits(23)
         self.error, self.spares_integers, self.least = error, spares_integers, least
 
     @classmethod
@@ -170,29 +174,46 @@ class Perturbation(TorchDispatchMode):
         if value.layout is not torch.strided:  # torch cannot compare it
             return wrong
         # Units in the last place of subnormal numbers are not relative to their size.
+        if not _has_subnormal(value):
+            return wrong
         smallest_normal = torch.finfo(value.dtype).smallest_normal
         is_subnormal = (value.abs() < smallest_normal).logical_and_(value)
-        if not is_subnormal.any():
-            return wrong
         return wrong + torch.where(is_subnormal, errors * smallest_normal, 0.0)
 
     def relative_errors(self, value: torch.Tensor, elementwise: bool, spares_integers: bool) -> torch.Tensor:
         """Errors of a real value relative to its elements: of equal elements equal ones, or independent ones."""
         if elementwise:
-            fractions = torch.frexp(value.double()).mantissa.mul_(self.factor).frac_().abs_()
-            # Of an infinity, such as the score of a masked key, nothing can be wrong: a NaN would allow for any difference.
-            fractions.nan_to_num_(nan=0.5)
+            fractions = self._hashed(value)
         else:
             # On the host, whose generator gives the same numbers for a value that lies on a device.
-            drawn = torch.rand(value.shape, generator=self.generator, dtype=torch.float64)
-            fractions = drawn.to(value.device)
+            drawn = torch.empty(value.shape, dtype=torch.float32)
+            fractions = drawn.uniform_(-1.0, 1.0, generator=self.generator).to(value.device)
         epsilon = max(torch.finfo(value.dtype).eps, self.least)
         largest = self.error * epsilon / (_LESS if epsilon > _COARSE else 1)
         # In the value's own precision, where an infinity stays one.
-        errors = fractions.mul_(2 * largest).sub_(largest).to(value.dtype)
+        errors = fractions.mul_(largest).to(value.dtype)
         if spares_integers:
             errors[_is_exact(value, epsilon)] = 0.0
         return errors
+
+    def _hashed(self, value: torch.Tensor) -> torch.Tensor:
+        """Numbers from -1 to 1 as by chance, equal for elements that are equal but for sign and powers of two.
+
+        By multiplying the bits of the significand with a large odd number, where the highest bits of the product are lost. Of an infinity too,
+        such as the score of a masked key: a NaN would allow for any difference.
+        """
+        wide = value.resolve_neg() if value.dtype in _SIGNIFICANDS else value.float()
+        integers, digits = _SIGNIFICANDS[wide.dtype]
+        width = 8 * wide.itemsize
+        bits = wide.view(integers).bitwise_and(2**digits - 1)
+        hashed = bits.add_(self.offset).mul_(self.factor >> (64 - width) | 1)
+        return hashed.to(wide.dtype).mul_(2.0 ** (1 - width))
+
+
+def _has_subnormal(value: torch.Tensor) -> bool:
+    """Return True if a number between zero and the smallest normal one is among the elements: one that is nearer to half of this than both are."""
+    half = torch.finfo(value.dtype).smallest_normal / 2
+    return float(value.abs().sub_(half).abs_().amin()) < half
 
 
 def _is_exact(value: torch.Tensor, epsilon: float) -> torch.Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import adjointlab as al
-from adjointlab.checks.verdict import Inapplicable, Status
+from adjointlab.checks.verdict import Inapplicable, Measurement, NotMeasured, Status
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -109,7 +109,7 @@ def test_a_mean_inside_an_operation_is_as_uncertain_as_its_terms_where_integers_
     x, target = torch.tensor([30.0, -30.0, 2.0], dtype=torch.float64), torch.tensor([-1.0, 3.0, 1.0])
     exact = torch.nn.functional.binary_cross_entropy_with_logits(x, target.double())
     differences = []
-    for sample in range(3):
+    for sample in range(6):
         with Perturbation(sample, 8.0, spares_integers=True):
             y = torch.nn.functional.binary_cross_entropy_with_logits(x, target.double())
         differences.append(float((y - exact).abs()))
@@ -254,7 +254,8 @@ def test_operations_that_are_perturbed_in_steps_come_to_their_end(name: str, dty
         y.sum().backward()
     for one, other in ((exact, y), (leaf.grad, wrong.grad)):
         assert one.shape == other.shape
-        assert torch.allclose(one, other, rtol=0.05, atol=0.05)
+        # Of errors of one unit of bfloat16 (1/128) the mean largest sum is 0.06.
+        assert torch.allclose(one, other, rtol=0.05, atol=0.15 if dtype is torch.bfloat16 else 0.05)
     # One unit in the last place of bfloat16 may be rounded away.
     assert not y.numel() or dtype is torch.bfloat16 or not torch.equal(exact, y)
 
@@ -265,8 +266,9 @@ def test_a_measurement_that_does_not_come_to_its_end_matters_to_those_who_ask() 
             raise ArithmeticError
         return {"y": (torch.ones(3).numpy(),)}
 
-    allowances = measured(run)[1].measured_now()
+    allowances = measured(run)[1].measured_now(Measurement.ALL)
     assert not allowances.is_measured
+    assert allowances.of_one_sample == allowances.least
     with pytest.raises(Inapplicable, match="raises ArithmeticError where its operations are wrong"):
         _ = allowances.most
 
@@ -391,6 +393,8 @@ def test_a_measurement_takes_the_same_random_numbers_and_none_of_its_callers() -
 def test_operations_are_wrong_by_eight_units_and_by_more_where_that_makes_a_large_difference(
     is_small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """First in one sample, and in others where these are asked for."""
+
     class Nothing(nullcontext[None]):
         unseen = None
 
@@ -403,33 +407,53 @@ def test_operations_are_wrong_by_eight_units_and_by_more_where_that_makes_a_larg
 
     monkeypatch.setattr(perturbation, "Perturbation", recorded)
     _, allowances = measured(lambda: {"y": (np.array([1.0 if is_small else float(next(results))]),)})
-    allowances.measured_now()
 
-    def of_runs(units: float, *, spares_integers: bool) -> list[tuple[int, float, bool, float]]:
-        return [
-            (sample, error, spares_integers, 0.0)
-            for sample, error in zip((0, 1, 2, 0), (units,) * 3 + (-units,), strict=True)
-        ]
+    def of_runs(units: float, spares_integers: bool = False) -> list[tuple[int, float, bool, float]]:
+        samples = ((0, units), (1, units), (2, units), (0, -units))
+        return [(sample, error, spares_integers, 0.0) for sample, error in samples]
 
-    assert errors[:4] == of_runs(8.0, spares_integers=False)
-    more = [*of_runs(64 * 8.0, spares_integers=False), *of_runs(8.0, spares_integers=True)]
-    assert errors[4:] == ([] if is_small else more)
+    _ = allowances.of_one_sample
+    every, grown, spared = of_runs(8.0), of_runs(64 * 8.0), of_runs(8.0, True)
+    assert errors == every[:1] + ([] if is_small else grown[:1] + spared[:1])
+    errors.clear()
+    _ = allowances.most
+    assert errors == every[1:] + ([] if is_small else grown[1:] + spared[1:])
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_what_lies_at_a_kink_lies_on_both_sides_of_it_in_some_runs(seed: int) -> None:
-    """A gate of a sum that is zero but for rounding: with errors of one sign alone it would be open, or closed, in all runs by chance."""
-    drawn = torch.randn(3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    weights = torch.cat([drawn, -drawn.sum().reshape(1)])
+@pytest.mark.parametrize("asked", Measurement)
+def test_so_much_is_measured_at_once_and_who_asks_for_more_is_told_so(asked: Measurement) -> None:
+    runs: list[bool] = []
 
     def run() -> dict[str, Any]:
-        x = torch.ones(4, dtype=torch.float64, requires_grad=True)
-        (gradient,) = torch.autograd.grad(torch.relu(weights @ x), x)
-        return {"g": (gradient.numpy(),)}
+        runs.append(True)
+        return {"y": (torch.ones(3).numpy(),)}
 
-    _, allowances = measured(run)
-    (allowed,) = allowances.most["g"]
-    assert allowed >= float(abs(weights).max())
+    allowances = measured(run)[1].measured_now(asked)
+    assert len(runs) == 1 + {Measurement.NONE: 0, Measurement.ONE_SAMPLE: 1, Measurement.ALL: 4}[asked]
+    for name, needed in (("of_one_sample", Measurement.ONE_SAMPLE), ("most", Measurement.ALL)):
+        with nullcontext() if asked >= needed else pytest.raises(NotMeasured):
+            assert getattr(allowances, name) == allowances.least
+    assert len(runs) <= 5
+
+
+def test_what_lies_at_a_kink_lies_on_both_sides_of_it_in_some_runs() -> None:
+    """A gate of a sum that is zero but for rounding: with errors of one sign alone it would be open, or closed, in a quarter of all cases."""
+
+    def lies_on_both_sides(seed: int) -> bool:
+        drawn = torch.randn(3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        weights = torch.cat([drawn, -drawn.sum().reshape(1)])
+
+        def run() -> dict[str, Any]:
+            x = torch.ones(4, dtype=torch.float64, requires_grad=True)
+            (gradient,) = torch.autograd.grad(torch.relu(weights @ x), x)
+            return {"g": (gradient.numpy(),)}
+
+        _, allowances = measured(run)
+        (allowed,) = allowances.most["g"]
+        return allowed >= float(abs(weights).max())
+
+    # In one of a hundred cases even opposite errors of so few units are rounded to the same side.
+    assert sum(map(lies_on_both_sides, range(100))) >= 95
 
 
 ROOT_OF_EPSILON = 2.0**-26
