@@ -449,6 +449,39 @@ def test_ranks_may_keep_state_of_other_parameters(
     assert verdict.is_coherent is is_right, str(verdict)
 
 
+class OfMasterWeights:
+    """Steps copies of the parameters by an optimiser of their own, and is none itself: it has no state."""
+
+    def __init__(self, parameters: Any, *, rates: Sequence[float]) -> None:
+        self.parameters = list(parameters)
+        self.masters = [parameter.detach().clone() for parameter in self.parameters]
+        self.inner = torch.optim.SGD(self.masters, lr=rates[dist.get_rank()], momentum=0.5)
+
+    def step(self) -> None:
+        for master, parameter in zip(self.masters, self.parameters, strict=True):
+            master.grad = parameter.grad
+        self.inner.step()
+        for master, parameter in zip(self.masters, self.parameters, strict=True):
+            parameter.detach().copy_(master)
+
+    def zero_grad(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+
+@pytest.mark.parametrize(("rates", "is_right"), [((0.5, 0.5), True), ((0.5, 0.25), False)])
+def test_what_wraps_an_optimiser_needs_no_state(
+    world: al.SimulatedWorld, rates: Sequence[float], is_right: bool
+) -> None:
+    optimizer = partial(OfMasterWeights, rates=rates)
+    subject = al.subject.parallel(model, replicated, data_parallel="mean", optimizer=optimizer, steps=2)(
+        lambda draw, ranks: {"inputs": (2 * ranks, 3)}
+    )
+    verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0, shrinking=0)).verdict
+    assert verdict.is_coherent or "parameters after the steps" in str(verdict), str(verdict)
+    assert verdict.is_coherent is is_right, str(verdict)
+
+
 class Averaging(torch.optim.SGD):
     """Keeps an average of each weight, a plain tensor: of this rank's part, or of the whole on every rank."""
 

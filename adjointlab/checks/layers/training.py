@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -150,7 +150,7 @@ def _state(
 ) -> tuple[Local, frozenset[str]]:
     """The state of that kind, zero for parameters that have none; and the names of these."""
     tensors = version.layer.parameters.tensors
-    states = [optimizer.state.get(parameter, {}).get(kind) for parameter in parameters]
+    states = [_kept(optimizer, parameter).get(kind) for parameter in parameters]
     of_parameters = [
         np.zeros(tuple(arrays.local_part(parameter.detach()).shape)) if state is None else values([state])[0]
         for parameter, state in zip(parameters, states, strict=True)
@@ -160,6 +160,12 @@ def _state(
         tuple(_own_part(array, tensor, version) for array, tensor in in_space),
         frozenset(tensor.name for tensor, state in zip(tensors, states, strict=True) if state is None),
     )
+
+
+def _kept(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> Mapping[str, Any]:
+    """The state of a parameter. One that only wraps an optimiser, as of master weights, may have no `state` at all."""
+    state: Mapping[torch.Tensor, Mapping[str, Any]] = getattr(optimizer, "state", {})
+    return state.get(parameter, {})
 
 
 def _require_visible_steps(layer: Layer, before: Local, after: Local) -> None:
@@ -191,7 +197,7 @@ def _state_kinds(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Te
             {
                 name
                 for parameter in parameters
-                for name, value in optimizer.state.get(parameter, {}).items()
+                for name, value in _kept(optimizer, parameter).items()
                 # A count of steps has the shape of a parameter of order 0.
                 if isinstance(value, torch.Tensor)
                 and name != "step"
