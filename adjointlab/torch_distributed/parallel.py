@@ -229,17 +229,24 @@ class ParallelModule(NamedModule):
                 raise TypeError(
                     "FullyShardedDataParallel flattens parameters, so that no rank has a part of one by itself: use torch's fully_shard"
                 )
+            shapes = (
+                f"the parameter {name} has shape {tuple(held.shape)}, and the sequential one {tuple(shape)}"
+            )
+            if held.ndim != len(shape):
+                raise TypeError(
+                    f"{shapes}: no placement has parts of another number of dimensions. Flatten the sequential one too, or keep "
+                    "as parameters the parts that ranks have of it in its own shape, and flatten those where they are used"
+                )
             likely = _likely_placements(held, shape, self._mesh)
             raise TypeError(
-                f"the parameter {name} has shape {tuple(held.shape)}, and the sequential one {tuple(shape)}: say how the ranks "
-                f'share it, with parameter_placements={{"{name}": [{likely}]}} in the dictionary of the strategy'
+                f'{shapes}: say how the ranks share it, with parameter_placements={{"{name}": [{likely}]}} in the dictionary of the strategy'
             )
         return declared.get(name, [Replicate()] * self._mesh.ndim), shape
 
 
 def _likely_placements(held: torch.Tensor, shape: Sequence[int], mesh: DeviceMesh) -> str:
     """Placements that a plain part of a parameter of this `shape` may have: cut along the last mesh dimension, where it is smaller."""
-    smaller = [dim for dim, (own, whole) in enumerate(zip(held.shape, shape, strict=False)) if own < whole]
+    smaller = [dim for dim, (own, whole) in enumerate(zip(held.shape, shape, strict=True)) if own < whole]
     cut = smaller[0] if smaller else 0
     return ", ".join(["Replicate()"] * (mesh.ndim - 1) + [f"Shard({cut})"])
 

@@ -514,6 +514,15 @@ def test_state_of_a_sharded_parameter_may_be_a_plain_tensor_of_the_part_or_of_th
     assert verdict.is_coherent is is_right, str(verdict)
 
 
+def test_a_flattened_part_of_a_parameter_is_said_to_have_no_placement(world: al.SimulatedWorld) -> None:
+    def flattened(module: nn.Module, mesh: DeviceMesh) -> None:
+        last: Any = module.get_submodule("2")
+        last.weight = nn.Parameter(last.weight.detach().flatten().chunk(mesh.size())[mesh.get_rank()].clone())
+
+    with pytest.raises(AssertionError, match="Flatten the sequential one too"):
+        al.check_parallel(model, flattened, EXAMPLE, mesh=(2,), cases=1, world=world)
+
+
 def test_a_module_that_rounds_otherwise_says_by_how_much(world: al.SimulatedWorld) -> None:
     def in_half_precision(module: Any, mesh: Any) -> None:
         fully_shard(
