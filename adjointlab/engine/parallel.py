@@ -102,13 +102,15 @@ class _Example:
     """A sequential module of a case, and its results for zeros, which say the shapes of the outputs.
 
     Some modules need a graph for them: a model of forces takes gradients in its forward pass, and others return a penalty or an
-    auxiliary loss in training alone.
+    auxiliary loss in training alone. Others change in place what their backward pass needs, such as a scale that they keep, and go
+    backward before they go forward again.
     """
 
     module: torch.nn.Module
     is_evaluated: bool
     outputs: Mapping[OutputPath, torch.Tensor]
     needs_graph: bool
+    alternates: bool
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,7 @@ class ParallelRecipe:
             uniform_requires_grad=True,
             frozen=sequential.frozen,
             averaged=math.prod(shape.extents[dim] for dim, how in sharing.items() if how == "mean"),
-            alternates=made.is_data_parallel,
+            alternates=made.is_data_parallel or example.alternates,
             needs_all_outputs=made.is_data_parallel,
             accumulates=self._accumulates(sharing),
             joins_passes=self._joins_passes(),
@@ -324,7 +326,8 @@ class ParallelRecipe:
                     needs_graph = outputs_by_path(module(*zeros)).keys() != outputs.keys()
             except Exception:  # whatever a module raises that finds no graph
                 needs_graph = True
-        return _Example(module, is_evaluated, outputs, needs_graph)
+            alternates = bool(list(module.buffers())) and not _goes_back(module, outputs)
+        return _Example(module, is_evaluated, outputs, needs_graph, alternates)
 
     def _other_batch(
         self, example: _Example, mesh: DeviceMesh, placing: Placing, parameters: Parameters, is_larger: bool
@@ -371,6 +374,23 @@ class ParallelRecipe:
             except Exception:  # whatever a module raises that takes row-major memory alone
                 return False
         return True
+
+
+def _goes_back(module: torch.nn.Module, outputs: Mapping[OutputPath, torch.Tensor]) -> bool:
+    """Return True if a module takes a backward pass from outputs that it has returned before it went forward again."""
+    import torch
+
+    with_graph = [output for output in outputs.values() if output.requires_grad]
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if not with_graph or not parameters:
+        return True
+    try:
+        torch.autograd.grad(
+            with_graph, parameters, [torch.zeros_like(y) for y in with_graph], allow_unused=True
+        )
+    except RuntimeError:  # what it needs has been modified by an inplace operation
+        return False
+    return True
 
 
 def _called_with_zeros(

@@ -484,3 +484,42 @@ def test_gradcheck_looks_at_the_pass_whose_gradient_is_not_the_sequential_one(se
 
     verdict = investigate(al.SimulatedWorld(1), subject, "gradients", Budget(5, seed=seed)).verdict
     assert dict(verdict.lines)["sequential twin"].startswith("gradcheck fails")
+
+
+# A buffer that a forward pass changes in place, and its backward pass needs: none goes backward after another forward pass
+
+
+class Rescaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, 3))
+        self.register_buffer("largest", torch.ones(()))
+
+    def largest_of_all(self, x: torch.Tensor) -> torch.Tensor:
+        return x.abs().amax()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.largest.copy_(self.largest_of_all(x.detach()).clamp(min=1))
+        scaled: torch.Tensor = (x @ self.weight.T) / self.largest
+        return scaled
+
+
+class RescaledByAll(Rescaled):
+    def largest_of_all(self, x: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(largest := super().largest_of_all(x), op=dist.ReduceOp.MAX)
+        return largest
+
+
+def test_a_module_that_changes_in_place_what_its_backward_pass_needs_goes_backward_at_once() -> None:
+    def rescaled_by_all(module: nn.Module, mesh: Any) -> None:
+        module.__class__ = RescaledByAll
+
+    def reduced(module: nn.Module) -> None:
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                dist.all_reduce(parameter.grad)
+
+    options: Any = dict(data_parallel="sum", after_backward=reduced, cases=8, mesh=(2,))
+    al.check_parallel(Rescaled, rescaled_by_all, EXAMPLE, **options)
+    with pytest.raises(AssertionError, match="outputs are not the sequential ones"):
+        al.check_parallel(Rescaled, lambda module, mesh: None, EXAMPLE, **options)
