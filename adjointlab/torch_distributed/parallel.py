@@ -7,6 +7,7 @@ too, but for the mesh dimensions that share the batch.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -452,8 +453,22 @@ def _paths(
             )
         paths[name] = path
     if missing := [name for name in names if name not in paths]:
-        raise TypeError(f"the parallel module has no {kind} {missing[0]}, which the sequential one has")
+        raise TypeError(
+            f"the parallel module has no {kind} {missing[0]}, which the sequential one has{_advice_to_stack(missing[0], paths)}"
+        )
     return {name: paths[name] for name in names if name in paths}
+
+
+def _advice_to_stack(missing: str, found: Collection[str]) -> str:
+    """The advice where each rank has some of several parameters, of one name but for its number, as of experts; else nothing."""
+    number = re.compile(r"\d+")
+    alike = [name for name in found if name != missing and number.sub("", name) == number.sub("", missing)]
+    return (
+        f", but {alike[0]}: of what ranks have some each, such as experts, stack the weights in one parameter, here and in the sequential "
+        "module, and cut that along its first dimension"
+        if alike
+        else ""
+    )
 
 
 def sequential_name(path: str, names: Collection[str]) -> str | None:
