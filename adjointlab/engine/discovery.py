@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import importlib.util
 import inspect
 import os
 import re
 import sys
-import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Final, NamedTuple
 
 from adjointlab.checks.check import all_checks
 from adjointlab.core.operator import LinearOperator
 from adjointlab.engine.declaring import how_to_declare, how_to_declare_in
 from adjointlab.engine.subject import Subject, declarations
+from adjointlab.engine.user_modules import (
+    FORMS,
+    NotFound,
+    load_entry_point,
+    load_file,
+    load_module,
+    shown_path,
+)
 from adjointlab.quantities import counted
 from adjointlab.spelling import described_type, did_you_mean
 from adjointlab.worlds.collection_thresholds import few_collections
-from adjointlab.worlds.interposition import follow_imports
-from adjointlab.worlds.watchdog import Overdue
-from adjointlab.worlds.world import kind_and_message
 
 __all__ = [
     "GROUP",
@@ -46,17 +47,6 @@ GROUP = "adjointlab.subjects"
 UNAVAILABLE = "UNAVAILABLE"
 """The name of a text in a module of an entry point: why it has fewer subjects here than it could have, and what to do for more."""
 
-_EXTRAS: Final = {"cupy": "gpu", "jax": "jax", "mpi4py": "mpi", "spmd_types": "spmd", "torch": "torch"}
-"""Extras of adjointlab by the module that they install."""
-
-_LAB: Final = str(Path(__file__).parents[1]) + os.sep
-
-_FORMS = "give package.module:name, path/to/file.py:name, a module or file alone for all its subjects, or an installed name"
-
-
-class NotFound(ValueError):
-    """A reference leads to no subject; the message says what to do."""
-
 
 @dataclass(frozen=True)
 class Found:
@@ -72,6 +62,13 @@ class Found:
         return self.subject.location.startswith("adjointlab.")
 
 
+class _Search(NamedTuple):
+    """The subjects that a reference leads to, and the modules of which it asks for all."""
+
+    found: list[Found]
+    modules: list[ModuleType]
+
+
 def find(references: Sequence[str]) -> list[Found]:
     """The subjects that `references` name, each once; all installed ones where there are none.
 
@@ -82,30 +79,17 @@ def find(references: Sequence[str]) -> list[Found]:
 
 def find_and_note(references: Sequence[str]) -> tuple[list[Found], list[str]]:
     """As :func:`find`; also a note on each subject of the modules asked for that no variable names, and what :data:`UNAVAILABLE` says there."""
-    modules: list[ModuleType] = []
     with declarations() as declared, few_collections():
-        found = _find_all(references, modules, declared)
-    distinct = {id(module): module for module in modules}.values()
-    notes = (note for module in distinct for note in (_nameless(module, declared), _reason(module)))
+        searches = [_find(each, declared) for each in references] if references else [_find_installed()]
+    found = _distinct(entry for search in searches for entry in search.found)
+    if not found:
+        raise NotFound(
+            f"no subjects are installed (no entry points in the group {GROUP}); name one: adjointlab check "
+            "package.module:name, or path/to/file.py:name"
+        )
+    modules = {id(module): module for search in searches for module in search.modules}.values()
+    notes = (note for module in modules for note in (_nameless(module, declared), _reason(module)))
     return found, [note for note in notes if note]
-
-
-def _find_all(
-    references: Sequence[str], modules: list[ModuleType], declared: Sequence[Subject]
-) -> list[Found]:
-    """Subjects by reference; the modules of which all subjects are asked for are added to `modules`.
-
-    Those that are `declared` meanwhile, under whatever name, are told of where a module has no others.
-    """
-    if not references:
-        found = _installed(modules)
-        if not found:
-            raise NotFound(
-                f"no subjects are installed (no entry points in the group {GROUP}); name one: adjointlab check "
-                "package.module:name, or path/to/file.py:name"
-            )
-        return found
-    return _distinct(entry for reference in references for entry in _find(reference, modules, declared))
 
 
 def find_subject(reference: str) -> Subject:
@@ -120,15 +104,13 @@ def find_subject(reference: str) -> Subject:
 
 def installed() -> list[Found]:
     """The subjects that installed packages declare by entry points, operators before layers. Raises :class:`NotFound` for a broken one."""
-    return _installed([])
+    return _find_installed().found
 
 
-def _installed(modules: list[ModuleType]) -> list[Found]:
-    found = []
+def _find_installed() -> _Search:
+    found, modules = [], []
     for entry in sorted(_entries(), key=lambda entry: (entry.value, entry.name)):
-        owner = entry.dist.name if entry.dist is not None else "?"
-        with _importing(f"the entry point {entry.name} = {entry.value} of {owner} cannot be loaded"):
-            target = entry.load()
+        target = load_entry_point(entry)
         if isinstance(target, Subject):
             found.append(Found(target, entry.value, True))
         elif isinstance(target, ModuleType):
@@ -139,7 +121,7 @@ def _installed(modules: list[ModuleType]) -> list[Found]:
                 f"the entry point {entry.name} = {entry.value} is {described_type(target)}, not a module with subjects "
                 "or a subject"
             )
-    return sorted(_distinct(found), key=lambda entry: entry.subject.is_layer)
+    return _Search(sorted(_distinct(found), key=lambda entry: entry.subject.is_layer), modules)
 
 
 def found_as(subject: Subject, tests: tuple[Path, str] | None = None) -> Found:
@@ -157,45 +139,39 @@ def found_as(subject: Subject, tests: tuple[Path, str] | None = None) -> Found:
                 return Found(subject, f"{entry.module}:{variable}", True)
     file = getattr(sys.modules.get(module), "__file__", None)
     if subject.place is None and tests is not None:
-        return Found(subject, f"{_short(str(tests[0]))}:{tests[1]}", False)
+        return Found(subject, f"{shown_path(str(tests[0]))}:{tests[1]}", False)
     if subject.place is None:
         # Of what the user wrote, though a decorator has put another function around it.
         file = inspect.getsourcefile(inspect.unwrap(subject.draws))
-    return Found(subject, f"{_short(file) if file else module}:{name}", False)
+    return Found(subject, f"{shown_path(file) if file else module}:{name}", False)
 
 
 def _entries() -> Iterable[EntryPoint]:
     return entry_points(group=GROUP)
 
 
-def _find(reference: str, modules: list[ModuleType], declared: Sequence[Subject]) -> list[Found]:
+def _find(reference: str, declared: Sequence[Subject]) -> _Search:
+    """The subjects of a reference; those that are `declared` meanwhile, under whatever name, are told of where a module has no others."""
     source, colon, name = reference.replace("::", ":").rpartition(":")  # two, as pytest has them
     # A colon that no name follows, such as that of a drive letter, belongs to the path. Reports add a variable in brackets.
     if not colon or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*(\[\w+\])?", name):
         source, name = reference, ""
-    if source.endswith(".py") or os.sep in source:
-        module = _load_file(Path(source), reference)
-        origin = source
-    else:
-        named = (
-            [] if name or "." in source else [entry for entry in installed() if entry.subject.name == source]
-        )
+    is_file = source.endswith(".py") or os.sep in source
+    if not (is_file or name or "." in source):
+        named = [entry for entry in installed() if entry.subject.name == source]
         if named:
-            return named
-        module = _load_module(source, reference)
-        origin = module.__name__
+            return _Search(named, [])
+    module = load_file(Path(source), reference) if is_file else load_module(source, reference)
+    if module is None:
+        raise _no_module(source)
+    origin = source if is_file else module.__name__
     is_installed = module.__name__ in {entry.module for entry in _entries()}
-    if name:
-        return [
-            Found(subject, f"{origin}:{attribute}", is_installed)
-            for attribute, subject in _attribute(module, name, origin)
-        ]
-    subjects = _subjects(module)
+    subjects = _attribute(module, name, origin) if name else _subjects(module)
     if not subjects:
         nameless = _nameless(module, declared) or _files_of(module)
         raise NotFound(f"{origin} has no subjects; {nameless or how_to_declare_in(module)}")
-    modules.append(module)
-    return [Found(subject, f"{origin}:{attribute}", is_installed) for attribute, subject in subjects]
+    found = [Found(subject, f"{origin}:{attribute}", is_installed) for attribute, subject in subjects]
+    return _Search(found, [] if name else [module])
 
 
 def _files_of(module: ModuleType) -> str:
@@ -204,7 +180,7 @@ def _files_of(module: ModuleType) -> str:
         return ""
     for folder in map(Path, getattr(module, "__path__", ())):
         if any(file.name != "__init__.py" for file in folder.glob("*.py")):
-            return f"it is a folder: name the files that have some, such as {_short(str(folder))}/*.py"
+            return f"it is a folder: name the files that have some, such as {shown_path(str(folder))}/*.py"
     return ""
 
 
@@ -214,19 +190,8 @@ def _reason(module: ModuleType) -> str:
 
 
 def _attribute(module: ModuleType, name: str, origin: str) -> list[tuple[str, Subject]]:
-    value: object = module
-    for part in name.split("."):
-        if not hasattr(value, part):
-            if references := _elsewhere(module, origin, name):
-                raise NotFound(
-                    f"{origin}:{name} is no variable; the subject that reports call {name} is {references}"
-                )
-            names = [attribute for attribute, _ in _subjects(module)]
-            called = [each for each, subject in _subjects(module) if did_you_mean(name, [subject.name])]
-            near = did_you_mean(name, names) or (f"; did you mean {called[0]}?" if called else "")
-            known = f"its subjects are: {', '.join(names) or 'none'}{near}"
-            raise NotFound(f"{origin} has no {name}; {_reason(module) or known}")
-        value = getattr(value, part)
+    """The subject that a module has under a name, or those of the operator that it has there."""
+    value = _value(module, name, origin)
     if isinstance(value, Subject):
         return [(name, value)]
     if (tested := _tested_by(value)) is not None:
@@ -250,6 +215,24 @@ def _attribute(module: ModuleType, name: str, origin: str) -> list[tuple[str, Su
     references = _elsewhere(module, origin, name, value)
     advice = f"its subject is {references}" if references else how_to_declare(value, name, module)
     raise NotFound(f"{origin}:{name} is a {kind}, not a subject; {advice}")
+
+
+def _value(module: ModuleType, name: str, origin: str) -> object:
+    """The object that a module has under a name, which may be that of an attribute of an attribute."""
+    value: object = module
+    for part in name.split("."):
+        if not hasattr(value, part):
+            if references := _elsewhere(module, origin, name):
+                raise NotFound(
+                    f"{origin}:{name} is no variable; the subject that reports call {name} is {references}"
+                )
+            names = [attribute for attribute, _ in _subjects(module)]
+            called = [each for each, subject in _subjects(module) if did_you_mean(name, [subject.name])]
+            near = did_you_mean(name, names) or (f"; did you mean {called[0]}?" if called else "")
+            known = f"its subjects are: {', '.join(names) or 'none'}{near}"
+            raise NotFound(f"{origin} has no {name}; {_reason(module) or known}")
+        value = getattr(value, part)
+    return value
 
 
 def _tested_by(value: object) -> Subject | None:
@@ -324,141 +307,16 @@ def _held(value: object, module: ModuleType, depth: int) -> Iterator[Subject]:
             yield from _held(each, module, depth - 1)
 
 
-def _load_module(name: str, reference: str) -> ModuleType:
-    if not all(part.isidentifier() for part in name.split(".")):
-        raise NotFound(f"{reference} is not the name of a subject; {_FORMS}")
-    _make_importable(Path.cwd())
-    with _importing(f"{name} cannot be imported"):
-        try:
-            return importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name and f"{name}.".startswith(f"{error.name}."):
-                raise _no_module(name) from None
-            raise
-
-
 def _no_module(name: str) -> NotFound:
-    modules: list[ModuleType] = []
-    names = [entry.subject.name for entry in _installed(modules)]
+    found, modules = _find_installed()
+    names = [entry.subject.name for entry in found]
     near = did_you_mean(name, names)
     if name in names:
         near = f"; {name} alone is the name of an installed subject"
     if name in all_checks():
         near = f"; {name} is a check: say --check {name}"
     reasons = "".join(f"; {text}" for module in modules if (text := _reason(module)))
-    return NotFound(f"there is no module or installed subject {name}{reasons}{near or f'; {_FORMS}'}")
-
-
-def _load_file(path: Path, reference: str) -> ModuleType:
-    if path.suffix != ".py" or not os.path.isfile(path):
-        is_folder = os.path.isdir(path)
-        what = "it is a folder; give a Python file" if is_folder else "there is no Python file of that name"
-        raise NotFound(f"{reference}: {what}; {_FORMS}")
-    file = path.resolve()
-    root, parts = file.parent, [file.stem]
-    while (root / "__init__.py").is_file():
-        root, parts = root.parent, [root.name, *parts]
-    name = ".".join(parts)
-    _make_importable(root)
-    own = _name_of_its_own(file)
-    for known in filter(None, map(sys.modules.get, (name, own))):
-        if _is_from(known, file):
-            return known
-    # A dot in the name of a file begins no part of a package. A dash or a blank do no harm, and pytest leaves them too.
-    if name in sys.modules or not all(re.fullmatch(r"[\w -]+", part) for part in parts):
-        name = own
-    with _importing(f"{path} cannot be imported"):
-        if "." in name:
-            # Part of a package, whose other parts it may import.
-            module = importlib.import_module(name)
-            if _is_from(module, file):
-                return module
-            name = own
-        spec = importlib.util.spec_from_file_location(name, file)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        # Registered before it runs: what is pickled between processes names its class by its module.
-        sys.modules[name] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            sys.modules.pop(name, None)  # it may have taken itself out
-            raise
-    return module
-
-
-@contextmanager
-def _importing(problem: str) -> Iterator[None]:
-    """Turn whatever user code raises when it is imported into :class:`NotFound`, also ``SystemExit`` and pytest's ``skip``."""
-    follow_imports()
-    try:
-        yield
-    except (NotFound, KeyboardInterrupt, Overdue):
-        raise
-    except BaseException as error:
-        raise NotFound(f"{problem}: {_brief(error)}{_advice(error)}") from error
-
-
-def _advice(error: BaseException) -> str:
-    """Words on how to make importable what was not found; empty where there are none."""
-    if type(error) is ImportError and "no known parent package" in str(error):
-        return "; name it as a module, package.module:name: in a folder without __init__.py a file is no part of a package"
-    missing = error.name if isinstance(error, ModuleNotFoundError) else None
-    if missing in _EXTRAS:
-        return f"; pip install 'adjointlab[{_EXTRAS[missing]}]'"
-    for folder in ("src", "."):
-        if missing and (
-            os.path.isdir(Path(folder, missing)) or os.path.isfile(Path(folder, f"{missing}.py"))
-        ):
-            where = "the current folder" if folder == "." else folder
-            return f"; {where} has it: install the project, or set PYTHONPATH={folder}"
-    return ""
-
-
-def _name_of_its_own(file: Path) -> str:
-    """The name of a module of `file` where another module has the one that would be its, or where none would."""
-    # As seen from this folder, so that a stored failure is its own in another checkout too.
-    for text in (_short(str(file)), str(file)):
-        # It must be the same on all ranks, so it does not come from hash(), which Python salts in each process.
-        name = f"_adjointlab_file_{hashlib.sha256(os.fsencode(text)).hexdigest()[:12]}"
-        if name not in sys.modules or _is_from(sys.modules[name], file):
-            break  # the folder is the same one as when another file of that name was found
-    return name
-
-
-def _is_from(module: ModuleType, file: Path) -> bool:
-    origin = getattr(module, "__file__", None)
-    return origin is not None and Path(origin).resolve() == file
-
-
-def _make_importable(folder: Path) -> None:
-    """Put `folder` on the path, as ``python file.py`` and ``python -m`` do with that of the script."""
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-
-
-def _brief(error: BaseException) -> str:
-    text = kind_and_message(error)
-    if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        return f"{type(error).__name__}: {error.msg} ({_short(error.filename)}:{error.lineno})"
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename
-    ]
-    # The user's line rather than the one of the lab that refuses it.
-    outside = [frame for frame in frames if not frame.filename.startswith(_LAB)] or [
-        frame for frame in frames if frame.filename != __file__
-    ]
-    return f"{text} ({_short(outside[-1].filename)}:{outside[-1].lineno})" if outside else text
-
-
-def _short(file: str) -> str:
-    path = Path(file).resolve()
-    try:
-        here = Path.cwd()
-    except OSError:  # user code has removed it
-        return str(path)
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    return NotFound(f"there is no module or installed subject {name}{reasons}{near or f'; {FORMS}'}")
 
 
 def _distinct(found: Iterable[Found]) -> list[Found]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import adjointlab as al
-from adjointlab.engine import discovery
+from adjointlab.engine import discovery, user_modules
 from adjointlab.engine.discovery import (
     GROUP,
     Found,
@@ -537,7 +537,7 @@ def test_what_user_code_raises_when_it_is_imported_is_told(
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Overdue, NotFound])
 def test_what_ends_a_run_is_no_failure_of_an_import(error: type[BaseException]) -> None:
-    with pytest.raises(error), discovery._importing("a problem"):
+    with pytest.raises(error), user_modules._importing("a problem"):
         raise error("text")
 
 
@@ -556,7 +556,7 @@ def test_what_ends_a_run_is_no_failure_of_an_import(error: type[BaseException]) 
     ],
 )
 def test_a_missing_library_of_an_extra_is_told_with_the_extra(error: BaseException, told: str) -> None:
-    with pytest.raises(NotFound) as refusal, discovery._importing("a problem"):
+    with pytest.raises(NotFound) as refusal, user_modules._importing("a problem"):
         raise error
     text = str(refusal.value)
     assert text.startswith(f"a problem: {type(error).__name__}: no (")
@@ -584,7 +584,7 @@ def test_a_module_of_the_project_that_is_not_on_the_path_is_told_with_its_folder
     assert refused("tests/lab_test.py") == (
         f"tests/lab_test.py cannot be imported: ModuleNotFoundError: No module named 'lab_ns' (tests/lab_test.py:1){told}"
     )
-    with pytest.raises(NotFound, match=r"no \(.*\)$"), discovery._importing("a problem"):
+    with pytest.raises(NotFound, match=r"no \(.*\)$"), user_modules._importing("a problem"):
         raise ModuleNotFoundError("no", name="lab_ns.part")  # of a package that is on the path
 
 
@@ -622,7 +622,7 @@ def test_a_failure_is_cited_by_the_innermost_line_outside_of_the_lab_or_else_of_
         try:
             call()
         except Exception as error:
-            return discovery._brief(error)
+            return user_modules._brief(error)
         raise AssertionError
 
     monkeypatch.chdir(Path(__file__).parent)
@@ -634,11 +634,11 @@ def test_a_failure_is_cited_by_the_innermost_line_outside_of_the_lab_or_else_of_
     text = "ValueError: shape: every side of a partition is at least 1, not (0,)"
     assert problem(refuses) == f"{text} ({Path(__file__).name}:{line})"
     lab = str(Path(discovery.__file__).parents[1])
-    monkeypatch.setattr(discovery, "_LAB", "/")
+    monkeypatch.setattr(user_modules, "_LAB", "/")
     assert re.fullmatch(re.escape(f"{text} ({lab}/core/partition.py:") + r"\d+\)", problem(refuses))
     assert f" ({lab}/spelling.py:" in problem(lambda: did_you_mean(3, ()))  # type: ignore[arg-type]
-    assert discovery._brief(ValueError("never raised")) == "ValueError: never raised"
-    assert discovery._brief(SyntaxError("by hand")) == "SyntaxError: by hand"
+    assert user_modules._brief(ValueError("never raised")) == "ValueError: never raised"
+    assert user_modules._brief(SyntaxError("by hand")) == "SyntaxError: by hand"
 
 
 def test_paths_are_told_from_here_if_there_is_a_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -647,8 +647,8 @@ def test_paths_are_told_from_here_if_there_is_a_here(monkeypatch: pytest.MonkeyP
 
     file = tmp_path / "inner" / "file.py"
     monkeypatch.chdir(tmp_path)
-    assert discovery._short(str(file)) == str(Path("inner", "file.py"))
-    assert discovery._short("file.py") == "file.py"
-    assert discovery._short(__file__) == __file__
+    assert user_modules.shown_path(str(file)) == str(Path("inner", "file.py"))
+    assert user_modules.shown_path("file.py") == "file.py"
+    assert user_modules.shown_path(__file__) == __file__
     monkeypatch.setattr(Path, "cwd", gone)
-    assert discovery._short(str(file)) == str(file)
+    assert user_modules.shown_path(str(file)) == str(file)

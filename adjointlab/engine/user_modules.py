@@ -1,0 +1,170 @@
+"""Importing the modules and files in which users have their subjects, and telling what fails there."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from adjointlab.worlds.interposition import follow_imports
+from adjointlab.worlds.watchdog import Overdue
+from adjointlab.worlds.world import kind_and_message
+
+__all__ = ["FORMS", "NotFound", "load_entry_point", "load_file", "load_module", "shown_path"]
+
+FORMS: Final = "give package.module:name, path/to/file.py:name, a module or file alone for all its subjects, or an installed name"
+"""The forms of references to subjects."""
+
+_EXTRAS: Final = {"cupy": "gpu", "jax": "jax", "mpi4py": "mpi", "spmd_types": "spmd", "torch": "torch"}
+"""Extras of adjointlab by the module that they install."""
+
+_LAB: Final = str(Path(__file__).parents[1]) + os.sep
+
+
+class NotFound(ValueError):
+    """A reference leads to no subject; the message says what to do."""
+
+
+def load_entry_point(entry: EntryPoint) -> object:
+    """The module or subject that an entry point names. Raises :class:`NotFound`."""
+    owner = entry.dist.name if entry.dist is not None else "?"
+    with _importing(f"the entry point {entry.name} = {entry.value} of {owner} cannot be loaded"):
+        return entry.load()
+
+
+def load_module(name: str, reference: str) -> ModuleType | None:
+    """The module of that name; None if there is none. Raises :class:`NotFound`, with the `reference` that names the module."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise NotFound(f"{reference} is not the name of a subject; {FORMS}")
+    _make_importable(Path.cwd())
+    with _importing(f"{name} cannot be imported"):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if not (error.name and f"{name}.".startswith(f"{error.name}.")):
+                raise
+    return None
+
+
+def load_file(path: Path, reference: str) -> ModuleType:
+    """The module of a file, under the name by which its package imports it. Raises :class:`NotFound`, with the `reference` that names the file."""
+    if path.suffix != ".py" or not os.path.isfile(path):
+        is_folder = os.path.isdir(path)
+        what = "it is a folder; give a Python file" if is_folder else "there is no Python file of that name"
+        raise NotFound(f"{reference}: {what}; {FORMS}")
+    file = path.resolve()
+    root, parts = file.parent, [file.stem]
+    while (root / "__init__.py").is_file():
+        root, parts = root.parent, [root.name, *parts]
+    name = ".".join(parts)
+    _make_importable(root)
+    own = _name_of_its_own(file)
+    for known in filter(None, map(sys.modules.get, (name, own))):
+        if _is_from(known, file):
+            return known
+    # A dot in the name of a file begins no part of a package. A dash or a blank do no harm, and pytest leaves them too.
+    if name in sys.modules or not all(re.fullmatch(r"[\w -]+", part) for part in parts):
+        name = own
+    with _importing(f"{path} cannot be imported"):
+        if "." in name:
+            # Part of a package, whose other parts it may import.
+            module = importlib.import_module(name)
+            if _is_from(module, file):
+                return module
+            name = own
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        # Registered before it runs: what is pickled between processes names its class by its module.
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            sys.modules.pop(name, None)  # it may have taken itself out
+            raise
+    return module
+
+
+@contextmanager
+def _importing(problem: str) -> Iterator[None]:
+    """Turn whatever user code raises when it is imported into :class:`NotFound`, also ``SystemExit`` and pytest's ``skip``."""
+    follow_imports()
+    try:
+        yield
+    except (NotFound, KeyboardInterrupt, Overdue):
+        raise
+    except BaseException as error:
+        raise NotFound(f"{problem}: {_brief(error)}{_advice(error)}") from error
+
+
+def _advice(error: BaseException) -> str:
+    """Words on how to make importable what was not found; empty where there are none."""
+    if type(error) is ImportError and "no known parent package" in str(error):
+        return "; name it as a module, package.module:name: in a folder without __init__.py a file is no part of a package"
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing in _EXTRAS:
+        return f"; pip install 'adjointlab[{_EXTRAS[missing]}]'"
+    for folder in ("src", "."):
+        if missing and (
+            os.path.isdir(Path(folder, missing)) or os.path.isfile(Path(folder, f"{missing}.py"))
+        ):
+            where = "the current folder" if folder == "." else folder
+            return f"; {where} has it: install the project, or set PYTHONPATH={folder}"
+    return ""
+
+
+def _name_of_its_own(file: Path) -> str:
+    """The name of a module of `file` where another module has the one that would be its, or where none would."""
+    # As seen from this folder, so that a stored failure is its own in another checkout too.
+    for text in (shown_path(str(file)), str(file)):
+        # It must be the same on all ranks, so it does not come from hash(), which Python salts in each process.
+        name = f"_adjointlab_file_{hashlib.sha256(os.fsencode(text)).hexdigest()[:12]}"
+        if name not in sys.modules or _is_from(sys.modules[name], file):
+            break  # the folder is the same one as when another file of that name was found
+    return name
+
+
+def _is_from(module: ModuleType, file: Path) -> bool:
+    origin = getattr(module, "__file__", None)
+    return origin is not None and Path(origin).resolve() == file
+
+
+def _make_importable(folder: Path) -> None:
+    """Put `folder` on the path, as ``python file.py`` and ``python -m`` do with that of the script."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _brief(error: BaseException) -> str:
+    text = kind_and_message(error)
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{type(error).__name__}: {error.msg} ({shown_path(error.filename)}:{error.lineno})"
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename
+    ]
+    # The user's line rather than the one of the lab that refuses it.
+    outside = [frame for frame in frames if not frame.filename.startswith(_LAB)] or [
+        frame for frame in frames if frame.filename != __file__
+    ]
+    return f"{text} ({shown_path(outside[-1].filename)}:{outside[-1].lineno})" if outside else text
+
+
+def shown_path(file: str) -> str:
+    """The path of a file as seen from the current folder, or as a whole where it is elsewhere."""
+    path = Path(file).resolve()
+    try:
+        here = Path.cwd()
+    except OSError:  # user code has removed it
+        return str(path)
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
