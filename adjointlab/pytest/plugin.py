@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import pytest
@@ -23,44 +21,38 @@ from adjointlab.pytest.github import GithubJob, tell_wrong_call
 from adjointlab.pytest.html import HtmlPage
 from adjointlab.pytest.interrupted import InterruptedTest
 from adjointlab.pytest.profile import Profile, add_options, read_profile, unwritable
+from adjointlab.pytest.running import COUNTS, KNOWN, CoherenceTest
 from adjointlab.report.github_job import is_github
 from adjointlab.variables import SUPERVISED
 from adjointlab.worlds.exit_of_c import guard_exit_of_c
 from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, launched_rank, launched_world
 from adjointlab.worlds.process import (
-    before_forced_end,
     earn,
-    ended_by_user_code,
     install_exit_guard,
     install_handlers,
     raise_interrupt,
     restore,
-    signal_of,
 )
 from adjointlab.worlds.process_end import end_despite_leftovers
 from adjointlab.worlds.world import WorldName
 
 if TYPE_CHECKING:
-    from adjointlab.check_result import CheckResult
-    from adjointlab.engine.search_result import SearchResult
     from adjointlab.engine.subject import Subject
     from adjointlab.pytest.ranks import CollectiveSession
     from adjointlab.store.job_log import JobLog
     from adjointlab.store.known_failures import KnownFailures
     from adjointlab.worlds.world import World
 
-__all__ = ["adjointlab_world", "counts_property"]
+__all__ = ["adjointlab_world"]
 
 _session_key: pytest.StashKey[CollectiveSession] = pytest.StashKey()
 _profile_key: pytest.StashKey[Profile] = pytest.StashKey()
 _html_key: pytest.StashKey[HtmlPage] = pytest.StashKey()
 _github_key: pytest.StashKey[GithubJob] = pytest.StashKey()
 _failures_key: pytest.StashKey[KnownFailures] = pytest.StashKey()
-_known_key: pytest.StashKey[str] = pytest.StashKey()
 _unused_key: pytest.StashKey[list[str]] = pytest.StashKey()
 _stderr_key: pytest.StashKey[int] = pytest.StashKey()
 _ended_key: pytest.StashKey[EndedTests] = pytest.StashKey()
-_COUNTS: Final = "adjointlab_counts"
 _UNUSED: Final = "adjointlab_unused"
 _EXIT = sys.exit
 
@@ -295,7 +287,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             pairs.add(pair)
             known = known or failures.of_check(*pair)
         if known is not None:
-            item.stash[_known_key] = str(known)
+            item.stash[KNOWN] = str(known)
             item.add_marker(pytest.mark.xfail(reason=str(known), strict=True))
     unused = failures.unused(pairs, {item.nodeid for item in items})
     config.stash[_unused_key] = [each.position for each in unused]
@@ -351,7 +343,7 @@ def _name_silent(terminalreporter: pytest.TerminalReporter) -> None:
         value
         for report in terminalreporter.getreports("passed")
         for name, value in report.user_properties
-        if name == _COUNTS
+        if name == COUNTS
     ]
     if counts:
         from adjointlab.engine.counts import CaseCounts
@@ -395,105 +387,10 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
     if session is not None:
         session.align_before(request.node)
     world: World = request.getfixturevalue("adjointlab_world")
-    profile = request.config.stash[_profile_key]
     _guard_ends(request.config)
-
-    def run_test(subject: Subject, check: str) -> None:
-        from adjointlab.check_result import SearchInterrupted
-        from adjointlab.engine.discovery import found_as
-        from adjointlab.engine.search_result import Budget
-        from adjointlab.pictures.text import is_encodable
-        from adjointlab.report.failure_picture import failure_picture
-        from adjointlab.report.failure_text import failure_text
-        from adjointlab.session import check_with_corpus
-        from adjointlab.store.files import working_directory
-        from adjointlab.worlds.interposition import follow_imports
-        from adjointlab.worlds.world import Exhausted
-
-        follow_imports()
-        classes = [node.name for node in request.node.listchain() if isinstance(node, pytest.Class)]
-        found = found_as(subject, (request.path, ".".join(classes)))
-        seed = profile.seed_of(subject.name, check)
-        budget = Budget(
-            profile.cases, profile.ranks, seed, schedules=profile.schedules, device=profile.device
-        )
-
-        def tell_end(code: int, call: str) -> None:
-            _tell_end(request.node, (subject.location, check), call)
-
-        try:
-            with before_forced_end(tell_end):
-                result = check_with_corpus(world, found, check, budget, profile.folder)
-            for warning in result.result.warnings:
-                warning.show()
-            # The user's code may have changed the directory.
-            with working_directory(request.config.invocation_params.dir):
-                # Not the stream that captures what tests print.
-                has_signs = is_encodable(getattr(sys.__stdout__, "encoding", None))
-                picture = failure_picture(result, unicode=has_signs, width=100)
-                text = f"{failure_text(result)}\n\n{picture}".strip()
-                told = replace(result, known=_why_known(request.node, result))
-                for collector in _collectors(request.config):
-                    collector.add(told)
-            if result.result.counts is not None:
-                request.node.user_properties.append(
-                    counts_property(result.result, result.subject, found.reference)
-                )
-        except SearchInterrupted as interrupt:
-            # The test has failed already, and is reported as such before the session ends.
-            if (job := request.config.stash.get(_github_key, None)) is not None:
-                job.add_interrupt(interrupt)
-            request.session.shouldstop = f"interrupted by {signal.Signals(signal_of(interrupt)).name}"
-            text = failure_text(interrupt.known)
-            for collector in _collectors(request.config):
-                collector.add(interrupt.known)
-        except Exhausted as problem:
-            # The leader decides that a job is exhausted, so all ranks come here at the same test.
-            pytest.exit(str(problem), ExitCode.RESTART)
-        if text:
-            pytest.fail(text, pytrace=False)
-
-    return run_test
-
-
-def _tell_end(item: pytest.Item, check: tuple[str, str], call: str) -> None:
-    """Say what was at work when user code ends the process by that call, and tell GitHub.
-
-    The check is given by the location of its subject and its name.
-    """
-    from adjointlab.store.files import working_directory
-    from adjointlab.store.interrupted import checks_at_work
-
-    def say(line: str) -> None:
-        # pytest has captured the usual streams.
-        os.write(item.config.stash[_stderr_key], f"{line}\n".encode(errors="backslashreplace"))
-
-    folder, job = item.config.invocation_params.dir, item.config.stash.get(_github_key, None)
-    with working_directory(folder):
-        at_work = checks_at_work(item.config.stash[_profile_key].folder, {check: item.nodeid}, "user code")
-        say(f"adjointlab: {at_work}")
-        if job is not None:
-            job.tell_end(f"{ended_by_user_code(call, folder)}. {at_work}", say)
-
-
-def _why_known(item: pytest.Item, result: CheckResult) -> str:
-    """The line of the list of known failures that has a test, or why its failure is expected otherwise; empty if it is not."""
-    mark = item.get_closest_marker("xfail")
-    if _known_key in item.stash or mark is None or not result.is_reported:
-        return item.stash.get(_known_key, "")
-    return str(mark.kwargs.get("reason") or "it is marked with xfail")
-
-
-def _collectors(config: pytest.Config) -> list[HtmlPage | GithubJob]:
-    """Those that are told of each result of this session."""
-    page, job = config.stash.get(_html_key, None), config.stash.get(_github_key, None)
-    return [each for each in (page, job) if each is not None]
-
-
-def counts_property(result: SearchResult, subject: str = "", reference: str = "") -> tuple[str, str]:
-    """Property of a test, which reports of xdist's workers and JUnit files have too: its subject and the counts of its cases."""
-    assert result.counts is not None
-    return _COUNTS, json.dumps([subject or result.subject, reference, asdict(result.counts)])
+    stash = request.config.stash
+    page, job = stash.get(_html_key, None), stash.get(_github_key, None)
+    return CoherenceTest(request.node, world, stash[_profile_key], page, job, stash[_stderr_key]).run
 
 
 def _job_log(config: pytest.Config) -> JobLog | None:

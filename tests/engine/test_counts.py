@@ -18,7 +18,8 @@ from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject
-from adjointlab.pytest.plugin import _name_silent, counts_property
+from adjointlab.pytest.plugin import _name_silent
+from adjointlab.pytest.running import counts_property
 from adjointlab.report.json_report import as_data
 from adjointlab.report.summary import notes
 from adjointlab.worlds.simulated.world import SimulatedWorld
