@@ -37,6 +37,7 @@ from adjointlab.cli.parameters import (
     option_of,
 )
 from adjointlab.cli.result_files import ResultFiles, folder_of_failures
+from adjointlab.cli.run_record import RunRecord
 from adjointlab.cli.selection import selected
 from adjointlab.cli.startup import UsageError, opened_world, or_usage_error
 from adjointlab.cores import cores
@@ -148,9 +149,8 @@ def check(
         )
         listed = {(found.subject.label, name) for found, name in whole}
         unused = [str(each.position) for each in known.unused(listed)] if known else []
-        run = CheckRun(
-            world, plan, nameless, known, unused, report, files, setup, processes, jobs, shard or ""
-        )
+        record = RunRecord(world, plan, nameless, known, unused, report, files, shard or "")
+        run = CheckRun(record, setup, processes, jobs)
         if supervised() is None:  # else the job is started again, and the supervisor says what is known
             stack.enter_context(before_forced_end(run.end_by_user_code))
         return run.to_end(max_time)

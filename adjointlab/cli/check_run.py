@@ -1,30 +1,27 @@
-"""The checks that ``adjointlab check`` runs, here or in several processes, with their results from the first to the last."""
+"""The checks that ``adjointlab check`` runs, here or in several processes, from the first to the last."""
 
 from __future__ import annotations
 
 import math
 import signal
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from adjointlab import options
-from adjointlab.cli.check_report import CheckReport
 from adjointlab.cli.held_streams import HeldStreams
-from adjointlab.cli.output import Output, ProgressLine, describe_ranks, progress_line
-from adjointlab.cli.result_files import ResultFiles, RunResults, tell_of_run
+from adjointlab.cli.output import Output, ProgressLine, progress_line
+from adjointlab.cli.result_files import tell_of_run
+from adjointlab.cli.run_record import RunRecord
 from adjointlab.cores import cores
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.deadline import Deadline
 from adjointlab.worlds.launch import launched_rank
-from adjointlab.worlds.process import earn, ended_by, ended_by_user_code, signal_of
+from adjointlab.worlds.process import ended_by, ended_by_user_code, signal_of
 
 if TYPE_CHECKING:
     from adjointlab.check_result import CheckResult
     from adjointlab.cli.parallel import CheckProcesses, Ended, Printed, Setup
-    from adjointlab.engine.discovery import Found
-    from adjointlab.report.junit import NotJudged
-    from adjointlab.store.known_failures import KnownFailures
     from adjointlab.worlds.world import World
 
 __all__ = ["CHECKS_FOR_A_PROCESS", "CheckRun", "processes_for"]
@@ -38,40 +35,22 @@ _SECONDS_TO_HEED = 3.0
 _SECONDS_TO_STOP = 1.0
 """Seconds that the main thread gets to print what is known, once it has begun."""
 
-_SECONDS_TO_SAVE = 0.02
-"""Seconds that it may take to save the results after each check. Files grow with the checks: where they take longer, a share of the time."""
-
-_SHARE_OF_SAVING = 0.05
-"""That share of the time."""
-
 
 @dataclass
 class CheckRun:
-    """The checks that a command runs, with their results."""
+    """Runs the checks of a plan, here or in other processes, and adds their results to a record."""
 
-    world: World
-    plan: list[tuple[Found, str]]  # a subject and the name of a check
-    nameless: list[str]  # lines on subjects that are not checked, because they have no name
-    known: KnownFailures | None
-    unused: list[str]  # positions of its lines that no check fits, whatever part of the checks is run here
-    report: CheckReport
-    files: ResultFiles
+    record: RunRecord
     setup: Setup
     processes: CheckProcesses
     jobs: int | None  # asked for
-    shard: str
-    position: int = 0  # in the plan, of the next result
-    misdeclared: set[int] = field(default_factory=set)  # id() of subjects that no other check is run of
-    is_stopped: bool = False
     interrupted: str = ""  # on the checks in other processes that a signal has ended
-    begun: float | None = None  # when several processes began
     deadline: float = math.inf  # of the drawing of cases
-    next_save: float = 0.0  # when the files are due again
 
     @property
-    def results(self) -> list[CheckResult]:
-        """Those of the first checks of the plan."""
-        return self.report.results
+    def world(self) -> World:
+        """The world in which the checks run."""
+        return self.record.world
 
     def to_end(self, seconds: float | None) -> int:
         """Run every check of the plan, in so many `seconds` if that is given, and print and save the results; return the exit code.
@@ -84,28 +63,28 @@ class CheckRun:
         from adjointlab.supervisor.exit_hooks import record_exit_code
         from adjointlab.worlds.world import Exhausted
 
-        self.save_so_far()
+        self.record.save_so_far()
         # The other ranks wait a little longer: when the first of them is gone, the launcher kills the leader, which has the results.
         with Deadline(self.end_early, _SECONDS_TO_HEED + (0.0 if self.world.is_leader else _SECONDS_TO_STOP)):
             try:
-                with progress_line(is_shown=self.world.is_leader and not self.report.quiet) as line:
+                with progress_line(is_shown=self.world.is_leader and not self.record.report.quiet) as line:
                     self.run_all(line, seconds)
             except Exhausted as problem:
-                self.stop(ExitCode.RESTART, "the run is not complete", str(problem))
+                self.record.stop(ExitCode.RESTART, "the run is not complete", str(problem))
                 return ExitCode.RESTART
             except KeyboardInterrupt as interrupt:
                 at_work = self.interrupted_at(interrupt)
                 if isinstance(interrupt, SearchInterrupted):
-                    self.add(interrupt.known)
+                    self.record.add(interrupt.known)
                 number = stopped_by() or signal_of(interrupt)
-                self.stop(128 + number, ended_by(number), at_work)
+                self.record.stop(128 + number, ended_by(number), at_work)
                 # An exception rather than a code, so that the world is not closed: its ranks need not be in step.
                 raise
-        code = outcome(self.results)
-        self.print_results()
+        code = outcome(self.record.results)
+        self.record.print_results()
         if HeldStreams.lost_output():
             code = code or ExitCode.UNJUDGED
-        if not self.save(code):
+        if not self.record.save(code):
             code = code or ExitCode.UNJUDGED
         if (job_log := supervised()) is not None:
             record_exit_code(job_log.folder, code)
@@ -121,16 +100,17 @@ class CheckRun:
         budget, folder = self.setup.budget, self.setup.folder
         refused = {
             id(found.subject): index
-            for index, (found, _) in reversed(list(enumerate(self.plan)))
+            for index, (found, _) in reversed(list(enumerate(self.record.plan)))
             if unsupported(self.world, found.subject, budget.device) is not None
         }
         # Said once of each subject, not of each of its checks.
-        self.plan = [
-            entry
-            for index, entry in enumerate(self.plan)
-            if refused.get(id(entry[0].subject), index) == index
-        ]
-        self.report.plan = [(found.subject.label, name) for found, name in self.plan]
+        self.record.plan_only(
+            [
+                entry
+                for index, entry in enumerate(self.record.plan)
+                if refused.get(id(entry[0].subject), index) == index
+            ]
+        )
         processes = self._other_processes(budget.cases)
         if seconds is not None:
             self.deadline = time.monotonic() + seconds
@@ -138,17 +118,16 @@ class CheckRun:
             self._run_in_processes(processes, line)
             return
         self.processes.close()
-        for number, (found, name) in enumerate(self.plan):
-            if id(found.subject) in self.misdeclared:
-                self.position += 1
+        for number, (found, name) in enumerate(self.record.plan):
+            if self.record.passes_over(found.subject):
                 continue
             tick = line.track(
-                f"[{number + 1}/{len(self.plan)}] {printable(found.subject.label)} {name}",
+                f"[{number + 1}/{len(self.record.plan)}] {printable(found.subject.label)} {name}",
                 check_named(name).cases_of(budget.cases, found.subject),
-                self.report.time_left,
+                self.record.report.time_left,
             )
-            within = replace(budget, seconds=self._share(len(self.plan) - number))
-            self._take(check_with_corpus(self.world, found, name, within, folder, tick), line)
+            within = replace(budget, seconds=self._share(len(self.record.plan) - number))
+            self.record.take(check_with_corpus(self.world, found, name, within, folder, tick), line)
 
     def _share(self, checks: int, processes: int = 1) -> float:
         """The seconds that each of so many checks that are left has to draw cases in."""
@@ -162,27 +141,27 @@ class CheckRun:
         if not self.world.can_schedule or supervised() is not None:
             return 0
         if self.jobs is None:
-            count = processes_for(len(self.plan), cases, cores())
+            count = processes_for(len(self.record.plan), cases, cores())
             return count if count > 1 else 0
         # Who asks for several outlives what a check does to its process, also where there is one check alone.
-        return min(self.jobs, len(self.plan)) if self.jobs > 1 else 0
+        return min(self.jobs, len(self.record.plan)) if self.jobs > 1 else 0
 
     def _run_in_processes(self, count: int, line: ProgressLine) -> None:
         """Run every check of the plan in other processes, and take the results in the order of the plan."""
         from adjointlab.cli.parallel import PlannedCheck
 
-        tick = line.track(f"{len(self.plan)} checks in {count} processes", len(self.plan))
+        tick = line.track(f"{len(self.record.plan)} checks in {count} processes", len(self.record.plan))
         ended: dict[int, Ended] = {}
-        self.begun = time.monotonic()
-        plan = [PlannedCheck.of(found, name) for found, name in self.plan]
+        self.record.begun = time.monotonic()
+        plan = [PlannedCheck.of(found, name) for found, name in self.record.plan]
         try:
             for each in self.processes.run(plan, count, lambda left: self._share(left, count)):
                 ended[each.number] = each
-                tick(len(ended), note=self.report.time_left)
-                while (following := ended.get(self.position)) is not None:
+                tick(len(ended), note=self.record.report.time_left)
+                while (following := ended.get(self.record.position)) is not None:
                     with line.paused():
                         self._print(following.printed)
-                    self._take(self._result_of(following), line)
+                    self.record.take(self._result_of(following), line)
             for printed in self.processes.finish():
                 self._print(printed)
         except KeyboardInterrupt as interrupt:
@@ -198,16 +177,16 @@ class CheckRun:
         """Add what is known of the checks in other processes when a signal ends the command."""
         from adjointlab.store.running_case import left_behind
 
-        taken = self.position
+        taken = self.record.position
         for each in sorted(ended, key=lambda each: each.number):
             if each.number < taken:
                 continue
             if each.outcome is not None:
                 self._print(each.printed)
-                self.add(self._result_of(each))
+                self.record.add(self._result_of(each))
             elif each.death and signal_of(interrupt) == signal.SIGINT:
                 # It had no time to remove its record, and after Ctrl-C nobody asks for the case.
-                found, name = self.plan[each.number]
+                found, name = self.record.plan[each.number]
                 left_behind(self.setup.folder, found.subject.location, name)
 
     def _result_of(self, ended: Ended) -> CheckResult:
@@ -215,66 +194,29 @@ class CheckRun:
         from adjointlab.check_result import CheckResult
         from adjointlab.session import check_with_corpus, lost
 
-        found, name = self.plan[ended.number]
+        found, name = self.record.plan[ended.number]
         budget, folder = self.setup.budget, self.setup.folder
         if ended.outcome is not None:
             return CheckResult(found, **ended.outcome._asdict())
         if ended.death:
             return lost(self.world, found, name, budget, folder, ended.death)
-        within = replace(budget, seconds=self._share(len(self.plan) - ended.number))
+        within = replace(budget, seconds=self._share(len(self.record.plan) - ended.number))
         return check_with_corpus(self.world, found, name, within, folder)
-
-    def _take(self, result: CheckResult, line: ProgressLine) -> None:
-        """Add the result of the next check of the plan, and print and save it."""
-        from adjointlab.report.summary import outcome
-        from adjointlab.store.job_log import supervised
-
-        self.add(result)
-        # The process may end in the next case, with what is known by then; 0 is earned at the end alone.
-        earn(outcome(self.results) or ExitCode.UNJUDGED)
-        # Printed and saved at once, because the next case may end the process. A supervised job is started again
-        # then and knows its earlier results, so it prints each of them once, at its end.
-        if supervised() is None and self.world.is_leader:
-            with line.paused():
-                self.report.print_new()
-            if (began := time.monotonic()) >= self.next_save:
-                self.save_so_far()
-                taken = time.monotonic() - began
-                self.next_save = began + (taken / _SHARE_OF_SAVING if taken > _SECONDS_TO_SAVE else 0.0)
-
-    def add(self, result: CheckResult) -> None:
-        """Add the result of the next check of the plan; of a subject that is declared wrongly only the first."""
-        self.position += 1
-        subject = result.found.subject
-        if id(subject) in self.misdeclared:
-            return
-        if result.is_misdeclared:
-            self.misdeclared.add(id(subject))
-        if self.known and (listed := self.known.of_check(subject.label, result.result.check)):
-            result = result.listed(str(listed))
-        self.report.add(result)
 
     def _print(self, printed: Printed) -> None:
         """Print the text that user code has printed in another process."""
         for of_stderr in (False, True):
             for text in printed.text(of_stderr=of_stderr):
                 if text:
-                    Output(to_stderr=of_stderr or self.files.leave_stdout).raw(text)
-
-    def stop(self, code: int, why: str, details: str = "") -> None:
-        """Print and save what is known, before the plan is done; `details` are sentences on `why` that is, or on what to do."""
-        self.is_stopped = True
-        self.print_results()
-        self.save(code, f"{why}. {details}" if details else why)
-        self.report.out.line(f"{len(self.results)} of {len(self.plan)} are done. {details}".rstrip())
+                    Output(to_stderr=of_stderr or self.record.files.leave_stdout).raw(text)
 
     def interrupted_at(self, interrupt: KeyboardInterrupt) -> str:
         """Sentences on the checks that were interrupted, with the seeds of their draws."""
         from adjointlab.store.interrupted import interrupted_at
 
-        if self.begun is not None or not self.position < len(self.plan):
+        if self.record.begun is not None or not self.record.position < len(self.record.plan):
             return self.interrupted
-        found, name = self.plan[self.position]
+        found, name = self.record.plan[self.record.position]
         return interrupted_at(f"{found.subject.label} {name}", interrupt)
 
     def at_work(self, number: int = 0) -> str:
@@ -287,93 +229,29 @@ class CheckRun:
 
         by = signal.Signals(number).name if number else "user code"
         labels = {
-            (found.subject.location, name): f"{found.subject.label} {name}" for found, name in self.plan
+            (found.subject.location, name): f"{found.subject.label} {name}"
+            for found, name in self.record.plan
         }
         with working_directory(self.setup.surroundings.folder):
             return checks_at_work(self.setup.folder, labels, by, are_kept=number != signal.SIGINT)
 
     def end_early(self, number: int) -> None:
-        """Do as :meth:`stop` does, in another thread, unless the main thread does it."""
-        if self.is_stopped:
+        """Do as :meth:`RunRecord.stop` does, in another thread, unless the main thread does it."""
+        if self.record.is_stopped:
             time.sleep(_SECONDS_TO_STOP)
         else:
-            self.stop(128 + number, ended_by(number), self.at_work(number))
+            self.record.stop(128 + number, ended_by(number), self.at_work(number))
 
     def end_by_user_code(self, code: int, call: str) -> None:
-        """Do as :meth:`stop` does, once user code has ended the process with this exit code, by that call."""
-        if self.is_stopped:
+        """Do as :meth:`RunRecord.stop` does, once user code has ended the process with this exit code, by that call."""
+        if self.record.is_stopped:
             return
         why = ended_by_user_code(call, self.setup.surroundings.folder)
         if self.world.is_leader:
-            self.stop(code, why, self.at_work())
+            self.record.stop(code, why, self.at_work())
         else:
             # The others end with this process, and may have no time to say so.
-            tell_of_run(self._known(code, f"{why}, on rank {launched_rank()}"))
-
-    def print_results(self) -> None:
-        """Print what has not been printed, and what the verdicts do not cover; unless it is to be quiet, also the counts."""
-        if not self.world.is_leader:
-            return
-        self.report.print_new()
-        if self.report.quiet:
-            self.report.print_gaps(self.nameless)
-        else:
-            asked = len(self.results) + len(self._missing())
-            self.report.print_summary(self.world, self.unused, self.nameless, asked, self._seconds)
-
-    @property
-    def _seconds(self) -> float | None:
-        """The seconds since the checks began; None where those of the checks say all."""
-        # Of a run that is stopped, the check at work has no seconds yet.
-        begun = self.report.begun if self.begun is None and self.is_stopped else self.begun
-        return None if begun is None else time.monotonic() - begun
-
-    def save_so_far(self) -> None:
-        """Write the files anew, which say that the run is not complete: nobody may get to say so later."""
-        from adjointlab.store.files import working_directory
-
-        if not self.files.are_asked_for:
-            return
-        known = self._known(ExitCode.UNJUDGED, "the run is not complete: it is still running, or was killed")
-        with working_directory(self.setup.surroundings.folder):
-            self.files.save_so_far(known)
-
-    def save(self, code: int, incomplete: str = "") -> bool:
-        """Write the files that were asked for, on the leader; return False if one could not be written."""
-        from adjointlab.store.files import working_directory
-        from adjointlab.store.job_log import supervised
-
-        with working_directory(self.setup.surroundings.folder):
-            # A job that is started again will tell it.
-            is_final = code != ExitCode.RESTART or supervised() is None
-            return self.files.save(self._known(code, incomplete), is_final=is_final)
-
-    def _known(self, code: int, incomplete: str) -> RunResults:
-        missing = self._missing()
-        return RunResults(
-            self.world.name,
-            self.world.ranks,
-            describe_ranks(self.world),
-            self.results,
-            code,
-            len(self.results) + len(missing),
-            missing if incomplete else (),
-            self.nameless,
-            incomplete,
-            self._seconds,
-            self.shard,
-        )
-
-    def _missing(self) -> list[NotJudged]:
-        """The checks that are to have a result and have none: of a subject that is known to be declared wrongly there are none."""
-        from adjointlab.report.junit import NotJudged
-
-        judged = {(id(entry.found.subject), entry.result.check) for entry in self.results}
-        return [
-            NotJudged(found.reference, f"{found.subject.label} {name}")
-            for found, name in self.plan
-            if (id(found.subject), name) not in judged and id(found.subject) not in self.misdeclared
-        ]
+            tell_of_run(self.record.known_so_far(code, f"{why}, on rank {launched_rank()}"))
 
 
 def processes_for(checks: int, cases: int, cores: int) -> int:

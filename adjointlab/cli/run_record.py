@@ -1,0 +1,173 @@
+"""The results of ``adjointlab check`` so far, which are printed and saved as they come, and when the run ends in whatever way."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from adjointlab.cli.output import describe_ranks
+from adjointlab.cli.result_files import RunResults
+from adjointlab.exit_codes import ExitCode
+from adjointlab.worlds.process import earn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from adjointlab.check_result import CheckResult
+    from adjointlab.cli.check_report import CheckReport
+    from adjointlab.cli.output import ProgressLine
+    from adjointlab.cli.result_files import ResultFiles
+    from adjointlab.engine.discovery import Found
+    from adjointlab.engine.subject import Subject
+    from adjointlab.report.junit import NotJudged
+    from adjointlab.store.known_failures import KnownFailures
+    from adjointlab.worlds.world import World
+
+__all__ = ["RunRecord"]
+
+_SECONDS_TO_SAVE = 0.02
+"""Seconds that it may take to save the results after each check. Files grow with the checks: where they take longer, a share of the time."""
+
+_SHARE_OF_SAVING = 0.05
+"""That share of the time."""
+
+
+@dataclass
+class RunRecord:
+    """The results of a plan's checks, from the first one on: printed in a report, and saved in files."""
+
+    world: World
+    plan: Sequence[tuple[Found, str]]  # a subject and the name of a check
+    nameless: list[str]  # lines on subjects that are not checked, because they have no name
+    known: KnownFailures | None
+    unused: list[str]  # positions of its lines that no check fits, whatever part of the checks is run here
+    report: CheckReport
+    files: ResultFiles
+    shard: str
+    position: int = 0  # in the plan, of the next result
+    begun: float | None = None  # when several processes began
+    is_stopped: bool = False
+    _misdeclared: set[int] = field(default_factory=set)  # id() of subjects that no other check is run of
+    _next_save: float = 0.0  # when the files are due again
+
+    @property
+    def results(self) -> list[CheckResult]:
+        """Those of the first checks of the plan."""
+        return self.report.results
+
+    def plan_only(self, plan: Sequence[tuple[Found, str]]) -> None:
+        """Leave the other checks out of the plan."""
+        self.plan = plan
+        self.report.plan = [(found.subject.label, name) for found, name in plan]
+
+    def passes_over(self, subject: Subject) -> bool:
+        """Go on to the next check if this one is of a subject that is known to be declared wrongly; return True then."""
+        is_misdeclared = id(subject) in self._misdeclared
+        self.position += is_misdeclared
+        return is_misdeclared
+
+    def take(self, result: CheckResult, line: ProgressLine) -> None:
+        """Add the result of the next check of the plan, and print and save it."""
+        from adjointlab.report.summary import outcome
+        from adjointlab.store.job_log import supervised
+
+        self.add(result)
+        # The process may end in the next case, with what is known by then; 0 is earned at the end alone.
+        earn(outcome(self.results) or ExitCode.UNJUDGED)
+        # Printed and saved at once, because the next case may end the process. A supervised job is started again
+        # then and knows its earlier results, so it prints each of them once, at its end.
+        if supervised() is None and self.world.is_leader:
+            with line.paused():
+                self.report.print_new()
+            if (began := time.monotonic()) >= self._next_save:
+                self.save_so_far()
+                taken = time.monotonic() - began
+                self._next_save = began + (taken / _SHARE_OF_SAVING if taken > _SECONDS_TO_SAVE else 0.0)
+
+    def add(self, result: CheckResult) -> None:
+        """Add the result of the next check of the plan; of a subject that is declared wrongly only the first."""
+        subject = result.found.subject
+        if self.passes_over(subject):
+            return
+        self.position += 1
+        if result.is_misdeclared:
+            self._misdeclared.add(id(subject))
+        if self.known and (listed := self.known.of_check(subject.label, result.result.check)):
+            result = result.listed(str(listed))
+        self.report.add(result)
+
+    def stop(self, code: int, why: str, details: str = "") -> None:
+        """Print and save what is known, before the plan is done; `details` are sentences on `why` that is, or on what to do."""
+        self.is_stopped = True
+        self.print_results()
+        self.save(code, f"{why}. {details}" if details else why)
+        self.report.out.line(f"{len(self.results)} of {len(self.plan)} are done. {details}".rstrip())
+
+    def print_results(self) -> None:
+        """Print what has not been printed, and what the verdicts do not cover; unless it is to be quiet, also the counts."""
+        if not self.world.is_leader:
+            return
+        self.report.print_new()
+        if self.report.quiet:
+            self.report.print_gaps(self.nameless)
+        else:
+            asked = len(self.results) + len(self._missing())
+            self.report.print_summary(self.world, self.unused, self.nameless, asked, self._seconds)
+
+    @property
+    def _seconds(self) -> float | None:
+        """The seconds since the checks began; None where those of the checks say all."""
+        # Of a run that is stopped, the check at work has no seconds yet.
+        begun = self.report.begun if self.begun is None and self.is_stopped else self.begun
+        return None if begun is None else time.monotonic() - begun
+
+    def save_so_far(self) -> None:
+        """Write the files anew, which say that the run is not complete: nobody may get to say so later."""
+        from adjointlab.store.files import working_directory
+
+        if not self.files.are_asked_for:
+            return
+        known = self.known_so_far(
+            ExitCode.UNJUDGED, "the run is not complete: it is still running, or was killed"
+        )
+        with working_directory(self.report.folder):
+            self.files.save_so_far(known)
+
+    def save(self, code: int, incomplete: str = "") -> bool:
+        """Write the files that were asked for, on the leader; return False if one could not be written."""
+        from adjointlab.store.files import working_directory
+        from adjointlab.store.job_log import supervised
+
+        with working_directory(self.report.folder):
+            # A job that is started again will tell it.
+            is_final = code != ExitCode.RESTART or supervised() is None
+            return self.files.save(self.known_so_far(code, incomplete), is_final=is_final)
+
+    def known_so_far(self, code: int, incomplete: str) -> RunResults:
+        """All that files tell of the run."""
+        missing = self._missing()
+        return RunResults(
+            self.world.name,
+            self.world.ranks,
+            describe_ranks(self.world),
+            self.results,
+            code,
+            len(self.results) + len(missing),
+            missing if incomplete else (),
+            self.nameless,
+            incomplete,
+            self._seconds,
+            self.shard,
+        )
+
+    def _missing(self) -> list[NotJudged]:
+        """The checks that are to have a result and have none: of a subject that is known to be declared wrongly there are none."""
+        from adjointlab.report.junit import NotJudged
+
+        judged = {(id(entry.found.subject), entry.result.check) for entry in self.results}
+        return [
+            NotJudged(found.reference, f"{found.subject.label} {name}")
+            for found, name in self.plan
+            if (id(found.subject), name) not in judged and id(found.subject) not in self._misdeclared
+        ]
