@@ -98,6 +98,15 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
+        "checks/layers/drawn_values",
+        (
+            "tests/checks/test_values_of_inputs.py",
+            "tests/checks/test_modules_of_layers.py",
+            *_LAYERS,
+            "tests/torch_distributed/test_check_parallel.py",
+        ),
+    ),
+    (
         "checks/layers/modules",
         (
             "tests/checks/test_modules_of_layers.py",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Never, TypeAlias
 import numpy as np
 from hypothesis.strategies import DrawFn
 
-from adjointlab.checks.layers.modules import LARGEST
+from adjointlab.checks.layers.drawn_values import LARGEST
 from adjointlab.checks.verdict import Verdict
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError

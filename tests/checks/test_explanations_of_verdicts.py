@@ -238,7 +238,8 @@ def test_of_an_optimiser_the_states_of_the_shape_of_a_parameter_are_compared() -
 def test_a_parameter_that_a_layer_does_not_use_has_no_second_derivative() -> None:
     torch = pytest.importorskip("torch")
     from adjointlab.checks.layers.double_backward import _second_derivatives
-    from adjointlab.checks.layers.modules import LocalModule, pass_keys
+    from adjointlab.checks.layers.drawn_values import pass_keys
+    from adjointlab.checks.layers.modules import LocalModule
     from adjointlab.core.vectors import Draw, local_values
     from tests.checks.test_modules_of_layers import Scaled, context, layer
 

@@ -16,13 +16,8 @@ from torch import nn
 
 import adjointlab as al
 from adjointlab.checks.context import InputSetting
-from adjointlab.checks.layers.modules import (
-    LocalModule,
-    SequentialTwin,
-    has_small_cotangents,
-    pass_keys,
-    values,
-)
+from adjointlab.checks.layers.drawn_values import has_small_cotangents, pass_keys
+from adjointlab.checks.layers.modules import LocalModule, SequentialTwin, values
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.checks.whole_tensors import (
     has_copies_of_their_own,

@@ -22,7 +22,8 @@ from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.elements import Tolerance, WhereNotFinite
 from adjointlab.checks.hints import FaultKind
 from adjointlab.checks.layers.compared_passes import Comparison, PassObservation, _compared, first_wrong
-from adjointlab.checks.layers.modules import ModuleUnderTest, pass_keys
+from adjointlab.checks.layers.drawn_values import pass_keys
+from adjointlab.checks.layers.modules import ModuleUnderTest
 from adjointlab.checks.layers.passes import (
     BUFFERS,
     INPUT_GRADIENT,

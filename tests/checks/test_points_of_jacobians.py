@@ -14,8 +14,8 @@ from torch import nn
 
 import adjointlab as al
 from adjointlab.checks.context import CheckContext, InputSetting
+from adjointlab.checks.layers.drawn_values import pass_keys
 from adjointlab.checks.layers.jacobian import JACOBIAN, JacobianProducts
-from adjointlab.checks.layers.modules import pass_keys
 from adjointlab.checks.layers.point import unit_roundoff
 from adjointlab.checks.whole_tensors import no_sequential_tensor
 from adjointlab.core.layer import Layer

@@ -13,7 +13,7 @@ import pytest
 import adjointlab as al
 from adjointlab.checks.context import FRACTIONS, INPUT_VALUES, InputSetting
 from adjointlab.checks.hints import FaultKind
-from adjointlab.checks.layers.modules import _change_of, pass_keys
+from adjointlab.checks.layers.drawn_values import change_of, pass_keys
 from adjointlab.checks.layers.passes import PassPlan, plainer_seeds
 from adjointlab.core.vectors import VALUES, Draw, local_values
 from adjointlab.engine.case import Case
@@ -55,7 +55,7 @@ def test_large_and_tiny_inputs_are_integers_times_a_power_of_two(dtype: str) -> 
     drawn = torch.tensor([-4.0, 0.0, 1.0, 3.0], dtype=getattr(torch, dtype))
     exponents = {"large": 6, "tiny": -6} if dtype == "float16" else {"large": 14, "tiny": -40}
     for values, exponent in exponents.items():
-        change = _change_of(values)
+        change = change_of(values)
         assert change is not None
         changed = change(drawn)
         assert changed.dtype is drawn.dtype
@@ -66,7 +66,7 @@ def test_large_and_tiny_inputs_are_integers_times_a_power_of_two(dtype: str) -> 
 def test_inputs_of_a_layer_that_computes_in_half_precision_overflow_no_more_than_those_that_are_in_it(
     values: str, exponent: int
 ) -> None:
-    change = _change_of(values, "float16")
+    change = change_of(values, "float16")
     assert change is not None
     assert change(torch.tensor([-4.0, 3.0])).tolist() == [-4 * 2.0**exponent, 3 * 2.0**exponent]
 

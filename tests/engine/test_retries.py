@@ -17,7 +17,7 @@ from adjointlab.checks.context import FRACTIONS, InputSetting
 from adjointlab.checks.evidence import Evidence, Place
 from adjointlab.checks.fresh_memory import fill_by
 from adjointlab.checks.hints import FaultKind, Hint
-from adjointlab.checks.layers.modules import has_small_cotangents
+from adjointlab.checks.layers.drawn_values import has_small_cotangents
 from adjointlab.checks.layers.passes import PassPlan
 from adjointlab.checks.seed_digits import SEED_PERIOD
 from adjointlab.checks.verdict import Verdict, coherent, incoherent, unjudged

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from adjointlab.checks.layers.modules import LARGEST
+from adjointlab.checks.layers.drawn_values import LARGEST
 from adjointlab.layers.subjects import pooling
 from adjointlab.layers.subjects.class_losses import _with_legal_targets
 from adjointlab.layers.subjects.embedding import with_legal_indices

@@ -24,13 +24,8 @@ from adjointlab.checks.check import CheckedSubject
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import Local, Tolerance
 from adjointlab.checks.layers.compared_passes import Comparison, PassObservation
-from adjointlab.checks.layers.modules import (
-    LocalModule,
-    ModuleUnderTest,
-    SequentialTwin,
-    direction_keys,
-    pass_keys,
-)
+from adjointlab.checks.layers.drawn_values import direction_keys, pass_keys
+from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, SequentialTwin
 from adjointlab.checks.layers.passes import as_leaf, gradients
 from adjointlab.checks.layers.twin import TwinCheck, results_of_twin, tolerance_of, with_expected
 from adjointlab.checks.verdict import Inapplicable

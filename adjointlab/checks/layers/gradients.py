@@ -10,7 +10,8 @@ from adjointlab.checks.check import AnyCheck, Check, Spaces
 from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.hints import Hint
 from adjointlab.checks.layers.compared_passes import SECOND_PASS, PassObservation
-from adjointlab.checks.layers.modules import SequentialTwin, pass_keys
+from adjointlab.checks.layers.drawn_values import pass_keys
+from adjointlab.checks.layers.modules import SequentialTwin
 from adjointlab.checks.layers.own_part import is_of_own_part
 from adjointlab.checks.layers.passes import PASSES, PassPlan, plainer_seeds
 from adjointlab.checks.layers.twin import TwinCheck, twin_passes

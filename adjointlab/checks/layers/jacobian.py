@@ -26,14 +26,8 @@ from adjointlab.checks.context import FRACTIONS, CheckContext
 from adjointlab.checks.elements import Local, norm
 from adjointlab.checks.fresh_memory import controlled
 from adjointlab.checks.layers.differences import Estimate
-from adjointlab.checks.layers.modules import (
-    LocalModule,
-    ModuleUnderTest,
-    SequentialTwin,
-    direction_keys,
-    pass_keys,
-    values,
-)
+from adjointlab.checks.layers.drawn_values import direction_keys, pass_keys
+from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, SequentialTwin, values
 from adjointlab.checks.layers.point import Point, unit_roundoff
 from adjointlab.checks.layers.sensitivity import Allowances
 from adjointlab.checks.layers.twin import results_of_twin

@@ -13,7 +13,7 @@ log shows the layer's messages alone.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import compress
@@ -21,17 +21,24 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 
-from adjointlab.checks.context import FRACTIONS, INFINITE, SUBNORMAL, CheckContext
+from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import Local
-from adjointlab.checks.seed_digits import COTANGENTS
+from adjointlab.checks.layers.drawn_values import (
+    LARGEST_FOR_INDICES,
+    SMALL,
+    change_of,
+    has_small_cotangents,
+    infinite,
+    left_as_given,
+)
 from adjointlab.checks.whole_tensors import has_copies_of_their_own, whole_array
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
-from adjointlab.core.layer import Layer, elementwise, index_positions, outputs_of, prepared, undeclared
+from adjointlab.core.layer import index_positions, outputs_of, prepared, undeclared
 from adjointlab.core.operator import NotInSpace, ParameterNotInSpace
 from adjointlab.core.rounding import perturb_of_now, unperturbed
 from adjointlab.core.space import LocalType, Space, Tensor
-from adjointlab.core.vectors import SMALL_INTEGERS, THIRDS, VALUES, Draw, local_values
+from adjointlab.core.vectors import THIRDS, Draw, local_values
 from adjointlab.quantities import counted
 from adjointlab.typing import NumpyArray
 from adjointlab.worlds.backward import BackwardPass
@@ -42,63 +49,12 @@ if TYPE_CHECKING:
 ArrayT = TypeVar("ArrayT", "NumpyArray", "torch.Tensor")
 
 __all__ = [
-    "LARGEST",
     "LocalModule",
     "ModuleUnderTest",
     "SequentialTwin",
-    "direction_keys",
     "first_positions",
-    "has_small_cotangents",
-    "pass_keys",
     "values",
 ]
-
-LARGEST = 4
-"""Bound of the drawn integers: sums of some thousand products of three of them are exact in single precision."""
-
-_LARGEST_FOR_INDICES = 2**31
-"""Bound of the integers of which indices are made: exact in double precision with the bits of fractions behind them."""
-
-
-_EXPONENTS: Mapping[str, Mapping[str, int]] = {
-    "large": {"float64": 14, "float32": 14, "bfloat16": 14, "float16": 6},
-    "tiny": {"float64": -40, "float32": -40, "bfloat16": -40, "float16": -6},
-}
-"""Powers of two by kind of values and the type in which a module computes. Cubes of them are still normal numbers, but in half precision."""
-
-
-_SMALL = -10
-"""Power of two of small cotangents: gradients are below thresholds such as the norm of a clip."""
-
-
-def has_small_cotangents(seed: int, layer: Layer) -> bool:
-    """Return True if the cotangents of a case are far below 1.
-
-    Not where a rounding is declared, beside which steps of an optimiser would not show, nor in float16, where gradients would underflow.
-    """
-    tensors = (*layer.domain.tensors, *layer.parameters.tensors, *layer.codomain.tensors)
-    declares = bool(layer.rounding or layer.reach or layer.computes_in)
-    return COTANGENTS.of(seed) == 1 and not declares and all(tensor.dtype != "float16" for tensor in tensors)
-
-
-def pass_keys(context: CheckContext, number: int) -> dict[str, Draw]:
-    """Keys of the values of pass `number`."""
-    seed = context.setting.seed
-    of_others = context.values if context.values in (FRACTIONS, THIRDS) else SMALL_INTEGERS
-    # Thirds are made of the integers that the subject has prepared (`ModuleUnderTest.inputs`).
-    values = context.values if context.values in VALUES and context.values != THIRDS else SMALL_INTEGERS
-    return {
-        "inputs": Draw(seed, 3 * number, "primal", LARGEST, values=values, beyond=context.beyond),
-        "parameters": Draw(seed, 3 * number + 1, "primal", LARGEST, values=of_others),
-        "cotangents": Draw(seed, 3 * number + 2, "dual", LARGEST, values=of_others, beyond=context.beyond),
-        "accumulated": Draw(seed, 3 * number, "dual", LARGEST),
-    }
-
-
-def direction_keys(context: CheckContext) -> dict[str, Draw]:
-    """Keys of the direction in which a check differentiates: the same for a layer and for its twin."""
-    seed = context.setting.seed
-    return {"inputs": Draw(seed, 7, "primal", LARGEST), "parameters": Draw(seed, 8, "primal", LARGEST)}
 
 
 class ModuleUnderTest(ABC):
@@ -110,7 +66,7 @@ class ModuleUnderTest(ABC):
     def __init__(self, context: CheckContext, module: torch.nn.Module) -> None:
         self.layer, self.module, self.memory = context.layer, module, context.torch_memory
         arrays.move_module(module, self.memory)
-        self._change = _change_of(context.values, self.layer.computes_in)
+        self._change = change_of(context.values, self.layer.computes_in)
         self.note_return: Callable[[Callable[..., object]], None] = lambda function: None
         self.note_backward: Callable[[BackwardPass], None] = lambda begun: None
         self._averaged = 1
@@ -139,17 +95,17 @@ class ModuleUnderTest(ABC):
         inputs = list(self.drawn_inputs(domain, key))
         if change is None:
             return inputs
-        free = _left_as_given(self.layer, self.memory, change)
+        free = left_as_given(self.layer, self.memory, change)
         for position, (tensor, is_free) in enumerate(zip(domain.tensors, free, strict=True)):
             # An infinite summand is not a summand of an infinite element: that may have been any integer.
-            is_summand = change is _infinite and LocalType.PARTIAL in tensor.types
+            is_summand = change is infinite and LocalType.PARTIAL in tensor.types
             if is_free and inputs[position].is_floating_point() and not is_summand:
                 inputs[position] = change(inputs[position])
         return inputs
 
     def cotangents(self, key: Draw) -> list[torch.Tensor]:
         """Drawn gradients of the outputs, which are :func:`small <has_small_cotangents>` by some seeds."""
-        exponent = _SMALL if has_small_cotangents(key.seed, self.layer) else 0
+        exponent = SMALL if has_small_cotangents(key.seed, self.layer) else 0
         return self.tensors(self.layer.codomain.dual, replace(key, exponent=exponent))
 
     def parameters(self) -> list[torch.nn.Parameter]:
@@ -285,7 +241,7 @@ class ModuleUnderTest(ABC):
     def drawn_inputs(self, space: Space, key: Draw) -> tuple[torch.Tensor, ...]:
         """Inputs of a space, the layer's or another, that the subject makes legal of drawn ones."""
         # Of small integers alone, few of many indices would be made, and those of some ranks' shards never.
-        large, indices = replace(key, bound=_LARGEST_FOR_INDICES), index_positions(self.layer.prepare)
+        large, indices = replace(key, bound=LARGEST_FOR_INDICES), index_positions(self.layer.prepare)
         keys = [large if position in indices else key for position in range(len(space.tensors))]
         return prepared(
             self.layer.prepare, *(self._tensor(space, position, each) for position, each in enumerate(keys))
@@ -449,57 +405,6 @@ def _require_shape(kind: str, tensor: Tensor, own: torch.Tensor) -> None:
             f"the sequential twin's {kind} {tensor.name} has shape {shape}, but the layer's is laid out as "
             f"{tensor.layout.shape}"
         )
-
-
-def _change_of(values: str, computes_in: str = "") -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """Return the change of drawn integers that makes inputs of the kind `values`, if there is one, for a module that computes in that type."""
-    if values in _EXPONENTS:
-        exponents = _EXPONENTS[values]
-        return lambda x: x * 2.0 ** exponents[computes_in or str(x.dtype).removeprefix("torch.")]
-    return {SUBNORMAL: _subnormal, INFINITE: _infinite, THIRDS: lambda x: x / 3}.get(values)
-
-
-def _subnormal(x: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    limits = torch.finfo(x.dtype)
-    return x * (limits.smallest_normal * limits.eps)
-
-
-def _infinite(x: torch.Tensor) -> torch.Tensor:
-    """The largest and the smallest of the integers are infinite."""
-    import torch
-
-    return torch.where(x.abs() >= LARGEST, x * float("inf"), x)
-
-
-def _left_as_given(layer: Layer, memory: str, change: Callable[[torch.Tensor], torch.Tensor]) -> list[bool]:
-    """For each input: True if the subject's preparation changes neither the integers that are drawn nor what `change` makes of them.
-
-    One that it changes must have values of a certain range. What this returns depends on no drawn values, which differ from rank
-    to rank.
-    """
-    import torch
-
-    free = [True] * len(layer.domain.tensors)
-    if layer.prepare is elementwise:
-        return free
-    for number in range(-LARGEST, LARGEST + 1):
-        drawn = [
-            cast(
-                "torch.Tensor",
-                arrays.from_numpy(np.full((1,) * len(tensor.layout.shape), number), tensor.dtype, memory),
-            )
-            for tensor in layer.domain.tensors
-        ]
-        changed = [change(x) if x.is_floating_point() else x for x in drawn]
-        for given in (drawn, changed):
-            legal = prepared(layer.prepare, *given)
-            free = [
-                known and x.dtype == y.dtype and torch.equal(x, y)
-                for known, x, y in zip(free, given, legal, strict=True)
-            ]
-    return free
 
 
 def first_positions(tensors: Sequence[torch.Tensor]) -> list[int]:

@@ -17,14 +17,8 @@ from adjointlab.checks.check import CheckedSubject, Spaces
 from adjointlab.checks.context import INFINITE, CheckContext
 from adjointlab.checks.elements import Local, WhereNotFinite, largest_magnitude
 from adjointlab.checks.layers.compared_passes import AFTER_STEPS, Comparison, PassObservation
-from adjointlab.checks.layers.modules import (
-    LocalModule,
-    ModuleUnderTest,
-    SequentialTwin,
-    has_small_cotangents,
-    pass_keys,
-    values,
-)
+from adjointlab.checks.layers.drawn_values import has_small_cotangents, pass_keys
+from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, SequentialTwin, values
 from adjointlab.checks.layers.twin import TwinCheck, results_of_twin, tolerance_of, with_expected
 from adjointlab.checks.verdict import Inapplicable, Verdict
 from adjointlab.checks.whole_tensors import held

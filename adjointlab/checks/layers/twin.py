@@ -20,13 +20,8 @@ from adjointlab.checks.elements import (
 )
 from adjointlab.checks.fresh_memory import controlled
 from adjointlab.checks.layers.compared_passes import Change, Comparison, PassObservation, first_wrong
-from adjointlab.checks.layers.modules import (
-    LARGEST,
-    LocalModule,
-    SequentialTwin,
-    first_positions,
-    has_small_cotangents,
-)
+from adjointlab.checks.layers.drawn_values import LARGEST, has_small_cotangents
+from adjointlab.checks.layers.modules import LocalModule, SequentialTwin, first_positions
 from adjointlab.checks.layers.passes import (
     Pass,
     PassPlan,

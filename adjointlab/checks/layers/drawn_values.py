@@ -1,0 +1,127 @@
+"""Values that are drawn for a layer and its twin: the keys of each pass, and the kinds of inputs that are made of drawn integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from adjointlab.checks.context import FRACTIONS, INFINITE, SUBNORMAL, CheckContext
+from adjointlab.checks.seed_digits import COTANGENTS
+from adjointlab.core import arrays
+from adjointlab.core.layer import Layer, elementwise, prepared
+from adjointlab.core.vectors import SMALL_INTEGERS, THIRDS, VALUES, Draw
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "LARGEST",
+    "LARGEST_FOR_INDICES",
+    "SMALL",
+    "change_of",
+    "direction_keys",
+    "has_small_cotangents",
+    "infinite",
+    "left_as_given",
+    "pass_keys",
+]
+
+LARGEST = 4
+"""Bound of the drawn integers: sums of some thousand products of three of them are exact in single precision."""
+
+LARGEST_FOR_INDICES = 2**31
+"""Bound of the integers of which indices are made: exact in double precision with the bits of fractions behind them."""
+
+
+_EXPONENTS: Mapping[str, Mapping[str, int]] = {
+    "large": {"float64": 14, "float32": 14, "bfloat16": 14, "float16": 6},
+    "tiny": {"float64": -40, "float32": -40, "bfloat16": -40, "float16": -6},
+}
+"""Powers of two by kind of values and the type in which a module computes. Cubes of them are still normal numbers, but in half precision."""
+
+
+SMALL = -10
+"""Power of two of small cotangents: gradients are below thresholds such as the norm of a clip."""
+
+
+def has_small_cotangents(seed: int, layer: Layer) -> bool:
+    """Return True if the cotangents of a case are far below 1.
+
+    Not where a rounding is declared, beside which steps of an optimiser would not show, nor in float16, where gradients would underflow.
+    """
+    tensors = (*layer.domain.tensors, *layer.parameters.tensors, *layer.codomain.tensors)
+    declares = bool(layer.rounding or layer.reach or layer.computes_in)
+    return COTANGENTS.of(seed) == 1 and not declares and all(tensor.dtype != "float16" for tensor in tensors)
+
+
+def pass_keys(context: CheckContext, number: int) -> dict[str, Draw]:
+    """Keys of the values of pass `number`."""
+    seed = context.setting.seed
+    of_others = context.values if context.values in (FRACTIONS, THIRDS) else SMALL_INTEGERS
+    # Thirds are made of the integers that the subject has prepared (`ModuleUnderTest.inputs`).
+    values = context.values if context.values in VALUES and context.values != THIRDS else SMALL_INTEGERS
+    return {
+        "inputs": Draw(seed, 3 * number, "primal", LARGEST, values=values, beyond=context.beyond),
+        "parameters": Draw(seed, 3 * number + 1, "primal", LARGEST, values=of_others),
+        "cotangents": Draw(seed, 3 * number + 2, "dual", LARGEST, values=of_others, beyond=context.beyond),
+        "accumulated": Draw(seed, 3 * number, "dual", LARGEST),
+    }
+
+
+def direction_keys(context: CheckContext) -> dict[str, Draw]:
+    """Keys of the direction in which a check differentiates: the same for a layer and for its twin."""
+    seed = context.setting.seed
+    return {"inputs": Draw(seed, 7, "primal", LARGEST), "parameters": Draw(seed, 8, "primal", LARGEST)}
+
+
+def change_of(values: str, computes_in: str = "") -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """Return the change of drawn integers that makes inputs of the kind `values`, if there is one, for a module that computes in that type."""
+    if values in _EXPONENTS:
+        exponents = _EXPONENTS[values]
+        return lambda x: x * 2.0 ** exponents[computes_in or str(x.dtype).removeprefix("torch.")]
+    return {SUBNORMAL: _subnormal, INFINITE: infinite, THIRDS: lambda x: x / 3}.get(values)
+
+
+def _subnormal(x: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    limits = torch.finfo(x.dtype)
+    return x * (limits.smallest_normal * limits.eps)
+
+
+def infinite(x: torch.Tensor) -> torch.Tensor:
+    """The largest and the smallest of the integers are infinite."""
+    import torch
+
+    return torch.where(x.abs() >= LARGEST, x * float("inf"), x)
+
+
+def left_as_given(layer: Layer, memory: str, change: Callable[[torch.Tensor], torch.Tensor]) -> list[bool]:
+    """For each input: True if the subject's preparation changes neither the integers that are drawn nor what `change` makes of them.
+
+    One that it changes must have values of a certain range. What this returns depends on no drawn values, which differ from rank
+    to rank.
+    """
+    import torch
+
+    free = [True] * len(layer.domain.tensors)
+    if layer.prepare is elementwise:
+        return free
+    for number in range(-LARGEST, LARGEST + 1):
+        drawn = [
+            cast(
+                "torch.Tensor",
+                arrays.from_numpy(np.full((1,) * len(tensor.layout.shape), number), tensor.dtype, memory),
+            )
+            for tensor in layer.domain.tensors
+        ]
+        changed = [change(x) if x.is_floating_point() else x for x in drawn]
+        for given in (drawn, changed):
+            legal = prepared(layer.prepare, *given)
+            free = [
+                known and x.dtype == y.dtype and torch.equal(x, y)
+                for known, x, y in zip(free, given, legal, strict=True)
+            ]
+    return free
