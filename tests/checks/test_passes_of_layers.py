@@ -27,6 +27,7 @@ from adjointlab.checks.layers.modules import ModuleUnderTest
 from adjointlab.checks.layers.passes import (
     BUFFERS,
     INPUT_GRADIENT,
+    ONE_PASS,
     OUTPUTS,
     PARAMETER_GRADIENT,
     PARAMETERS,
@@ -400,7 +401,9 @@ def observed(
     def seen(values: Any) -> PassObservation:
         compared = Comparison(what, space, (np.asarray(values),), Tolerance(0.0), without, expected)
         parameters = Comparison("parameters", space, (np.ones(2),), Tolerance(0.0), None, expected)
-        return PassObservation((parameters, compared), accumulated=accumulated, **given)
+        return PassObservation(
+            (parameters, compared), plan=replace(ONE_PASS, accumulated=accumulated), **given
+        )
 
     right = seen(np.ones(2))
     return [(right,) * number, tuple(seen(actual) if each == wrong else right for each in range(number))]

@@ -18,7 +18,15 @@ from adjointlab.checks.elements import (
     tensor_difference,
 )
 from adjointlab.checks.hints import FaultKind, Hint
-from adjointlab.checks.layers.passes import BUFFERS, EVALUATION, OUTPUTS, PARAMETER_GRADIENT, PARAMETERS
+from adjointlab.checks.layers.passes import (
+    BUFFERS,
+    EVALUATION,
+    ONE_PASS,
+    OUTPUTS,
+    PARAMETER_GRADIENT,
+    PARAMETERS,
+    PassPlan,
+)
 from adjointlab.checks.layers.repeated import repeated_hint
 from adjointlab.checks.layers.sensitivity import Allowances
 from adjointlab.checks.layers.unsummed import unsummed_hint
@@ -130,10 +138,7 @@ class PassObservation:
 
     comparisons: tuple[Comparison, ...]
     changes: tuple[Change, ...] = ()
-    accumulated: bool = False
-    joined: bool = False
-    before: str = ""
-    other_batch: str = ""
+    plan: PassPlan = ONE_PASS
     refused_order: str = ""  # of memory, by the sequential module: inputs are row-major
     left_out: tuple[str, ...] = ()  # names of outputs
     small_cotangents: bool = False
@@ -198,18 +203,18 @@ def _circumstances(
     first: PassObservation, wrong: Comparison, *, is_repeated: bool
 ) -> Iterator[tuple[str, str]]:
     """Lines on the pass in which the difference was seen."""
-    is_gradient = wrong.without is not None
+    is_gradient, plan = wrong.without is not None, first.plan
     if is_repeated:
         yield SECOND_PASS
-    if is_gradient and first.accumulated:
+    if is_gradient and plan.accumulated:
         yield "accumulated", ".grad held other gradients before, which are taken off here"
-    if wrong.what == PARAMETER_GRADIENT.name and first.joined:
+    if wrong.what == PARAMETER_GRADIENT.name and plan.joined:
         yield _JOINED
     if is_gradient and (without := _not_required(first)):
         yield "without", f"gradients of {', '.join(without)}, which require none here"
-    if first.before:
-        others = f"a {first.other_batch} batch" if first.other_batch else "other inputs"
-        how = "without gradients" if first.before == EVALUATION else "and backward"
+    if plan.before:
+        others = f"a {plan.other_batch} batch" if plan.other_batch else "other inputs"
+        how = "without gradients" if plan.before == EVALUATION else "and backward"
         yield "before", f"the same instance has gone forward {how}, with {others}"
     if first.refused_order:
         yield "inputs", f"row-major, for the sequential module takes none in {first.refused_order} memory"

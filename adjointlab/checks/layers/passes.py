@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BUFFERS",
     "EVALUATION",
+    "ONE_PASS",
     "OUTPUTS",
     "PARAMETERS",
     "PARAMETER_GRADIENT",
@@ -159,6 +160,10 @@ class PassPlan:
 
         drawn = {tensor.name for position, tensor in enumerate(tensors) if wanted(position, tensor)}
         return given | (drawn - (layer.frozen or frozenset()))
+
+
+ONE_PASS: Final = PassPlan(backward=True, requires_grad="all", together=False, accumulated=False)
+"""The plan of a pass that nothing comes before."""
 
 
 @lru_cache(maxsize=64)  # of the running case, for all its ranks

@@ -112,10 +112,7 @@ def _observed(
             _comparison(context, kind, local, differentiated, plan) for kind, local in each.results.items()
         ),
         _changes(layer, each),
-        plan.accumulated,
-        plan.joined,
-        plan.before,
-        plan.other_batch,
+        plan,
         refused_order,
         _left_out(layer, plan),
         plan.backward and has_small_cotangents(context.setting.seed, layer),
