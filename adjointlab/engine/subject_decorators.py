@@ -29,6 +29,15 @@ from adjointlab.engine.adapters import (
     make_twin,
 )
 from adjointlab.engine.dtensor import DTensorRecipe
+from adjointlab.engine.legal_arguments import (
+    WHAT_TO_CHECK,
+    require_functions,
+    require_no_reference,
+    require_operator,
+    require_optimizer,
+    require_own_group,
+    require_truths,
+)
 from adjointlab.engine.options import Options, require_legal, require_one_place
 from adjointlab.engine.parallel import (
     DataParallel,
@@ -64,7 +73,7 @@ class _SubjectDecorators:
             def ring_shifts(draw, ranks):
                 return dict(layout=draw(adjointlab.strategies.layouts(ranks)))
         """
-        _check_operator(operator)
+        require_operator(operator)
         return _declare(Kind.OPERATOR, operator, operator, options)
 
     def pair(self, forward: UserFunction, adjoint: UserFunction, **options: Unpack[Options]) -> Declare:
@@ -75,7 +84,7 @@ class _SubjectDecorators:
         be exact; and `rounding`, the error of results relative to the largest, as of an iterative solver. Neither is passed on, unless one
         of the functions has a parameter of that name: then it is an argument of both, and no bound.
         """
-        _require_functions(forward=forward, adjoint=adjoint)
+        require_functions(forward=forward, adjoint=adjoint)
         return _declare(Kind.PAIR, forward, partial(_make_pair, forward, adjoint, _ranks(options)), options)
 
     def autograd(self, function: UserFunction, **options: Unpack[Options]) -> Declare:
@@ -89,7 +98,7 @@ class _SubjectDecorators:
             def gathers(draw, ranks):
                 return dict(domain=..., codomain=...)
         """
-        _require_functions(function=function)
+        require_functions(function=function)
         target, ranks = _of_apply(function), _ranks(options)
 
         def build(comm: Communicator, /, **parameters: object) -> Differentiable:
@@ -126,8 +135,8 @@ class _SubjectDecorators:
         - ``training``, of the dictionary alone: the mode that both modules are put into. Draw it for a layer that does
           something else in training than in evaluation; the lab cannot know.
         """
-        _require_functions(layer=layer, sequential=sequential, prepare=prepare)
-        _require_no_reference(options, "layer", "that of a layer is its sequential twin")
+        require_functions(layer=layer, sequential=sequential, prepare=prepare)
+        require_no_reference(options, "layer", "that of a layer is its sequential twin")
         options["reference"] = partial(make_twin, sequential)
         return _declare(
             Kind.LAYER,
@@ -185,8 +194,8 @@ class _SubjectDecorators:
         where ``training`` is given.
         ``optimizer(parameters)`` makes an optimiser. What it has made of parameters and buffers after so many `steps` is compared too.
         """
-        _require_optimizer(optimizer, steps, "parallel")
-        _require_functions(
+        require_optimizer(optimizer, steps, "parallel")
+        require_functions(
             sequential=sequential,
             parallelize=parallelize,
             before_backward=before_backward,
@@ -194,11 +203,11 @@ class _SubjectDecorators:
             prepare=prepare,
         )
         require_reductions(data_parallel)
-        _require_truths(one_batch_size=one_batch_size, twice_differentiable=twice_differentiable)
+        require_truths(one_batch_size=one_batch_size, twice_differentiable=twice_differentiable)
         if accumulates is not None:
-            _require_truths(accumulates=accumulates)
-        _require_own_group(options, "parallel")
-        _require_no_reference(options, "parallel", "the sequential module is what it is compared with")
+            require_truths(accumulates=accumulates)
+        require_own_group(options, "parallel")
+        require_no_reference(options, "parallel", "the sequential module is what it is compared with")
         given: object = context
         if isinstance(given, AbstractContextManager) or not callable(given):
             raise SubjectError(
@@ -248,8 +257,8 @@ class _SubjectDecorators:
         ``prepare(*inputs, target)`` makes legal tensors of drawn ones. ``after_backward(module)`` gets the module whose parts the stages
         are, once their gradients are there. ``optimizer(parameters)`` makes an optimiser, of which so many `steps` are compared too.
         """
-        _require_optimizer(optimizer, steps, "pipeline")
-        _require_functions(
+        require_optimizer(optimizer, steps, "pipeline")
+        require_functions(
             sequential=sequential,
             pipeline=pipeline,
             loss=loss,
@@ -258,8 +267,8 @@ class _SubjectDecorators:
         )
         if reduction not in ("mean", "sum"):
             raise SubjectError(f'@subject.pipeline: the reduction is "mean" or "sum", not {reduction!r}')
-        _require_own_group(options, "pipeline")
-        _require_no_reference(options, "pipeline", "the sequential module is what it is compared with")
+        require_own_group(options, "pipeline")
+        require_no_reference(options, "pipeline", "the sequential module is what it is compared with")
         recipe = PipelineRecipe(
             sequential,
             pipeline,
@@ -297,8 +306,8 @@ class _SubjectDecorators:
                 placements = draw(adjointlab.strategies.placements(mesh, 2, partial=True))
                 return dict(mesh=mesh, inputs=shape, placements=placements, to=to)
         """
-        _require_functions(function=function, prepare=prepare)
-        _require_own_group(options, "dtensor")
+        require_functions(function=function, prepare=prepare)
+        require_own_group(options, "dtensor")
         if linear and prepare is not elementwise:
             raise SubjectError(
                 "@subject.dtensor takes no `prepare` of a linear function: it is applied to any numbers"
@@ -348,39 +357,11 @@ class _SubjectDecorators:
                 f"@subject(forward=..., adjoint=...) lacks `{missing}`; the lab checks one against the other"
             )
         if operator is None:
-            raise SubjectError(_WHAT_TO_CHECK)
+            raise SubjectError(WHAT_TO_CHECK)
         return self.operator(operator, **options)
 
 
 subject = _SubjectDecorators()
-
-_WHAT_TO_CHECK = (
-    "@subject needs to know what to check: @subject.operator(MyOperator), @subject.pair(forward=..., adjoint=...), "
-    "@subject.autograd(function) or @subject.layer(layer, sequential=...)"
-)
-
-
-def _require_optimizer(optimizer: MakeOptimizer | None, steps: int, method: str) -> None:
-    given: object = steps
-    if not isinstance(given, int):
-        raise SubjectError(f"steps: {given!r} is not a whole number")
-    if steps < 0 or bool(steps) != (optimizer is not None):
-        raise SubjectError(f"@subject.{method} takes `steps` of at least 1 together with an `optimizer`")
-    if optimizer is not None and not callable(optimizer):
-        raise SubjectError(
-            f"optimizer: {described_type(optimizer)} is no function that makes one of a list of parameters: give "
-            "functools.partial(torch.optim.SGD, lr=0.1), say"
-        )
-
-
-_MAY_BE_NONE: Final = frozenset({"before_backward", "after_backward", "every", "reference"})
-
-
-def _require_functions(**given: object) -> None:
-    """Raise :class:`SubjectError` for an argument that is no function, unless it may be left out and is."""
-    for name, value in given.items():
-        if not callable(value) and not (value is None and name in _MAY_BE_NONE):
-            raise SubjectError(f"{name}: {described_type(value)} is no function")
 
 
 def _of_apply(function: UserFunction) -> UserFunction:
@@ -388,25 +369,6 @@ def _of_apply(function: UserFunction) -> UserFunction:
     owner: Any = getattr(function, "__self__", None)
     is_apply = inspect.isclass(owner) and function == getattr(owner, "apply", None)
     return owner if is_apply and hasattr(owner, "setup_context") else function
-
-
-def _require_truths(**given: object) -> None:
-    """Raise :class:`SubjectError` for an argument that is neither `True` nor `False`."""
-    for name, value in given.items():
-        if not isinstance(value, bool):
-            raise SubjectError(f"{name}: {value!r} is neither True nor False")
-
-
-def _require_own_group(options: Options, method: str) -> None:
-    if not options.get("process_group", True):
-        raise SubjectError(
-            f"process_group: False, and @subject.{method} is for code of torch.distributed: leave it out"
-        )
-
-
-def _require_no_reference(options: Options, method: str, instead: str) -> None:
-    if options.get("reference") is not None:
-        raise SubjectError(f"@subject.{method} takes no `reference`: {instead}")
 
 
 def _require_strategy(draws: object) -> None:
@@ -450,7 +412,7 @@ def _declare(
     build_on: BuildOn | None = None,
 ) -> Declare:
     require_legal(options)
-    _require_functions(reference=options.get("reference"), every=options.get("every"))
+    require_functions(reference=options.get("reference"), every=options.get("every"))
     if build_on is not None:
         require_one_place(options)
     has_group = options.get("process_group", False)
@@ -536,28 +498,6 @@ _FROZEN: Final = (*(0,) * 200, *range(1, 201))
 
 def _ranks(options: Options) -> Ranks:
     return Ranks.PROCESS_GROUP if options.get("process_group", False) else Ranks.COMMUNICATOR
-
-
-def _check_operator(operator: Any) -> None:
-    if not callable(operator):
-        raise SubjectError(_WHAT_TO_CHECK)
-    if not inspect.isclass(operator):
-        # Decorating a strategy without parentheses hands over the strategy for the operator.
-        if list(inspect.signature(operator).parameters)[:1] == ["draw"]:
-            raise SubjectError(_WHAT_TO_CHECK)
-        return
-    for method in ("forward", "adjoint"):
-        if not callable(getattr(operator, method, None)):
-            raise SubjectError(
-                f"{operator.__name__} has no method `{method}`; the lab checks forward against adjoint"
-            )
-    if not issubclass(operator, LinearOperator):
-        raise SubjectError(
-            f"{operator.__name__} is no adjointlab.LinearOperator; derive it from that class, or give its methods as "
-            "@subject.pair(forward=..., adjoint=...)"
-        )
-    if abstract := getattr(operator, "__abstractmethods__", None):
-        raise SubjectError(f"{operator.__name__} does not define {', '.join(sorted(abstract))}")
 
 
 def _misspelt(name: str, given: Parameters) -> str:
