@@ -19,9 +19,7 @@ def _sequential_attention(*, is_causal: bool, scale: float | None, **_: Any) -> 
     return ScaledDotProductAttention(is_causal, scale)
 
 
-@layer_subject(
-    layer=layer_of(Attention), sequential=_sequential_attention, twice_differentiable=True, name="Attention"
-)
+@layer_subject(layer=layer_of(Attention), sequential=_sequential_attention, name="Attention")
 def attentions(draw: DrawFn, ranks: int) -> Arguments:
     """Batch, heads and sequence cut; both algorithms; causal or not; as many keys as queries, fewer, and more."""
     queries = draw(st.integers(1, 6))

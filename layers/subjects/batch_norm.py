@@ -46,9 +46,7 @@ def _sequential_batch_norm(
     return module
 
 
-@layer_subject(
-    layer=_batch_norm, sequential=_sequential_batch_norm, twice_differentiable=True, name="BatchNormalisation"
-)
+@layer_subject(layer=_batch_norm, sequential=_sequential_batch_norm, name="BatchNormalisation")
 def batch_norms(draw: DrawFn, ranks: int) -> Arguments:
     """Inputs of order two to five, cut in any dimension; training and evaluation; batches of one, or of none."""
     order = draw(st.integers(2, 5))

@@ -89,12 +89,7 @@ def _sequential_class_loss(
     return _with_legal_targets(module, input_shape[class_dim], arguments["ignore_index"], windows)
 
 
-@layer_subject(
-    layer=class_loss,
-    sequential=_sequential_class_loss,
-    twice_differentiable=True,
-    name="CrossEntropyLoss",
-)
+@layer_subject(layer=class_loss, sequential=_sequential_class_loss, name="CrossEntropyLoss")
 def cross_entropies(draw: DrawFn, ranks: int) -> Arguments:
     """Logits of order one to four in any cut; class weights, label smoothing and ignored targets; where legal, empty batches."""
     return over_classes(draw, ranks) | {"label_smoothing": draw(st.sampled_from((0.0, 0.25, 0.1, 1.0)))}
@@ -103,7 +98,6 @@ def cross_entropies(draw: DrawFn, ranks: int) -> Arguments:
 @layer_subject(
     layer=partial(class_loss, kind=NLLLoss),
     sequential=partial(_sequential_class_loss, kind=nn.NLLLoss),
-    twice_differentiable=True,
     name="NLLLoss",
 )
 def negative_log_likelihoods(draw: DrawFn, ranks: int) -> Arguments:

@@ -69,12 +69,7 @@ def _sequential(
     )
 
 
-@layer_subject(
-    layer=probability_loss,
-    sequential=_sequential,
-    twice_differentiable=True,
-    name="CrossEntropyLossOfProbabilities",
-)
+@layer_subject(layer=probability_loss, sequential=_sequential, name="CrossEntropyLossOfProbabilities")
 def probability_cross_entropies(draw: DrawFn, ranks: int) -> Arguments:
     """Inputs as of the cross-entropy with classes as targets; probabilities that are cut as they are."""
     arguments = over_classes(draw, ranks)

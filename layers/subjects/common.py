@@ -32,7 +32,9 @@ __all__ = [
 Arguments: TypeAlias = dict[str, object]
 """A case: the arguments by name, with element types as strings, as a file has them."""
 
-layer_subject = partial(subject, arrays=("torch", "torch-cuda", "torch+torch-cuda"))
+layer_subject = partial(
+    subject, arrays=("torch", "torch-cuda", "torch+torch-cuda"), twice_differentiable=True
+)
 """``@subject`` of a layer whose parameters and activations lie on the host, on a device, or on either by rank."""
 
 dtypes: SearchStrategy[str] = st.sampled_from(("float64", "float32"))

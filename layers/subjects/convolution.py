@@ -73,12 +73,7 @@ def drawn_convolution(draw: DrawFn) -> dict[str, Any]:
     }
 
 
-@layer_subject(
-    layer=layer_of(Conv1d, Conv2d, Conv3d),
-    sequential=sequential_convolution,
-    twice_differentiable=True,
-    name="Convolution",
-)
+@layer_subject(layer=layer_of(Conv1d, Conv2d, Conv3d), sequential=sequential_convolution, name="Convolution")
 def convolutions(draw: DrawFn, ranks: int) -> Arguments:
     """One to three dimensions; batch, channels and features cut; kernels with all that torch lets them have."""
     arguments, overlap = drawn_convolution(draw), draw(st.booleans())

@@ -19,9 +19,7 @@ def _sequential_dropout(*, p: float, seed: int, **_: Any) -> nn.Module:
     return SeededDropout(p, seed)
 
 
-@layer_subject(
-    layer=layer_of(Dropout), sequential=_sequential_dropout, twice_differentiable=True, name="Dropout"
-)
+@layer_subject(layer=layer_of(Dropout), sequential=_sequential_dropout, name="Dropout")
 def dropouts(draw: DrawFn, ranks: int) -> Arguments:
     """Inputs of order one to four, cut in any dimension; masks that drop nothing, everything, or some; in training and not."""
     order = draw(st.integers(1, 4))

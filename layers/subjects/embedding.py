@@ -34,9 +34,7 @@ def _sequential_embedding(**case: Any) -> nn.Module:
     return with_legal_indices(module, case["num_embeddings"])
 
 
-@layer_subject(
-    layer=_embedding, sequential=_sequential_embedding, twice_differentiable=True, name="Embedding"
-)
+@layer_subject(layer=_embedding, sequential=_sequential_embedding, name="Embedding")
 def embeddings(draw: DrawFn, ranks: int) -> Arguments:
     """Indices of order zero to two, cut in any dimension; a table cut by vocabulary and by feature; with a padding row."""
     order = draw(st.integers(0, 2))

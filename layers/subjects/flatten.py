@@ -15,9 +15,7 @@ from adjointlab.layers.subjects.common import Arguments, cuts_over, dtypes, laye
 __all__ = ["flattens"]
 
 
-@layer_subject(
-    layer=layer_of(Flatten), sequential=twin_of(nn.Flatten), twice_differentiable=True, name="Flatten"
-)
+@layer_subject(layer=layer_of(Flatten), sequential=twin_of(nn.Flatten), name="Flatten")
 def flattens(draw: DrawFn, ranks: int) -> Arguments:
     """Any range of dimensions, counted from both ends, in any cut; the output where it is, or in any other layout."""
     shape = draw(strategies.shapes(draw(st.sampled_from((2, 3, 4, 5, 1, 0)))))

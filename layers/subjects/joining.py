@@ -12,9 +12,7 @@ from adjointlab.layers.subjects.common import Arguments, drawn_shape, dtypes, la
 __all__ = ["chunks", "concatenations", "splits", "stacks"]
 
 
-@layer_subject(
-    layer=layer_of(Concatenation), sequential=twin_of(Join), twice_differentiable=True, name="Concatenation"
-)
+@layer_subject(layer=layer_of(Concatenation), sequential=twin_of(Join), name="Concatenation")
 def concatenations(draw: DrawFn, ranks: int) -> Arguments:
     """One to three tensors of order one to three, along any dimension, cut in any, also in that one."""
     order = draw(st.integers(1, 3))
@@ -33,7 +31,7 @@ def concatenations(draw: DrawFn, ranks: int) -> Arguments:
     }
 
 
-@layer_subject(layer=layer_of(Split), sequential=twin_of(Part), twice_differentiable=True, name="Split")
+@layer_subject(layer=layer_of(Split), sequential=twin_of(Part), name="Split")
 def splits(draw: DrawFn, ranks: int) -> Arguments:
     """A tensor of order one to three, along any dimension, cut in any; into parts of given sizes, or of one size."""
     order = draw(st.integers(1, 3))
@@ -55,7 +53,7 @@ def splits(draw: DrawFn, ranks: int) -> Arguments:
     }
 
 
-@layer_subject(layer=layer_of(Chunk), sequential=twin_of(Chunks), twice_differentiable=True, name="Chunk")
+@layer_subject(layer=layer_of(Chunk), sequential=twin_of(Chunks), name="Chunk")
 def chunks(draw: DrawFn, ranks: int) -> Arguments:
     """A tensor of order one to three, along any dimension, cut in any; into more chunks than there are elements, too."""
     order = draw(st.integers(1, 3))
@@ -68,7 +66,7 @@ def chunks(draw: DrawFn, ranks: int) -> Arguments:
     }
 
 
-@layer_subject(layer=layer_of(Stack), sequential=twin_of(Pile), twice_differentiable=True, name="Stack")
+@layer_subject(layer=layer_of(Stack), sequential=twin_of(Pile), name="Stack")
 def stacks(draw: DrawFn, ranks: int) -> Arguments:
     """One to three tensors of order zero to three, along a new dimension anywhere, which a target may cut."""
     shape = draw(strategies.shapes(draw(st.sampled_from((1, 2, 3, 0)))))

@@ -13,9 +13,7 @@ from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, layer
 __all__ = ["linears"]
 
 
-@layer_subject(
-    layer=layer_of(Linear), sequential=twin_of(nn.Linear), twice_differentiable=True, name="Linear"
-)
+@layer_subject(layer=layer_of(Linear), sequential=twin_of(nn.Linear), name="Linear")
 def linears(draw: DrawFn, ranks: int) -> Arguments:
     """Any leading dimensions, cut or not; features cut along both dimensions of the weight; fewer features than workers."""
     lead = draw(st.integers(0, 2))

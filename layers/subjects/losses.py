@@ -61,27 +61,34 @@ def _elementwise(draw: DrawFn, ranks: int, names: Sequence[str] = Loss.reduction
     return loss_arguments(draw, ranks, shape, reduction)
 
 
-@layer_subject(
-    layer=layer_of(MSELoss), sequential=twin_of(nn.MSELoss), twice_differentiable=True, name="MSELoss"
-)
+@layer_subject(layer=layer_of(MSELoss), sequential=twin_of(nn.MSELoss), name="MSELoss")
 def mean_squared_errors(draw: DrawFn, ranks: int) -> Arguments:
     """Tensors of order zero to four in any cut."""
     return _elementwise(draw, ranks)
 
 
-@layer_subject(layer=layer_of(L1Loss), sequential=twin_of(nn.L1Loss), name="L1Loss")
+@layer_subject(
+    layer=layer_of(L1Loss), sequential=twin_of(nn.L1Loss), name="L1Loss", twice_differentiable=False
+)
 def absolute_errors(draw: DrawFn, ranks: int) -> Arguments:
     """Tensors as of the mean squared error."""
     return _elementwise(draw, ranks)
 
 
-@layer_subject(layer=layer_of(SmoothL1Loss), sequential=twin_of(nn.SmoothL1Loss), name="SmoothL1Loss")
+@layer_subject(
+    layer=layer_of(SmoothL1Loss),
+    sequential=twin_of(nn.SmoothL1Loss),
+    name="SmoothL1Loss",
+    twice_differentiable=False,
+)
 def smooth_absolute_errors(draw: DrawFn, ranks: int) -> Arguments:
     """Tensors as of the mean squared error; differences on both sides of `beta`, which may be 0."""
     return _elementwise(draw, ranks) | {"beta": draw(st.sampled_from((1.0, 0.0, 2.5)))}
 
 
-@layer_subject(layer=layer_of(HuberLoss), sequential=twin_of(nn.HuberLoss), name="HuberLoss")
+@layer_subject(
+    layer=layer_of(HuberLoss), sequential=twin_of(nn.HuberLoss), name="HuberLoss", twice_differentiable=False
+)
 def huber_losses(draw: DrawFn, ranks: int) -> Arguments:
     """Tensors as of the mean squared error; differences on both sides of `delta`."""
     return _elementwise(draw, ranks) | {"delta": draw(st.sampled_from((1.0, 2.5)))}
@@ -110,7 +117,6 @@ class _WithoutAdvice(nn.KLDivLoss):
 @layer_subject(
     layer=lambda comm, **case: with_legal_target(layer_of(KLDivLoss)(comm, **case), case["log_target"]),
     sequential=lambda **case: with_legal_target(twin_of(_WithoutAdvice)(**case), case["log_target"]),
-    twice_differentiable=True,
     name="KLDivLoss",
 )
 def divergences(draw: DrawFn, ranks: int) -> Arguments:
@@ -143,7 +149,6 @@ def _weighted(case: Arguments) -> dict[str, Any]:
 @layer_subject(
     layer=lambda comm, **case: layer_of(BCEWithLogitsLoss)(comm, **_weighted(case)),
     sequential=lambda **case: twin_of(nn.BCEWithLogitsLoss)(**_weighted(case)),
-    twice_differentiable=True,
     name="BCEWithLogitsLoss",
 )
 def binary_cross_entropies(draw: DrawFn, ranks: int) -> Arguments:

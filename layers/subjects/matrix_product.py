@@ -21,9 +21,7 @@ def _product(**_: Any) -> nn.Module:
     return Product()
 
 
-@layer_subject(
-    layer=layer_of(MatrixProduct), sequential=_product, twice_differentiable=True, name="MatrixProduct"
-)
+@layer_subject(layer=layer_of(MatrixProduct), sequential=_product, name="MatrixProduct")
 def matrix_products(draw: DrawFn, ranks: int) -> Arguments:
     """Matrices, at times batches of them or empty, all dimensions cut, in panels of any width; fewer rows and columns than workers."""
     lead = draw(st.sampled_from(((), (), (), (1,), (3,))))

@@ -47,10 +47,7 @@ def _called_with(module: nn.Module, call: dict[str, bool]) -> nn.Module:
 
 
 @layer_subject(
-    layer=multihead_attention,
-    sequential=sequential_multihead_attention,
-    twice_differentiable=True,
-    name="MultiheadAttention",
+    layer=multihead_attention, sequential=sequential_multihead_attention, name="MultiheadAttention"
 )
 def multihead_attentions(draw: DrawFn, ranks: int) -> Arguments:
     """Batch, heads and sequence cut; both algorithms; causal or not; keys and values of other lengths; the weights where nothing cuts them."""

@@ -36,26 +36,20 @@ def _over_last_dimensions(draw: DrawFn, ranks: int) -> Arguments:
     }
 
 
-@layer_subject(
-    layer=layer_of(LayerNorm), sequential=twin_of(nn.LayerNorm), twice_differentiable=True, name="LayerNorm"
-)
+@layer_subject(layer=layer_of(LayerNorm), sequential=twin_of(nn.LayerNorm), name="LayerNorm")
 def layer_norms(draw: DrawFn, ranks: int) -> Arguments:
     """Inputs of order one to four, cut in any dimension, normalised over one or more of the last ones."""
     return _over_last_dimensions(draw, ranks) | {"bias": draw(st.booleans())}
 
 
-@layer_subject(
-    layer=layer_of(RMSNorm), sequential=twin_of(nn.RMSNorm), twice_differentiable=True, name="RMSNorm"
-)
+@layer_subject(layer=layer_of(RMSNorm), sequential=twin_of(nn.RMSNorm), name="RMSNorm")
 def rms_norms(draw: DrawFn, ranks: int) -> Arguments:
     """Inputs as of layer normalisation; ε also the precision of the element type."""
     case = _over_last_dimensions(draw, ranks)
     return case | {"eps": draw(st.sampled_from((case["eps"], None)))}
 
 
-@layer_subject(
-    layer=layer_of(GroupNorm), sequential=twin_of(nn.GroupNorm), twice_differentiable=True, name="GroupNorm"
-)
+@layer_subject(layer=layer_of(GroupNorm), sequential=twin_of(nn.GroupNorm), name="GroupNorm")
 def group_norms(draw: DrawFn, ranks: int) -> Arguments:
     """Inputs of order two to four, cut in any dimension, through groups too."""
     order = draw(st.integers(2, 4))
@@ -92,12 +86,7 @@ def _sequential_instance_norm(*, dims: int, dtype: str, **arguments: Any) -> nn.
     return module
 
 
-@layer_subject(
-    layer=_instance_norm,
-    sequential=_sequential_instance_norm,
-    twice_differentiable=True,
-    name="InstanceNormalisation",
-)
+@layer_subject(layer=_instance_norm, sequential=_sequential_instance_norm, name="InstanceNormalisation")
 def instance_norms(draw: DrawFn, ranks: int) -> Arguments:
     """Inputs of one to three spatial dimensions, with and without a batch, cut in any dimension; training and evaluation."""
     dims = draw(st.integers(1, 3))

@@ -49,9 +49,7 @@ def _sequential_pointwise(*, function: str, **_: object) -> nn.Module:
     return _POINTWISE[function]()
 
 
-@layer_subject(
-    layer=_pointwise, sequential=_sequential_pointwise, twice_differentiable=True, name="Pointwise"
-)
+@layer_subject(layer=_pointwise, sequential=_sequential_pointwise, name="Pointwise")
 def pointwise_layers(draw: DrawFn, ranks: int) -> Arguments:
     """Activations, one of them in place, and dropout that is not training, over tensors in any cut."""
     function = draw(st.sampled_from(tuple(_POINTWISE)))

@@ -73,7 +73,6 @@ def _negative(x: torch.Tensor) -> tuple[torch.Tensor]:
     layer=layer_of(MaxPool1d, MaxPool2d, MaxPool3d),
     sequential=twin_of(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
     prepare=_negative,
-    twice_differentiable=True,
     name="MaxPooling",
 )
 def max_pools(draw: DrawFn, ranks: int) -> Arguments:
@@ -85,7 +84,6 @@ def max_pools(draw: DrawFn, ranks: int) -> Arguments:
 @layer_subject(
     layer=layer_of(AvgPool1d, AvgPool2d, AvgPool3d),
     sequential=twin_of(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
-    twice_differentiable=True,
     name="AveragePooling",
 )
 def average_pools(draw: DrawFn, ranks: int) -> Arguments:
@@ -107,7 +105,6 @@ def _positive(x: torch.Tensor) -> tuple[torch.Tensor]:
     layer=layer_of(LPPool1d, LPPool2d, LPPool3d),
     sequential=twin_of(nn.LPPool1d, nn.LPPool2d, nn.LPPool3d),
     prepare=_positive,
-    twice_differentiable=True,
     name="LPPooling",
 )
 def power_average_pools(draw: DrawFn, ranks: int) -> Arguments:
@@ -196,7 +193,7 @@ def _sequential_unpool(*, mirrored: bool, input_shape: tuple[int, ...], dims: in
     return with_legal_indices(twin, sides, [(0, side) for side in whole], mirrored=mirrored, **case)
 
 
-@layer_subject(layer=unpool, sequential=_sequential_unpool, twice_differentiable=True, name="MaxUnpooling")
+@layer_subject(layer=unpool, sequential=_sequential_unpool, name="MaxUnpooling")
 def max_unpools(draw: DrawFn, ranks: int) -> Arguments:
     """One to three dimensions, windows side by side or apart; each element near where it came from, or at the other end."""
     dims = draw(st.integers(1, 3))

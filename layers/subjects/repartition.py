@@ -27,12 +27,7 @@ def _layout_with_copies(draw: DrawFn, ranks: int, shape: tuple[int, ...]) -> tup
     return Layout.cut(shape, partition, ends, axes), types
 
 
-@layer_subject(
-    layer=layer_of(Repartition),
-    sequential=twin_of(nn.Identity),
-    twice_differentiable=True,
-    name="RepartitionLayer",
-)
+@layer_subject(layer=layer_of(Repartition), sequential=twin_of(nn.Identity), name="RepartitionLayer")
 def repartition_layers(draw: DrawFn, ranks: int) -> Arguments:
     """Any cut to any cut, over other workers in another order; copies of each local type."""
     shape = draw(strategies.shapes(draw(st.sampled_from((1, 2, 3, 4, 0)))))

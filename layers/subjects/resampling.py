@@ -53,7 +53,7 @@ def _sides(draw: DrawFn, dims: int, least: int = 1) -> tuple[int, ...]:
     return tuple(draw(st.integers(least, (9, 6, 4)[dims - 1])) for _ in range(dims))
 
 
-@layer_subject(layer=_layer, sequential=_sequential, twice_differentiable=True, name="Upsample")
+@layer_subject(layer=_layer, sequential=_sequential, name="Upsample")
 def upsamplings(draw: DrawFn, ranks: int) -> Arguments:
     """One to three dimensions, each cut; all modes, to sizes and by factors, larger and smaller, with aligned corners or without."""
     dims = draw(st.integers(1, 3))
@@ -76,7 +76,7 @@ def upsamplings(draw: DrawFn, ranks: int) -> Arguments:
     return _case(draw, ranks, sides, 2, "Upsample", arguments)
 
 
-@layer_subject(layer=_layer, sequential=_sequential, twice_differentiable=True, name="Padding")
+@layer_subject(layer=_layer, sequential=_sequential, name="Padding")
 def paddings(draw: DrawFn, ranks: int) -> Arguments:
     """All kinds of padding in one to three dimensions, with and without a batch, wider than a part, uneven, negative."""
     dims = draw(st.integers(1, 3))
@@ -95,13 +95,13 @@ def paddings(draw: DrawFn, ranks: int) -> Arguments:
     return _case(draw, ranks, sides, draw(st.integers(1, 2)), f"{kind}Pad{dims}d", arguments)
 
 
-@layer_subject(layer=_layer, sequential=_sequential, twice_differentiable=True, name="AdaptiveAveragePooling")
+@layer_subject(layer=_layer, sequential=_sequential, name="AdaptiveAveragePooling")
 def adaptive_average_pools(draw: DrawFn, ranks: int) -> Arguments:
     """One to three dimensions, each cut, with and without a batch; to larger and smaller sizes, and to that of the input."""
     return _adaptive(draw, ranks, "Avg")
 
 
-@layer_subject(layer=_layer, sequential=_sequential, twice_differentiable=True, name="AdaptiveMaxPooling")
+@layer_subject(layer=_layer, sequential=_sequential, name="AdaptiveMaxPooling")
 def adaptive_max_pools(draw: DrawFn, ranks: int) -> Arguments:
     """Sizes as of the average; with the indices and without; many equal elements."""
     case = _adaptive(draw, ranks, "Max")

@@ -41,9 +41,7 @@ def _sides(draw: DrawFn, size: int) -> tuple[int, ...]:
     return (*sides, size) if size > 1 or draw(st.booleans()) else tuple(sides)
 
 
-@layer_subject(
-    layer=layer_of(Reshape), sequential=twin_of(Reshaped), twice_differentiable=True, name="Reshape"
-)
+@layer_subject(layer=layer_of(Reshape), sequential=twin_of(Reshaped), name="Reshape")
 def reshapes(draw: DrawFn, ranks: int) -> Arguments:
     """Sides that are merged, split, and shifted against each other, with a dimension that stays or without; one may be -1."""
     size = draw(st.sampled_from((6, 12, 4, 8, 7, 1, 0)))
@@ -59,9 +57,7 @@ def reshapes(draw: DrawFn, ranks: int) -> Arguments:
     return {**rearranged(draw, ranks, x_shape, y_shape), "shape": tuple(asked)}
 
 
-@layer_subject(
-    layer=layer_of(Unflatten), sequential=twin_of(nn.Unflatten), twice_differentiable=True, name="Unflatten"
-)
+@layer_subject(layer=layer_of(Unflatten), sequential=twin_of(nn.Unflatten), name="Unflatten")
 def unflattenings(draw: DrawFn, ranks: int) -> Arguments:
     """A dimension in the middle, at the start or at the end, into one to three."""
     before, after = (draw(strategies.shapes(draw(st.integers(0, 1)))) for _ in range(2))
@@ -79,7 +75,6 @@ def unflattenings(draw: DrawFn, ranks: int) -> Arguments:
         comm, dims=order, dtype=getattr(torch, dtype), **case
     ),
     sequential=lambda *, order, **_: Permuted(order),
-    twice_differentiable=True,
     name="Permute",
 )
 def permutations(draw: DrawFn, ranks: int) -> Arguments:
@@ -90,9 +85,7 @@ def permutations(draw: DrawFn, ranks: int) -> Arguments:
     return {**rearranged(draw, ranks, shape, tuple(shape[dim] for dim in dims)), "order": counted}
 
 
-@layer_subject(
-    layer=layer_of(Transpose), sequential=twin_of(Transposed), twice_differentiable=True, name="Transpose"
-)
+@layer_subject(layer=layer_of(Transpose), sequential=twin_of(Transposed), name="Transpose")
 def transpositions(draw: DrawFn, ranks: int) -> Arguments:
     """Tensors of order one to four, any two dimensions, which may be the same."""
     shape = draw(strategies.shapes(draw(st.integers(1, 4))))

@@ -20,12 +20,7 @@ def _pixels(draw: DrawFn) -> tuple[tuple[int, ...], tuple[int, int, int], int]:
     return lead, (channels, height, width), draw(st.sampled_from((2, 3, 1)))
 
 
-@layer_subject(
-    layer=layer_of(PixelShuffle),
-    sequential=twin_of(nn.PixelShuffle),
-    twice_differentiable=True,
-    name="PixelShuffle",
-)
+@layer_subject(layer=layer_of(PixelShuffle), sequential=twin_of(nn.PixelShuffle), name="PixelShuffle")
 def pixel_shuffles(draw: DrawFn, ranks: int) -> Arguments:
     """Three to five dimensions in any cut, whose channels are cut inside of blocks too."""
     lead, (c, h, w), r = _pixels(draw)
@@ -35,12 +30,7 @@ def pixel_shuffles(draw: DrawFn, ranks: int) -> Arguments:
     }
 
 
-@layer_subject(
-    layer=layer_of(PixelUnshuffle),
-    sequential=twin_of(nn.PixelUnshuffle),
-    twice_differentiable=True,
-    name="PixelUnshuffle",
-)
+@layer_subject(layer=layer_of(PixelUnshuffle), sequential=twin_of(nn.PixelUnshuffle), name="PixelUnshuffle")
 def pixel_unshuffles(draw: DrawFn, ranks: int) -> Arguments:
     """Three to five dimensions in any cut, whose pixels are cut inside of blocks too."""
     lead, (c, h, w), r = _pixels(draw)
@@ -50,12 +40,7 @@ def pixel_unshuffles(draw: DrawFn, ranks: int) -> Arguments:
     }
 
 
-@layer_subject(
-    layer=layer_of(ChannelShuffle),
-    sequential=twin_of(nn.ChannelShuffle),
-    twice_differentiable=True,
-    name="ChannelShuffle",
-)
+@layer_subject(layer=layer_of(ChannelShuffle), sequential=twin_of(nn.ChannelShuffle), name="ChannelShuffle")
 def channel_shuffles(draw: DrawFn, ranks: int) -> Arguments:
     """Three to five dimensions in any cut; one group, or as many as channels, too."""
     groups, per_group = draw(st.integers(1, 4)), draw(st.integers(1, 4))

@@ -24,20 +24,13 @@ def _exponentials(draw: DrawFn, ranks: int) -> Arguments:
     }
 
 
-@layer_subject(
-    layer=layer_of(Softmax), sequential=twin_of(nn.Softmax), twice_differentiable=True, name="Softmax"
-)
+@layer_subject(layer=layer_of(Softmax), sequential=twin_of(nn.Softmax), name="Softmax")
 def softmaxes(draw: DrawFn, ranks: int) -> Arguments:
     """Inputs of order one to four, cut in any dimension; over any of them."""
     return _exponentials(draw, ranks)
 
 
-@layer_subject(
-    layer=layer_of(LogSoftmax),
-    sequential=twin_of(nn.LogSoftmax),
-    twice_differentiable=True,
-    name="LogSoftmax",
-)
+@layer_subject(layer=layer_of(LogSoftmax), sequential=twin_of(nn.LogSoftmax), name="LogSoftmax")
 def log_softmaxes(draw: DrawFn, ranks: int) -> Arguments:
     """Inputs as of softmax."""
     return _exponentials(draw, ranks)

@@ -30,7 +30,6 @@ def _sequential(*, algorithm: str, **arguments: Any) -> nn.Module:
 @layer_subject(
     layer=layer_of(StationaryConv1d, StationaryConv2d, StationaryConv3d),
     sequential=_sequential,
-    twice_differentiable=True,
     name="StationaryConvolution",
 )
 def stationary_convolutions(draw: DrawFn, ranks: int) -> Arguments:

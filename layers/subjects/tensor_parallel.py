@@ -41,7 +41,6 @@ def parallel_linear(comm: Any, *, kind: type[nn.Module], **case: Any) -> nn.Modu
 @layer_subject(
     layer=partial(parallel_linear, kind=ColumnParallelLinear),
     sequential=sequential_linear,
-    twice_differentiable=True,
     name="ColumnParallelLinear",
 )
 def column_parallel_linears(draw: DrawFn, ranks: int) -> Arguments:
@@ -60,7 +59,6 @@ def column_parallel_linears(draw: DrawFn, ranks: int) -> Arguments:
 @layer_subject(
     layer=partial(parallel_linear, kind=RowParallelLinear),
     sequential=sequential_linear,
-    twice_differentiable=True,
     name="RowParallelLinear",
 )
 def row_parallel_linears(draw: DrawFn, ranks: int) -> Arguments:

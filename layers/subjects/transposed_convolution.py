@@ -16,7 +16,6 @@ __all__ = ["transposed_convolutions"]
 @layer_subject(
     layer=layer_of(ConvTranspose1d, ConvTranspose2d, ConvTranspose3d),
     sequential=twin_of(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
-    twice_differentiable=True,
     name="TransposedConvolution",
 )
 def transposed_convolutions(draw: DrawFn, ranks: int) -> Arguments:
