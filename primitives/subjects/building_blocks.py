@@ -8,6 +8,7 @@ for each primitive what is enumerated and what is not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import combinations_with_replacement, permutations, product
 from math import prod
 from typing import TypeAlias
@@ -18,9 +19,13 @@ from hypothesis.strategies import DrawFn
 from adjointlab.core import strategies
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
+from adjointlab.engine.subject_decorators import subject
 
 LIBRARIES = ("numpy", "torch", "cupy", "torch-cuda", "numpy+cupy", "torch+torch-cuda")
 """Those of a device are drawn where there is one."""
+
+primitive_subject = partial(subject.operator, arrays=LIBRARIES)
+"""``@subject.operator`` of a primitive, whose local tensors lie in memory of any library."""
 
 DTYPES = strategies.dtypes(bfloat16=True, integers=True)
 

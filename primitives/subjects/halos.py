@@ -15,12 +15,11 @@ from adjointlab.core import strategies
 from adjointlab.core.kept_strategies import BOOLEANS, choices, integers, made_once
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import Partition
-from adjointlab.engine.subject_decorators import subject
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.halo_exchange_in_place import HaloExchangeInPlace
 from adjointlab.primitives.halo_geometry import HaloGeometry
 from adjointlab.primitives.subjects import building_blocks as blocks
-from adjointlab.primitives.subjects.building_blocks import DTYPES, LIBRARIES, Parameters, SizedCase
+from adjointlab.primitives.subjects.building_blocks import DTYPES, Parameters, SizedCase, primitive_subject
 from adjointlab.typing import Array
 
 __all__ = ["halo_exchanges", "halo_exchanges_in_place"]
@@ -77,14 +76,14 @@ def _unchanged(x: Array, *, periodic: Sequence[int], **_: object) -> object:
     return NotImplemented if periodic else x
 
 
-@subject.operator(HaloExchange, arrays=LIBRARIES, reference=_unchanged, every=_every_halo_exchange)
+@primitive_subject(HaloExchange, reference=_unchanged, every=_every_halo_exchange)
 def halo_exchanges(draw: DrawFn, ranks: int) -> Parameters:
     """Windows that a kernel needs, and any others, around any cut."""
     return _halos(draw, ranks)
 
 
 # Padded tensors are domain and codomain, so the matrices are larger and the default bound is lower.
-@subject.operator(HaloExchangeInPlace, arrays=LIBRARIES, every=partial(_every_halo_exchange, ranks=3))
+@primitive_subject(HaloExchangeInPlace, every=partial(_every_halo_exchange, ranks=3))
 def halo_exchanges_in_place(draw: DrawFn, ranks: int) -> Parameters:
     """The cases of :func:`halo_exchanges`; each worker's tensor is padded to hold its bulk too."""
     return _halos(draw, ranks)

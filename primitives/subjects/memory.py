@@ -15,11 +15,10 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import Partition
 from adjointlab.core.program import Program
-from adjointlab.engine.subject_decorators import subject
 from adjointlab.primitives.memory import Add, Allocate, Clear, Copy, Deallocate, Move
 from adjointlab.primitives.send_receive import SendReceive
 from adjointlab.primitives.subjects import building_blocks as blocks
-from adjointlab.primitives.subjects.building_blocks import DTYPES, LIBRARIES, Parameters, SizedCase
+from adjointlab.primitives.subjects.building_blocks import DTYPES, Parameters, SizedCase, primitive_subject
 from adjointlab.primitives.transfer import Transfer
 from adjointlab.typing import Array, Communicator
 
@@ -50,12 +49,12 @@ def _buffers_in_both_forms(draw: DrawFn, ranks: int) -> Parameters:
     return {**_buffers(draw, ranks), "in_place": draw(st.booleans())}
 
 
-allocates = subject.operator(Allocate, arrays=LIBRARIES, every=_every_buffer)(_buffers)
-deallocates = subject.operator(Deallocate, arrays=LIBRARIES, every=_every_buffer)(_buffers)
-clears = subject.operator(Clear, arrays=LIBRARIES, every=_every_buffer)(_buffers)
-adds = subject.operator(Add, arrays=LIBRARIES, every=_every_buffer)(_buffers)
-copies = subject.operator(Copy, arrays=LIBRARIES, every=_every_buffer_in_both_forms)(_buffers_in_both_forms)
-moves = subject.operator(Move, arrays=LIBRARIES, every=_every_buffer_in_both_forms)(_buffers_in_both_forms)
+allocates = primitive_subject(Allocate, every=_every_buffer)(_buffers)
+deallocates = primitive_subject(Deallocate, every=_every_buffer)(_buffers)
+clears = primitive_subject(Clear, every=_every_buffer)(_buffers)
+adds = primitive_subject(Add, every=_every_buffer)(_buffers)
+copies = primitive_subject(Copy, every=_every_buffer_in_both_forms)(_buffers_in_both_forms)
+moves = primitive_subject(Move, every=_every_buffer_in_both_forms)(_buffers_in_both_forms)
 
 
 def _every_send_receive(*, ranks: int = 3, order: int = 2, side: int = 2) -> Iterator[SizedCase]:
@@ -69,7 +68,7 @@ def _every_send_receive(*, ranks: int = 3, order: int = 2, side: int = 2) -> Ite
                 yield world, {"layout": Layout(shape, partition), "destination": target, "form": form}
 
 
-@subject.operator(SendReceive, arrays=LIBRARIES, every=_every_send_receive)
+@primitive_subject(SendReceive, every=_every_send_receive)
 def send_receives(draw: DrawFn, ranks: int) -> Parameters:
     """Any two workers, or one that sends to itself."""
     source = draw(st.integers(0, ranks - 1))
@@ -119,7 +118,7 @@ def _every_transfer(*, ranks: int = 3, order: int = 2, side: int = 2) -> Iterato
         yield world, {**parameters, "by": "numpy"}
 
 
-@subject(_Detour, arrays=LIBRARIES, every=_every_transfer, name="Transfer")
+@primitive_subject(_Detour, every=_every_transfer, name="Transfer")
 def transfers(draw: DrawFn, ranks: int) -> Parameters:
     """By any memory that has the element type, through pinned memory or not."""
     drawn = blocks.layout_and_dtype(draw, ranks)

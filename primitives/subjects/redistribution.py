@@ -12,14 +12,13 @@ from hypothesis.strategies import DrawFn
 from adjointlab.core import strategies
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.engine.subject_decorators import subject
 from adjointlab.primitives.all_gather import AllGather
 from adjointlab.primitives.discard import Discard
 from adjointlab.primitives.redistribute import Redistribute
 from adjointlab.primitives.reduce_scatter import ReduceScatter
 from adjointlab.primitives.segments import wide_layout
 from adjointlab.primitives.subjects import building_blocks as blocks
-from adjointlab.primitives.subjects.building_blocks import DTYPES, LIBRARIES, Parameters, SizedCase
+from adjointlab.primitives.subjects.building_blocks import DTYPES, Parameters, SizedCase, primitive_subject
 
 __all__ = ["all_gathers", "discards", "redistributes", "reduce_scatters"]
 
@@ -36,7 +35,7 @@ def _every_all_gather(
                 yield world, {"layout": layout, "dim": dim, "copies": copies}
 
 
-@subject.operator(AllGather, arrays=LIBRARIES, every=_every_all_gather)
+@primitive_subject(AllGather, every=_every_all_gather)
 def all_gathers(draw: DrawFn, ranks: int) -> Parameters:
     """Any cut in any dimension; copies of all local types along it and along the rest of the grid."""
     narrow, dim = draw(_cut_layouts(ranks))
@@ -58,7 +57,7 @@ def _every_reduce_scatter(
             yield world, {**parameters, "summands": summands}
 
 
-@subject.operator(ReduceScatter, arrays=LIBRARIES, every=_every_reduce_scatter)
+@primitive_subject(ReduceScatter, every=_every_reduce_scatter)
 def reduce_scatters(draw: DrawFn, ranks: int) -> Parameters:
     """Any cut of any dimension that is whole; summands of both local types."""
     return {**_whole_dimension(draw, ranks), "summands": draw(st.sampled_from(("varying", "partial")))}
@@ -73,7 +72,7 @@ def _every_discard(
             yield world, {**parameters, "copies": copies}
 
 
-@subject.operator(Discard, arrays=LIBRARIES, every=_every_discard)
+@primitive_subject(Discard, every=_every_discard)
 def discards(draw: DrawFn, ranks: int) -> Parameters:
     """Any cut of any dimension that is whole; copies of all local types."""
     return {**_whole_dimension(draw, ranks), "copies": draw(st.sampled_from(_COPIES))}
@@ -178,7 +177,7 @@ def _subsets(entries: Sequence[int]) -> Iterator[tuple[int, ...]]:
         yield tuple(entry for entry, taken in zip(entries, chosen, strict=True) if taken)
 
 
-@subject.operator(Redistribute, arrays=LIBRARIES, every=_every_redistribute)
+@primitive_subject(Redistribute, every=_every_redistribute)
 def redistributes(draw: DrawFn, ranks: int) -> Parameters:
     """Any two assignments over a grid on any workers, with summands along any of the redundant grid dimensions."""
     grid = draw(strategies.partitions(ranks, whole=False))

@@ -12,12 +12,11 @@ from hypothesis.strategies import DrawFn
 from adjointlab.core import strategies
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.engine.subject_decorators import subject
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.broadcast_rules import broadcast_pattern
 from adjointlab.primitives.subjects import building_blocks as blocks
-from adjointlab.primitives.subjects.building_blocks import DTYPES, LIBRARIES, Parameters, SizedCase
+from adjointlab.primitives.subjects.building_blocks import DTYPES, Parameters, SizedCase, primitive_subject
 from adjointlab.primitives.sum_reduce import SumReduce
 
 __all__ = ["all_sum_reduces", "broadcasts", "sum_reduces"]
@@ -81,7 +80,7 @@ def _every_all_sum_reduce(*, ranks: int = 4, order: int = 3, side: int = 2) -> I
                 yield partition.size, {"layout": layout, "dims": dims}
 
 
-@subject.operator(Broadcast, arrays=LIBRARIES, every=_every_broadcast)
+@primitive_subject(Broadcast, every=_every_broadcast)
 def broadcasts(draw: DrawFn, ranks: int) -> Parameters:
     """P_x and P_y of different orders and on any ranks, transposed or not; tensors cut along P_x or copied."""
     pair = draw(strategies.broadcasting_partitions(ranks))
@@ -95,7 +94,7 @@ def broadcasts(draw: DrawFn, ranks: int) -> Parameters:
     }
 
 
-@subject.operator(SumReduce, arrays=LIBRARIES, every=_every_sum_reduce)
+@primitive_subject(SumReduce, every=_every_sum_reduce)
 def sum_reduces(draw: DrawFn, ranks: int) -> Parameters:
     """The partitions of a broadcast, the other way round; tensors cut along what is not summed over."""
     pair = draw(strategies.broadcasting_partitions(ranks))
@@ -115,7 +114,7 @@ def sum_reduces(draw: DrawFn, ranks: int) -> Parameters:
     }
 
 
-@subject.operator(AllSumReduce, arrays=LIBRARIES, every=_every_all_sum_reduce)
+@primitive_subject(AllSumReduce, every=_every_all_sum_reduce)
 def all_sum_reduces(draw: DrawFn, ranks: int) -> Parameters:
     """Any partition, summed over any of its dimensions; tensors cut along the others."""
     partition = draw(strategies.partitions(ranks, whole=False))

@@ -12,12 +12,11 @@ from hypothesis.strategies import DrawFn
 from adjointlab.core import strategies
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import Partition
-from adjointlab.engine.subject_decorators import subject
 from adjointlab.primitives.gather import Gather
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.primitives.scatter import Scatter
 from adjointlab.primitives.subjects import building_blocks as blocks
-from adjointlab.primitives.subjects.building_blocks import DTYPES, LIBRARIES, Parameters, SizedCase
+from adjointlab.primitives.subjects.building_blocks import DTYPES, Parameters, SizedCase, primitive_subject
 
 __all__ = ["gathers", "repartitions", "scatters"]
 
@@ -103,7 +102,7 @@ def _onto_windows(world: int, side: int) -> Iterator[SizedCase]:
                     yield world, {"layout": layout, "target": target}
 
 
-@subject.operator(Repartition, arrays=LIBRARIES, every=_every_repartition)
+@primitive_subject(Repartition, every=_every_repartition)
 def repartitions(draw: DrawFn, ranks: int) -> Parameters:
     """Any layout to any layout of a tensor: grids, orders of workers, cuts, copies of all local types, padding, gaps,
     and targets with halos.
@@ -173,13 +172,13 @@ def _every_scatter(*, ranks: int = 4, order: int = 2, side: int = 3) -> Iterator
                 yield max(prod(grid), root + 1), {"layout": layout, "root": root}
 
 
-@subject.operator(Scatter, arrays=LIBRARIES, every=_every_scatter)
+@primitive_subject(Scatter, every=_every_scatter)
 def scatters(draw: DrawFn, ranks: int) -> Parameters:
     """From any worker to any cut, in the partition or out of it."""
     return {**blocks.layout_and_dtype(draw, ranks), "root": draw(st.integers(0, ranks - 1))}
 
 
-@subject.operator(Gather, arrays=LIBRARIES, every=_every_scatter)
+@primitive_subject(Gather, every=_every_scatter)
 def gathers(draw: DrawFn, ranks: int) -> Parameters:
     """From any cut to any worker, in the partition or out of it."""
     return {**blocks.layout_and_dtype(draw, ranks), "root": draw(st.integers(0, ranks - 1))}
