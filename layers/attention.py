@@ -97,13 +97,7 @@ class Attention(DistributedModule):
         super().__init__(comm, partition, ScaledDotProductAttention(is_causal, scale))
         partition = self.partition
         shape = shape_of("input_shape", input_shape)
-        if len(shape) != 4 or partition.order != 3:
-            raise ValueError(
-                f"input_shape: {shape} over the partition {partition}, but attention needs (n, heads, queries, features) over "
-                "batch, heads and sequence"
-            )
-        if algorithm not in ALGORITHMS:
-            raise ValueError(f"algorithm: {algorithm!r} is none of {', '.join(ALGORITHMS)}")
+        _check_arguments(shape, partition, algorithm)
         n, heads, queries, features = shape
         keys = queries if keys is None else whole_number("keys", keys)
         if keys < 1:
@@ -125,22 +119,31 @@ class Attention(DistributedModule):
         self.blocks = [k]
         """The layouts of the keys that this worker has one after the other."""
         if algorithm == "ring":
-            rings = [_rotated(partition, step) for step in range(partition.shape[2])]
-            both = [_layout((n, heads, keys, features + values), ring, like=k) for ring in rings]
-            self.steps = [Repartition(comm, source, target, dtype=name) for source, target in pairwise(both)]
-            self.blocks = both
+            self._pass_around(k, features + values, name)
         elif partition.shape[2] > 1:
-            batches = partition.shape[0]
-            over_heads = Partition((batches, partition.size // batches, 1), partition.ranks)
-            moved = [_layout(each, over_heads) for each in shapes]
-            self.spread = tuple(
-                Repartition(comm, source, target, dtype=name)
-                for source, target in zip((q, k, v), moved, strict=True)
-            )
-            self.gather = Repartition(comm, _layout(y.shape, over_heads), y, dtype=name)
-            work, self.blocks = moved[0], [moved[1]]
+            work = self._cut_heads_instead(q, k, v, y, name)
         self.query_window = _sequence_window(work, self.rank)
         self.key_windows = [_sequence_window(block, self.rank) for block in self.blocks]
+
+    def _pass_around(self, k: Layout, features: int, dtype: str) -> None:
+        """Have the blocks of keys and values, of so many features together, come to each worker one after the other."""
+        rings = [_rotated(self.partition, step) for step in range(self.partition.shape[2])]
+        self.blocks = [_layout((*k.shape[:3], features), ring, like=k) for ring in rings]
+        moves = pairwise(self.blocks)
+        self.steps = [Repartition(self.comm, source, target, dtype=dtype) for source, target in moves]
+
+    def _cut_heads_instead(self, q: Layout, k: Layout, v: Layout, y: Layout, dtype: str) -> Layout:
+        """Have the workers along the sequence cut the heads while they compute; return where the queries lie then."""
+        batches = self.partition.shape[0]
+        over_heads = Partition((batches, self.partition.size // batches, 1), self.partition.ranks)
+        moved = [_layout(each.shape, over_heads) for each in (q, k, v)]
+        self.spread = tuple(
+            Repartition(self.comm, source, target, dtype=dtype)
+            for source, target in zip((q, k, v), moved, strict=True)
+        )
+        self.gather = Repartition(self.comm, _layout(y.shape, over_heads), y, dtype=dtype)
+        self.blocks = [moved[1]]
+        return moved[0]
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from those of q, k and v."""
@@ -198,6 +201,16 @@ class _State(NamedTuple):
         return _State(
             q.new_full(per_query, -torch.inf), q.new_zeros(per_query), q.new_zeros((*per_query, features))
         )
+
+
+def _check_arguments(shape: Sequence[int], partition: Partition, algorithm: str) -> None:
+    if len(shape) != 4 or partition.order != 3:
+        raise ValueError(
+            f"input_shape: {shape} over the partition {partition}, but attention needs (n, heads, queries, features) over "
+            "batch, heads and sequence"
+        )
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"algorithm: {algorithm!r} is none of {', '.join(ALGORITHMS)}")
 
 
 def _scale(scale: float | None, features: int) -> float:

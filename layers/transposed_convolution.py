@@ -50,33 +50,7 @@ class TransposedConvolution(
 
     def lay_out(self, module: _TorchTransposed) -> None:
         partition, shape, dims = self.partition, self.input_shape, spatial_dims(module)
-        self.in_channels, self.out_channels = module.in_channels, module.out_channels
-        self.groups = module.groups
-        if len(shape) != dims + 2 or shape[1] != self.in_channels:
-            raise ValueError(
-                f"input_shape: {shape} is not (batch, in_channels = {self.in_channels}, {dims} spatial sides)"
-            )
-        if partition.order != dims + 3:
-            raise ValueError(
-                f"partition: of order {partition.order} ({partition}), but a {dims}-d transposed convolution needs {dims + 3}: "
-                f"batch, output channels, input channels, and {dims} spatial dimensions"
-            )
-        y_sides = result_of(
-            module, torch.empty(0, *shape[1:], dtype=self.dtype, device=device_of(module))
-        ).shape[2:]
-        kernel = per_dim("kernel_size", module.kernel_size, dims)
-        self.stride = per_dim("stride", module.stride, dims)
-        self.padding = per_dim("padding", cast(Sequence[int], module.padding), dims)
-        self.dilation = per_dim("dilation", module.dilation, dims)
-        more = per_dim("output_padding", module.output_padding, dims)
-        if any(extra >= max(s, d) for extra, s, d in zip(more, self.stride, self.dilation, strict=True)):
-            # Torch refuses this in these words, but not for the empty batch above.
-            raise ValueError(
-                f"output padding must be smaller than either stride or dilation, but got output_padding: {more} stride: "
-                f"{self.stride} dilation: {self.dilation}"
-            )
-        # As of the convolution: in single precision libraries choose other algorithms by the shape, which a cut changes.
-        self.rounding = 0.0 if self.dtype == torch.float64 else 2.0**-18
+        y_sides = self._read(module, dims)
         channels = self.cut_channels(partition, transposed=True)
         spatial = tuple(range(3, dims + 3))
         batch = balanced_windows(shape[0], partition.shape[0])
@@ -84,14 +58,13 @@ class TransposedConvolution(
             [balanced_windows(side, partition.shape[dim + 3]) for dim, side in enumerate(sides)]
             for sides in (shape[2:], y_sides)
         )
-        self.kernel_reach = tuple(d * (k - 1) for d, k in zip(self.dilation, kernel, strict=True))
         on_x, on_y = with_index_zero(partition, 1), with_index_zero(partition, 2)
         x = Layout(shape, on_x, [batch, channels.inputs, *bulk], (0, 2, *spatial))
         windows = self.inputs_of(outputs, x)
         y_shape = (shape[0], self.out_channels, *y_sides)
         y = Layout(y_shape, on_y, [batch, channels.outputs, *outputs], (0, 1, *spatial))
         weight, bias = self.learnt_layouts(
-            channels, (self.in_channels, self.out_channels // self.groups, *kernel)
+            channels, (self.in_channels, self.out_channels // self.groups, *self.kernel)
         )
         self.trims: tuple[int, ...] = ()
         """The lengths by which the full result falls short of this worker's outputs, the last dimension first, as torch's `pad` has it."""
@@ -104,6 +77,38 @@ class TransposedConvolution(
             )
         self.exchange: HaloExchange = HaloExchange(self.comm, x, windows, dtype=dtype_name(self.dtype))
         self.compose(module, x, y, weight, bias, window=windows)
+
+    def _read(self, module: _TorchTransposed, dims: int) -> tuple[int, ...]:
+        """Take the module's arguments; return the spatial sides of the output."""
+        partition, shape = self.partition, self.input_shape
+        self.in_channels, self.out_channels = module.in_channels, module.out_channels
+        self.groups = module.groups
+        if len(shape) != dims + 2 or shape[1] != self.in_channels:
+            raise ValueError(
+                f"input_shape: {shape} is not (batch, in_channels = {self.in_channels}, {dims} spatial sides)"
+            )
+        if partition.order != dims + 3:
+            raise ValueError(
+                f"partition: of order {partition.order} ({partition}), but a {dims}-d transposed convolution needs {dims + 3}: "
+                f"batch, output channels, input channels, and {dims} spatial dimensions"
+            )
+        empty_batch = torch.empty(0, *shape[1:], dtype=self.dtype, device=device_of(module))
+        sides = tuple(result_of(module, empty_batch).shape[2:])
+        self.kernel = per_dim("kernel_size", module.kernel_size, dims)
+        self.stride = per_dim("stride", module.stride, dims)
+        self.padding = per_dim("padding", cast(Sequence[int], module.padding), dims)
+        self.dilation = per_dim("dilation", module.dilation, dims)
+        more = per_dim("output_padding", module.output_padding, dims)
+        if any(extra >= max(s, d) for extra, s, d in zip(more, self.stride, self.dilation, strict=True)):
+            # Torch refuses this in these words, but not for the empty batch.
+            raise ValueError(
+                f"output padding must be smaller than either stride or dilation, but got output_padding: {more} stride: "
+                f"{self.stride} dilation: {self.dilation}"
+            )
+        self.kernel_reach = tuple(d * (k - 1) for d, k in zip(self.dilation, self.kernel, strict=True))
+        # As of the convolution: in single precision libraries choose other algorithms by the shape, which a cut changes.
+        self.rounding = 0.0 if self.dtype == torch.float64 else 2.0**-18
+        return sides
 
     def inputs_of(self, outputs: Sequence[tuple[Window, ...]], x: Layout) -> Layout:
         """The windows of x that contribute to the windows of outputs in the spatial dimensions."""

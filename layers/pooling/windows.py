@@ -54,33 +54,10 @@ class Pooling(TorchLayer):
         probe = torch.empty(0, *channels_on) if is_legal else torch.empty(()).expand(shape)
         lengths = result_of(module, probe).shape[-dims:]
         self.check_order(shape)
-        self.kernel_size = per_dim("kernel_size", module.kernel_size, dims)
-        # Torch takes an empty stride for none.
-        has_stride = module.stride is not None and not (
-            isinstance(module.stride, Sequence) and not module.stride
-        )
-        self.stride = per_dim("stride", module.stride, dims) if has_stride else self.kernel_size
-        self.padding = per_dim("padding", getattr(module, "padding", 0), dims)
-        self.dilation = per_dim("dilation", getattr(module, "dilation", 1), dims)
+        self._take_sizes(module)
         name = dtype_name(self.dtype)
         x = Layout(shape, partition)
-        # The length by which the last window leads out of the tensor, which with ceil_mode may be beyond the padding.
-        sizes = zip(self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
-        reach = [
-            max(0, (length - 1) * stride - padding + dilation * (kernel - 1) + 1 - side)
-            for (kernel, stride, padding, dilation), length, side in zip(
-                sizes, lengths, shape[-dims:], strict=True
-            )
-        ]
-        lead = len(shape) - dims
-        geometry = HaloGeometry.from_kernel(
-            x,
-            (*(1,) * lead, *self.kernel_size),
-            stride=(*(1,) * lead, *self.stride),
-            dilation=(*(1,) * lead, *self.dilation),
-            padding=((0, 0),) * lead + tuple(zip(self.padding, reach, strict=True)),
-            output_cuts=(*(x.ends(dim) for dim in range(lead)), *(None,) * dims),
-        )
+        geometry = self._geometry(x, lengths)
         assert geometry.output is not None
         y = geometry.output
         assert y.shape[-dims:] == lengths
@@ -94,11 +71,42 @@ class Pooling(TorchLayer):
         self.outputs: tuple[Window, ...] = ((0, 0),) * dims
         if partition.is_active(self.rank):
             index = partition.index(self.rank)
-            spatial = [(dim, index[dim]) for dim in range(lead, len(shape))]
+            spatial = [(dim, index[dim]) for dim in range(len(shape) - dims, len(shape))]
             self.window = tuple(window.windows[dim][worker] for dim, worker in spatial)
             self.outside = tuple(geometry.padding(dim, worker) for dim, worker in spatial)
             self.outputs = tuple(y.windows[dim][worker] for dim, worker in spatial)
         self.domain, self.codomain = Space(x, dtype=name), Space(y, dtype=name, name="y")
+
+    def _take_sizes(self, module: Any) -> None:
+        """Take the sizes of windows from the module, each for all spatial dimensions."""
+        self.kernel_size = per_dim("kernel_size", module.kernel_size, self.dims)
+        # Torch takes an empty stride for none.
+        has_stride = module.stride is not None and not (
+            isinstance(module.stride, Sequence) and not module.stride
+        )
+        self.stride = per_dim("stride", module.stride, self.dims) if has_stride else self.kernel_size
+        self.padding = per_dim("padding", getattr(module, "padding", 0), self.dims)
+        self.dilation = per_dim("dilation", getattr(module, "dilation", 1), self.dims)
+
+    def _geometry(self, x: Layout, lengths: Sequence[int]) -> HaloGeometry:
+        """The windows of so many outputs in each spatial dimension."""
+        lead = len(x.shape) - self.dims
+        # The length by which the last window leads out of the tensor, which with ceil_mode may be beyond the padding.
+        sizes = zip(self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
+        reach = [
+            max(0, (length - 1) * stride - padding + dilation * (kernel - 1) + 1 - side)
+            for (kernel, stride, padding, dilation), length, side in zip(
+                sizes, lengths, x.shape[lead:], strict=True
+            )
+        ]
+        return HaloGeometry.from_kernel(
+            x,
+            (*(1,) * lead, *self.kernel_size),
+            stride=(*(1,) * lead, *self.stride),
+            dilation=(*(1,) * lead, *self.dilation),
+            padding=((0, 0),) * lead + tuple(zip(self.padding, reach, strict=True)),
+            output_cuts=(*(x.ends(dim) for dim in range(lead)), *(None,) * self.dims),
+        )
 
     def _has_outputs(self, x: torch.Tensor) -> bool:
         return 0 not in (*self.local_output_shape, x.numel())
