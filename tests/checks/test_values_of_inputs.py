@@ -85,7 +85,7 @@ def rows(function: Callable[[Any], Any], twin: Callable[[Any], Any], dtype: str 
     return draws
 
 
-def maxima(neutral: float, dtype: str = "float64") -> Subject:
+def maxima(neutral: float) -> Subject:
     """The largest of all elements on every rank; one without elements contributes `neutral`."""
 
     def layer(comm: Any) -> Any:
@@ -104,8 +104,8 @@ def maxima(neutral: float, dtype: str = "float64") -> Subject:
         layout = al.Layout.cut((ROWS,), everyone, [draw(al.strategies.cuts(ROWS, ranks))])
         copies = al.Layout((1,), everyone, axes=(None,))
         return {
-            "domain": al.Space(layout, dtype=dtype),
-            "codomain": al.Space(al.Tensor(copies, dtype, ("invariant",), "y")),
+            "domain": al.Space(layout),
+            "codomain": al.Space(al.Tensor(copies, types=("invariant",), name="y")),
         }
 
     return draws

@@ -88,10 +88,10 @@ def judged_subject(
     return judgement.verdict
 
 
-def judged_all(world: al.SimulatedWorld, name: str, memory: str = "cupy") -> list[Verdict]:
+def judged_all(world: al.SimulatedWorld, name: str) -> list[Verdict]:
     """The verdicts of the checks of numbers on a case, in plain and in strided memory; those that are not coherent."""
     verdicts = [
-        judged(world, name, check, memory, order)
+        judged(world, name, check, order=order)
         for check in ("specification", "adjoint", "reentrancy")
         for order in ("row-major", "column-major")
     ]

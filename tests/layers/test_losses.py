@@ -31,9 +31,7 @@ def classes_of(count: int, *shape: int) -> torch.Tensor:
     return (torch.arange(math.prod(shape)) * 7 % 11 % count).reshape(shape)
 
 
-def assert_loss(
-    comm: Any, layer: Any, twin: nn.Module, inputs: tuple[torch.Tensor, ...], relative: float = 2.0**-44
-) -> torch.Tensor:
+def assert_loss(comm: Any, layer: Any, twin: nn.Module, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
     """Assert that the loss is torch's wherever it is, and the gradients after ``backward`` on every rank; return the loss."""
     rank = comm.Get_rank()
     whole = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
@@ -45,7 +43,7 @@ def assert_loss(
     (space,) = layer.codomain.tensors
     if space.layout.partition.is_active(rank):
         window = local_window(want.detach(), space.layout, rank)
-        torch.testing.assert_close(loss.detach(), window, rtol=relative, atol=relative, equal_nan=True)
+        torch.testing.assert_close(loss.detach(), window, rtol=2.0**-44, atol=2.0**-44, equal_nan=True)
     else:
         assert loss.numel() == 0
     want.backward(torch.ones_like(want))
@@ -54,7 +52,7 @@ def assert_loss(
         if x.is_floating_point() and tensor.layout.partition.is_active(rank):
             assert x.grad is not None
             window = local_window(x.grad, tensor.layout, rank)
-            torch.testing.assert_close(leaf.grad, window, rtol=relative, atol=relative, equal_nan=True)
+            torch.testing.assert_close(leaf.grad, window, rtol=2.0**-44, atol=2.0**-44, equal_nan=True)
     assert isinstance(loss, torch.Tensor)
     return loss.detach()
 

@@ -297,11 +297,11 @@ def as_subject(mutant: Mutant) -> Subject:
     return subject(build, ranks=(mutant.geometry.ranks,), name=mutant.geometry.primitive)(draws)
 
 
-def hunt(world: World, mutant: Mutant, seed: int, cases: int = 10) -> Result:
+def hunt(world: World, mutant: Mutant, seed: int) -> Result:
     """Put a mutant to the checks, one after the other, until one finds it."""
     tried, reports = 0, []
     for check in CHECKS:
-        budget = Budget(cases=cases, ranks=mutant.geometry.ranks, seed=seed, shrinking=0.0)
+        budget = Budget(cases=10, ranks=mutant.geometry.ranks, seed=seed, shrinking=0.0)
         report = investigate(world, as_subject(mutant), check, budget)
         reports.append(report)
         tried += report.tried

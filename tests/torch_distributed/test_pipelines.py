@@ -168,8 +168,8 @@ def on_the_wrong_rank(module: Any) -> object:
     return gpipe_of(PipelineStage(module[rank : rank + 1], 1 - rank, 2, CPU))
 
 
-def gpipe_of(stage: PipelineStage, microbatches: int = 2) -> ScheduleGPipe:
-    return ScheduleGPipe(stage, microbatches, loss_fn=mse_loss)
+def gpipe_of(stage: PipelineStage) -> ScheduleGPipe:
+    return ScheduleGPipe(stage, 2, loss_fn=mse_loss)
 
 
 def with_copied_stages(module: Any) -> object:

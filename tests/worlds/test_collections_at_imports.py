@@ -36,8 +36,8 @@ def _begin_anew(collections: list[int]) -> None:
     collections.clear()
 
 
-def _objects(count: int = 20_000) -> list[list[int]]:
-    return [[number] for number in range(count)]
+def _objects() -> list[list[int]]:
+    return [[number] for number in range(20_000)]
 
 
 def test_the_objects_of_a_module_are_not_collected_and_are_old_ones_afterwards(

@@ -30,13 +30,13 @@ def basis(number: int) -> Any:
     return lambda operator, x: bool(x.ravel()[number % x.size] == 1 and np.abs(x).sum() == 1)
 
 
-def at_a_basis_vector(number: int, rank: int, fault: Any = doubled) -> Any:
-    """The fault on all ranks where one rank has the basis vector."""
+def at_a_basis_vector(number: int, rank: int) -> Any:
+    """Doubled on all ranks where one rank has the basis vector."""
     has = basis(number)
 
     def apply(operator: Any, x: Any, result: Any) -> Any:
         mine = operator.rank == rank % operator.size and has(operator, x)
-        return fault(operator, x, result) if any(operator.comm.allgather(mine)) else result
+        return doubled(operator, x, result) if any(operator.comm.allgather(mine)) else result
 
     return apply
 

@@ -50,9 +50,9 @@ def wide_topologies(comm):
     return wide + graphs(comm)
 
 
-def blocks_of(topology, width=2, dtype="d"):
+def blocks_of(topology, width=2):
     """So many elements for each neighbour, all different."""
-    return (100 * topology.Get_rank() + np.arange(topology.outdegree * width)).astype(dtype)
+    return (100 * topology.Get_rank() + np.arange(topology.outdegree * width)).astype("d")
 
 
 def empty_blocks(topology, width):

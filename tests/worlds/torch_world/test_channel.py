@@ -11,9 +11,9 @@ from adjointlab.worlds.rendezvous import RanksDiverged, Rendezvous  # noqa: E402
 from adjointlab.worlds.torch.channel import StoreChannel  # noqa: E402
 
 
-def channels(size: int, name: str = "test") -> tuple[dist.HashStore, list[StoreChannel]]:
+def channels(size: int) -> tuple[dist.HashStore, list[StoreChannel]]:
     store = dist.HashStore()
-    return store, [StoreChannel(store, name, rank, size) for rank in range(size)]
+    return store, [StoreChannel(store, "test", rank, size) for rank in range(size)]
 
 
 def test_messages_of_one_sender_and_tag_keep_their_order_and_others_do_not_wait_for_them() -> None:

@@ -31,9 +31,9 @@ class Values(dict[str, bytes]):
     set = add = check = delete_key = unused  # type: ignore[assignment]
 
 
-def boards(ranks: int = 3) -> list[SplitBoard]:
+def boards() -> list[SplitBoard]:
     store = Values()
-    return [SplitBoard(store) for _ in range(ranks)]  # type: ignore[arg-type]
+    return [SplitBoard(store) for _ in range(3)]  # type: ignore[arg-type]
 
 
 def test_sizes_that_fit_pass_whoever_comes_first_and_however_far_ahead() -> None:
