@@ -563,12 +563,14 @@ class Prequest(Request):
         """Return True if it has been started, and is not complete."""
         return bool(self._active)
 
+    @property
+    def _under_way(self) -> Any:
+        """The request that it has begun; that of nothing while it is inactive."""
+        return self._active if self.is_active() else REQUEST_NULL
+
     def Wait(self, status: AnyStatus | None = None) -> bool:
         """Wait until it is complete, and so inactive; at once if it is."""
-        if self.is_active():
-            self._active.Wait(status)
-        else:
-            _empty(status)
+        self._under_way.Wait(status)
         return True
 
     def wait(self, status: AnyStatus | None = None) -> None:
@@ -577,10 +579,7 @@ class Prequest(Request):
 
     def Test(self, status: AnyStatus | None = None) -> bool:
         """Return True if it is complete, or inactive."""
-        if self.is_active():
-            return bool(self._active.Test(status))
-        _empty(status)
-        return True
+        return bool(self._under_way.Test(status))
 
     def test(self, status: AnyStatus | None = None) -> tuple[bool, None]:
         """Return True and None if it is complete, or inactive."""
@@ -588,10 +587,7 @@ class Prequest(Request):
 
     def Get_status(self, status: AnyStatus | None = None) -> bool:
         """Return True if a test would complete it."""
-        if self.is_active():
-            return bool(self._active.Get_status(status))
-        _empty(status)
-        return True
+        return bool(self._under_way.Get_status(status))
 
     def Cancel(self) -> None:
         """Withdraw a receive that has no message yet; it has to be completed all the same."""
