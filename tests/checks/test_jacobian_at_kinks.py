@@ -21,8 +21,9 @@ from adjointlab.worlds.simulated.world import SimulatedWorld
 pytest.importorskip("torch")
 
 import torch
-from torch import nn
 from torch.nn import functional
+
+from tests.checks.applied import Applied
 
 COLUMNS = 6
 
@@ -42,17 +43,6 @@ RIGHT: dict[str, tuple[Callable[[Any], Any], float, float]] = {
 """Functions of each row, the roundings that they make, and the reach: at a zero row a norm's derivative is ε^(-1/2)."""
 
 
-class Rows(nn.Module):
-    """A function of each row of a tensor whose rows are cut."""
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Any) -> Any:
-        return self.function(x)
-
-
 def rows(
     function: Callable[[Any], Any],
     twin: Callable[[Any], Any],
@@ -67,13 +57,13 @@ def rows(
     """Rows that are cut, or with `copies` all of them on every rank, of values of its own: then there is no sequential input."""
 
     def layer(comm: Any) -> Any:
-        module = Rows(function)
+        module = Applied(function)
         module.forward_mode = forward_mode
         return module
 
     counts = (2, 3) if copies else (1, 2, 3)
 
-    @al.subject(layer=layer, sequential=lambda: Rows(twin), ranks=counts, name="Rows", prepare=prepare)
+    @al.subject(layer=layer, sequential=lambda: Applied(twin), ranks=counts, name="Rows", prepare=prepare)
     def draws(draw: Any, ranks: int) -> dict[str, Any]:
         if copies:
             layout = al.Layout((4, COLUMNS), al.Partition((ranks,)), axes=(None, None))

@@ -32,6 +32,7 @@ from adjointlab.checks.layers.sensitivity import (
 from adjointlab.core import perturbation
 from adjointlab.core.perturbation import Perturbation
 from adjointlab.core.rounding import perturb_of_now
+from tests.checks.applied import Applied
 
 
 def in_place(x: Any) -> Any:
@@ -312,19 +313,11 @@ def test_wrong_running_statistics_are_found_where_no_rounding_is_declared() -> N
 def beside(sequential: Callable[[Any], Any], layer: Callable[[Any], Any], made: list[str]) -> Any:
     """Return a subject of two functions of nine numbers; `made` notes each twin."""
 
-    class Function(nn.Module):
-        def __init__(self, function: Callable[[Any], Any]) -> None:
-            super().__init__()
-            self.function = function
-
-        def forward(self, x: Any) -> Any:
-            return self.function(x)
-
     def twin() -> nn.Module:
         made.append("twin")
-        return Function(sequential)
+        return Applied(sequential)
 
-    @al.subject.layer(lambda comm: Function(layer), twin, ranks=(1,), name="Function")
+    @al.subject.layer(lambda comm: Applied(layer), twin, ranks=(1,), name="Function")
     def subject(draw: Any, ranks: int) -> dict[str, Any]:
         one = al.Partition((1,))
         tensors = [

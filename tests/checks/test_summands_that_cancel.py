@@ -17,8 +17,9 @@ from adjointlab.worlds.simulated.world import SimulatedWorld
 pytest.importorskip("torch")
 
 import torch.distributed as dist
-from torch import nn
 from torch.distributed import _functional_collectives
+
+from tests.checks.applied import Applied
 
 RANKS = 4
 
@@ -28,16 +29,9 @@ def total(x: Any) -> Any:
     return _functional_collectives.all_reduce(x, "sum", dist.group.WORLD)
 
 
-class Function(nn.Module):
+class Function(Applied):
     forward_mode = False
     uniform_requires_grad = True
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Any) -> Any:
-        return self.function(x)
 
 
 def of_summands(function: Callable[[Any], Any]) -> Subject:

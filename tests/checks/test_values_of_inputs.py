@@ -26,20 +26,12 @@ from adjointlab.worlds.simulated.world import SimulatedWorld
 pytest.importorskip("torch")
 
 import torch
-from torch import nn
 from torch.nn import functional
+
+from tests.checks.applied import Applied
 
 ROWS, COLUMNS = 12, 6
 EPS = 2.0**-80
-
-
-class Applied(nn.Module):
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Any) -> Any:
-        return self.function(x)
 
 
 def test_data_are_integers_from_minus_four_to_four() -> None:

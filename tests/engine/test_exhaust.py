@@ -103,19 +103,23 @@ def test_a_form_in_place_that_does_nothing_is_found() -> None:
     assert report.case.ranks == 2  # on one nothing is to be done
 
 
+def headlines(kind: type[al.LinearOperator], **bound: int) -> list[str]:
+    """The headlines of the cases of an operator within the bound, one of each; empty where it is right."""
+    subject = al.subject(kind, every=enumerated_subjects.equal_blocks)(enumerated_subjects.drawn)
+    world = SimulatedWorld()
+    verdicts = world.lead(
+        body(subject), lambda run: [run_case(run, case) for case in every_case(subject, bound)]
+    )
+    world.close()
+    return [entry[0].headline for entry in verdicts if entry is not None]
+
+
 def test_a_wrong_adjoint_is_found_without_a_specification_too() -> None:
     class Unspecified(enumerated_subjects.LosesTheThird):
         def specification(self) -> None:  # type: ignore[override]
             return None
 
-    subject = al.subject(Unspecified, every=enumerated_subjects.equal_blocks)(enumerated_subjects.drawn)
-    world = SimulatedWorld()
-    verdicts = world.lead(
-        body(subject),
-        lambda run: [run_case(run, case) for case in every_case(subject, {"ranks": 1, "side": 3})],
-    )
-    world.close()
-    assert [entry[0].headline for entry in verdicts if entry is not None] == [
+    assert headlines(Unspecified, ranks=1, side=3) == [
         "",
         "",
         "",
@@ -143,14 +147,7 @@ def test_a_wrong_copy_which_no_matrix_sees_is_found() -> None:
         def adjoint(self, y: Any) -> Any:
             return np.array(y)
 
-    subject = al.subject(Unequal, every=enumerated_subjects.equal_blocks)(enumerated_subjects.drawn)
-    world = SimulatedWorld()
-    verdicts = world.lead(
-        body(subject),
-        lambda run: [run_case(run, case) for case in every_case(subject, {"ranks": 2, "side": 0})],
-    )
-    world.close()
-    assert [entry[0].headline for entry in verdicts if entry is not None] == [
+    assert headlines(Unequal, ranks=2, side=0) == [
         "",
         "forward returns different copies of what is declared equal",
     ]

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 import adjointlab as al
 from adjointlab.engine.subject import Subject
 from tests.planted.bug import PlantedBug
+from tests.torch_distributed.sums import all_reduced
 
 # The pair of functions between which a tensor-parallel block lies
 
@@ -33,7 +34,7 @@ class CopiedIn(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return _all_reduced(gradient)
+        return all_reduced(gradient)
 
 
 class SummedUp(torch.autograd.Function):
@@ -41,7 +42,7 @@ class SummedUp(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return _all_reduced(x)
+        return all_reduced(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
@@ -51,13 +52,7 @@ class SummedUp(torch.autograd.Function):
 class SummedInBothDirections(SummedUp):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return _all_reduced(gradient)
-
-
-def _all_reduced(x: torch.Tensor) -> torch.Tensor:
-    total = x.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(total)
-    return total
+        return all_reduced(gradient)
 
 
 # A tensor-parallel block with a gate that all ranks have a copy of
@@ -154,11 +149,11 @@ class CopiedTwice(torch.autograd.Function):
         one, other = gradients
         if one is None:
             return None if other is None else cls.of_other(2 * other)
-        return _all_reduced(one if other is None else one + 2 * other)
+        return all_reduced(one if other is None else one + 2 * other)
 
     @staticmethod
     def of_other(gradient: torch.Tensor) -> torch.Tensor:
-        return _all_reduced(gradient)
+        return all_reduced(gradient)
 
 
 class CopiedTwiceForOne(CopiedTwice):
@@ -296,14 +291,14 @@ def allreduced_in(dtype: torch.dtype) -> Any:
 
     def parallelize(module: nn.Module, mesh: Any) -> None:
         for parameter in module.parameters():
-            parameter.register_hook(lambda gradient: _all_reduced(gradient.to(dtype)).to(gradient.dtype))
+            parameter.register_hook(lambda gradient: all_reduced(gradient.to(dtype)).to(gradient.dtype))
 
     return parallelize
 
 
 def reduced_as_gradients_come(module: nn.Module, mesh: Any) -> None:
     for parameter in module.parameters():
-        parameter.register_hook(_all_reduced)
+        parameter.register_hook(all_reduced)
 
 
 def reduced_as_it_stands(module: nn.Module, mesh: Any) -> None:
@@ -391,7 +386,7 @@ class CentredTogether(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         summed: Any = SummedInBothDirections.apply
         rows = torch.tensor(float(len(x)))
-        return x - cast("torch.Tensor", summed(x.sum(0)) / _all_reduced(rows))
+        return x - cast("torch.Tensor", summed(x.sum(0)) / all_reduced(rows))
 
 
 class CentredByRowsOfOnce(CentredTogether):
@@ -402,7 +397,7 @@ class CentredByRowsOfOnce(CentredTogether):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         summed: Any = SummedInBothDirections.apply
         if self.rows is None:
-            self.rows = _all_reduced(torch.tensor(float(len(x))))
+            self.rows = all_reduced(torch.tensor(float(len(x))))
         return x - cast("torch.Tensor", summed(x.sum(0)) / self.rows)
 
 

@@ -36,6 +36,7 @@ from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.session import replay
 from tests.planted.parallel_modules import CopiedIn, SummedUp
+from tests.torch_distributed.sums import reduce_gradients
 
 Parallelize = Callable[[nn.Module, DeviceMesh], object]
 ADAM = partial(torch.optim.Adam, lr=0.1)
@@ -83,14 +84,8 @@ def as_it_is(module: nn.Module, mesh: DeviceMesh) -> None:
     pass
 
 
-def reduced(module: nn.Module) -> None:
-    for parameter in module.parameters():
-        if parameter.grad is not None:
-            dist.all_reduce(parameter.grad)
-
-
 def averaged(module: nn.Module) -> None:
-    reduced(module)
+    reduce_gradients(module)
     for parameter in module.parameters():
         if parameter.grad is not None:
             parameter.grad /= dist.get_world_size()
@@ -107,7 +102,7 @@ EXAMPLE = torch.zeros(4, 3)
         (sharded, EXAMPLE, {}),
         (replicated, batches, dict(data_parallel="mean", optimizer=MOMENTUM, steps=2)),
         (replicated_in_place, batches, dict(data_parallel="mean", optimizer=MOMENTUM, steps=2)),
-        (as_it_is, batches, dict(data_parallel="sum", after_backward=reduced)),
+        (as_it_is, batches, dict(data_parallel="sum", after_backward=reduce_gradients)),
         (as_it_is, batches, dict(data_parallel="mean", after_backward=averaged)),
     ],
 )
@@ -284,11 +279,16 @@ def test_what_is_wrong_is_named_on_two_ranks(
 def test_what_goes_wrong_from_the_second_step_on_is_found(world: al.SimulatedWorld) -> None:
     def reduced_once(module: Any) -> None:
         if not hasattr(module, "is_reduced"):
-            reduced(module)
+            reduce_gradients(module)
         module.is_reduced = True
 
     subject = al.subject.parallel(
-        model, as_it_is, data_parallel="sum", after_backward=reduced_once, optimizer=MOMENTUM, steps=2
+        model,
+        as_it_is,
+        data_parallel="sum",
+        after_backward=reduced_once,
+        optimizer=MOMENTUM,
+        steps=2,
     )(batches)
     verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0, shrinking=0)).verdict
     assert verdict.headline == "the layer's parameters after the steps are not the sequential ones"

@@ -24,6 +24,7 @@ from adjointlab.engine.subject import Subject
 from tests.planted import parallel_modules, pipelines
 from tests.planted.bug import PlantedBug
 from tests.small_failures import first_small_failure
+from tests.torch_distributed.sums import all_reduced
 
 Function = Callable[..., torch.Tensor]
 BUDGET = Budget(60, ranks=4, seed=3)
@@ -119,12 +120,6 @@ def partial_and_invariant(draw: Any, ranks: int) -> dict[str, Any]:
         domain=al.Space.of_dtensor(mesh, [Partial()], shape),
         codomain=al.Space.of_dtensor(mesh, [Replicate()], shape),
     )
-
-
-def all_reduced(x: torch.Tensor) -> torch.Tensor:
-    total = x.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(total)
-    return total
 
 
 def unchanged(x: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from torch.distributed.tensor import Shard
 from torch.nn.parallel import DistributedDataParallel
 
 import adjointlab as al
+from tests.torch_distributed.sums import all_reduced, reduce_gradients
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -29,12 +30,6 @@ class Perceptron(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x @ self.first.T) @ self.second.T
-
-
-def summed(x: torch.Tensor) -> torch.Tensor:
-    total = x.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(total)
-    return total
 
 
 class Copied(torch.autograd.Function):
@@ -54,7 +49,7 @@ class Summed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return summed(x)
+        return all_reduced(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
@@ -123,16 +118,10 @@ def in_data_parallel(module: nn.Module, mesh: Any) -> nn.Module:
     return DistributedDataParallel(module, process_group=mesh.get_group(0))
 
 
-def reduced(module: nn.Module) -> None:
-    for parameter in module.parameters():
-        if parameter.grad is not None:
-            dist.all_reduce(parameter.grad)
-
-
 def test_ranks_that_share_the_batch_add_up_the_gradients_of_a_penalty_too() -> None:
     options: Any = dict(twice_differentiable=True, cases=6)
     al.check_parallel(perceptron, in_data_parallel, EXAMPLE, data_parallel="mean", **options)
-    sums = dict(data_parallel="sum", after_backward=reduced, **options)
+    sums = dict(data_parallel="sum", after_backward=reduce_gradients, **options)
     al.check_parallel(perceptron, lambda module, mesh: None, EXAMPLE, **sums)
 
 
@@ -158,7 +147,7 @@ def test_a_gradient_without_a_graph_is_found() -> None:
             lambda module, mesh: Detached(module),
             EXAMPLE,
             data_parallel="sum",
-            after_backward=reduced,
+            after_backward=reduce_gradients,
             twice_differentiable=True,
             cases=6,
         )

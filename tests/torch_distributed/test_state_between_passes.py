@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 import adjointlab as al
+from tests.torch_distributed.sums import reduce_gradients
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -149,7 +150,7 @@ def test_buffers_that_steps_change_are_compared_after_them() -> None:
             EXAMPLE,
             data_parallel="sum",
             mesh=(2,),
-            after_backward=sum_gradients,
+            after_backward=reduce_gradients,
             optimizer=counting_sgd,
             steps=2,
             cases=6,
@@ -160,9 +161,3 @@ def test_buffers_that_steps_change_are_compared_after_them() -> None:
         AssertionError, match="the layer's buffers after the steps are not the sequential ones"
     ):
         check(together=False)
-
-
-def sum_gradients(module: nn.Module) -> None:
-    for parameter in module.parameters():
-        if parameter.grad is not None:
-            dist.all_reduce(parameter.grad)

@@ -6,18 +6,11 @@ import numpy as np
 import pytest
 
 from adjointlab import MPI
-from adjointlab.worlds.simulated.world import SimulatedWorld
+from tests.worlds.simulated.completed import values
 
-WORLD = SimulatedWorld(4)
 SIZES = (1, 2, 3, 4)
 COUNTS = (2, 0, 3, 1)
 """Elements on each rank, for the vector forms."""
-
-
-def values(body, ranks=4, seed=0):
-    run = WORLD.run(lambda context, _: body(context.comm), ranks=ranks, seed=seed)
-    assert run.completed, (run.findings, run.outcomes)
-    return run.values
 
 
 @pytest.fixture(params=[(0, False), (0, True), (1, True), (2, True), (3, True)], ids=str)

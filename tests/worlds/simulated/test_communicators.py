@@ -11,15 +11,10 @@ from adjointlab.worlds.simulated.communicator import _collective
 from adjointlab.worlds.simulated.topologies import Grid
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Blocked, PeerFailed
+from tests.worlds.simulated.completed import values
 
 WORLD = SimulatedWorld(6)
 SEEDS = range(3)
-
-
-def values(body, ranks=4, seed=0):
-    run = WORLD.run(lambda context, _: body(context.comm), ranks=ranks, seed=seed)
-    assert run.completed, (run.findings, run.outcomes)
-    return run.values
 
 
 @pytest.mark.parametrize("seed", SEEDS)

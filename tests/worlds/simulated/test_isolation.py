@@ -15,14 +15,9 @@ import pytest
 
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import WorldName
+from tests.worlds.simulated.completed import values
 
 WORLD = SimulatedWorld(4)
-
-
-def values(body, ranks=4, seed=0):
-    run = WORLD.run(lambda context, _: body(context.comm), ranks=ranks, seed=seed)
-    assert run.completed, (run.findings, run.outcomes)
-    return run.values
 
 
 def draws(torch=None):

@@ -5,15 +5,10 @@ import pytest
 
 from adjointlab import MPI
 from adjointlab.worlds.simulated.world import SimulatedWorld
+from tests.worlds.simulated.completed import values
 
 WORLD = SimulatedWorld(4)
 SEEDS = range(6)
-
-
-def values(body, ranks=4, seed=0):
-    run = WORLD.run(lambda context, _: body(context.comm), ranks=ranks, seed=seed)
-    assert run.completed, (run.findings, run.outcomes)
-    return run.values
 
 
 @pytest.mark.parametrize("seed", SEEDS)
