@@ -8,10 +8,11 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, replace
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from adjointlab.pytest.xdist import XdistNode, hand_over, handed_over, is_worker
 from adjointlab.report.github_job import Problem, is_github, tell_github
 from adjointlab.worlds.process import ended_by, signal_of
 
@@ -25,13 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["GithubJob", "tell_wrong_call"]
 
 _KEY: Final = "adjointlab_github"
-
-
-class _Node(Protocol):
-    """A worker of pytest-xdist that has ended."""
-
-    @property
-    def workeroutput(self) -> dict[str, Any]: ...
 
 
 def tell_wrong_call(message: str) -> None:
@@ -140,21 +134,18 @@ class GithubJob:
             self._tallies.append(Tally(**told["tally"]))
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: _Node, error: object) -> None:
+    def pytest_testnodedown(self, node: XdistNode, error: object) -> None:
         """Take the number of tests from a worker that has ended; one that has crashed hands over nothing."""
-        self._asked = max(self._asked, getattr(node, "workeroutput", {}).get(_KEY, 0))
+        self._asked = max(self._asked, handed_over(node, _KEY) or 0)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Hand over the number of tests, if this is a worker: a controller collects none."""
-        worker_output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
-        if worker_output is not None:
-            worker_output[_KEY] = self._asked
+        hand_over(session.config, _KEY, lambda: self._asked)
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the annotations, and add to the summary of the job, which each session does that has a coherence test."""
-        is_worker = hasattr(self._config, "workerinput")
-        if self._is_leader and not is_worker and (self._tallies or self._problems):
+        if self._is_leader and not is_worker(self._config) and (self._tallies or self._problems):
             self._tell(terminalreporter.write_line)
 
     def _tell(self, say: Callable[[str], None]) -> None:

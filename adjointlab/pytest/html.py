@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from adjointlab.exit_codes import ExitCode
+from adjointlab.pytest.xdist import XdistNode, hand_over, handed_over
 
 if TYPE_CHECKING:
     from adjointlab.check_result import CheckResult
@@ -18,13 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["HtmlPage"]
 
 _KEY: Final = "adjointlab_html"
-
-
-class _Node(Protocol):
-    """A worker of pytest-xdist that has ended."""
-
-    @property
-    def workeroutput(self) -> dict[str, Any]: ...
 
 
 class HtmlPage:
@@ -45,19 +39,16 @@ class HtmlPage:
         self._entries.append(entry_of(result))
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: _Node, error: object) -> None:
+    def pytest_testnodedown(self, node: XdistNode, error: object) -> None:
         """Take the results of a worker that has ended; one that has crashed hands over none."""
         from adjointlab.report.html_report import Entry
 
-        output = getattr(node, "workeroutput", {}).get(_KEY, [])
-        self._entries += (Entry(**fields) for fields in output)
+        self._entries += (Entry(**fields) for fields in handed_over(node, _KEY) or ())
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the page, or hand the results over."""
-        worker_output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
-        if worker_output is not None:
-            worker_output[_KEY] = [asdict(entry) for entry in self._entries]
+        if hand_over(session.config, _KEY, lambda: [asdict(entry) for entry in self._entries]):
             return
         problem = "" if self._path is None else self._write(self._path)
         if problem:

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -22,6 +22,7 @@ from adjointlab.pytest.html import HtmlPage
 from adjointlab.pytest.interrupted import InterruptedTest
 from adjointlab.pytest.profile import Profile, add_options, read_profile, unwritable
 from adjointlab.pytest.running import COUNTS, KNOWN, CoherenceTest
+from adjointlab.pytest.xdist import XdistNode, hand_over, handed_over, is_distributed, is_worker
 from adjointlab.report.github_job import is_github
 from adjointlab.variables import SUPERVISED
 from adjointlab.worlds.exit_of_c import guard_exit_of_c
@@ -67,14 +68,6 @@ class EndedTests:
         """Note which tests have come to an end."""
         if report.when == "teardown":
             self.nodes.add(report.nodeid)
-
-
-class _XdistNode(Protocol):
-    """The argument of pytest-xdist's hooks for a new worker and for one that has ended, which has output if it has not crashed."""
-
-    config: pytest.Config
-    workerinput: dict[str, object]
-    workeroutput: dict[str, object]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -127,7 +120,7 @@ def pytest_configure(config: pytest.Config) -> None:
     job_log = _job_log(config)
     try:
         profile = read_profile(config, None if job_log is None else job_log.session_seed)
-        if session is not None and _is_distributed(config):
+        if session is not None and is_distributed(config):
             raise pytest.UsageError(
                 "pytest-xdist (-n) hands tests to workers of its own, so under a launcher the ranks would not run the same "
                 "tests at the same time; leave out either -n or the launcher"
@@ -172,7 +165,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def _without_device(config: pytest.Config, profile: Profile) -> str:
     """Return the reason why this process cannot use the device that is asked for; empty if it can, or if none is."""
     # The controller of xdist's workers has looked.
-    if profile.device != "cuda" or hasattr(config, "workerinput"):
+    if profile.device != "cuda" or is_worker(config):
         return ""
     from adjointlab.devices.probes import NoDevice, require_device
 
@@ -200,7 +193,7 @@ def _read_known_failures(config: pytest.Config, profile: Profile) -> str:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: _XdistNode) -> None:
+def pytest_configure_node(node: XdistNode) -> None:
     """Give a new worker of pytest-xdist the session's seed, so that all workers draw from one."""
     node.workerinput["adjointlab_seed"] = node.config.stash[_profile_key].seed
 
@@ -294,9 +287,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: _XdistNode) -> None:
+def pytest_testnodedown(node: XdistNode) -> None:
     """Take from a worker of pytest-xdist which known failures none of the tests matches: all workers collect the same ones."""
-    if (unused := getattr(node, "workeroutput", {}).get(_UNUSED)) is not None:
+    if (unused := handed_over(node, _UNUSED)) is not None:
         node.config.stash[_unused_key] = unused
 
 
@@ -318,10 +311,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         missing = [
             item for item in session.items if coherence_of(item) is not None and item.nodeid not in ended
         ]
-        if missing and not _is_distributed(session.config):
+        if missing and not is_distributed(session.config):
             session.exitstatus = ExitCode.UNJUDGED
-    if (output := getattr(session.config, "workeroutput", None)) is not None:
-        output[_UNUSED] = session.config.stash.get(_unused_key, [])
+    hand_over(session.config, _UNUSED, lambda: session.config.stash.get(_unused_key, []))
     earn(session.exitstatus)
     sys.exit = _EXIT  # pytest ends by it
     if ended:
@@ -332,7 +324,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what is known only once all tests have ended: known failures that workers have found to match no test, and what was silent."""
     config = terminalreporter.config
-    for line in pytest_report_collectionfinish(config) if _is_distributed(config) else ():
+    for line in pytest_report_collectionfinish(config) if is_distributed(config) else ():
         terminalreporter.write_line(line)
     _name_silent(terminalreporter)
 
@@ -399,14 +391,9 @@ def _job_log(config: pytest.Config) -> JobLog | None:
     `None` also with pytest-xdist: its controller runs no tests, and its workers' deaths are its own affair. The controller
     claims the job nevertheless, so that none of the workers does.
     """
-    if SUPERVISED not in os.environ or hasattr(config, "workerinput"):
+    if SUPERVISED not in os.environ or is_worker(config):
         return None
     from adjointlab.store.job_log import claimed
 
     job_log = claimed(launched_rank())
-    return None if _is_distributed(config) else job_log
-
-
-def _is_distributed(config: pytest.Config) -> bool:
-    """Return True if pytest-xdist hands the tests to workers."""
-    return bool(getattr(config.option, "tx", None)) or getattr(config.option, "dist", "no") != "no"
+    return None if is_distributed(config) else job_log

@@ -28,6 +28,7 @@ from adjointlab.options import (
     XFAILS,
     Option,
 )
+from adjointlab.pytest.xdist import is_worker
 from adjointlab.store.files import why_unusable
 from adjointlab.store.outputs import named_twice, refused
 from adjointlab.worlds.launch import launched_rank, launched_world
@@ -195,7 +196,7 @@ def _folder(settings: _Settings) -> Path:
 
 def unwritable(config: pytest.Config, profile: Profile) -> str:
     """Return the reason why this process cannot write what it will have to; empty if it can, or if others write."""
-    if launched_rank() != 0 or hasattr(config, "workerinput"):
+    if launched_rank() != 0 or is_worker(config):
         return ""
     if profile.html is not None and (problem := refused(str(profile.html))):
         return f"{profile.html_from}: {problem}"
