@@ -78,29 +78,17 @@ class Collectives(Operations):
         label = self._reducing_in_place(
             "reduce", reduction, tensor, dst=self._global_rank("reduce", "dst", root)
         )
-        if self._rank != root:
-            sent = reduction.operand(tensor)
-            return self._started(
-                label,
-                self._comm.Ireduce,
-                sent,
-                None,
-                reduction.op,
-                root,
-                # gloo leaves sums of some ranks there, which nobody is to use.
-                into=(Staged(sent, partial(fill_undefined, tensor)),),
-                tensors=[tensor],
-            )
-        staged = reduction.in_place(tensor)
+        sent: object = MPI.IN_PLACE
+        room: object = None
+        if self._rank == root:
+            staged = reduction.in_place(tensor)
+            room = staged.array
+        else:
+            # gloo leaves sums of some ranks there, which nobody is to use.
+            sent = operand = reduction.operand(tensor)
+            staged = Staged(operand, partial(fill_undefined, tensor))
         return self._started(
-            label,
-            self._comm.Ireduce,
-            MPI.IN_PLACE,
-            staged.array,
-            reduction.op,
-            root,
-            into=(staged,),
-            tensors=[tensor],
+            label, self._comm.Ireduce, sent, room, reduction.op, root, into=(staged,), tensors=[tensor]
         )
 
     def gather(
