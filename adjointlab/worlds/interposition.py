@@ -5,9 +5,9 @@ other rank in simulation, where the process is alone in its COMM_WORLD; under MP
 leaves out. So every method and attribute of mpi4py's communicators is replaced, in the dictionaries of its classes: then it does
 not matter how user code has come by the object. Outside runs they do what they did. The lab's own communicators are of classes
 that have the originals (:func:`own_handle`). A datatype packs for the run's communicators as for COMM_SELF. Windows, files and
-sessions of other ranks than the caller are refused. Bound methods that user code took before (``recv = MPI.COMM_WORLD.recv``) are
-changed too, wherever they are kept; not reached is a function that it took from a class (``MPI.Comm.recv``) before it was
-replaced.
+sessions of other ranks than the caller are refused. Reduction operations are made by the run. Bound methods that user code took
+before (``recv = MPI.COMM_WORLD.recv``) are changed too, wherever they are kept; not reached is a function that it took from a class
+(``MPI.Comm.recv``) before it was replaced.
 
 A communicator that was made before the run is another matter: no case can say which ranks it has. It is refused in a run, with
 the sentence that says what to do. COMM_SELF, and what is made from it, stay as they are, and so does one of a single process where
@@ -68,6 +68,9 @@ class CurrentRun(Protocol):
     def refuse(self, reason: str, kind: FindingKind = FindingKind.PAST_THE_RUN) -> NoReturn:
         """Raise, and let the run not pass for a good one even if user code catches that. The finding is of that `kind`."""
 
+    def operation(self, kind: Any, create: Callable[..., Any], function: Any, commute: bool) -> Any:
+        """A reduction operation of user code: an object of `kind`, mpi4py's class, which its `create` would make."""
+
 
 class NotedRefusals:
     """A run that notes its refusals for the case, in a list that it is given."""
@@ -79,6 +82,14 @@ class NotedRefusals:
         """Raise, and note it."""
         self._noted.append(reason)
         raise RuntimeError(reason)
+
+    def operation(self, kind: Any, create: Callable[..., Any], function: Any, commute: bool) -> Any:
+        """That of mpi4py; where it has no room for more, the error says why."""
+        try:
+            return create(function, commute)
+        except RuntimeError as error:
+            error.add_note(_OPERATIONS_KEPT)
+            raise
 
 
 class Interposition:
@@ -246,6 +257,11 @@ _PACKERS: Final = ("Pack", "Pack_size", "Unpack")
 
 _ALWAYS_OF_ALL: Final = ("Init", "Create_from_group")
 
+_OPERATIONS_KEPT: Final = (
+    "mpi4py has room for few operations in a process, and a check makes many operators: make the operation once, where its module is "
+    "imported, or free it when the operator goes"
+)
+
 _MADE_BEFORE: Final = (
     "{call} on a communicator that was made before the case began: the lab runs the code on other numbers of ranks than this "
     "process has been started with. Make it in a call, when the operator is made, from the communicator that the operator is "
@@ -318,6 +334,10 @@ class _Redirection:
         (dictionary,) = gc.get_referents(kind.__dict__)
         for packer in _PACKERS:
             dictionary[packer] = self._packer(dictionary[packer])
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+        kind = self._mpi.Op
+        (dictionary,) = gc.get_referents(kind.__dict__)
+        dictionary["Create"] = classmethod(self._operation_maker(kind.Create))
         ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
         self._change_bound_methods()
 
@@ -416,6 +436,15 @@ class _Redirection:
             return original(*arguments, **keywords)
 
         return make
+
+    def _operation_maker(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def create(kind: Any, /, function: Any, commute: bool = False) -> Any:
+            if self.run is None:
+                return original(function, commute)
+            return self.run.operation(self._mpi.Op, original, function, commute)
+
+        create.__name__, create.__doc__ = "Create", original.__doc__
+        return create
 
     def _packer(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def own(argument: Any) -> Any:

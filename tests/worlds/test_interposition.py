@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from adjointlab.exit_codes import ExitCode
+from adjointlab.worlds.interposition import NotedRefusals
 from tests.running import run_python
 
 pytest.importorskip("mpi4py")
@@ -256,3 +257,12 @@ def test_what_a_module_makes_of_comm_self_and_asks_comm_world_is_followed_and_ab
         f"{tmp_path / 'of_itself.py'}:7",
     ], result.stderr
     assert result.returncode == ExitCode.UNJUDGED
+
+
+def test_an_operation_that_mpi4py_has_no_room_for_says_how_to_keep_one_alone() -> None:
+    def create(*_: object) -> object:
+        raise RuntimeError("cannot create too many")
+
+    with pytest.raises(RuntimeError, match="too many") as caught:
+        NotedRefusals([]).operation(None, create, None, commute=False)
+    assert "make the operation once" in "".join(caught.value.__notes__)

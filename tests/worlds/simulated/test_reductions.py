@@ -135,3 +135,37 @@ def test_an_operation_of_user_code_that_is_said_to_commute_combines_in_the_oppos
         assert values(body) == ((321, 1, -1, 1), (321, 21, 1, 1), (321, 321, 21, 21))
     finally:
         operation.Free()
+
+
+def test_operations_that_ranks_make_take_none_of_the_room_that_mpi4py_has() -> None:
+    theirs = pytest.importorskip("mpi4py.MPI")
+
+    def body(comm: Any) -> Any:
+        own, total = np.array([comm.rank + 1]), np.empty(1, "int64")
+        kept = [theirs.Op.Create(tens, commute=False) for _ in range(20)]
+        comm.Allreduce(own, total, kept[-1])
+        with_object = theirs.Op.Create(lambda x, y, _: 10 * x + y).__call__
+        return int(total[0]), comm.allreduce(comm.rank + 1, with_object)
+
+    assert values(body) == ((123, 123),) * 3
+
+
+def test_an_operation_that_a_rank_makes_is_one_of_mpi4py_until_it_is_freed() -> None:
+    theirs = pytest.importorskip("mpi4py.MPI")
+
+    def body(_: Any) -> Any:
+        first, second = theirs.Op.Create(tens), theirs.Op.Create(tens, commute=True)
+        assert isinstance(first, theirs.Op)
+        assert first
+        assert [each == first for each in (first, second, theirs.OP_NULL)] == [True, False, False]
+        assert first != second
+        assert (first.is_commutative, second.Is_commutative(), first.is_predefined) == (False, True, False)
+        total = np.array([2])
+        first.Reduce_local(np.array([1]), total)
+        assert total == 12
+        first.Free()
+        assert (first == theirs.OP_NULL, bool(first), first.is_predefined) == (True, False, True)
+        with pytest.raises(ValueError, match="cannot call"):
+            first(1, 2)
+
+    values(body)
