@@ -30,7 +30,16 @@ def size_of(comm: Communicator) -> int:
 
 
 def sum_of_ranks(comm: Communicator, own: NumpyArray) -> NumpyArray:
-    """Return the sum of the ranks' arrays, which have one shape and element type, on every rank. Collective."""
+    """Return the sum of the ranks' parts of an operator's matrices, on every rank. Collective.
+
+    Raises `ValueError` where they are no parts of one matrix.
+    """
     # As objects: where another rank is still in a collective of user code, MPICH ends the process over buffers that do not match it, and
     # the lab is to say which call that was.
-    return np.asarray(sum(comm.allgather(own)))
+    of_ranks = comm.allgather(own)
+    if others := [rank for rank, each in enumerate(of_ranks) if each.shape != of_ranks[0].shape]:
+        raise ValueError(
+            f"the ranks declare different spaces: those of rank {others[0]} have other dimensions than those of rank 0. Give every rank "
+            "the global tensors"
+        )
+    return np.asarray(sum(of_ranks))

@@ -255,3 +255,26 @@ def test_layers_of_windows_with_values_of_their_own_are_judged_by_differences(
         return dict(domain=al.Space(overlapping), codomain=al.Space(al.Layout((4,), al.Partition((2,)))))
 
     assert verdict(windows, check, 10).is_coherent is is_judged
+
+
+class OwnLength(LinearOperator):
+    """The identity, of as many elements as the rank has."""
+
+    def __init__(self, comm: Any) -> None:
+        lengths = comm.Get_rank() + 1, comm.Get_size()
+        self.comm = comm
+        self.domain = self.codomain = al.Space(al.Layout(lengths[:1], lengths[1:], axes=(None,)))
+
+    def forward(self, x: Any) -> Any:
+        return x.copy()
+
+    adjoint = forward
+
+
+@pytest.mark.parametrize("check", ["adjoint", "matrix", "linearity", "purity"])
+def test_lengths_of_ranks_that_are_taken_for_that_of_the_tensor_are_told_by_every_check(check: str) -> None:
+    @al.subject.operator(OwnLength, ranks=(2,))
+    def lengths(draw: Any, ranks: int) -> dict[str, Any]:
+        return {}
+
+    assert "the ranks declare different spaces" in verdict(lengths, check).headline
