@@ -27,6 +27,7 @@ from adjointlab.engine.adapters import Parameters, UserFunction
 from adjointlab.engine.drawing_errors import forgotten_draw
 from adjointlab.engine.options import ListParameters
 from adjointlab.engine.parameter_tree import own_copy
+from adjointlab.spelling import described_type
 from adjointlab.torch_distributed.opening import process_group
 from adjointlab.typing import Communicator
 from adjointlab.worlds.forks import forks_ended
@@ -176,10 +177,13 @@ class Subject:
         # Ranks are threads perhaps, and instances follow each other: one that changes its arguments must not change those of others.
         operator = self.build(comm, **own_copy(parameters))
         for attribute in ("domain", "codomain"):
-            if not isinstance(getattr(operator, attribute, None), Space):
+            given = getattr(operator, attribute, None)
+            if not isinstance(given, Space):
+                lack = (
+                    f"no `{attribute}`" if given is None else f"{described_type(given)} for its `{attribute}`"
+                )
                 raise SubjectError(
-                    f"{self.name}: the operator has no `{attribute}`; set self.{attribute} = adjointlab.Space(layout) "
-                    "when it is made"
+                    f"{self.name}: the operator has {lack}; set self.{attribute} = adjointlab.Space(layout) when it is made"
                 )
         if getattr(operator, "comm", None) is None:
             raise SubjectError(

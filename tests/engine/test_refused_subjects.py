@@ -39,7 +39,7 @@ class Made:
     ("attributes", "told"),
     [
         ({"codomain": SPACE, "comm": 1}, "Made: the operator has no `domain`; set self.domain = adjointlab.Space(layout) when it is made"),
-        ({"domain": SPACE, "codomain": 3, "comm": 1}, "Made: the operator has no `codomain`; set self.codomain = adjointlab.Space(layout) when it is made"),
+        ({"domain": SPACE, "codomain": 3, "comm": 1}, "Made: the operator has an int for its `codomain`; set self.codomain = adjointlab.Space(layout) when it is made"),
         ({"domain": al.Space(), "codomain": al.Space(), "comm": 1}, "Made: the spaces of the operator have no tensors, so there is nothing to check"),
         ({"domain": SPACE, "codomain": SPACE, "comm": 1, "gain": -3}, "Made: gain = -3 is no integer from 1 on; it bounds the largest absolute row sum of any intermediate in both directions, and is 1 where each element goes to one place; an attribute of another meaning needs another name"),
         ({"domain": SPACE, "codomain": SPACE, "comm": 1, "fan_in": 0.5}, "Made: fan_in = 0.5 is no integer from 1 on; it bounds the number of terms that are added up for an output; an attribute of another meaning needs another name"),
