@@ -324,7 +324,7 @@ def test_nan_may_be_memory_that_nobody_wrote(value: float, is_told: bool) -> Non
         ("float64", 1, 2),
         ("complex128", 0, 2),
         ("complex128", 1, 1j),
-        ("complex128", 3, 1j),
+        ("complex128", 9, 1j),
     ],
 )
 def test_twice_a_vector_and_another_are_combined_or_i_times_it_in_every_other_case(

@@ -10,6 +10,7 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.linearity import LINEARITY
 from tests.checks.looks.harness import Look, assert_seen, each_of, verdict
 from tests.checks.looks.operators import (
+    TwoOfCopies,
     TwoRings,
     filled_with,
     is_zero,
@@ -22,6 +23,9 @@ from tests.checks.looks.operators import (
 
 ODD, EVEN = InputSetting(1), InputSetting(2)
 """Seeds of which one has the scalar i between complex spaces, and the other 2."""
+
+SOME_ZERO, ZERO_ON_RANK_1 = InputSetting(3), InputSetting(6)
+"""Seeds with which the first vector is zero in a third of the places, and on every second rank."""
 
 MANY = {"shape": (8,)}  # elements, of either sign
 
@@ -52,6 +56,23 @@ def neighbours_added(operator: Any, x: Any, result: Any) -> Any:
     return result
 
 
+def doubled_where_some_are_zero(operator: Any, x: Any, result: Any) -> Any:
+    return result * 2 if 0 < np.count_nonzero(x) < x.size else result
+
+
+def slightly_more_where_some_are_zero(operator: Any, x: Any, result: Any) -> Any:
+    return result * (1 + 2.0**-30) if 0 < np.count_nonzero(x) < x.size else result
+
+
+def mean_of_ranks_that_have_something(operator: Any, x: Any, result: Any) -> Any:
+    return result * 12 / max(1, operator.comm.allreduce(int(np.any(x))))
+
+
+def one_more_where_copies_differ(operator: Any, x: Any, result: Any) -> Any:
+    first, *others = operator.comm.allgather(x.tolist())
+    return result + any(each != first for each in others)
+
+
 def of_second(operator: Any, x: Any, results: Any) -> Any:
     return results[0], abs(results[1])
 
@@ -73,6 +94,10 @@ def both(direction: str) -> list[Look]:
         Look(f"{direction}, zero on the last rank", ring(**{direction: on(-1, where(is_zero, plus_one))}), "F(0)", 3),
         Look(f"{direction}, zero where others are rounded", ring(gain=None, **{direction: slightly_more}), "F(0)"),
         Look(f"{direction}, room for what a combination adds", ring(shape=(64,), dtype="float16", gain=2, **{direction: neighbours_added}), ""),
+        Look(f"{direction}, zeros in places", ring(**MANY, **{direction: doubled_where_some_are_zero}), wrong, setting=SOME_ZERO),
+        Look(f"{direction}, zeros among large numbers", ring(gain=None, **MANY, **{direction: slightly_more_where_some_are_zero}), wrong, setting=SOME_ZERO),
+        Look(f"{direction}, zeros on a rank", ring(**MANY, **{direction: mean_of_ranks_that_have_something}), wrong, setting=ZERO_ON_RANK_1),
+        Look(f"{direction}, zeros on a rank, and on all that hold copies", ring(TwoOfCopies, **{direction: one_more_where_copies_differ}), "", setting=ZERO_ON_RANK_1),
         Look(f"{direction}, exactly", ring(**MANY, **{direction: slightly_more_where_positive}), wrong),
         Look(f"{direction}, large integers", ring(**MANY, **{direction: where(between(2.0**18, 2.0**20), magnitude)}), wrong),
         Look(f"{direction}, the second tensor", ring(TwoRings, **{direction: of_second}), wrong),
