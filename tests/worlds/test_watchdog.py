@@ -20,6 +20,7 @@ from adjointlab.worlds.call_sites import call_site_of_thread
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import TIMES_IN_ALL, Elapsed, Watchdog, stack_of_thread
 from tests import hanging
+from tests.running import run_python
 
 LIMIT = 10.0
 
@@ -120,6 +121,21 @@ def test_torch_differentiates_before_the_first_case_of_a_subject_that_uses_it():
     assert arrays.warm_up_torch.cache_info().currsize == 0
     body(replace(hanging.right, arrays=("torch",)))
     assert arrays.warm_up_torch.cache_info().currsize == 1
+
+
+@pytest.mark.skipif(not arrays.installed("torch"), reason="needs torch")
+def test_a_backward_pass_of_a_given_cotangent_imports_nothing_any_more(tmp_path: Path):
+    program = "\n".join([
+        "import sys",
+        "from adjointlab.core import arrays",
+        "arrays.warm_up_torch()",
+        "import torch",
+        "before = set(sys.modules)",
+        "x = torch.ones(2, requires_grad=True)",
+        "torch.autograd.grad(2 * x, x, torch.ones(2))",
+        "print(sorted(set(sys.modules) - before))",
+    ])  # fmt: skip
+    assert run_python("-c", program, cwd=tmp_path).stdout.strip() == "[]"
 
 
 def test_what_an_earlier_subject_did_does_not_shorten_the_limit(tmp_path: Path):

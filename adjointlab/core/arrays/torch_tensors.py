@@ -98,10 +98,14 @@ def convert_module(module: torch.nn.Module, dtype: torch.dtype) -> None:
 
 @cache
 def warm_up_torch() -> None:
-    """Differentiate something small, once in a process: the first time, torch imports modules and starts threads."""
+    """Differentiate something small, once in a process: the first time, torch imports modules and starts threads.
+
+    Some of the modules are for cotangents that it is given.
+    """
     if not installed("torch"):
         return
     import torch
 
     with suppress(Exception), torch.enable_grad():  # what is wrong with it shows in the cases
-        torch.autograd.backward((torch.ones(2, 2, requires_grad=True) @ torch.ones(2, 2)).sum())
+        ones = torch.ones(2, 2)
+        torch.autograd.backward(torch.ones(2, 2, requires_grad=True) @ ones, ones)
