@@ -12,7 +12,7 @@ from adjointlab.engine.retries import with_hints_of_retries
 from adjointlab.engine.run_case import NONDETERMINISTIC, CaseRunner, body, run_case, with_follow_up
 from adjointlab.engine.simulation_artefacts import with_lines_on_exceptions, with_module_state
 from adjointlab.engine.subject import Subject
-from adjointlab.worlds.world import Runner, World
+from adjointlab.worlds.world import FindingKind, Runner, World
 
 __all__ = ["Confirmation", "Confirmed", "explained"]
 
@@ -22,6 +22,13 @@ _CONFIRMATIONS: Final = 10
 A race that goes wrong every other time passes for deterministic with probability 2**-10. Seeing it once more would let it
 pass every other time; a run that returns costs milliseconds.
 """
+
+_SLOW: Final = (
+    "a rank was slower than the others wait for it, on a busy machine or in a first call that imports or compiles something; or it hangs "
+    "where messages come in an order that is seldom"
+)
+
+_OTHER_VALUES: Final = "it reads memory that nobody wrote, which the purity check finds, random numbers without a seed, or a clock"
 
 
 class Confirmed(NamedTuple):
@@ -98,6 +105,6 @@ def _another_result(first: Verdict, second: str) -> Verdict:
     """The verdict on a case that has failed by `first`, and has shown `second` when it ran again."""
     if first.is_death:
         return first.with_lines(("again", f"{second}, when it ran once more"))
-    cause = "it reads memory that nobody wrote, which the purity check finds, random numbers without a seed, or a clock"
+    cause = _SLOW if first.kind == FindingKind.BLOCKED else _OTHER_VALUES
     lines = (("first", first.headline), ("again", second), ("perhaps", cause), *first.lines)
     return unjudged("the result changes from run to run", *lines, kind=NONDETERMINISTIC)

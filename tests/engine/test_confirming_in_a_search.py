@@ -19,7 +19,7 @@ from adjointlab.engine.shrinking import FirstFailure, Shrinking
 from adjointlab.engine.simulate_first import HangSimulator
 from adjointlab.worlds.schedule import schedules_from
 from adjointlab.worlds.watchdog import Watchdog
-from adjointlab.worlds.world import Run, WorldName
+from adjointlab.worlds.world import FindingKind, Run, WorldName
 from tests.engine.unrun_searches import (
     FAILING,
     GONE,
@@ -102,6 +102,16 @@ def test_a_result_that_is_another_one_once_depends_on_the_run(
     )
     assert search._confirmation.confirmed(case_on(2), WRONG.verdict) == Confirmed(changes, False)
     assert unexplained == []
+
+
+def test_a_wait_that_was_too_long_once_is_told_to_be_of_a_slow_rank_perhaps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answering(monkeypatch, RIGHT)
+    blocked = unjudged("blocked", kind=FindingKind.BLOCKED, is_hang=True)
+    lines = dict(search_of()._confirmation.confirmed(case_on(2), blocked).verdict.lines)
+    assert (lines["first"], lines["again"]) == ("blocked", "no failure")
+    assert lines["perhaps"].startswith("a rank was slower than the others wait for it")
 
 
 def test_a_death_that_is_not_seen_again_stays_one_but_is_not_called_smallest(
