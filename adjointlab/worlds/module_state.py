@@ -3,8 +3,8 @@
 Code keeps process groups, meshes and caches in variables of modules and attributes of classes, which simulated ranks share as threads.
 Swapped are those of the modules, those that a class which a module defines has when the case begins, and what dictionaries, lists and
 sets among them hold. Each rank begins with arrays of its own in the place of those that are variables or stand in such a container, and
-with empty caches of its functions (``functools.lru_cache``). Out of reach are attributes of other objects, variables of functions, state
-of C++, and modules that are imported after the case has begun.
+with empty caches of its functions (``functools.lru_cache``); modules elsewhere that have imported one of these by name are swapped too. Out
+of reach are attributes of other objects, variables of functions, state of C++, and modules that are imported after the case has begun.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 from adjointlab.core.arrays.own_copies import ArrayCopies
 
-__all__ = ["ModuleState"]
+__all__ = ["CachedFunction", "ModuleState"]
 
 _NO_STATE: Final = (FunctionType, BuiltinFunctionType, ModuleType, type)
 _CONTAINERS: Final = (dict, list, set)
@@ -37,10 +37,7 @@ class ModuleState:
     """The variables of all modules of some packages that are imported by now."""
 
     def __init__(self, packages: Sequence[str]) -> None:
-        prefixes = tuple(f"{package}." for package in packages)
-        self._modules = [
-            vars(module) for name, module in list(sys.modules.items()) if f"{name}.".startswith(prefixes)
-        ]
+        self._modules = _modules_of(packages)
         # The names once and for all: a package has many classes, few of which hold anything, and ranks change at every call.
         self._classes = [
             (kind, tuple(attributes))
@@ -107,7 +104,7 @@ class ModuleState:
             names += [
                 name
                 for name, value in variables
-                if not _is_a(value, _CachedFunction) and is_kept(value, first, name)
+                if not _is_a(value, CachedFunction) and is_kept(value, first, name)
             ]
         for (kind, _), first in zip(self._classes, self._first.attributes, strict=True):
             names += [
@@ -118,8 +115,10 @@ class ModuleState:
     def seed(self, number: int) -> None:
         """Begin a rank: with what the variables held before the case, and arrays of its own."""
         self.restore(self._first)
+        caches: dict[int, object] = {}  # one for each function, under whatever names modules have it
         for module in self._modules:
-            module.update({name: _with_own_cache(cached) for name, cached in _cached_functions(module)})
+            for name, cached in _cached_functions(module):
+                module[name] = caches.setdefault(id(cached), _with_own_cache(cached))
         copies = ArrayCopies()
         for holder in (*self._modules, *(container for container, _ in self._first.contents)):
             for key, value in _entries(holder):
@@ -132,12 +131,25 @@ class ModuleState:
             )
 
 
-_CachedFunction: Final = type(lru_cache(lambda: None))
+CachedFunction: Final = type(lru_cache(lambda: None))
+
+
+def _modules_of(packages: Sequence[str]) -> list[dict[str, Any]]:
+    """The variables of the modules of some packages, and of others that have imported functions with caches from there by name."""
+    prefixes = tuple(f"{package}." for package in packages)
+    of_packages: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    for name, module in list(sys.modules.items()):
+        (of_packages if f"{name}.".startswith(prefixes) else others).append(vars(module))
+    caches = {id(cached) for variables in of_packages for _, cached in _cached_functions(variables)}
+    if not caches:
+        return of_packages
+    return of_packages + [each for each in others if not caches.isdisjoint(map(id, list(each.values())))]
 
 
 def _cached_functions(module: dict[str, Any]) -> list[tuple[str, Any]]:
     """The functions among the variables of a module that keep their results, by name."""
-    return [(name, value) for name, value in module.items() if _is_a(value, _CachedFunction)]
+    return [(name, value) for name, value in module.items() if _is_a(value, CachedFunction)]
 
 
 def _is_a(value: Any, *kinds: type) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from torch.distributed.tensor import Shard
 
 import adjointlab as al
 from adjointlab.checks.verdict import Status
+from adjointlab.engine.discovery import find_subject
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from tests.torch_distributed import parallel_state
@@ -72,6 +75,75 @@ def test_a_function_keeps_its_results_for_each_rank_alone_where_its_module_is_na
     assert verdict.is_coherent is is_declared
     told = dict(verdict.lines).get("perhaps", "")
     assert ("own_rank" in told and "rank_local=" in told) != is_declared
+
+
+RANKS = """
+from functools import cache
+import torch.distributed as dist
+
+@cache
+def own_rank():
+    return dist.get_rank()
+
+@cache
+def calls():
+    return []
+"""
+PARTS = """
+import torch
+import torch.distributed as dist
+from {package}.ranks import calls, own_rank
+
+def own_part(x):
+    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x.contiguous())
+    calls().append(x)
+    assert ranks.calls() is calls()
+    return parts[own_rank()]
+
+from {package} import ranks
+"""
+SUBJECTS = """
+import adjointlab as al
+from {package}.parts import own_part
+{imported}
+def function(x):
+    return own_part(x){factor}
+
+@al.subject.pair(function, function, process_group=True, rank_local={rank_local})
+def parts(draw, ranks):
+    space = al.Space(al.Layout((ranks,), al.Partition((ranks,))))
+    return dict(domain=space, codomain=space)
+"""
+
+
+def of_package(folder: Path, *, named: Sequence[str], by_name: str = "", factor: str = "") -> Any:
+    """A subject that imports a function of a package, which keeps the rank in a cache, in a file of its own."""
+    package = folder.name
+    for module, text in {"__init__": "", "ranks": RANKS, "parts": PARTS}.items():
+        (folder / f"{module}.py").write_text(text.format(package=package))
+    file = folder.parent / f"of_{package}.py"
+    rank_local = [package + module for module in named]
+    imported = f"from {package}.ranks import {by_name}" if by_name else ""
+    file.write_text(SUBJECTS.format(package=package, rank_local=rank_local, imported=imported, factor=factor))
+    return find_subject(f"{file}:parts")
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, of a name of its own, from which modules can be imported."""
+    (folder := tmp_path / f"package_{tmp_path.name}").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    return folder
+
+
+@pytest.mark.parametrize("named", ["", ".ranks"], ids=["the package", "the module that keeps it"])
+def test_a_function_keeps_one_result_of_each_rank_for_all_modules_that_have_imported_it_by_name(
+    world: al.SimulatedWorld, package: Path, named: str
+) -> None:
+    subject = of_package(package, named=[named], by_name="own_rank", factor=" * (1 + own_rank())")
+    verdict = investigate(world, subject, "adjoint", Budget(20, ranks=3, seed=1)).verdict
+    assert verdict.is_coherent, verdict
 
 
 @pytest.mark.parametrize("make", [parallel_state.Scaled, parallel_state.ScaledBySize])
