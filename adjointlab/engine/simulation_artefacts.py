@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -15,13 +15,20 @@ from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.subject import Subject
 from adjointlab.typing import Communicator
 from adjointlab.worlds.interposition import asked_outside_runs
-from adjointlab.worlds.module_state import ModuleState
+from adjointlab.worlds.module_state import CachedFunction, ModuleState
 
 __all__ = ["note_state", "with_lines_on_exceptions", "with_module_state"]
 
 _MOST_NAMED: Final = 5
 _LOOKED_AFTER: Final = {"adjointlab", "numpy", "torch"}
 """Packages whose state the worlds know, and give each rank for itself where it needs one."""
+
+_NOT_OF_RANKS: Final = (
+    _LOOKED_AFTER
+    | sys.stdlib_module_names
+    | {"array_api_compat", "cupy", "hypothesis", "jax", "jaxlib", "mpi4py", "pytest", "scipy", "triton"}
+)
+"""Packages that a subject's module imports without their state being that of a rank: it is not looked through."""
 
 _ON_THREADS: Final = (
     "simulated ranks are threads, and none of them the main one, which has imported the module: what Python binds to a thread, such as a "
@@ -78,7 +85,9 @@ def with_module_state(
     `passes` runs the failing case of a subject that is declared otherwise, and returns True if it passes.
     """
     modules = dict(_modules(subject))
-    kept = _kept_state(modules, subject, passes, on_several_ranks=on_several_ranks)
+    kept = ""
+    for holders in (modules, dict(_imported_packages(modules.values()))):
+        kept = kept or _kept_state(holders, subject, passes, on_several_ranks=on_several_ranks)
     asked = _asked_at_import(modules) if on_several_ranks else ()
     lines = [*asked, *([kept] if kept else [])]
     return Explained(verdict.with_lines(*(("perhaps", line) for line in lines)), is_of_state=bool(kept))
@@ -93,6 +102,20 @@ def _modules(subject: Subject) -> Iterator[tuple[str, ModuleType]]:
             yield name, module
 
 
+def _imported_packages(modules: Iterable[ModuleType]) -> Iterator[tuple[str, ModuleType]]:
+    """The packages of which these modules have imported modules, functions or classes, by name."""
+    named = (value for module in modules for value in list(vars(module).values()))
+    origins = (
+        value.__name__ if issubclass(type(value), ModuleType) else value.__module__
+        for value in named
+        if issubclass(type(value), (ModuleType, FunctionType, type, CachedFunction))
+    )
+    for name in dict.fromkeys(str(origin).partition(".")[0] for origin in origins):
+        package = sys.modules.get(name)
+        if package is not None and name not in _NOT_OF_RANKS:
+            yield name, package
+
+
 def _asked_at_import(modules: dict[str, ModuleType]) -> Iterator[str]:
     files = {getattr(module, "__file__", None) for module in modules.values()}
     if sites := [site for site in asked_outside_runs() if site.rpartition(":")[0] in files]:
@@ -103,12 +126,16 @@ def _asked_at_import(modules: dict[str, ModuleType]) -> Iterator[str]:
 
 
 _STATES: Final[WeakKeyDictionary[ModuleType, ModuleState]] = WeakKeyDictionary()
-"""State of modules of subjects before the first case of this process that ran code of theirs."""
+"""State of modules of subjects, and of packages that they import, before the first case of this process that ran code of theirs."""
 
 
 def note_state(subject: Subject) -> None:
-    """Note what the modules of a subject hold, unless that was done before an earlier case: called before the first one."""
-    for name, module in _modules(subject):
+    """Note what the modules of a subject and the packages that they import hold, unless that was done before an earlier case.
+
+    Called before the first one.
+    """
+    modules = dict(_modules(subject))
+    for name, module in (*modules.items(), *_imported_packages(modules.values())):
         if module not in _STATES:
             _STATES[module] = ModuleState([name])
 
@@ -130,25 +157,29 @@ def _kept_state(
     if not kept:
         return ""
 
-    def passes_from_the_start(subject: Subject) -> bool:
+    def passes_from_the_start(holders: Collection[str], *, apart: bool) -> bool:
         with ExitStack() as stack:
-            for name in kept:
+            for name in holders:
                 stack.enter_context(states[name].put_back())
-            return passes(subject)
+            return passes(replace(subject, rank_local=(*subject.rank_local, *holders)) if apart else subject)
 
-    all_names = [name for names in kept.values() for name in names]
-    named = ", ".join(all_names[:_MOST_NAMED]) + (", ..." if len(all_names) > _MOST_NAMED else "")
     # What passes without is kept from an earlier case, as processes keep it too.
-    if passes_from_the_start(subject):
+    if passes_from_the_start(kept, apart=False):
+        named = _named(kept.values())
         return (
             f"earlier cases have left something in {named}: the case passes with that as it was before the first one, and so may a replay "
             "while the fault is there"
         )
-    if not on_several_ranks or not passes_from_the_start(
-        replace(subject, rank_local=(*subject.rank_local, *kept))
-    ):
+    if not on_several_ranks or not passes_from_the_start(kept, apart=True):
         return ""
+    if len(kept) > 1:  # many packages keep something that has nothing to do with the failure
+        kept = next(({name: kept[name]} for name in kept if passes_from_the_start([name], apart=True)), kept)
     return (
-        f"simulated ranks share what is kept in {named}, where processes have their own: the case passes with rank_local={list(kept)} in "
-        "the subject's declaration, which gives each rank its own"
+        f"simulated ranks share what is kept in {_named(kept.values())}, where processes have their own: the case passes with "
+        f"rank_local={list(kept)} in the subject's declaration, which gives each rank its own"
     )
+
+
+def _named(kept: Iterable[Sequence[str]]) -> str:
+    names = list(dict.fromkeys(name for names in kept for name in names))
+    return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")

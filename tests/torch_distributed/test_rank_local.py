@@ -146,6 +146,18 @@ def test_a_function_keeps_one_result_of_each_rank_for_all_modules_that_have_impo
     assert verdict.is_coherent, verdict
 
 
+def test_what_a_package_keeps_is_named_where_the_subject_imports_a_function_of_it(
+    world: al.SimulatedWorld, package: Path
+) -> None:
+    verdict = investigate(
+        world, of_package(package, named=()), "adjoint", Budget(20, ranks=3, seed=1)
+    ).verdict
+    assert not verdict.is_coherent
+    told = dict(verdict.lines)["perhaps"]
+    assert "own_rank" in told
+    assert f"rank_local=['{package.name}']" in told
+
+
 @pytest.mark.parametrize("make", [parallel_state.Scaled, parallel_state.ScaledBySize])
 def test_the_sequential_module_finds_the_variables_as_they_were_before_it_was_made_parallel(
     world: al.SimulatedWorld, make: Any
