@@ -211,6 +211,29 @@ def test_layers_of_ones_own_say_how_their_parameters_are_shared(world: al.Simula
         al.check_parallel(linear, columns, EXAMPLE, cases=3, world=world)
 
 
+class InPlace(nn.Module):
+    """Works in the memory of its input, where the sequential module does not."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight = linear.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x @ self.weight.T
+        x.detach().zero_()
+        return y
+
+
+def test_a_parallel_module_that_overwrites_its_input_is_not_told_to_declare_what_it_cannot(
+    world: al.SimulatedWorld,
+) -> None:
+    linear = partial(nn.Linear, 3, 12, bias=False)
+    with pytest.raises(AssertionError, match="the layer writes into an input") as told:
+        al.check_parallel(linear, lambda module, mesh: InPlace(module), EXAMPLE, cases=3, world=world)
+    assert "x.clone()" in str(told.value)
+    assert "overwrites_inputs" not in str(told.value)
+
+
 def columns_of(**placements: Any) -> Any:
     def cases(draw: Any, ranks: int) -> dict[str, Any]:
         return dict(inputs=(2, 3), parameter_placements={"weight": [Shard(0)]}) | placements

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 import numpy as np
 
@@ -286,15 +287,20 @@ def _where_not_finite(context: CheckContext, kind: ResultKind) -> WhereNotFinite
     return WhereNotFinite.THERE_UNJUDGED if is_on_device(context.setting.library) else WhereNotFinite.ALIKE
 
 
+_A_COPY: Final = "return a module that hands over a copy, x.clone(), instead of the input"
+
+
 def tolerance_of(layer: Layer) -> Tolerance:
     """The tolerance that a layer declares."""
     return Tolerance(layer.rounding or 0.0, layer.reach)
 
 
 def _changes(layer: Layer, each: Pass) -> tuple[Change, ...]:
+    # A module that is made of the sequential one declares nothing, and callers of that one get their inputs back.
+    allowed_by = _A_COPY if layer.is_made_of_twin else "declare overwrites_inputs = True"
     return (
         *(
-            Change("an input", tensor.name, "declare overwrites_inputs = True")
+            Change("an input", tensor.name, allowed_by)
             for tensor, placed in zip(layer.domain.tensors, each.inputs, strict=True)
             if not placed.unchanged
         ),
