@@ -1,6 +1,6 @@
-"""Megatron-core 0.16: the functions of `tensor_parallel.mappings`, which lead into and out of parallel regions.
+"""Megatron-core 0.16: the functions of `tensor_parallel.mappings`, which lead into and out of parallel regions, its linear layers and its loss.
 
-adjointlab check examples/released/released_megatron.py --check adjoint
+adjointlab check examples/released/released_megatron.py --check adjoint --check sequential --check gradients
 """
 
 from __future__ import annotations
@@ -8,7 +8,13 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from hypothesis import strategies as st
-from megatron.core.tensor_parallel import mappings
+from megatron.core import parallel_state
+from megatron.core.model_parallel_config import ModelParallelConfig
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear, mappings
+from megatron.core.tensor_parallel.cross_entropy import vocab_parallel_cross_entropy
+from torch import nn
+from torch.distributed.tensor import Replicate, Shard
+from torch.nn.functional import cross_entropy, gelu
 
 import adjointlab as al
 from adjointlab.adapters.regions import region
@@ -102,3 +108,145 @@ uneven_sums = al.subject.autograd(
     name="megatron.reduce_scatter_sequence.uneven",
     orders=CONTIGUOUS,
 )(uneven("reduce-scatter sequence", "sum", "input_split_sizes"))
+
+
+# Modules: the package keeps its groups in variables
+
+
+def initialize():
+    parallel_state.initialize_model_parallel(dist.get_world_size())
+
+
+class Loss(nn.Module):
+    """Cross-entropy of each position. Megatron gives the smoothing to all words but the right one, and torch to all words."""
+
+    def __init__(self, smoothing):
+        super().__init__()
+        self.smoothing = smoothing
+
+    def forward(self, logits, target):
+        words = logits.shape[-1]
+        smoothing = self.smoothing * words / (words - 1)
+        losses = cross_entropy(
+            logits.flatten(0, 1), target.flatten(), label_smoothing=smoothing, reduction="none"
+        )
+        return losses.reshape(target.shape)
+
+
+class ParallelLoss(Loss):
+    def forward(self, logits, target):
+        # It works in the memory of contiguous logits of float32.
+        logits = logits.clone(memory_format=torch.contiguous_format)
+        return vocab_parallel_cross_entropy(logits, target.contiguous(), self.smoothing)
+
+
+class LossInPlace(Loss):
+    def forward(self, logits, target):
+        return vocab_parallel_cross_entropy(logits.contiguous(), target.contiguous(), self.smoothing)
+
+
+def check_loss(name, kind, smoothing, **options):
+    def parallelize(module, mesh):
+        initialize()
+        return kind(module.smoothing)
+
+    def cases(draw, ranks):
+        length, batch = draw(st.integers(1, 3)), draw(st.integers(1, 2))
+        return dict(
+            inputs=[(length, batch, ranks * draw(st.integers(2, 3))), (length, batch)],
+            input_dtypes=["float32", "int64"],
+            input_placements=[[Shard(2)], [Replicate()]],
+            dtype="float32",
+            smoothing=smoothing,
+        )
+
+    return al.subject.parallel(
+        Loss,
+        parallelize,
+        name=f"megatron.{name}",
+        rank_local=("megatron.core",),
+        prepare=lambda logits, target: (torch.sin(logits), target % 2),
+        **options,
+    )(cases)
+
+
+losses = check_loss("loss", ParallelLoss, 0.0)
+smoothed_losses = check_loss("loss.smoothed", ParallelLoss, 0.1, ranks=(2,))
+losses_in_place = check_loss("loss.in_place", LossInPlace, 0.0, ranks=(1,))
+
+
+class Perceptron(nn.Module):
+    def __init__(self, width, hidden, trains_biases_alone):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        for layer in self.children() if trains_biases_alone else ():
+            layer.weight.requires_grad_(False)
+
+    def forward(self, x):
+        return self.down(gelu(self.up(x)))
+
+
+class ParallelPerceptron(nn.Module):
+    def __init__(self, module, is_sequence_parallel):
+        super().__init__()
+        config = ModelParallelConfig(
+            tensor_model_parallel_size=dist.get_world_size(),
+            sequence_parallel=is_sequence_parallel,
+            use_cpu_initialization=True,
+            perform_initialization=False,
+            params_dtype=module.up.weight.dtype,
+        )
+        sides, options = (
+            (module.up.in_features, module.up.out_features),
+            dict(config=config, init_method=None),
+        )
+        self.up = ColumnParallelLinear(*sides, **options)
+        self.down = RowParallelLinear(
+            *reversed(sides), bias=True, input_is_parallel=True, skip_bias_add=False, **options
+        )
+
+    def forward(self, x):
+        return self.down(gelu(self.up(x)[0]))[0]
+
+
+def sum_gradient_of_bias(module):
+    # As Megatron's training loop does for parameters beside the sequence.
+    if module.down.bias.grad is not None:
+        dist.all_reduce(module.down.bias.grad)
+
+
+def check_perceptron(name, is_sequence_parallel=False, trains_biases_alone=False, **options):
+    def parallelize(module, mesh):
+        initialize()
+        parallel = ParallelPerceptron(module, is_sequence_parallel)
+        for name, parameter in parallel.named_parameters():
+            parameter.requires_grad_(module.get_parameter(name).requires_grad)
+        return parallel
+
+    def cases(draw, ranks):
+        cut = [[Shard(0)]] if is_sequence_parallel else [[Replicate()]]
+        return dict(
+            inputs=(ranks * draw(st.integers(1, 2)), draw(st.integers(1, 2)), 3),
+            width=3,
+            hidden=ranks * draw(st.integers(1, 2)),
+            trains_biases_alone=trains_biases_alone,
+            frozen=0,
+            input_placements=cut,
+            output_placements=cut,
+            parameter_placements={
+                "up.weight": [Shard(0)],
+                "up.bias": [Shard(0)],
+                "down.weight": [Shard(1)],
+            },
+        )
+
+    return al.subject.parallel(
+        Perceptron, parallelize, name=f"megatron.{name}", rank_local=("megatron.core",), **options
+    )(cases)
+
+
+perceptrons = check_perceptron("perceptron")
+trained_biases = check_perceptron("perceptron.biases", trains_biases_alone=True, ranks=(2,))
+sequence_perceptrons = check_perceptron(
+    "perceptron.sequence", True, after_backward=sum_gradient_of_bias, ranks=(2, 3, 4)
+)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pylops
 from hypothesis import strategies as st
+from pylops.signalprocessing import NonStationaryConvolve1D
 from pylops_mpi import DistributedArray, MPILinearOperator, Partition
 from pylops_mpi.basicoperators import (
     MPIBlockDiag,
@@ -17,7 +18,7 @@ from pylops_mpi.basicoperators import (
     MPISecondDerivative,
     MPIVStack,
 )
-from pylops_mpi.signalprocessing import MPIFredholm1
+from pylops_mpi.signalprocessing import MPIFredholm1, MPINonStationaryConvolve1D
 
 import adjointlab as al
 from adjointlab.adapters.pylops_mpi import mpi_operator
@@ -210,3 +211,44 @@ def fredholm_of_one(comm, dtype):
 @al.subject.operator(mpi_operator(fredholm_of_one), name="MPIFredholm1.one", ranks=(2,))
 def fredholm_integrals_of_one(draw, ranks):
     return dict(dtype="float64")
+
+
+class InOrder:
+    """A communicator whose grids have its ranks in order: the operator asks it for its rank, and the grid's may be another."""
+
+    def __init__(self, comm):
+        self._comm = comm
+
+    def __getattr__(self, name):
+        return getattr(self._comm, name)
+
+    def Create_cart(self, dims, periods, reorder):
+        return self._comm.Create_cart(dims, periods, reorder=False)
+
+
+def convolution(comm, samples, filters, step, first):
+    places, filters = first + step * np.arange(len(filters)), np.array(filters, dtype=float)
+    return MPINonStationaryConvolve1D((samples,), filters, places, base_comm=InOrder(comm))
+
+
+def sequential_convolution(x, samples, filters, step, first):
+    places = tuple(first + step * k for k in range(len(filters)))
+    return NonStationaryConvolve1D((samples,), np.array(filters, dtype=float), places) @ x
+
+
+def check_convolution(name, length, **options):
+    def cases(draw, ranks):
+        each, step = draw(st.integers(2, 3)), draw(st.integers(2, 4))
+        filters = [[draw(st.integers(-3, 3)) for _ in range(length)] for _ in range(each * ranks)]
+        return dict(
+            samples=each * step * ranks, filters=filters, step=step, first=draw(st.integers(0, step - 1))
+        )
+
+    made = al.subject.operator(
+        mpi_operator(convolution), name=name, reference=sequential_convolution, **options
+    )
+    return made(cases)
+
+
+convolutions = check_convolution("MPINonStationaryConvolve1D", 3)
+long_convolutions = check_convolution("MPINonStationaryConvolve1D.long", 9, ranks=(2,))

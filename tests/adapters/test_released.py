@@ -55,6 +55,9 @@ def needs(package: str) -> pytest.MarkDecorator:
         pytest.param("released_torch_harmonics.py", 3, 1, marks=needs("torch_harmonics")),
         pytest.param("released_neuraloperator.py", 3, 1, marks=needs("neuralop")),
         pytest.param("released_physicsnemo.py", 3, 1, marks=needs("physicsnemo")),
+        pytest.param("released_ring_attention.py", 3, 1, marks=needs("ring_attention_pytorch")),
+        pytest.param("released_deepspeed.py", 3, 1, marks=needs("deepspeed")),
+        pytest.param("released_axonn.py", 3, 1, marks=needs("axonn")),
         pytest.param("released_spmd_types.py", 3, 2, marks=needs("spmd_types")),
     ],
 )
