@@ -4,7 +4,7 @@ A frame on the stack of a rank belongs to one of four kinds of code. Reports nam
 
     user code       operators; the lab's own primitives and layers, which are tested like them; and its adapters, which communicate
                     for code that does not (all shards of which are in one process)
-    torch           it calls process groups for user code, and in a backward pass for the lab; and what it wraps its functions in
+    torch           it calls process groups for user code, and in a backward pass for the lab; and Python's own library
     the lab         checks, engine, core ...: it calls operators, and makes some calls of its own around them
     the worlds      this package, adjointlab.MPI, its process groups, and the threads that ranks run on
 """
@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from adjointlab import MPI
 from adjointlab.worlds.backward import is_in_backward
 from adjointlab.worlds.call_labels import label_of_call
-from adjointlab.worlds.library_files import is_of_library
+from adjointlab.worlds.library_files import is_of_standard_library
 
 __all__ = [
     "CallSite",
@@ -129,9 +129,6 @@ class Origin(Enum):
     USER = auto()
 
 
-_WRAPPERS: Final = frozenset({"typing_extensions.py", "warnings.py", "functools.py", "contextlib.py"})
-"""Files of decorators, such as that of a deprecated function of torch's."""
-
 _DISTRIBUTED: Final = os.sep + "distributed" + os.sep
 _USER: Final = Origin.USER
 _LAB_ITSELF: Final = Origin.LAB
@@ -147,8 +144,9 @@ def _origin(filename: str) -> Origin:
         return Origin.LAB
     torch = sys.modules.get("torch")
     is_torch = torch is not None and filename.startswith(str(Path(str(torch.__file__)).parent) + os.sep)
-    is_wrapper = os.path.basename(filename) in _WRAPPERS and is_of_library(filename)
-    return Origin.TORCH if is_torch or is_wrapper else Origin.USER
+    # Decorators, such as that of a deprecated function of torch's, and what waits: for a child, a lock, a file.
+    is_of_python = is_of_standard_library(filename) or os.path.basename(filename) == "typing_extensions.py"
+    return Origin.TORCH if is_torch or is_of_python else Origin.USER
 
 
 def is_worlds(filename: str) -> bool:

@@ -6,18 +6,21 @@ import re
 import sysconfig
 from typing import Final
 
-__all__ = ["is_of_hypothesis", "is_of_library"]
+__all__ = ["is_of_hypothesis", "is_of_library", "is_of_standard_library"]
 
-_FOLDERS: Final = (
-    "<frozen ",
-    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-)
+_STANDARD: Final = ("<frozen ", *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")))
+_FOLDERS: Final = (*_STANDARD, *(sysconfig.get_path(name) for name in ("purelib", "platlib")))
 _HYPOTHESIS: Final = re.compile(r"[/\\]site-packages[/\\]hypothesis[/\\]")
 
 
 def is_of_library(filename: str) -> bool:
     """Return True for a file of the standard library or of an installed package."""
     return filename.startswith(_FOLDERS) or "site-packages" in filename
+
+
+def is_of_standard_library(filename: str) -> bool:
+    """Return True for a file of the standard library, in whose folder installed packages may lie too."""
+    return filename.startswith(_STANDARD) and "site-packages" not in filename
 
 
 def is_of_hypothesis(filename: str) -> bool:

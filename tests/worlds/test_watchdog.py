@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -16,7 +17,7 @@ from adjointlab.engine.discovery import found_as
 from adjointlab.engine.run_case import body
 from adjointlab.engine.search_result import Budget
 from adjointlab.session import run_check
-from adjointlab.worlds.call_sites import call_site_of_thread
+from adjointlab.worlds.call_sites import call_site_of_thread, frame_of_thread
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import TIMES_IN_ALL, Elapsed, Watchdog, stack_of_thread
 from tests import hanging
@@ -167,3 +168,17 @@ def test_no_garbage_is_collected_while_the_frames_of_threads_are_listed(
     stack_of_thread(threading.get_ident())
     assert collects == [False, False]
     assert gc.isenabled()
+
+
+def test_a_thread_that_waits_in_pythons_own_library_is_at_the_line_that_calls_it() -> None:
+    event = threading.Event()
+    waiting = threading.Thread(target=lambda: event.wait())
+    waiting.start()
+    try:
+        assert waiting.ident is not None
+        while (frame := frame_of_thread(waiting.ident)) and frame.f_code.co_name != "wait":
+            time.sleep(0.001)
+        assert __file__ in call_site_of_thread(waiting.ident)
+    finally:
+        event.set()
+        waiting.join()
