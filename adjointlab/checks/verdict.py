@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum, StrEnum
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from adjointlab.checks.evidence import Evidence
 from adjointlab.pictures.drawable import Drawable
@@ -138,6 +138,10 @@ class Verdict(Drawable):
 
     def _heading(self) -> str:
         return str(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Print the verdict as text: IPython calls this, also of those in the mapping that the checks return."""
+        printer.text(str(self))
 
     def __str__(self) -> str:
         width = max((len(label) for label, _ in self.lines), default=0)

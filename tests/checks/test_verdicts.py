@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from adjointlab.checks.evidence import Evidence, Wait
 from adjointlab.checks.verdict import MatrixEntry, coherent, incoherent, unjudged
 
@@ -21,3 +23,9 @@ def test_a_verdict_is_neither_exact_nor_a_hang_nor_a_death_unless_it_says_so() -
     for verdict in (coherent(), incoherent("wrong"), unjudged("cause")):
         assert [verdict.is_exact, verdict.is_hang, verdict.is_death] == [False] * 3
     assert coherent(is_exact=True).is_exact
+
+
+def test_notebooks_print_a_verdict_as_its_text() -> None:
+    printed: list[str] = []
+    incoherent("wrong", ("error", "1"))._repr_pretty_(SimpleNamespace(text=printed.append), cycle=False)
+    assert printed == ["wrong\n  error  1"]
