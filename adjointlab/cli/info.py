@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adjointlab.cli.output import Output, write_json
+from adjointlab.cli.result_files import target
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.launch import check_partners, launched_rank, launched_world, open_channel
 
@@ -29,11 +30,13 @@ def info(
 ) -> int:
     """Print what a bug report needs: versions, the MPI library, devices, and the worlds and transports that are possible.
 
-    Whatever is missing or broken has a line that says so, and the exit code is 0.
+    Whatever is missing or broken has a line that says so, and the exit code is 0. It is 2 for a FILE that cannot be written.
     """
     from adjointlab.report.machine_text import machine_lines
     from adjointlab.worlds.rendezvous import Rendezvous
 
+    if json_to is not None:
+        json_to = target("--json", json_to)
     problems: list[str] = []
     job: Rendezvous | None = None
     if launched_world():

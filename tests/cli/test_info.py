@@ -48,6 +48,9 @@ def test_what_is_broken_has_a_line_and_the_exit_code_is_0(tmp_path: Path) -> Non
     assert "ImportError: libcudart.so.13: cannot open" in ended.stdout
     assert "cannot load MPI library" in ended.stdout
     assert "none: no rank has a device" in ended.stdout
+
+
+def test_a_file_that_cannot_be_written_is_refused_as_check_refuses_it(tmp_path: Path) -> None:
     ended = run("adjointlab", "info", "--json", "missing/info.json", cwd=tmp_path)
-    assert ended.returncode == 3
-    assert "--json: the results cannot be written to missing/info.json" in ended.stderr
+    assert ended.returncode == 2
+    assert "--json: the folder of missing/info.json does not exist" in ended.stderr
