@@ -96,6 +96,10 @@ class Subject:
     declared_in: str = ""  # the module whose import declared it; empty if none did
     build_on: BuildOn | None = None
 
+    def __repr__(self) -> str:
+        # Hypothesis prints the arguments of a strategy in its warnings, where the fields would take 15 lines.
+        return f"<subject {self.name}>"
+
     @property
     def is_layer(self) -> bool:
         return self.kind is Kind.LAYER

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import adjointlab as al
 from adjointlab.engine.drawing_errors import formatted, is_of_strategy, refusal
+from tests.samples import wrong
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -101,3 +102,7 @@ def test_an_error_of_python_on_a_strategy_is_known_by_its_type(misused: Any, is_
     with pytest.raises(Exception) as caught:  # noqa: PT011
         misused()
     assert is_of_strategy(caught.value) == is_so
+
+
+def test_a_warning_of_hypothesis_names_the_subject_without_its_fields() -> None:
+    assert repr(wrong) == f"<subject {wrong.name}>"
