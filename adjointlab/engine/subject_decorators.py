@@ -361,6 +361,10 @@ class _SubjectDecorators:
         return self.operator(operator, **options)
 
 
+for _name, _method in vars(_SubjectDecorators).items():
+    if inspect.isfunction(_method):
+        _method.__qualname__ = f"subject.{_name}"  # Python's errors about arguments name a function so
+
 subject = _SubjectDecorators()
 
 

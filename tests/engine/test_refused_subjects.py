@@ -187,6 +187,12 @@ def test_a_wrong_declaration_is_refused_with_what_is_legal(declare: Callable[[],
     assert str(refused.value) == told
 
 
+def test_missing_arguments_are_those_of_a_method_as_users_call_it() -> None:
+    declare: Any = al.subject.parallel
+    with pytest.raises(TypeError, match=r"^subject\.parallel\(\) missing 2 required"):
+        declare()
+
+
 @pytest.mark.parametrize(
     ("parameters", "told"),
     [
