@@ -18,7 +18,7 @@ from adjointlab.devices.memories import on
 from adjointlab.engine.case import Case
 from adjointlab.engine.confirming import explained
 from adjointlab.engine.discovery import Found
-from adjointlab.engine.drawing_errors import formatted, is_of_strategy, refusal
+from adjointlab.engine.drawing_errors import advice_on, formatted, refusal
 from adjointlab.engine.failed_runs import MISDECLARED, NO_RETURN
 from adjointlab.engine.folded_warnings import FoldedWarnings
 from adjointlab.engine.run_case import CaseRunner, Stage, body, run_case
@@ -434,5 +434,6 @@ def _verdict_on(error: BaseException, subject: Subject, when: str) -> Verdict:
     when = when or (WHILE_A_CASE_RAN if ended_a_case(error) else "")
     sentence = with_kind(kind, in_brief(message_of(error)))
     headline = f"{sentence}, {when}" if when else f"drawing its cases {sentence}"
-    perhaps = [("perhaps", "a `draw(...)` around a strategy is missing")] if is_of_strategy(error) else []
+    advice = advice_on(error)
+    perhaps = [("perhaps", advice)] if advice else []
     return unjudged(headline, ("traceback", formatted(error)), *perhaps, kind=kind)

@@ -9,11 +9,12 @@ from types import FrameType
 
 from hypothesis.strategies import SearchStrategy
 
+from adjointlab.spelling import described_type
 from adjointlab.worlds.call_sites import is_lab
-from adjointlab.worlds.library_files import is_of_library
+from adjointlab.worlds.library_files import is_of_hypothesis, is_of_library
 from adjointlab.worlds.world import causes, message_of
 
-__all__ = ["forgotten_draw", "formatted", "is_of_strategy", "refusal"]
+__all__ = ["advice_on", "forgotten_draw", "formatted", "is_of_strategy", "refusal"]
 
 _NOTE = "while generating "
 """Beginning of the notes in which Hypothesis repeats the arguments of the strategies that were at work."""
@@ -30,6 +31,16 @@ def is_of_strategy(error: BaseException) -> bool:
     """Return True for Python's own error on a strategy that was taken for what it draws, as in the sum of one and a number."""
     is_misuse = isinstance(error, TypeError | AttributeError)
     return is_misuse and re.search(r"'\w*Strategy'", message_of(error)) is not None
+
+
+def advice_on(error: BaseException) -> str:
+    """Return advice on an error that Python raises where `draw` is left out, or is given what is no strategy; empty for others."""
+    if is_of_strategy(error):
+        return "a `draw(...)` around a strategy is missing"
+    # Hypothesis calls this method of whatever it is to draw from.
+    if isinstance(error, AttributeError) and error.name == "validate":
+        return f"`draw` takes a strategy, such as adjointlab.strategies.shapes(2), and was given {described_type(error.obj)}"
+    return ""
 
 
 def formatted(error: BaseException) -> str:
@@ -51,11 +62,16 @@ def refusal(error: BaseException) -> str | None:
         for number, frame in enumerate(frames)
         if not is_lab(frame.filename) and not is_of_library(frame.filename)
     ]
-    # Behind the lab's there may be frames of the standard library, such as those of an enumeration.
-    if not users or not any(is_lab(frame.filename) for frame in frames[users[-1] :]):
+    last = users[-1] if users else len(frames)
+    # Before the lab's there may be frames of Hypothesis, which draws, and behind them those of the standard library, such as of an enumeration.
+    refusing = next((number for number in range(last, len(frames)) if is_lab(frames[number].filename)), None)
+    if refusing is None:
         return None
-    caller = frames[users[-1]]
-    return f"{message_of(error)}{forgotten_draw(*_arguments(called[users[-1] + 1]))} ({caller.filename}:{caller.lineno})"
+    caller = frames[last]
+    # Not those of Hypothesis, which has the strategy that is drawn from.
+    own = [each for each in range(last + 1, refusing + 1) if not is_of_hypothesis(frames[each].filename)]
+    given = [value for each in own for value in _arguments(called[each])]
+    return f"{message_of(error)}{forgotten_draw(*given)} ({caller.filename}:{caller.lineno})"
 
 
 def _arguments(frame: FrameType) -> list[object]:

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import find
 from hypothesis import strategies as st
 
 import adjointlab as al
-from adjointlab.engine.drawing_errors import formatted, is_of_strategy, refusal
+from adjointlab.engine.drawing_errors import advice_on, formatted, is_of_strategy, refusal
 from tests.samples import wrong
 
 pytestmark = pytest.mark.mpi_skip
@@ -102,6 +103,42 @@ def test_an_error_of_python_on_a_strategy_is_known_by_its_type(misused: Any, is_
     with pytest.raises(Exception) as caught:  # noqa: PT011
         misused()
     assert is_of_strategy(caught.value) == is_so
+
+
+@pytest.mark.parametrize(
+    ("misused", "told"),
+    [
+        (st.integers, "and was given a function"),
+        (4, "and was given an int"),
+        (
+            al.strategies.shapes(1).map(lambda shape: shape[0] + st.none()),
+            "a `draw(...)` around a strategy is missing",
+        ),
+        (st.builds(lambda: int("Strategy")), ""),
+    ],
+)
+def test_an_error_of_a_draw_comes_with_advice(misused: Any, told: str) -> None:
+    @st.composite
+    def strategy(draw: Any) -> Any:
+        return draw(misused)
+
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        find(strategy(), lambda drawn: True)
+    advice = advice_on(caught.value)
+    assert advice.endswith(told)
+    assert bool(advice) == bool(told)
+
+
+def test_a_refusal_of_what_a_strategy_was_given_asks_for_no_draw_where_none_is_missing() -> None:
+    @st.composite
+    def strategy(draw: Any) -> Any:
+        return draw(al.strategies.layouts(al.Partition((2,))))  # type: ignore[arg-type]
+
+    with pytest.raises(TypeError) as caught:
+        find(strategy(), lambda drawn: True)
+    told = str(refusal(caught.value))
+    assert told.startswith("ranks: Partition(")
+    assert "missing" not in told
 
 
 def test_a_warning_of_hypothesis_names_the_subject_without_its_fields() -> None:
