@@ -9,7 +9,7 @@ from typing import Final
 
 from adjointlab.core.operator import LinearOperator
 
-__all__ = ["how_to_declare", "how_to_declare_in"]
+__all__ = ["how_to_declare", "how_to_declare_in", "is_torch_module"]
 
 _SUFFIXES: Final = ("adjoint", "transpose", "transposed", "backward")
 _SPACES: Final = ("        space = adjointlab.Space(draw(adjointlab.strategies.layouts(ranks)))",)
@@ -42,7 +42,8 @@ def _is_operator(value: object) -> bool:
     return inspect.isclass(value) and (issubclass(value, LinearOperator) or hasattr(value, "adjoint"))
 
 
-def _is_torch_module(value: object) -> bool:
+def is_torch_module(value: object) -> bool:
+    """Return True for a class of torch modules."""
     return _derives(value, "torch.nn.modules.module", "Module")
 
 
@@ -56,13 +57,13 @@ def _derives(value: object, module: str, name: str) -> bool:
     return any((base.__module__, base.__name__) == (module, name) for base in bases)
 
 
-_CLASSES: Final = (_is_operator, _is_torch_module, _is_autograd)
+_CLASSES: Final = (_is_operator, is_torch_module, _is_autograd)
 
 
 def _declaration(value: object, name: str, module: ModuleType) -> str:
     is_distributed = _uses_torch_distributed(module)
     option = ", process_group=True" if is_distributed else ""
-    if _is_torch_module(value):
+    if is_torch_module(value):
         return _of_layer(value, name)
     if _is_autograd(value):
         forward = _names(getattr(value, "forward", None))

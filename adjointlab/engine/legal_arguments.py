@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.operator import LinearOperator
+from adjointlab.engine.declaring import is_torch_module
 from adjointlab.engine.options import Options
 from adjointlab.engine.parallel import MakeOptimizer
 from adjointlab.spelling import described_type
@@ -14,6 +15,7 @@ from adjointlab.spelling import described_type
 __all__ = [
     "WHAT_TO_CHECK",
     "require_functions",
+    "require_makers",
     "require_no_reference",
     "require_operator",
     "require_optimizer",
@@ -72,6 +74,15 @@ def require_functions(**given: object) -> None:
     for name, value in given.items():
         if not callable(value) and not (value is None and name in _MAY_BE_NONE):
             raise SubjectError(f"{name}: {described_type(value)} is no function")
+
+
+def require_makers(**given: object) -> None:
+    """Require functions that make a module, or its class, in the place of the module."""
+    for name, value in given.items():
+        if is_torch_module(type(value)):
+            raise SubjectError(
+                f"{name}: {described_type(value)} is a module, and each case needs a new one: give a function that makes it, or a class"
+            )
 
 
 def require_truths(**given: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from adjointlab.core.arrays import DeviceType
@@ -56,11 +56,16 @@ class MeshShape(NamedTuple):
         return key
 
 
-def as_mesh(given: Mapping[str, int] | Sequence[int]) -> MeshShape:
-    """The shape of a mesh that is given by extents, or by extents by name."""
-    if isinstance(given, Mapping):
-        return MeshShape(tuple(given.values()), tuple(given))
-    return MeshShape(tuple(given), None)
+def as_mesh(given: Any) -> MeshShape:
+    """The shape of a mesh that is given by extents, or by extents by name. Raises :class:`SubjectError` for anything else."""
+    extents = given.values() if isinstance(given, Mapping) else given
+    if (
+        not isinstance(extents, Iterable)
+        or isinstance(extents, str)
+        or not all(isinstance(extent, int) and extent > 0 for extent in extents)
+    ):
+        raise SubjectError(f'mesh: {given!r} is no list of extents, such as (2, 2), nor {{"dp": 2, "tp": 2}}')
+    return MeshShape(tuple(extents), tuple(given) if isinstance(given, Mapping) else None)
 
 
 def placements_of(

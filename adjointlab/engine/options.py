@@ -46,12 +46,13 @@ class Options(TypedDict, total=False):
 _LEGAL_NAMES: Final = {"orders": LEGAL_ORDERS, "arrays": (*arrays.MEMORIES, *arrays.MIXTURES)}
 
 
-def require_legal(options: Options) -> None:
-    """Raise :class:`SubjectError` for an unknown option, and for a value that it cannot have."""
-    if unknown := [name for name in options if name not in Options.__annotations__]:
+def require_legal(options: Options, own: Sequence[str] = ()) -> None:
+    """Raise :class:`SubjectError` for an option that is neither one of a kind's `own` nor one of all kinds, and for a value that it cannot have."""
+    known = [*own, *Options.__annotations__]
+    if unknown := [name for name in options if name not in known]:
         raise SubjectError(
-            f"@subject has no option `{unknown[0]}`{did_you_mean(unknown[0], Options.__annotations__)}; its options are "
-            f"{', '.join(Options.__annotations__)}. What belongs to a case, such as placements, is returned by the decorated function"
+            f"@subject has no option `{unknown[0]}`{did_you_mean(unknown[0], known)}; its options are "
+            f"{', '.join(known)}. What belongs to a case, such as placements, is returned by the decorated function"
         )
     if not isinstance(name := options.get("name"), str | None):
         raise SubjectError(f"name: {described_type(name)} is no text")
@@ -59,6 +60,8 @@ def require_legal(options: Options) -> None:
         raise SubjectError(f"process_group: {has_group!r} is not True or False")
     for name, legal in _LEGAL_NAMES.items():
         _require_names(name, options.get(name), legal)
+    if not options.get("orders", LEGAL_ORDERS):
+        raise SubjectError("orders: there is none to draw from; name one, or leave the option out for all")
     _require_names("rank_local", options.get("rank_local"))
     ranks: object = options.get("ranks", ())
     if not isinstance(ranks, Collection) or not all(isinstance(n, Integral) and n >= 1 for n in ranks):  # type: ignore[operator]

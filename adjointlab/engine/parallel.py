@@ -12,7 +12,7 @@ from adjointlab.checks.elements import ORDERS
 from adjointlab.checks.layers.passes import placed_in
 from adjointlab.core import arrays
 from adjointlab.core.arrays import DeviceType
-from adjointlab.core.declaration import SubjectError
+from adjointlab.core.declaration import SubjectError, require_accepts
 from adjointlab.core.layer import (
     NO_HOOKS,
     Layer,
@@ -295,6 +295,7 @@ class ParallelRecipe:
         """Apply the user's function to the sequential module, and convert the result to the element type of the case. Collective."""
         import torch
 
+        require_accepts("parallelize", self.parallelize, ("module", "mesh"), {})
         result = self.parallelize(module, mesh)
         if result is not None and not isinstance(result, torch.nn.Module):
             raise SubjectError(

@@ -20,7 +20,6 @@ from adjointlab.core.kept_strategies import BOOLEANS, choices
 from adjointlab.core.layer import LegalIndices, Prepare, elementwise
 from adjointlab.core.strategies import grids
 from adjointlab.engine.adapters import Parameters, UserFunction
-from adjointlab.engine.meshes import as_mesh
 from adjointlab.engine.options import Options
 from adjointlab.engine.parallel import (
     ENTRIES_OF_PARALLEL,
@@ -265,7 +264,7 @@ def _meshes(
         raise TypeError(f"mesh: {what} is a number; give the extents of dimensions as ({what},)")
     if given and (isinstance(given, Mapping) or all(isinstance(each, int) for each in given)):
         shape: Any = given
-        extents: tuple[Any, ...] = as_mesh(shape).extents
+        extents = shape.values() if isinstance(shape, Mapping) else shape
         if not all(isinstance(each, int) and each > 0 for each in extents):
             raise ValueError(f"mesh: {given!r} has extents that are no whole numbers of at least 1")
         return math.prod(extents), lambda draw, ranks: shape

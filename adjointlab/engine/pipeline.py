@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from adjointlab.core.arrays import DeviceType, dtype_name
+from adjointlab.core.declaration import require_accepts
 from adjointlab.core.layer import NO_HOOKS, Layer, PassHooks, Prepare, elementwise, prepared, trained
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
@@ -127,7 +128,9 @@ class PipelineRecipe:
         """Make the pipeline. What it returned may be wrong on one rank alone, and all have to know."""
         from adjointlab.torch_distributed.pipelines import RankStages, Stages
 
-        schedule = self.pipeline(module, **parameters.get("pipeline", {}))
+        arguments = parameters.get("pipeline", {})
+        require_accepts("pipeline", self.pipeline, ("module",), arguments)
+        schedule = self.pipeline(module, **arguments)
         try:
             stages = Stages.of(schedule, module)
         except (TypeError, NotImplementedError) as error:

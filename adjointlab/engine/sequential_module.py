@@ -99,10 +99,16 @@ def _units(names: Sequence[str], pattern: int) -> Sequence[Sequence[str]]:
 
 
 def shapes_of(given: Any) -> tuple[tuple[int, ...], ...]:
-    """Shapes of the inputs; of one input, its shape alone."""
-    if all(isinstance(side, int) for side in given):
-        return (tuple(given),)
-    return tuple(tuple(shape) for shape in given)
+    """Shapes of the inputs; of one input, its shape alone. Raises :class:`SubjectError` for what is neither."""
+    shapes = (given,) if _is_shape(given) else given
+    if not isinstance(shapes, Sequence) or not all(map(_is_shape, shapes)):
+        raise SubjectError(f"inputs: {given!r} is no shape, such as (4, 6), and no list of shapes")
+    return tuple(map(tuple, shapes))
+
+
+def _is_shape(given: Any) -> bool:
+    is_list = isinstance(given, Sequence) and not isinstance(given, str)
+    return is_list and all(isinstance(side, int) and side >= 0 for side in given)
 
 
 def type_of(parameters: Parameters) -> str:

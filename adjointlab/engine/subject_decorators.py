@@ -32,6 +32,7 @@ from adjointlab.engine.dtensor import DTensorRecipe
 from adjointlab.engine.legal_arguments import (
     WHAT_TO_CHECK,
     require_functions,
+    require_makers,
     require_no_reference,
     require_operator,
     require_optimizer,
@@ -136,6 +137,7 @@ class _SubjectDecorators:
           something else in training than in evaluation; the lab cannot know.
         """
         require_functions(layer=layer, sequential=sequential, prepare=prepare)
+        require_makers(layer=layer, sequential=sequential)
         require_no_reference(options, "layer", "that of a layer is its sequential twin")
         options["reference"] = partial(make_twin, sequential)
         return _declare(
@@ -144,6 +146,7 @@ class _SubjectDecorators:
             partial(make_layer, layer, prepare, _ranks(options)),
             options,
             twice_differentiable=twice_differentiable,
+            own=_keywords(self.layer),
         )
 
     def parallel(
@@ -202,6 +205,7 @@ class _SubjectDecorators:
             after_backward=after_backward,
             prepare=prepare,
         )
+        require_makers(sequential=sequential)
         require_reductions(data_parallel)
         require_truths(one_batch_size=one_batch_size, twice_differentiable=twice_differentiable)
         if accumulates is not None:
@@ -224,7 +228,10 @@ class _SubjectDecorators:
             accumulates,
             one_batch_size,
         )
-        declare = _declare_recipe(parallelize, recipe, options, twice_differentiable=twice_differentiable)
+        own = _keywords(self.parallel)
+        declare = _declare_recipe(
+            parallelize, recipe, options, own, twice_differentiable=twice_differentiable
+        )
         return lambda draws: declare(_with_defaults(draws, ("inputs",), is_parallel=True))
 
     def pipeline(
@@ -265,6 +272,11 @@ class _SubjectDecorators:
             after_backward=after_backward,
             prepare=prepare,
         )
+        require_makers(sequential=sequential)
+        if inspect.isclass(loss):
+            raise SubjectError(
+                f"loss: {loss.__name__} is a class; give an instance, such as {loss.__name__}()"
+            )
         if reduction not in ("mean", "sum"):
             raise SubjectError(f'@subject.pipeline: the reduction is "mean" or "sum", not {reduction!r}')
         require_own_group(options, "pipeline")
@@ -279,7 +291,7 @@ class _SubjectDecorators:
             steps,
             PassHooks(after_backward=after_backward),
         )
-        declare = _declare_recipe(pipeline, recipe, options)
+        declare = _declare_recipe(pipeline, recipe, options, _keywords(self.pipeline))
         return lambda draws: declare(_with_defaults(draws, ("inputs",), has_mesh=False))
 
     def dtensor(
@@ -317,7 +329,7 @@ class _SubjectDecorators:
         build_on = recipe.operator_on if linear else recipe.layer_on
         build, options["reference"] = build_on("cpu")
         kind = Kind.AUTOGRAD if linear else Kind.LAYER
-        declare = _declare(kind, function, build, options, build_on=build_on)
+        declare = _declare(kind, function, build, options, build_on=build_on, own=_keywords(self.dtensor))
         return lambda draws: declare(_with_defaults(draws, needs=("inputs", "placements")))
 
     def __call__(
@@ -368,6 +380,12 @@ for _name, _method in vars(_SubjectDecorators).items():
 subject = _SubjectDecorators()
 
 
+def _keywords(method: Callable[..., Declare]) -> list[str]:
+    """The options that a method of this object has beside those of all kinds of subject."""
+    parameters = inspect.signature(method).parameters.values()
+    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+
+
 def _of_apply(function: UserFunction) -> UserFunction:
     """The subclass of `torch.autograd.Function` whose `apply` is given, since callers write that; any other function as it is."""
     owner: Any = getattr(function, "__self__", None)
@@ -385,6 +403,7 @@ def _declare_recipe(
     target: UserFunction,
     recipe: ParallelRecipe | PipelineRecipe,
     options: Options,
+    own: Sequence[str],
     *,
     twice_differentiable: bool = False,
 ) -> Declare:
@@ -403,6 +422,7 @@ def _declare_recipe(
         twice_differentiable=twice_differentiable,
         takes_steps=bool(recipe.steps),
         build_on=build_on,
+        own=own,
     )
 
 
@@ -414,8 +434,9 @@ def _declare(
     twice_differentiable: bool = False,
     takes_steps: bool = False,
     build_on: BuildOn | None = None,
+    own: Sequence[str] = (),
 ) -> Declare:
-    require_legal(options)
+    require_legal(options, own)
     require_functions(reference=options.get("reference"), every=options.get("every"))
     if build_on is not None:
         require_one_place(options)

@@ -147,6 +147,12 @@ class BothOfThem(OnlyForward, OnlyAdjoint):
         (lambda: al.subject.operator(RingShift, reference="x")(cases), "reference: a str is no function"),
         (lambda: al.subject.pair(copied, 3), "adjoint: an int is no function"),
         (lambda: al.subject.autograd("x"), "function: a str is no function"),
+        (lambda: al.subject.parallel(module, parallel_module, optimiser=copied), f"@subject has no option `optimiser`; did you mean optimizer?; its options are data_parallel, before_backward, after_backward, context, prepare, optimizer, steps, accumulates, one_batch_size, twice_differentiable, {OPTIONS}{OF_A_CASE}"),
+        (lambda: al.subject.layer(module, module, preparer=copied), f"@subject has no option `preparer`; did you mean prepare?; its options are prepare, twice_differentiable, {OPTIONS}{OF_A_CASE}"),
+        (lambda: al.subject.dtensor(copied, lineer=True), f"@subject has no option `lineer`; did you mean linear?; its options are linear, prepare, {OPTIONS}{OF_A_CASE}"),
+        (lambda: al.subject.pipeline(module, parallel_module, loss=copied, reductions="sum"), f"@subject has no option `reductions`; did you mean reduction?; its options are loss, reduction, after_backward, prepare, optimizer, steps, {OPTIONS}{OF_A_CASE}"),
+        (lambda: al.subject.pipeline(module, parallel_module, loss=RingShift), "loss: RingShift is a class; give an instance, such as RingShift()"),
+        (lambda: al.subject.operator(RingShift, orders=[]), "orders: there is none to draw from; name one, or leave the option out for all"),
         (lambda: al.subject.layer(module, None), "sequential: None is no function"),
         (lambda: al.subject.layer(module, module, reference=copied), "@subject.layer takes no `reference`: that of a layer is its sequential twin"),
         (lambda: al.subject.parallel(module, parallel_module, steps=1), STEPS.format("parallel")),
@@ -185,6 +191,20 @@ def test_a_wrong_declaration_is_refused_with_what_is_legal(declare: Callable[[],
     with pytest.raises(SubjectError) as refused:
         declare()
     assert str(refused.value) == told
+
+
+def test_a_module_in_the_place_of_what_makes_one_is_refused() -> None:
+    torch = pytest.importorskip("torch")
+    made = torch.nn.Identity()
+    told = "an Identity is a module, and each case needs a new one: give a function that makes it, or a class"
+    for role, declare in {
+        "layer": lambda: al.subject.layer(made, module),
+        "sequential": lambda: al.subject.layer(module, made),
+        "sequential ": lambda: al.subject.parallel(made, parallel_module),
+        "sequential  ": lambda: al.subject.pipeline(made, parallel_module, loss=made),
+    }.items():
+        with pytest.raises(SubjectError, match=f"^{role.strip()}: {told}$"):
+            declare()
 
 
 def test_missing_arguments_are_those_of_a_method_as_users_call_it() -> None:

@@ -830,16 +830,32 @@ def test_options_of_another_kind_are_refused_with_what_is_legal(
         ({"frozen": ["nope"]}, "frozen: 'nope' is none of the parameters 0.weight, 0.bias,"),
         ({"frozen": "0.weight"}, r"frozen: '0.weight' is no list of names, such as \['0.weight'\]"),
         ({"parameter_placements": [Shard(0)]}, r"parameter_placements: \[.*\] is no dictionary"),
+        ({"inputs": 8}, r"inputs: 8 is no shape, such as \(4, 6\), and no list of shapes"),
+        ({"inputs": "4, 6"}, "inputs: '4, 6' is no shape"),
+        ({"inputs": (-4, 6)}, r"inputs: \(-4, 6\) is no shape"),
+        ({"inputs": [(4, 6), 3]}, r"inputs: \[\(4, 6\), 3\] is no shape"),
+        ({"mesh": 2}, r"mesh: 2 is no list of extents, such as \(2, 2\), nor \{\"dp\": 2, \"tp\": 2\}"),
+        ({"mesh": ("dp",)}, r"mesh: \('dp',\) is no list of extents"),
+        ({"mesh": {"dp": 0}}, r"mesh: \{'dp': 0\} is no list of extents"),
     ],
 )
 def test_entries_of_another_kind_are_refused_with_what_is_legal(
     entry: dict[str, Any], message: str, world: al.SimulatedWorld
 ) -> None:
     def cases(draw: Any, ranks: int) -> dict[str, Any]:
-        return dict(mesh=(ranks,), inputs=tuple(EXAMPLE.shape), **entry)
+        return {"mesh": (ranks,), "inputs": tuple(EXAMPLE.shape), **entry}
 
     with pytest.raises(SubjectError, match=message):
         al.check_parallel(model, as_it_is, cases, cases=1, world=world)
+
+
+def test_a_function_that_takes_no_mesh_is_told_how_it_is_called(world: al.SimulatedWorld) -> None:
+    def parallelize(module: nn.Module) -> None: ...
+
+    given: Any = parallelize
+    told = r"parallelize is called as parallelize\(module, mesh\), but parallelize\(module\) "
+    with pytest.raises(SubjectError, match=told):
+        al.check_parallel(model, given, EXAMPLE, cases=1, world=world)
 
 
 def test_a_function_that_makes_no_module_is_told_so(world: al.SimulatedWorld) -> None:
