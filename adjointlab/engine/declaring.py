@@ -75,11 +75,7 @@ def _declaration(value: object, name: str, module: ModuleType) -> str:
         )
     if is_distributed and not _is_operator(value):
         return _of_functions(f"autograd(function{option})", [])
-    return _text(
-        f"    @adjointlab.subject.operator({name if _is_operator(value) else 'MyOperator'})",
-        "    def cases(draw, ranks):",
-        "        return dict(layout=draw(adjointlab.strategies.layouts(ranks)))  # the arguments of one case",
-    )
+    return _of_operator(value, name) if _is_operator(value) else _of_operator(None, "MyOperator")
 
 
 def _uses_torch_distributed(module: ModuleType) -> bool:
@@ -89,6 +85,22 @@ def _uses_torch_distributed(module: ModuleType) -> bool:
         for value in vars(module).values()
     )
     return any(isinstance(home, str) and f"{home}.".startswith("torch.distributed.") for home in homes)
+
+
+def _of_operator(operator: object, name: str) -> str:
+    arguments = [each for each in _names(operator) if "comm" not in each] or ["layout"]
+    drawn = {"layout": "draw(adjointlab.strategies.layouts(ranks))"}
+    given = ", ".join(f"{argument}={drawn.get(argument, '...')}" for argument in arguments)
+    lines = [
+        f"    @adjointlab.subject.operator({name})",
+        "    def cases(draw, ranks):",
+        f"        return dict({given})  # the arguments of one case",
+    ]
+    if operator is not None and not issubclass(operator, LinearOperator):  # type: ignore[arg-type]  # a class, by its caller
+        lines.append(
+            f"\nHere {name} has to derive from adjointlab.LinearOperator, to be made as {name}(comm, ...), and to have `domain` and `codomain`."
+        )
+    return _text(*lines)
 
 
 def _of_functions(form: str, arguments: Sequence[str]) -> str:

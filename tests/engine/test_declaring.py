@@ -42,8 +42,8 @@ declare one beside it:
 
     @adjointlab.subject.operator({0})
     def cases(draw, ranks):
-        return dict(layout=draw(adjointlab.strategies.layouts(ranks)))  # the arguments of one case
-"""
+        return dict({1})  # the arguments of one case
+{2}"""
 
 FUNCTIONS = """\
 declare one beside it:
@@ -64,8 +64,13 @@ declare one beside it:
 """
 
 
-def operator(name: str) -> str:
-    return OPERATOR.format(name)
+def operator(
+    name: str, arguments: str = "layout=draw(adjointlab.strategies.layouts(ranks))", advice: str = ""
+) -> str:
+    return OPERATOR.format(name, arguments, advice)
+
+
+TO_DERIVE = "\nHere Ring has to derive from adjointlab.LinearOperator, to be made as Ring(comm, ...), and to have `domain` and `codomain`.\n"
 
 
 def functions(form: str, arguments: str = "") -> str:
@@ -84,7 +89,9 @@ BY_GROUP = ", process_group=True"
     [
         ("value = 3", "value", operator("MyOperator")),
         ("class Ring(LinearOperator): pass", "Ring", operator("Ring")),
-        ("class Ring:\n    def adjoint(self): pass", "Ring", operator("Ring")),
+        ("class Ring(LinearOperator):\n    def __init__(self, comm, side, layout, tag=1): pass", "Ring", operator("Ring", "side=..., layout=draw(adjointlab.strategies.layouts(ranks))")),
+        ("class Ring:\n    def adjoint(self): pass", "Ring", operator("Ring", advice=TO_DERIVE)),
+        ("class Ring:\n    def __init__(self, n, halo, comm): pass\n    def adjoint(self): pass", "Ring", operator("Ring", "n=..., halo=...", TO_DERIVE)),
         ("class Ring: pass", "Ring", operator("MyOperator")),
         ("class Ring: pass\nRing = Ring()", "Ring", operator("MyOperator")),
         # A strategy without its decorator.
