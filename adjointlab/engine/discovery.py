@@ -24,6 +24,7 @@ from adjointlab.engine.user_modules import (
     load_entry_point,
     load_file,
     load_module,
+    shown_name,
     shown_path,
 )
 from adjointlab.quantities import counted
@@ -281,9 +282,7 @@ def _nameless(module: ModuleType, declared: Sequence[Subject]) -> str:
         places.append(f"{_counted(rebound)} to which no name refers any more")
     if not places:
         return ""
-    return (
-        f"{module.__name__}: {', '.join(places)}: not checked; bind each to a name of its own in the module"
-    )
+    return f"{shown_name(module)}: {', '.join(places)}: not checked; bind each to a name of its own in the module"
 
 
 def _counted(subjects: Sequence[Subject]) -> str:

@@ -20,13 +20,16 @@ from adjointlab.worlds.interposition import follow_imports
 from adjointlab.worlds.watchdog import Overdue
 from adjointlab.worlds.world import kind_and_message
 
-__all__ = ["FORMS", "NotFound", "load_entry_point", "load_file", "load_module", "shown_path"]
+__all__ = ["FORMS", "NotFound", "load_entry_point", "load_file", "load_module", "shown_name", "shown_path"]
 
 FORMS: Final = "give package.module:name, path/to/file.py:name, a module or file alone for all its subjects, or an installed name"
 """The forms of references to subjects."""
 
 _EXTRAS: Final = {"cupy": "gpu", "jax": "jax", "mpi4py": "mpi", "spmd_types": "spmd", "torch": "torch"}
 """Extras of adjointlab by the module that they install."""
+
+_OWN_NAME: Final = "_adjointlab_file_"
+"""What the names begin with that files get here."""
 
 _LAB: Final = str(Path(__file__).parents[1]) + os.sep
 
@@ -129,7 +132,7 @@ def _name_of_its_own(file: Path) -> str:
     # As seen from this folder, so that a stored failure is its own in another checkout too.
     for text in (shown_path(str(file)), str(file)):
         # It must be the same on all ranks, so it does not come from hash(), which Python salts in each process.
-        name = f"_adjointlab_file_{hashlib.sha256(os.fsencode(text)).hexdigest()[:12]}"
+        name = f"{_OWN_NAME}{hashlib.sha256(os.fsencode(text)).hexdigest()[:12]}"
         if name not in sys.modules or _is_from(sys.modules[name], file):
             break  # the folder is the same one as when another file of that name was found
     return name
@@ -158,6 +161,12 @@ def _brief(error: BaseException) -> str:
         frame for frame in frames if frame.filename != __file__
     ]
     return f"{text} ({shown_path(outside[-1].filename)}:{outside[-1].lineno})" if outside else text
+
+
+def shown_name(module: ModuleType) -> str:
+    """The name of a module of users, or the path of its file where it has a name from here."""
+    name = module.__name__
+    return shown_path(str(module.__file__)) if name.startswith(_OWN_NAME) else name
 
 
 def shown_path(file: str) -> str:

@@ -255,6 +255,12 @@ def test_subjects_without_a_name_of_their_own_are_counted_where_they_are(tmp_pat
     assert find_and_note([str(SAMPLES)])[1] == []
 
 
+def test_a_file_that_has_the_name_of_a_known_module_is_called_by_its_path(tmp_path: Path) -> None:
+    file = tmp_path / "json.py"
+    file.write_text(NAMELESS)
+    assert [note.partition(": ")[0] for note in find_and_note([str(file)])[1]] == [str(file)]
+
+
 def test_a_file_whose_only_subject_is_made_in_a_function_and_not_returned_says_so(tmp_path: Path) -> None:
     file = tmp_path / f"unreturned_{tmp_path.name.replace('-', '_')}.py"
     declaration = NAMELESS.partition("for name in")[2].partition("\n")[2]
