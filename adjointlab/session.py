@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from adjointlab.recording import at_work
 from adjointlab.store.files import printable
 from adjointlab.store.interrupted import note_seed
 from adjointlab.store.job_log import Done, JobLog, check_id_of, supervised
-from adjointlab.store.reproducer import BadReproducer, Written, damaged, read, stored, write
+from adjointlab.store.reproducer import BadReproducer, Written, damaged, homeless, read, stored, write
 from adjointlab.store.running_case import left_behind
 from adjointlab.worlds.process import signal_of, signals_held
 from adjointlab.worlds.shared_functions import put_back
@@ -52,7 +52,7 @@ __all__ = [
     "replay",
     "replay_corpus",
     "run_check",
-    "say_damaged",
+    "say_not_replayed",
     "unsupported",
 ]
 
@@ -380,13 +380,18 @@ def _store(world: World, result: SearchResult, found: Found, folder: Path) -> tu
     return world.share(entry)
 
 
-def say_damaged(world: World, folder: Path) -> None:
-    """Say which files of failures are not replayed: passed over in silence, they would look like ones that pass."""
+def say_not_replayed(world: World, folder: Path, subjects: Iterable[Subject]) -> None:
+    """Say which files of failures are not replayed with these subjects: passed over in silence, they would look like ones that pass."""
     if not world.is_leader:
         return
     told = [f"this failure is not replayed: {problem}" for problem in damaged(folder)]
     if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
         told.insert(0, f"no stored failure is replayed: {folder} may not be read")
+    told += [
+        f"this failure is not replayed: {path}: it is of {entry.subject} at {entry.location}, and there is no such module; if another has it "
+        "now, name that with --subject of adjointlab replay, or remove the file"
+        for path, entry in homeless(folder, subjects)
+    ]
     for text in told:
         world.watchdog.say(printable(f"adjointlab: warning: {text}") + "\n")
 

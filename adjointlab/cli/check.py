@@ -125,7 +125,7 @@ def check(
         with files.until_loaded(ranks):
             # Not above: these import the engine, as `until_loaded` does, and that process does so at the same time.
             from adjointlab.engine.search_result import Budget
-            from adjointlab.session import say_damaged
+            from adjointlab.session import say_not_replayed
             from adjointlab.store.job_log import supervised
 
             if jobs is not None and jobs > 1:
@@ -137,7 +137,7 @@ def check(
             world, ((whole, nameless), known) = stack.enter_context(
                 opened_world(load, least, strict=strict, watchdog=watchdog, listed=_checks_by_name)
             )
-        say_damaged(world, folder)
+        say_not_replayed(world, folder, [found.subject for found, _ in whole])
         plan = whole if part is None else whole[part]
         report = CheckReport(
             Output(to_stderr=files.leave_stdout),

@@ -351,9 +351,10 @@ def _name_silent(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def adjointlab_world(pytestconfig: pytest.Config) -> Iterator[World]:
+def adjointlab_world(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> Iterator[World]:
     """The world that coherence tests run in. Under a launcher the first use is collective."""
-    from adjointlab.session import say_damaged
+    from adjointlab.pytest.coherence_tests import coherence_of
+    from adjointlab.session import say_not_replayed
     from adjointlab.worlds.launch import open_world
     from adjointlab.worlds.watchdog import Watchdog
 
@@ -361,7 +362,8 @@ def adjointlab_world(pytestconfig: pytest.Config) -> Iterator[World]:
     watchdog = Watchdog(profile.watchdog, pytestconfig.stash[_stderr_key])
     world = open_world(profile.world or "auto", profile.ranks, strict=profile.strict, watchdog=watchdog)
     if getattr(pytestconfig, "workerinput", {}).get("workerid", "gw0") == "gw0":  # of pytest-xdist
-        say_damaged(world, profile.folder)
+        tested = filter(None, map(coherence_of, request.session.items))
+        say_not_replayed(world, profile.folder, [subject for subject, _ in tested])
     # By itself SIGTERM would end the session without a summary or a JUnit file.
     handlers = install_handlers(raise_interrupt)
     yield world

@@ -6,9 +6,12 @@ what it says of its subject is a name only. A JSON file of other content is neve
 
 from __future__ import annotations
 
+import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +33,7 @@ __all__ = [
     "Reproducer",
     "Written",
     "damaged",
+    "homeless",
     "read",
     "same_subject",
     "stored",
@@ -42,8 +46,16 @@ class BadReproducer(ValueError):
     """A file is no reproducer that this version reads; the message says why."""
 
 
+_SCHEMA: Final = 1
+
+
 class Reproducer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="schema", tag=1
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="schema",
+    tag=_SCHEMA,
 ):
     """A reproducer as its file holds it: the fields of the JSON object, beside ``"schema": 1``.
 
@@ -143,10 +155,10 @@ def read(path: Path | str) -> Reproducer:
 def _read(path: Path, content_of: Callable[[Path], bytes]) -> Reproducer:
     try:
         data = content_of(path)
-        content = msgspec.json.decode(data, type=Reproducer)
         fields = msgspec.json.decode(data)
-        if "schema" not in fields:  # msgspec takes the tag of a struct that has no alternative for granted
-            raise ValueError("the number of its `schema` is missing")
+        if isinstance(fields, dict):
+            _require_schema(fields)
+        content = msgspec.json.decode(data, type=Reproducer)
         check_named(content.check)
         content = structs.replace(content, case=content.case.restored())
         _refuse_unknown(fields["case"], msgspec.to_builtins(content.case.plain()))
@@ -156,6 +168,16 @@ def _read(path: Path, content_of: Callable[[Path], bytes]) -> Reproducer:
     # RecursionError: a file of many opening brackets.
     except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
         raise BadReproducer(f"{path}: not a failure as adjointlab stores it: {error}") from None
+
+
+def _require_schema(fields: dict[str, object]) -> None:
+    """Raise `ValueError` for a file of another format, or of none; msgspec takes the tag of a struct that has no alternative for granted."""
+    if "schema" not in fields:
+        raise ValueError("the number of its `schema` is missing")
+    if fields["schema"] != _SCHEMA:
+        raise ValueError(
+            f"its `schema` is {fields['schema']!r}, and this version of adjointlab reads {_SCHEMA}: another version has written it"
+        )
 
 
 def damaged(folder: Path) -> list[BadReproducer]:
@@ -168,6 +190,37 @@ def damaged(folder: Path) -> list[BadReproducer]:
         except BadReproducer as problem:
             problems.append(problem)
     return problems
+
+
+def homeless(folder: Path, subjects: Iterable[Subject]) -> list[tuple[Path, Reproducer]]:
+    """The failures in `folder` of a subject that has the name of one of these, and whose module is no more: its file was renamed, perhaps."""
+    by_name: dict[str, list[Subject]] = {}
+    for subject in subjects:
+        by_name.setdefault(subject.name, []).append(subject)
+    found = []
+    for path in paths_in(folder, "*.json"):
+        with suppress(BadReproducer):
+            entry = _read(path, read_file)
+            namesakes = by_name.get(entry.subject, [])
+            is_known = any(same_subject(entry.location, each.location) for each in namesakes)
+            if namesakes and not is_known and not _is_there(entry.location.partition(":")[0]):
+                found.append((path, entry))
+    return found
+
+
+def _is_there(module: str) -> bool:
+    """Return True if there is a module of that name, as far as that can be told without importing anything."""
+    if module in sys.modules or module.startswith(
+        "_"
+    ):  # the lab names a file so that can be no module of its own name
+        return True
+    parts, places = module.split("."), None
+    for number in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:number]), places)
+        if spec is None:
+            return False
+        places = spec.submodule_search_locations
+    return True
 
 
 def stored(folder: Path, subject: Subject, check: str) -> list[tuple[Path, Case]]:

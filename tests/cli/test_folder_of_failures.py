@@ -11,7 +11,7 @@ import pytest
 from adjointlab.cli.result_files import folder_of_failures
 from adjointlab.cli.startup import UsageError
 from adjointlab.options import FOLDER
-from adjointlab.session import say_damaged
+from adjointlab.session import say_not_replayed
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.running import run, run_python
 
@@ -71,10 +71,45 @@ def test_a_supervisor_refuses_a_folder_in_which_files_can_be_made_and_not_writte
 def test_a_folder_that_may_not_be_read_is_not_passed_over_in_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    say_damaged(SimulatedWorld(1), tmp_path)
-    say_damaged(SimulatedWorld(1), tmp_path / "new")
+    say_not_replayed(SimulatedWorld(1), tmp_path, [])
+    say_not_replayed(SimulatedWorld(1), tmp_path / "new", [])
     assert capfd.readouterr().err == ""
     # The superuser may read everything.
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    say_damaged(SimulatedWorld(1), tmp_path)
+    say_not_replayed(SimulatedWorld(1), tmp_path, [])
     assert f"warning: no stored failure is replayed: {tmp_path} may not be read" in capfd.readouterr().err
+
+
+SUBJECT = """
+import adjointlab as al
+def twice(comm, x): return 2 * x
+def thrice(comm, y): return 3 * y
+@al.subject.pair(twice, thrice)
+def cases(draw, ranks):
+    space = al.Space(al.Layout((ranks,), (ranks,)))
+    return dict(domain=space, codomain=space)
+TestCases = al.coherence_tests(cases)
+"""
+
+
+@pytest.mark.mpi_skip
+@pytest.mark.parametrize(
+    "command", [["adjointlab", "check", "--check", "adjoint"], ["pytest", "-k", "adjoint"]], ids=str
+)
+def test_failures_of_a_file_that_was_renamed_are_not_passed_over_in_silence(
+    tmp_path: Path, command: list[str]
+) -> None:
+    (tmp_path / "test_old.py").write_text(SUBJECT)
+    before = run(*command, "test_old.py", cwd=tmp_path)
+    assert before.returncode == 1
+    (stored,) = (tmp_path / ".adjointlab").glob("*.json")
+    (tmp_path / "test_other.py").write_text(
+        SUBJECT.replace("def cases", "def others").replace("(cases)", "(others)")
+    )
+    other = run(*command, "test_other.py", cwd=tmp_path)
+    (tmp_path / "test_old.py").rename(tmp_path / "test_new.py")
+    after = run(*command, "test_new.py", cwd=tmp_path)
+    told = f"not replayed: {stored}: it is of twice at test_old:cases, and there is no such module"
+    assert told in after.stderr + after.stdout
+    for each in (before, other):
+        assert "not replayed" not in each.stderr + each.stdout

@@ -233,6 +233,17 @@ def test_a_bad_file_is_refused_with_a_reason(report: SearchResult, tmp_path: Pat
         read(path)
 
 
+def test_a_file_of_another_format_is_said_to_be_of_another_version(
+    report: SearchResult, tmp_path: Path
+) -> None:
+    path = write(report, doubles, tmp_path).json
+    path.write_text(path.read_text().replace('"schema": 1', '"schema": 2'))
+    with pytest.raises(
+        BadReproducer, match="its `schema` is 2, and this version of adjointlab reads 1: another version"
+    ):
+        read(path)
+
+
 OLD = """{"schema": 1, "location": "samples:doubles", "world": "mpi", "kind": "deadlock", "headline": "deadlock",
 "lines": [["rank 0", "waits"]], "case": {"subject": "Doubles", "check": "adjoint", "ranks": 2, "parameters": {"layout":
 {"$type": "layout", "shape": [3], "partition": {"$type": "partition", "shape": [2], "ranks": [0, 1]},
