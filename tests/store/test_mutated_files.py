@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from io import StringIO
@@ -38,6 +39,7 @@ from tests.running import SAMPLES
 pytestmark = pytest.mark.mpi_skip
 
 all_checks()  # imported when they are first asked for
+codecs.lookup("utf-8-sig")  # as is Python's module of an encoding
 
 LAYOUT = Layout((4,), Partition((2,)))
 CASE = Case("RingShift", "adjoint", 2, {"layout": LAYOUT}, InputSetting(), 0)
