@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from adjointlab.core.arrays import DeviceType
+from adjointlab.core.communicators import size_of
+from adjointlab.core.partition import integers
 from adjointlab.typing import Communicator
 from adjointlab.worlds.call_sites import call_site
 from adjointlab.worlds.torch.requirements import check_torch
@@ -47,13 +49,14 @@ def process_group(comm: Communicator, device_type: DeviceType = "cpu") -> Iterat
 
     Code that calls ``dist.all_reduce``, makes groups with ``dist.new_group`` or builds a mesh runs unchanged in it, in every world.
     Its groups move tensors of the host and of CUDA devices; `device_type` is where code that asks is told that it computes.
-    Collective; on leaving it, all groups made in it are gone. Raises `TypeError` for a communicator of mpi4py's own, and `RuntimeError`
+    Collective; on leaving it, all groups made in it are gone. Raises `TypeError` for what is no communicator or mpi4py's own, and `RuntimeError`
     where a group is open on this rank already.
     """
     if type(comm).__module__.partition(".")[0] == "mpi4py":
         raise TypeError(
             "process_group takes the communicator that a case or the run of a world is given, not mpi4py's own, whose waits do not end"
         )
+    size_of(comm)  # which refuses what is no communicator
     case_group: CaseGroup | None = getattr(comm, "case_group", None)
     if case_group is not None:  # of real processes, on a backend of torch's
         from adjointlab.torch_distributed.real_group import open_real_group
@@ -103,14 +106,16 @@ def device_mesh(
 ) -> Iterator[DeviceMesh]:
     """Context with a mesh of the ranks of `comm` on `device_type`, in a default process group that is open as long.
 
-    Raises `ValueError` for a shape that has not as many entries as there are ranks, and what :func:`process_group` does.
+    Raises `TypeError` for a shape that is none, `ValueError` for one that has not as many entries as there are ranks, and what
+    :func:`process_group` does.
     """
-    if math.prod(shape) != comm.size or any(extent < 1 for extent in shape):
+    extents, ranks = integers("shape", shape), size_of(comm)
+    if math.prod(extents) != ranks or any(extent < 1 for extent in extents):
         raise ValueError(
-            f"a mesh of shape {tuple(shape)} has {math.prod(shape)} entries, and the communicator {comm.size} ranks"
+            f"a mesh of shape {extents} has {math.prod(extents)} entries, and the communicator {ranks} ranks"
         )
     with process_group(comm, device_type):
         from torch.distributed.device_mesh import init_device_mesh
 
         dims = None if names is None else tuple(names)
-        yield init_device_mesh(device_type, tuple(shape), mesh_dim_names=dims)
+        yield init_device_mesh(device_type, extents, mesh_dim_names=dims)
