@@ -7,7 +7,7 @@ shrinks integers to 0, booleans to False and choices to the first.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, SupportsIndex, TypedDict
@@ -200,6 +200,8 @@ def layouts(
     `partition` and `ndim` that do not fit each other.
     """
     shape = None if shape is None else as_integers("shape", shape)
+    if shape is not None and min(shape, default=0) < 0:
+        raise ValueError(f"shape: a side of a tensor is at least 0, not {shape}")
     if shape is not None and ndim not in (None, len(shape)):
         raise ValueError(f"ndim: {ndim}, but the shape {tuple(shape)} has {counted(len(shape), 'dimension')}")
     _require(0, least=least, ndim=0 if ndim is None else ndim)
@@ -323,13 +325,13 @@ def meshes(draw: DrawFn, ranks: int, max_dims: int = 2) -> tuple[int, ...]:
 @st.composite
 def placements(
     draw: DrawFn,
-    mesh: Sequence[int],
+    mesh: Sequence[int] | Mapping[str, int],
     ndim: int,
     *,
     partial: bool = False,
     strided: Sequence[int] | None = None,
 ) -> tuple[Placement, ...]:
-    """Draw placements of a DTensor of `ndim` dimensions on a mesh of that shape: ``Shard`` and ``Replicate``.
+    """Draw placements of a DTensor of `ndim` dimensions on a mesh of those extents, by name or not: ``Shard`` and ``Replicate``.
 
     With `partial` also ``Partial``, as placements of an input are: a sum that has not been carried out. With the shape of the tensor
     as `strided` also ``_StridedShard``, as FSDP over tensor parallelism has it, where the shards are even. They are torch's objects.
@@ -337,6 +339,8 @@ def placements(
     from torch.distributed.tensor import Partial, Replicate, Shard
     from torch.distributed.tensor.placement_types import _StridedShard
 
+    mesh = as_integers("mesh", mesh.values() if isinstance(mesh, Mapping) else mesh)
+    _require(0, ndim=ndim)
     kinds: list[Placement] = [*map(Shard, range(ndim)), Replicate(), *([Partial()] if partial else [])]
     drawn = [draw(st.sampled_from(kinds)) for _ in mesh]
     for dim, side in enumerate(strided or ()):
@@ -430,6 +434,10 @@ def pipelines(draw: DrawFn, ranks: int, *, schedules: Sequence[str] = SCHEDULES)
     one that the schedule takes.
     """
     _require(1, ranks=ranks)
+    if isinstance(schedules, str) or not schedules:
+        raise ValueError(
+            f"schedules: {schedules!r} is no list of names of schedules, such as {SCHEDULES[:2]}"
+        )
     schedule = draw(st.sampled_from(tuple(schedules)))
     on_each = 1
     if schedule in SCHEDULES[2:]:

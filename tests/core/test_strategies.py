@@ -60,6 +60,10 @@ def test_the_simplest_ranks_are_the_first_in_their_order() -> None:
         ("layouts", (2.0,), "ranks: 2.0 is no whole number"),
         ("meshes", (4.0,), "ranks: 4.0 is no whole number"),
         ("nested_shards", (4.0,), "ranks: 4.0 is no whole number"),
+        ("placements", (2, 2), "mesh: 2 is not a sequence of integers"),
+        ("placements", (("dp",), 2), "mesh: ('dp',) is not a sequence of integers"),
+        ("placements", ((2,), "2"), "ndim: '2' is no whole number"),
+        ("placements", ((2,), -1), "ndim: at least 0, not -1"),
         ("broadcasting_partitions", (4.0,), "ranks: 4.0 is no whole number"),
         ("pipelines", (None,), "ranks: None is no whole number"),
         ("shapes", ((2, 3),), "order: (2, 3) is no whole number"),
@@ -72,6 +76,23 @@ def test_arguments_that_are_no_whole_numbers_are_refused_by_their_names(
         find(getattr(strategies, make)(*arguments), lambda _: True, settings=FINDS)
     # What is remembered of the refused one is not drawn for the number that equals it.
     assert find(strategies.layouts(4, 1), lambda _: True, settings=FINDS).local_shape(0)
+
+
+def test_named_arguments_are_refused_as_users_write_them() -> None:
+    make: Any = strategies.layouts
+    with pytest.raises(TypeError, match=r"^layouts\(\) got an unexpected keyword argument 'dims'"):
+        make(2, dims=1)
+    with pytest.raises(ValueError, match=r"^shape: a side of a tensor is at least 0, not \(-3,\)"):
+        find(strategies.layouts(2, shape=(-3,)), lambda _: True, settings=FINDS)
+    given: Any
+    for given in ("ScheduleGPipe", []):
+        with pytest.raises(ValueError, match=r"^schedules: .* is no list of names of schedules, such as"):
+            find(strategies.pipelines(2, schedules=given), lambda _: True, settings=FINDS)
+
+
+def test_placements_are_drawn_on_a_mesh_with_names_too() -> None:
+    drawn = find(strategies.placements({"dp": 2, "tp": 2}, 1), lambda _: True, settings=FINDS)
+    assert len(drawn) == 2
 
 
 def test_a_shape_is_rounded_up_to_numbers_above_0_for_each_dimension() -> None:

@@ -42,6 +42,13 @@ def impatient_world():
     return MPIWorld(watchdog=Watchdog(limit=0.2))
 
 
+def test_a_world_of_what_is_no_communicator_is_refused():
+    from adjointlab.worlds.mpi.world import MPIWorld
+
+    with pytest.raises(TypeError, match=r"^comm: 3 is no communicator of mpi4py's"):
+        MPIWorld(3)
+
+
 def test_every_process_sees_the_values_of_all_ranks(world):
     run = world.run(lambda context, payload: (context.rank, context.size, payload), "here")
 
