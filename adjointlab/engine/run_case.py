@@ -42,6 +42,7 @@ from adjointlab.engine.interleavings import DEPENDS, judge_all
 from adjointlab.engine.parameter_tree import own_copy
 from adjointlab.engine.simulation_artefacts import note_state
 from adjointlab.engine.subject import Subject
+from adjointlab.quantities import counted
 from adjointlab.torch_distributed.opening import load_process_groups, lone_group
 from adjointlab.typing import Array, Communicator
 from adjointlab.worlds.call_sites import is_lab
@@ -382,7 +383,7 @@ def judge(case: Case, run: Run) -> Verdict:
     for tensor in spaces.tensors:
         if missing := [rank for rank in tensor.layout.partition.ranks if rank >= case.ranks]:
             return unjudged(
-                f"the operator declares a tensor on rank {missing[0]}, and its communicator has {case.ranks}",
+                f"the operator declares a tensor on rank {missing[0]}, and its communicator has {counted(case.ranks, 'rank')}",
                 ("tensor", str(tensor)),
                 _ADVICE_ON_RANKS,
             )

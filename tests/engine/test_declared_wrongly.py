@@ -53,7 +53,7 @@ def test_a_tensor_on_a_rank_that_the_communicator_has_not(role: str) -> None:
     subject = al.subject.pair(*functions, ranks=(2,))(lambda draw, ranks: spaces)
     verdict = investigate(SimulatedWorld(2), subject, "purity", Budget(3, seed=1)).verdict
     assert verdict.status is Status.UNJUDGED
-    assert verdict.headline == "the operator declares a tensor on rank 2, and its communicator has 2"
+    assert verdict.headline == "the operator declares a tensor on rank 2, and its communicator has 2 ranks"
     assert dict(verdict.lines)["tensor"] == str(beyond.tensors[0])
 
 

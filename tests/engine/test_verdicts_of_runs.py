@@ -215,7 +215,7 @@ def test_spaces_that_differ_are_incoherent_and_those_on_absent_ranks_are_refused
     for beyond, space in ((spaces(3), "domain"), (spaces(1, 4), "codomain")):
         (tensor,) = getattr(beyond, space).tensors
         assert judge(CASE, observed(beyond, beyond)) == unjudged(
-            "the operator declares a tensor on rank 2, and its communicator has 2",
+            "the operator declares a tensor on rank 2, and its communicator has 2 ranks",
             ("tensor", str(tensor)),
             (
                 "advice",
@@ -225,7 +225,7 @@ def test_spaces_that_differ_are_incoherent_and_those_on_absent_ranks_are_refused
         )
     far = al.Space(al.Layout((4,), al.Partition((2,), (5, 1))))
     verdict = judge(CASE, observed(*[Spaces(spaces(1).domain, far)] * 2))
-    assert verdict.headline == "the operator declares a tensor on rank 5, and its communicator has 2"
+    assert verdict.headline == "the operator declares a tensor on rank 5, and its communicator has 2 ranks"
     assert check.judged == []
     assert judge(replace_ranks(4), observed(*[spaces(4)] * 4)).is_coherent
 
