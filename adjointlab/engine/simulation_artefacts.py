@@ -11,6 +11,8 @@ from types import FunctionType, ModuleType
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.subject import Subject
 from adjointlab.typing import Communicator
@@ -49,6 +51,10 @@ _ON_THE_ORDER: Final = (
 _OF_A_TENSOR: Final = re.compile(
     r"AttributeError: '(?:numpy\.ndarray|Tensor)' object has no attribute '(\w+)'"
 )
+_OF_A_COMMUNICATOR: Final = re.compile(
+    r"TypeError: .*\b(?:Communicator|Guarded\w*comm)\b|AttributeError: the \w+ communicator has no '(\w+)'",
+    re.IGNORECASE,
+)
 _IN_EXCEPTIONS: Final = {"expected mpi4py.MPI.": _ON_COMPILED_CODE}
 """Lines by what an exception speaks of."""
 
@@ -59,13 +65,27 @@ _OF_SIMULATED_RANKS: Final = {
 """Those of simulated ranks alone; KeyErrors end in the name of what is missing."""
 
 
+def _are_in_other_order(headline: str) -> bool:
+    """Return True for an error of a tensor that is asked for a method of communicators, or of a communicator that is taken for a tensor."""
+    if asked := _OF_A_TENSOR.search(headline):
+        return hasattr(Communicator, asked[1])
+    if asked := _OF_A_COMMUNICATOR.search(headline):
+        tensors = (np.ndarray, getattr(sys.modules.get("torch"), "Tensor", None))
+        name = asked[1]
+        # `split` is perhaps meant as `Split`.
+        return name is None or (
+            any(hasattr(kind, name) for kind in tensors) and not hasattr(Communicator, name.capitalize())
+        )
+    return False
+
+
 def with_lines_on_exceptions(verdict: Verdict, *, is_simulated: bool) -> Verdict:
     """Return a failing verdict with a line on what ranks of a case lack, if one has raised what speaks of it."""
     if not verdict.kind.startswith("raised "):
         return verdict
     words = _IN_EXCEPTIONS | (_OF_SIMULATED_RANKS if is_simulated else {})
     lines = dict.fromkeys(line for word, line in words.items() if word in verdict.headline)
-    if (asked := _OF_A_TENSOR.search(verdict.headline)) and hasattr(Communicator, asked[1]):
+    if not lines and _are_in_other_order(verdict.headline):
         lines[_ON_THE_ORDER] = None
     return verdict.with_lines(*(("perhaps", line) for line in lines))
 

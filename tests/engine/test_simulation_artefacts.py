@@ -167,6 +167,28 @@ def test_a_tensor_that_is_taken_for_the_communicator_is_told_with_the_order_of_a
     assert of("Operator", method) == ()
 
 
+@pytest.mark.parametrize(
+    ("error", "is_so"),
+    [
+        ("TypeError: object of type 'Communicator' has no len()", True),
+        ("TypeError: unsupported operand type(s) for *: 'int' and 'GuardedComm'", True),
+        ("AttributeError: the simulated communicator has no 'copy'", True),
+        ("AttributeError: the MPI communicator has no 'shape'", True),
+        ("AttributeError: the simulated communicator has no 'split'; it has Split", False),
+        ("AttributeError: the simulated communicator has no 'Isendrecv'", False),
+        ("TypeError: object of type 'Operator' has no len()", False),
+    ],
+)
+def test_a_communicator_that_is_taken_for_a_tensor_is_told_with_the_order_of_arguments(
+    error: str, is_so: bool
+) -> None:
+    kind = f"raised {error.partition(':')[0]}"
+    lines = with_lines_on_exceptions(unjudged(f"rank 0 {kind}: {error}", kind=kind), is_simulated=True).lines
+    assert [line.startswith("functions are called with the communicator") for _, line in lines] == [
+        True
+    ] * is_so
+
+
 @pytest.mark.parametrize("made", ["Intracomm(self.comm)", "pkl5.Intracomm(self.comm)"])
 def test_what_takes_communicators_of_mpi4py_alone_is_told_to_take_none_of_a_case(
     tmp_path: Path, made: str
