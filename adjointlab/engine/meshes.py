@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from adjointlab.core.arrays import DeviceType
@@ -62,10 +63,10 @@ def as_mesh(given: Any) -> MeshShape:
     if (
         not isinstance(extents, Iterable)
         or isinstance(extents, str)
-        or not all(isinstance(extent, int) and extent > 0 for extent in extents)
+        or not all(isinstance(extent, Integral) and int(extent) > 0 for extent in extents)
     ):
         raise SubjectError(f'mesh: {given!r} is no list of extents, such as (2, 2), nor {{"dp": 2, "tp": 2}}')
-    return MeshShape(tuple(extents), tuple(given) if isinstance(given, Mapping) else None)
+    return MeshShape(tuple(map(int, extents)), tuple(given) if isinstance(given, Mapping) else None)
 
 
 def placements_of(

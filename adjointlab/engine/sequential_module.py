@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from adjointlab.core import arrays
@@ -103,12 +104,12 @@ def shapes_of(given: Any) -> tuple[tuple[int, ...], ...]:
     shapes = (given,) if _is_shape(given) else given
     if not isinstance(shapes, Sequence) or not all(map(_is_shape, shapes)):
         raise SubjectError(f"inputs: {given!r} is no shape, such as (4, 6), and no list of shapes")
-    return tuple(map(tuple, shapes))
+    return tuple(tuple(map(int, shape)) for shape in shapes)
 
 
 def _is_shape(given: Any) -> bool:
     is_list = isinstance(given, Sequence) and not isinstance(given, str)
-    return is_list and all(isinstance(side, int) and side >= 0 for side in given)
+    return is_list and all(isinstance(side, Integral) and int(side) >= 0 for side in given)
 
 
 def type_of(parameters: Parameters) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -32,8 +33,10 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status, coherent
 from adjointlab.core.declaration import SubjectError
 from adjointlab.engine.case import Case
+from adjointlab.engine.meshes import as_mesh
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget, SearchResult
+from adjointlab.engine.sequential_module import shapes_of
 from adjointlab.session import replay
 from tests.planted.parallel_modules import CopiedIn, SummedUp
 from tests.torch_distributed.sums import reduce_gradients
@@ -847,6 +850,13 @@ def test_entries_of_another_kind_are_refused_with_what_is_legal(
 
     with pytest.raises(SubjectError, match=message):
         al.check_parallel(model, as_it_is, cases, cases=1, world=world)
+
+
+def test_shapes_and_meshes_may_have_integers_of_numpy() -> None:
+    four, six = np.int64(4), np.int64(6)
+    assert shapes_of((four, six)) == shapes_of([(four, six)]) == ((4, 6),)
+    assert as_mesh((four,)) == ((4,), None)
+    assert as_mesh({"dp": four}) == ((4,), ("dp",))
 
 
 def test_a_function_that_takes_no_mesh_is_told_how_it_is_called(world: al.SimulatedWorld) -> None:
