@@ -29,7 +29,7 @@ _EXTRAS: Final = {"cupy": "gpu", "jax": "jax", "mpi4py": "mpi", "spmd_types": "s
 """Extras of adjointlab by the module that they install."""
 
 _OWN_NAME: Final = "_adjointlab_file_"
-"""What the names begin with that files get here."""
+"""The beginning of names that files get here."""
 
 _LAB: Final = str(Path(__file__).parents[1]) + os.sep
 

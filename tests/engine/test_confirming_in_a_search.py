@@ -17,6 +17,7 @@ from adjointlab.engine.search import Search, _Failing
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.shrinking import FirstFailure, Shrinking
 from adjointlab.engine.simulate_first import HangSimulator
+from adjointlab.engine.simulation_artefacts import Explained
 from adjointlab.worlds.schedule import schedules_from
 from adjointlab.worlds.watchdog import Watchdog
 from adjointlab.worlds.world import FindingKind, Run, WorldName
@@ -40,7 +41,7 @@ pytestmark = pytest.mark.mpi_skip
 
 @pytest.fixture
 def unexplained(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Neither a follow-up nor retries; whether the latter were asked for, and could change parameters."""
+    """Neither a follow-up nor retries, nor state of modules; whether the latter were asked for, and could change parameters."""
     retried: list[bool] = []
 
     def retry(
@@ -51,6 +52,10 @@ def unexplained(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     monkeypatch.setattr(module, "with_follow_up", lambda run, case, verdict: verdict)
     monkeypatch.setattr(module, "with_hints_of_retries", retry)
+    # Other tests may have left something in modules that the subject's imports from, and this world runs no case without it.
+    monkeypatch.setattr(
+        module, "with_module_state", lambda verdict, *_, **__: Explained(verdict, is_of_state=False)
+    )
     return retried
 
 
