@@ -140,11 +140,25 @@ def _modules_of(packages: Sequence[str]) -> list[dict[str, Any]]:
     of_packages: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []
     for name, module in list(sys.modules.items()):
-        (of_packages if f"{name}.".startswith(prefixes) else others).append(vars(module))
-    caches = {id(cached) for variables in of_packages for _, cached in _cached_functions(variables)}
+        if isinstance(
+            module, ModuleType
+        ):  # None stands there for one that is not to be imported, and some take their own place
+            (of_packages if f"{name}.".startswith(prefixes) else others).append(_dictionary(module))
+    caches = {
+        id(cached)
+        for variables in of_packages
+        for _, cached in _cached_functions(variables)
+        if f"{cached.__module__}.".startswith(prefixes)  # not one that they have imported themselves
+    }
     if not caches:
         return of_packages
     return of_packages + [each for each in others if not caches.isdisjoint(map(id, list(each.values())))]
+
+
+def _dictionary(module: ModuleType) -> dict[str, Any]:
+    """The dictionary of a module, without running the code of one that is to be imported when it is first used."""
+    dictionary: dict[str, Any] = object.__getattribute__(module, "__dict__")
+    return dictionary
 
 
 def _cached_functions(module: dict[str, Any]) -> list[tuple[str, Any]]:

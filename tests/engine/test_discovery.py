@@ -258,7 +258,9 @@ def test_subjects_without_a_name_of_their_own_are_counted_where_they_are(tmp_pat
 def test_a_file_that_has_the_name_of_a_known_module_is_called_by_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])  # else processes that start later would take this file for Python's
+    monkeypatch.setattr(
+        sys, "path", [*sys.path]
+    )  # else processes that start later would take this file for Python's
     file = tmp_path / "json.py"
     file.write_text(NAMELESS)
     assert [note.partition(": ")[0] for note in find_and_note([str(file)])[1]] == [str(file)]

@@ -85,7 +85,7 @@ def test_what_cancels_beyond_the_declared_rounding_is_told_to_need_a_reach(reach
 def test_rounding_is_measured_only_where_results_differ_by_more_than_any_may(
     factor: float, is_measured: bool
 ) -> None:
-    """A module is made for the twin once a case, and more often to measure."""
+    """A module is made three times a case, and more often to measure."""
     made: list[nn.Module] = []
 
     class Third(nn.Module):
@@ -107,7 +107,7 @@ def test_rounding_is_measured_only_where_results_differ_by_more_than_any_may(
 
     result = investigate(al.SimulatedWorld(1), subject, "sequential", Budget(10, seed=1))
     assert result.verdict.is_coherent, result.verdict
-    assert (len(made) > 5 * result.tried) == is_measured
+    assert (len(made) > 3 * result.tried) == is_measured
 
 
 class Strict(nn.Module):
@@ -116,7 +116,8 @@ class Strict(nn.Module):
     factor = 1.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not torch.equal(x * 4 - x * 2, x * 2):
+        different = x + torch.arange(x.shape[-1])  # errors of equal elements may cancel
+        if not torch.equal(different * 4 - different * 2, different * 2):
             raise ValueError
         return x * self.factor
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,6 +18,7 @@ from adjointlab.checks.verdict import Status
 from adjointlab.engine.discovery import find_subject
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
+from adjointlab.worlds.module_state import ModuleState
 from tests.torch_distributed import parallel_state
 
 BUDGET = Budget(8, ranks=3, seed=1)
@@ -135,6 +140,33 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder := tmp_path / f"package_{tmp_path.name}").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     return folder
+
+
+def test_what_stands_among_the_modules_and_is_none_holds_nothing(
+    world: al.SimulatedWorld, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OfSlots:
+        __slots__ = ()
+
+    monkeypatch.setitem(sys.modules, "not_to_be_imported", None)
+    monkeypatch.setitem(sys.modules, "in_its_own_place", OfSlots())
+    subject = of_package(package, named=[""])
+    assert investigate(world, subject, "adjoint", Budget(5, ranks=3, seed=1)).verdict.is_coherent
+
+
+def test_modules_that_hold_a_function_which_the_package_has_imported_too_are_left_alone(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = ModuleType("other")
+    other.shared = functools.cache(lambda: None)
+    other.shared.__module__ = "other"
+    monkeypatch.setitem(sys.modules, "other", other)
+    (package / "__init__.py").write_text("from other import shared")
+    importlib.import_module(package.name)
+    state = ModuleState([package.name])
+    other.count = 1
+    state.seed(0)
+    assert other.count == 1
 
 
 @pytest.mark.parametrize("named", ["", ".ranks"], ids=["the package", "the module that keeps it"])
