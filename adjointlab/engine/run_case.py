@@ -155,13 +155,16 @@ def _refused_form(run: Run) -> str:
     return next((outcome.message for outcome in outcomes if outcome.is_a(FormRefused)), "")
 
 
-def run_case(run: Runner, case: Case) -> Judgement | None:
-    """Run and judge one case under all its schedules; `None` where its check does not apply to it."""
+def run_case(run: Runner, case: Case, measurement: Measurement = Measurement.ALL) -> Judgement | None:
+    """Run and judge one case under all its schedules; `None` where its check does not apply to it.
+
+    Where a judge asks what rounding does, so much `measurement` is made first: all of a case that is expected to fail, which needs it.
+    """
     if not case.schedules:
-        return run_and_judge(run, case)[1]
+        return run_and_judge(run, case, measurement=measurement)[1]
     runs, verdicts = [], []
     for schedule in case.schedules:
-        each, judgement = run_and_judge(run, case, schedule)
+        each, judgement = run_and_judge(run, case, schedule, measurement=measurement)
         if judgement is None:
             return None
         runs.append(each)
@@ -169,15 +172,20 @@ def run_case(run: Runner, case: Case) -> Judgement | None:
     return Judgement(judge_all(case, runs, verdicts, schedule_invariants), spaces_of(runs[0]))
 
 
-def run_and_judge(run: Runner, case: Case, schedule: Schedule | None = None) -> tuple[Run, Judgement | None]:
-    """Run a case once, or again where its judge asks what rounding does; the last run, and the judgement as of :func:`judgement_of`."""
+def run_and_judge(
+    run: Runner,
+    case: Case,
+    schedule: Schedule | None = None,
+    *,
+    measurement: Measurement = Measurement.ALL,
+) -> tuple[Run, Judgement | None]:
+    """Run a case once, or again as :func:`run_case` does; the last run, and the judgement as of :func:`judgement_of`."""
     last = run(case, case.ranks, seed=case.schedule, schedule=schedule)
     try:
         return last, judgement_of(case, last)
     except NotMeasured:
-        return run_and_judge(
-            run, structs.replace(case, measurement=Measurement(case.measurement + 1)), schedule
-        )
+        more = Measurement.ALL if case.measurement else measurement
+        return run_and_judge(run, structs.replace(case, measurement=more), schedule)
 
 
 def judgement_of(case: Case, run: Run) -> Judgement | None:

@@ -412,7 +412,8 @@ class Search:
             drawn.counts.end()
         if drawn.counts.is_hopeless or drawn.counts.is_cut_short:
             raise _Enough
-        judgement = self._run_and_judge(structs.replace(case, measurement=self._measurement))
+        measuring = structs.replace(case, measurement=self._measurement)
+        judgement = run_case(self._run, measuring, Measurement.ONE_SAMPLE)
         if judgement is not None:
             self._measurement = _measurement_after(judgement.verdict)
         return drawn.note(case, self._last_run, judgement)

@@ -120,7 +120,7 @@ def test_a_search_of_hypothesis_runs_what_is_accepted_and_returns_the_smallest_f
     search = search_of(subject=DRAWN, on_failure=told.append)
     judged: list[Case] = []
 
-    def run_case(run: Any, case: Case) -> Judgement | None:
+    def run_case(run: Any, case: Case, *_: Any) -> Judgement | None:
         judged.append(case)
         side = case.parameters["side"]
         return WRONG if side > 5 else OTHER if side == 4 else None if side == 3 else RIGHT
@@ -137,7 +137,7 @@ def test_a_search_of_hypothesis_runs_what_is_accepted_and_returns_the_smallest_f
     assert told[-1].case == found.case
     # Nothing new comes of the same stream.
     again = search_of(subject=DRAWN)
-    monkeypatch.setattr(module, "run_case", lambda run, case: RIGHT)
+    monkeypatch.setattr(module, "run_case", lambda run, case, _: RIGHT)
     assert again._searched(20, 1, 1, lambda case: False) is None
     assert again._drawn.number == 0
 
@@ -198,7 +198,7 @@ def test_of_cases_that_fail_and_errors_of_the_strategy_one_is_told_without_advic
 
     search = search_of(Budget(100, seed=seed), al.subject(RingShift)(strategy))
     monkeypatch.setattr(
-        module, "run_case", lambda run, case: WRONG if case.parameters["side"] > 30 else RIGHT
+        module, "run_case", lambda run, case, *_: WRONG if case.parameters["side"] > 30 else RIGHT
     )
     with pytest.raises((ZeroDivisionError, _Failing)) as told:
         raise search._searched(100, 1, 1)  # type: ignore[misc]

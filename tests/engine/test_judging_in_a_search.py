@@ -169,6 +169,20 @@ def test_a_case_that_nothing_can_be_said_of_is_counted_by_what_the_check_says(
     assert search._drawn.counts.rejected == {"it has no reference": 1}
 
 
+def test_rounding_is_first_measured_in_one_sample_while_cases_are_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Measurement] = []
+
+    def run_case(run: Any, case: Case, first: Measurement) -> Judgement:
+        asked.append(first)
+        return RIGHT
+
+    monkeypatch.setattr(module, "run_case", run_case)
+    search_of()._judge_next(case_on(2))
+    assert asked == [Measurement.ONE_SAMPLE]
+
+
 def test_rounding_is_measured_at_once_after_a_case_whose_judge_has_asked_for_it_in_vain_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -318,7 +332,7 @@ def test_a_repeated_search_comes_to_the_failure_again_however_late_it_was(
     search._simulator = SimpleNamespace(judged=lambda case, kind="": HANGS)  # type: ignore[assignment]
     judged: list[Case] = []
 
-    def run_case(run: Any, case: Case) -> Judgement:
+    def run_case(run: Any, case: Case, *_: Any) -> Judgement:
         judged.append(case)
         is_hanging = len(judged) >= number and case.key() == judged[number - 1].key()
         return HANGS if is_hanging else RIGHT

@@ -295,8 +295,9 @@ def test_a_difference_that_nothing_can_be_said_of_is_a_verdict_of_its_own(
     assert found == (unjudged("nothing is known", kind=UNDECIDED), declared)
 
 
+@pytest.mark.parametrize("first", [Measurement.ONE_SAMPLE, Measurement.ALL])
 def test_a_case_runs_again_where_its_judge_asks_what_rounding_does_and_is_on_record_as_it_was_drawn(
-    monkeypatch: pytest.MonkeyPatch,
+    first: Measurement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measures: list[Measurement] = []
     recorded: list[Case] = []
@@ -312,7 +313,8 @@ def test_a_case_runs_again_where_its_judge_asks_what_rounding_does_and_is_on_rec
 
     monkeypatch.setattr(type(check_named(CASE.check)), "judge", judge_measured)
     runner = CaseRunner(run, lambda case, done, stage: recorded.append(case))
-    _, judgement = run_and_judge(runner, CASE)
+    _, judgement = run_and_judge(runner, CASE, measurement=first)
     assert judgement is not None
     assert judgement.verdict == coherent()
-    assert (measures, recorded) == (list(Measurement), [CASE] * 3)
+    assert measures == [Measurement.NONE, *([first] if first is not Measurement.ALL else []), Measurement.ALL]
+    assert recorded == [CASE] * len(measures)

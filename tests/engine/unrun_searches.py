@@ -90,7 +90,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, *answers: Judgement | None) -> li
     """Let cases be judged so, one after the other, the last one for ever; the cases that come to be judged."""
     judged: list[Case] = []
 
-    def run_case(run: Any, case: Case) -> Judgement | None:
+    def run_case(run: Any, case: Case, *_: Any) -> Judgement | None:
         judged.append(case)
         return answers[min(len(judged), len(answers)) - 1]
 
