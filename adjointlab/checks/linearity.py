@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -17,6 +18,7 @@ from adjointlab.checks.check import BothDirections, Check, Spaces
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import Local, Tolerance, first_difference, not_finite_verdict
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
+from adjointlab.checks.seed_digits import ZEROS
 from adjointlab.checks.verdict import PERHAPS, Verdict, coherent, incoherent
 from adjointlab.core import arrays
 from adjointlab.core.space import Space
@@ -30,8 +32,14 @@ Vector: TypeAlias = tuple[Array, ...]
 NOT_LINEAR: Final = "is not linear"
 """Words of the headline after the direction."""
 
-_ZEROS: Final = ("nowhere", "in a third of the places", "on every second rank")
-"""Places where the first vector of a combination is zero; a third of the cases have each."""
+
+class _Zeros(Enum):
+    """The places in which the first vector of a combination is zero, by the digit of the seed; a third of the cases have each."""
+
+    NOWHERE = 0
+    IN_A_THIRD_OF_THE_PLACES = 1
+    ON_EVERY_SECOND_RANK = 2
+
 
 _HEADROOM = 4
 """Factor by which combining enlarges integers up to K: |2x + y| <= 3K, and a component of i x + y at most 2K."""
@@ -111,13 +119,13 @@ def _vectors(
     context: CheckContext, space: Space, element: Callable[[int, int], Vector], bound: int
 ) -> tuple[Vector, Vector]:
     """Two random vectors. The first often has zeros, of which the second has hardly any: code may count what is not zero."""
-    zeros = _ZEROS[context.setting.seed // len(_ZEROS) % len(_ZEROS)]
-    in_places = zeros == "in a third of the places"
+    zeros = _Zeros(ZEROS.of(context.setting.seed))
+    in_places = zeros is _Zeros.IN_A_THIRD_OF_THE_PLACES
     x, y = element(0, 1 if in_places else bound), element(1, bound)
     for array, tensor in zip(x, space.tensors, strict=True):
         if in_places:
             array[...] = array * max(1, bound)
-        elif zeros == "on every second rank" and _is_second(tensor.groups, context.rank):
+        elif zeros is _Zeros.ON_EVERY_SECOND_RANK and _is_second(tensor.groups, context.rank):
             array[...] = 0
     return x, y
 

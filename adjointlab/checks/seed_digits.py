@@ -20,6 +20,7 @@ __all__ = [
     "SIZES",
     "X_EXPONENT",
     "Y_EXPONENT",
+    "ZEROS",
     "Digit",
 ]
 
@@ -59,6 +60,10 @@ X_EXPONENT: Final = Digit(1, 4)
 Y_EXPONENT: Final = X_EXPONENT.above(4)
 SIZES: Final = Y_EXPONENT.above(15)
 ON_EVEN_RANKS: Final = SIZES.above(2)
+
+# Of linearity, whose vectors have no such powers; the parity of a seed says by which scalar the first of them is multiplied
+
+ZEROS: Final = Digit(3, 3)
 
 SEED_PERIOD: Final = COTANGENTS.above(1).seeds
 """Added to a seed, it changes the values, what samples are taken and what instances draw when they are made, and no digit."""
