@@ -9,13 +9,14 @@ import sys
 
 import deepspeed.comm
 import torch.distributed as dist
+from cut_vocabulary import logits_and_targets
 from deepspeed.sequence.cross_entropy import vocab_parallel_cross_entropy
 from deepspeed.sequence.layer import DistributedAttention
 from deepspeed.utils import groups
 from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import Shard
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 import adjointlab as al
@@ -97,18 +98,10 @@ def parallel_loss(module, mesh):
     return ParallelLoss()
 
 
-@al.subject.parallel(
+losses = al.subject.parallel(
     Loss,
     parallel_loss,
     prepare=lambda logits, target: (logits, target.abs() % 2),
     rank_local=("deepspeed",),
     name="deepspeed.loss",
-)
-def losses(draw, ranks):
-    length, batch = draw(st.integers(1, 3)), draw(st.integers(1, 2))
-    return dict(
-        inputs=[(length, batch, ranks * draw(st.integers(2, 3))), (length, batch)],
-        input_dtypes=["float32", "int64"],
-        input_placements=[[Shard(2)], [Replicate()]],
-        dtype="float32",
-    )
+)(logits_and_targets)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
+from cut_vocabulary import logits_and_targets
 from hypothesis import strategies as st
 from megatron.core import parallel_state
 from megatron.core.model_parallel_config import ModelParallelConfig
@@ -151,14 +152,7 @@ def check_loss(name, kind, smoothing, **options):
         return kind(module.smoothing)
 
     def cases(draw, ranks):
-        length, batch = draw(st.integers(1, 3)), draw(st.integers(1, 2))
-        return dict(
-            inputs=[(length, batch, ranks * draw(st.integers(2, 3))), (length, batch)],
-            input_dtypes=["float32", "int64"],
-            input_placements=[[Shard(2)], [Replicate()]],
-            dtype="float32",
-            smoothing=smoothing,
-        )
+        return dict(logits_and_targets(draw, ranks), smoothing=smoothing)
 
     return al.subject.parallel(
         Loss,
