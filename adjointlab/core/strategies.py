@@ -137,11 +137,11 @@ def shapes(
     widest = max(top, order + 1) if largest is None else top
     any_sides = st.lists(st.integers(min(1, top), top), min_size=order, max_size=order)
     empty = st.lists(st.integers(0, top), min_size=order, max_size=order)
-    # The mixture weighs different sides above 1 twice.
-    different = []
+    # Each is as likely as it is often in the list, which `one_of` would take for a set.
+    mixture = [any_sides] * 2
     if widest - 1 >= max(1, order):
-        different = [st.lists(st.integers(2, widest), min_size=order, max_size=order, unique=True)] * 2
-    sides = st.one_of(any_sides, *different, empty).map(tuple)
+        mixture += [st.lists(st.integers(2, widest), min_size=order, max_size=order, unique=True)] * 4
+    sides = st.sampled_from([*mixture, empty]).flatmap(lambda chosen: chosen).map(tuple)
     parts = (1,) * order if divisible_by is None else as_integers("divisible_by", divisible_by)
     if len(parts) != order or 0 in parts:
         raise ValueError(

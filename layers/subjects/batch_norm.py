@@ -13,7 +13,7 @@ from torch import nn
 from adjointlab.core import strategies
 from adjointlab.core.partition import Partition
 from adjointlab.layers.batch_norm import BatchNormalisation
-from adjointlab.layers.subjects.common import Arguments, dtypes, layer_subject
+from adjointlab.layers.subjects.common import Arguments, batches, dtypes, layer_subject
 from adjointlab.typing import Communicator
 
 __all__ = ["batch_norms"]
@@ -52,7 +52,7 @@ def batch_norms(draw: DrawFn, ranks: int) -> Arguments:
     order = draw(st.integers(2, 5))
     training, tracked = draw(st.booleans()), draw(st.booleans())
     channels = draw(st.integers(1, 4))
-    batch = draw(st.integers(0, 6 if order == 2 else 3))
+    batch = draw(batches if order > 2 else st.integers(0, 6))
     sides = [draw(st.integers(1, 6 if order == 3 else 3)) for _ in range(order - 2)]
     if (training or not tracked) and batch * math.prod(sides) == 1:
         batch = 2  # of one value per channel there are no statistics

@@ -20,6 +20,7 @@ from adjointlab.typing import Communicator
 
 __all__ = [
     "Arguments",
+    "batches",
     "cuts_over",
     "drawn_shape",
     "dtypes",
@@ -38,6 +39,9 @@ layer_subject = partial(
 """``@subject`` of a layer whose parameters and activations lie on the host, on a device, or on either by rank."""
 
 dtypes: SearchStrategy[str] = st.sampled_from(("float64", "float32"))
+
+batches: SearchStrategy[int] = st.sampled_from((1, 2, 3) * 3 + (0,))
+"""Lengths of a batch, of which few are 0."""
 
 
 def layer_of(*classes: Callable[..., DistributedModule]) -> Callable[..., DistributedModule]:
@@ -62,8 +66,10 @@ def twin_of(*classes: type[nn.Module]) -> Callable[..., nn.Module]:
 
 
 def drawn_shape(draw: DrawFn, order: int) -> tuple[int, ...]:
-    """A shape of that order, longer where it has few dimensions; of more than one, some may have no length."""
-    return tuple(draw(st.integers(0 if order > 1 else 1, 6 if order < 3 else 3)) for _ in range(order))
+    """A shape of that order, longer where it has few dimensions; of several dimensions, now and then some have no length."""
+    # A tensor without elements shows whether all ranks take part, and otherwise nothing that could be judged.
+    least = 0 if order > 1 and draw(st.integers(0, 5)) == 5 else 1
+    return tuple(draw(st.integers(least, 6 if order < 3 else 3)) for _ in range(order))
 
 
 def grids_up_to(ranks: int, order: int) -> list[tuple[int, ...]]:

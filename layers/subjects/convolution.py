@@ -14,7 +14,7 @@ from torch import nn
 from adjointlab.core import strategies
 from adjointlab.layers.convolution import Conv1d, Conv2d, Conv3d
 from adjointlab.layers.padded import Padded, Paddings, paddings
-from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, layer_subject
+from adjointlab.layers.subjects.common import Arguments, batches, dtypes, layer_of, layer_subject
 
 __all__ = ["convolutions", "drawn_convolution", "sequential_convolution"]
 
@@ -56,7 +56,7 @@ def drawn_convolution(draw: DrawFn) -> dict[str, Any]:
         sides.append(draw(st.integers(least, least + (8 if dims == 1 else 3))))
     groups = draw(st.integers(1, 3))
     channels = [groups * draw(st.integers(1, 3 if groups == 1 else 2)) for _ in range(2)]
-    batch, bias, dtype = draw(st.integers(0, 3)), draw(st.booleans()), draw(dtypes)
+    batch, bias, dtype = draw(batches), draw(st.booleans()), draw(dtypes)
     return {
         "dims": dims,
         "input_shape": (batch, channels[0], *sides),

@@ -13,7 +13,15 @@ from adjointlab.core import strategies
 from adjointlab.layers.group_norm import GroupNorm
 from adjointlab.layers.instance_norm import InstanceNormalisation
 from adjointlab.layers.layer_norm import LayerNorm, RMSNorm
-from adjointlab.layers.subjects.common import Arguments, drawn_shape, dtypes, layer_of, layer_subject, twin_of
+from adjointlab.layers.subjects.common import (
+    Arguments,
+    batches,
+    drawn_shape,
+    dtypes,
+    layer_of,
+    layer_subject,
+    twin_of,
+)
 from adjointlab.typing import Communicator
 
 __all__ = ["group_norms", "instance_norms", "layer_norms", "rms_norms"]
@@ -54,7 +62,7 @@ def group_norms(draw: DrawFn, ranks: int) -> Arguments:
     """Inputs of order two to four, cut in any dimension, through groups too."""
     order = draw(st.integers(2, 4))
     groups, of_each = draw(st.integers(1, 3)), draw(st.integers(1, 3))
-    batch = draw(st.integers(0, 3))
+    batch = draw(batches)
     sides = tuple(draw(st.integers(1, 4)) for _ in range(order - 2))
     if of_each * torch.Size(sides).numel() == 1:
         of_each = 2  # as of layer normalisation

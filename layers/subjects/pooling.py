@@ -28,7 +28,7 @@ from adjointlab.layers.pooling import (
     MaxUnpool3d,
     MaxUnpooling,
 )
-from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, layer_subject, twin_of
+from adjointlab.layers.subjects.common import Arguments, batches, dtypes, layer_of, layer_subject, twin_of
 from adjointlab.typing import Communicator
 
 __all__ = ["average_pools", "max_pools", "max_unpools", "power_average_pools", "unpool", "with_legal_indices"]
@@ -50,7 +50,7 @@ def _pooling_arguments(draw: DrawFn, ranks: int, dims: int, *, dilated: bool) ->
         if dims == 3 and not dilated:  # torch's average in three dimensions asks for more than the others
             least = max(least, k)
         sides.append(draw(st.integers(least, least + (10 if dims == 1 else 4))))
-    batch = (draw(st.integers(0, 3)),) if draw(st.integers(0, 4)) else ()
+    batch = (draw(batches),) if draw(st.integers(0, 4)) else ()
     arguments = {
         "dims": dims,
         "partition": draw(strategies.partitions(ranks, dims + 1 + len(batch), whole=False)),
@@ -201,7 +201,7 @@ def max_unpools(draw: DrawFn, ranks: int) -> Arguments:
     stride = tuple(k + draw(st.integers(0, 2)) for k in kernel) if draw(st.booleans()) else None
     padding = tuple(draw(st.integers(0, (k - 1) // 2)) for k in kernel)
     sides = tuple(draw(st.integers(1, (7, 4, 3)[dims - 1])) for _ in range(dims))
-    batch = (draw(st.integers(0, 3)),) if draw(st.integers(0, 4)) else ()
+    batch = (draw(batches),) if draw(st.integers(0, 4)) else ()
     sizes = zip(sides, stride or kernel, kernel, padding, strict=True)
     longer = tuple((side - 1) * s + k - 2 * p + draw(st.integers(0, s - 1)) for side, s, k, p in sizes)
     return {

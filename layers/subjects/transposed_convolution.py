@@ -7,7 +7,7 @@ from hypothesis.strategies import DrawFn
 from torch import nn
 
 from adjointlab.core import strategies
-from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, layer_subject, twin_of
+from adjointlab.layers.subjects.common import Arguments, batches, dtypes, layer_of, layer_subject, twin_of
 from adjointlab.layers.transposed_convolution import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 
 __all__ = ["transposed_convolutions"]
@@ -32,7 +32,7 @@ def transposed_convolutions(draw: DrawFn, ranks: int) -> Arguments:
         padding.append(draw(st.integers(0, min(3, (length - 1) // 2))))
     groups = draw(st.integers(1, 3))
     channels = [groups * draw(st.integers(1, 3 if groups == 1 else 2)) for _ in range(2)]
-    batch, bias, dtype = draw(st.integers(0, 3)), draw(st.booleans()), draw(dtypes)
+    batch, bias, dtype = draw(batches), draw(st.booleans()), draw(dtypes)
     # Last, as the number of draws depends on the number of ranks: so cases shrink to fewer.
     partition = draw(strategies.partitions(ranks, dims + 3, whole=False))
     if 1 not in partition.shape[1:3]:

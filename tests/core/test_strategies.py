@@ -394,6 +394,20 @@ def test_a_grid_may_be_given_as_a_list() -> None:
     sides()
 
 
+def test_most_shapes_have_different_sides_above_one_and_few_have_no_element() -> None:
+    shapes: list[tuple[int, ...]] = []
+
+    @settings(FINDS, max_examples=200)
+    @given(strategies.shapes(4))
+    def collect(shape: tuple[int, ...]) -> None:
+        shapes.append(shape)
+
+    collect()
+    different = [shape for shape in shapes if len(set(shape)) == 4 and min(shape) > 1]
+    empty = [shape for shape in shapes if 0 in shape]
+    assert len(different) > len(shapes) / 3 and 0 < len(empty) < len(shapes) / 6
+
+
 @pytest.mark.parametrize("parts", [None, (2, 3)])
 def test_shapes_without_empty_parts_are_drawn_where_these_are_asked_for(
     parts: tuple[int, ...] | None,
