@@ -405,7 +405,8 @@ def test_most_shapes_have_different_sides_above_one_and_few_have_no_element() ->
     collect()
     different = [shape for shape in shapes if len(set(shape)) == 4 and min(shape) > 1]
     empty = [shape for shape in shapes if 0 in shape]
-    assert len(different) > len(shapes) / 3 and 0 < len(empty) < len(shapes) / 6
+    assert len(different) > len(shapes) / 3
+    assert 0 < len(empty) < len(shapes) / 6
 
 
 @pytest.mark.parametrize("parts", [None, (2, 3)])
