@@ -24,6 +24,7 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.core import strategies
 from adjointlab.engine.case import Case, cases
 from adjointlab.engine.discovery import installed
+from adjointlab.engine.independent_draws import INDEPENDENT
 from adjointlab.engine.run_case import body, run_case
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
@@ -57,6 +58,7 @@ def drawn(count: int, check: str) -> list[Case]:
     @hypothesis.seed(1)
     @hypothesis.settings(
         max_examples=count,
+        backend=INDEPENDENT,
         database=None,
         deadline=None,
         verbosity=Verbosity.quiet,

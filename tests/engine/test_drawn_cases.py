@@ -17,7 +17,7 @@ from adjointlab.checks.layers.passes import PassPlan
 from adjointlab.engine.case import Case, cases
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.schedule import schedules_from
-from tests.drawing import first_examples
+from tests.drawing import first_cases
 
 
 class Kept(al.LinearOperator):
@@ -84,21 +84,21 @@ PROMISES = [
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.name)
 def test_what_is_promised_is_drawn(promise: Promise, seed: int) -> None:
-    assert any(map(promise.is_so, first_examples(promise.strategy, promise.within, seed)))
+    assert any(map(promise.is_so, first_cases(promise.strategy, promise.within, seed)))
 
 
 def test_small_integers_are_the_commonest_values_of_a_layer_and_all_of_an_operators() -> None:
-    drawn = first_examples(LAYER_CASES, 300)
+    drawn = first_cases(LAYER_CASES, 300)
     share = sum(case.values == INPUT_VALUES[0] for case in drawn) / len(drawn)
     assert 0.4 < share < 0.9  # half of the choices, and Hypothesis repeats the simplest one
-    assert {case.values for case in first_examples(OPERATOR_CASES, 100)} == {INPUT_VALUES[0]}
+    assert {case.values for case in first_cases(OPERATOR_CASES, 100)} == {INPUT_VALUES[0]}
 
 
 @pytest.mark.parametrize("check", ["gradients", "sequential", "jacobian", "training", "double_backward"])
 def test_inputs_of_all_values_are_drawn_where_one_pass_is_held_against_the_sequential_layer(
     check: str,
 ) -> None:
-    drawn = {case.values for case in first_examples(cases(LAYER, check, (1, 4)), 60)}
+    drawn = {case.values for case in first_cases(cases(LAYER, check, (1, 4)), 60)}
     assert (
         (drawn > {INPUT_VALUES[0]})
         if check in ("gradients", "sequential", "training")
@@ -112,7 +112,7 @@ def test_frozen_parameters_and_the_mode_of_a_parallel_module_are_drawn_unless_th
     def drawn(name: str, parameters: dict[str, Any]) -> list[Any]:
         declare: Any = al.subject.parallel(lambda: None, lambda module, mesh: module, name="Parallel")
         subject = declare(lambda draw, ranks: parameters)
-        found = first_examples(cases(subject, "gradients", (1, 2)), 60)
+        found = first_cases(cases(subject, "gradients", (1, 2)), 60)
         return [case.parameters.get(name) for case in found]
 
     patterns = drawn("frozen", {"inputs": (2, 3)})
@@ -127,18 +127,18 @@ def test_frozen_parameters_and_the_mode_of_a_parallel_module_are_drawn_unless_th
 
 
 def test_cases_are_drawn_on_the_ranks_that_are_asked_for() -> None:
-    assert {case.ranks for case in first_examples(cases(KEPT, "adjoint", (2, 4)), 60)} == {2, 3, 4}
+    assert {case.ranks for case in first_cases(cases(KEPT, "adjoint", (2, 4)), 60)} == {2, 3, 4}
 
 
 def test_transposed_memory_comes_more_often_than_other_orders() -> None:
-    drawn = [case.setting for case in first_examples(OPERATOR_CASES, 300)]
+    drawn = [case.setting for case in first_cases(OPERATOR_CASES, 300)]
     pairs = [(unmixed(each.primal_order), unmixed(each.dual_order)) for each in drawn]
     often = {order: sum(order in pair for pair in pairs) for order in ORDERS}
     assert all(often["column-major"] > 1.4 * often[order] for order in ("strided", "offset", "reversed"))
 
 
 def test_seeds_are_drawn_from_the_whole_of_their_range() -> None:
-    drawn = first_examples(OPERATOR_CASES, 300)
+    drawn = first_cases(OPERATOR_CASES, 300)
     for most, numbers in (
         (2**31 - 1, {case.setting.seed for case in drawn}),
         (2**16 - 1, {case.schedule for case in drawn}),
@@ -148,15 +148,15 @@ def test_seeds_are_drawn_from_the_whole_of_their_range() -> None:
 
 
 def test_a_case_has_as_many_schedules_as_are_asked_for_and_none_where_one_is_enough() -> None:
-    drawn = first_examples(SCHEDULED, 30)
+    drawn = first_cases(SCHEDULED, 30)
     assert {len(case.schedules) for case in drawn} == {5}
     assert all(case.schedules == schedules_from(case.schedule, 5) for case in drawn)
     assert all(len(set(case.schedules)) > 3 for case in drawn)
-    assert {case.schedules for case in first_examples(OPERATOR_CASES, 30)} == {()}
+    assert {case.schedules for case in first_cases(OPERATOR_CASES, 30)} == {()}
 
 
 def test_the_simplest_case_comes_first() -> None:
-    first = first_examples(OPERATOR_CASES, 100)[0]
+    first = first_cases(OPERATOR_CASES, 100)[0]
     assert first.ranks == 1
     assert (first.setting.seed, first.setting.library, first.schedule) == (0, "numpy", 0)
     assert (first.setting.primal_order, first.setting.dual_order) == ("row-major", "row-major")

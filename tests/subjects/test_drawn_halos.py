@@ -9,7 +9,7 @@ import pytest
 
 from adjointlab.engine.case import cases
 from adjointlab.primitives.subjects.halos import halo_exchanges
-from tests.drawing import first_examples
+from tests.drawing import first_cases
 
 CASES = cases(halo_exchanges, "adjoint", (1, 8))
 
@@ -84,4 +84,4 @@ PROMISES: dict[str, Callable[[Any], bool]] = {
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", PROMISES)
 def test_what_is_promised_is_drawn(name: str, seed: int) -> None:
-    assert any(map(PROMISES[name], first_examples(CASES, 300, seed)))
+    assert any(map(PROMISES[name], first_cases(CASES, 300, seed)))
