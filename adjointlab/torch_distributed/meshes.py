@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Final
 
 from torch.distributed import device_mesh
 
-__all__ = ["MeshesOfRanks", "forget_meshes"]
+from adjointlab.replacement import replaced
+
+__all__ = ["forget_meshes", "meshes_of_ranks"]
 
 _DeviceMesh: Final[Any] = device_mesh.DeviceMesh
 
@@ -22,33 +25,27 @@ _ON_SPEED: Final = ("torch.distributed.tensor._redistribute", "torch.distributed
 """Loggers whose warnings say what would be faster, once in a process otherwise, and here in every case."""
 
 
-class MeshesOfRanks:
-    """While it is installed, meshes that ranks make are equal only to those of the same rank in the same case."""
+@contextmanager
+def meshes_of_ranks(identity_of_rank: Callable[[], int | None]) -> Iterator[None]:
+    """Context in which meshes that ranks make are equal only to those of the same rank in the same case."""
+    original: Callable[..., None] = _DeviceMesh.__init__
 
-    def __init__(self, identity: Callable[[], int | None]) -> None:
-        self._identity = identity
-        self._init = _DeviceMesh.__init__
+    # By position: torch has an argument of the name `mesh`.
+    @wraps(original)
+    def init(mesh: Any, /, *arguments: Any, **keywords: Any) -> None:
+        original(mesh, *arguments, **keywords)
+        if (identity := identity_of_rank()) is not None:
+            # Part of the hash and of equality; torch has it for the threads of its own tests.
+            mesh._thread_id, mesh._hash = identity, None
 
-    def install(self) -> None:
-        """Let new meshes have the identity of the rank that makes them."""
-        original, identity_of_rank = self._init, self._identity
-
-        # By position: torch has an argument of the name `mesh`.
-        @wraps(original)
-        def init(mesh: Any, /, *arguments: Any, **keywords: Any) -> None:
-            original(mesh, *arguments, **keywords)
-            if (identity := identity_of_rank()) is not None:
-                # Part of the hash and of equality; torch has it for the threads of its own tests.
-                mesh._thread_id, mesh._hash = identity, None
-
-        _DeviceMesh.__init__ = init
-        for logger in map(logging.getLogger, _ON_SPEED):
-            logger.addFilter(_is_error)
-
-    def uninstall(self) -> None:
-        """Undo :meth:`install`."""
-        _DeviceMesh.__init__ = self._init
-        for logger in map(logging.getLogger, _ON_SPEED):
+    loggers = [logging.getLogger(name) for name in _ON_SPEED]
+    for logger in loggers:
+        logger.addFilter(_is_error)
+    try:
+        with replaced(_DeviceMesh, "__init__", init):
+            yield
+    finally:
+        for logger in loggers:
             logger.removeFilter(_is_error)
 
 

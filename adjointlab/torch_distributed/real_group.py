@@ -18,8 +18,9 @@ import torch.distributed as dist
 import torch.distributed.nn.functional
 from torch.distributed import distributed_c10d as c10d
 
-from adjointlab.torch_distributed.meshes import MeshesOfRanks, forget_meshes
+from adjointlab.torch_distributed.meshes import forget_meshes, meshes_of_ranks
 from adjointlab.torch_distributed.opening import require_same_ranks
+from adjointlab.torch_distributed.tensor_metadata import shared_metadata
 from adjointlab.torch_distributed.world_state import RankWorld, register_again
 from adjointlab.worlds.torch.communicator import CaseGroup
 
@@ -42,7 +43,6 @@ def open_real_group(case: CaseGroup) -> Iterator[dist.ProcessGroup]:
     log = case.waits.log
     with ExitStack() as stack:
         world = _CaseWorld()
-        meshes = MeshesOfRanks(lambda: world.identity)
         for name in _REPLACED:
             stack.callback(setattr, _module, name, getattr(_module, name))
         stack.callback(setattr, sys, "excepthook", sys.excepthook)
@@ -52,8 +52,8 @@ def open_real_group(case: CaseGroup) -> Iterator[dist.ProcessGroup]:
             stack.callback(_in_c._set_thread_isolation_mode, False)
         _module._world = world
         _module._new_process_group_helper = _hurried(_module._new_process_group_helper, case)
-        meshes.install()
-        stack.callback(meshes.uninstall)
+        stack.enter_context(meshes_of_ranks(lambda: world.identity))
+        stack.enter_context(shared_metadata())
         stack.callback(_forget, world)
         stack.enter_context(log.recording(case.store))
         store: Any = case.store

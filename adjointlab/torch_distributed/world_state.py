@@ -8,7 +8,7 @@ torch has a switch for. When the last rank has closed its groups, all is as it w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from threading import local
 from typing import Any
 from uuid import uuid4
@@ -18,7 +18,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from adjointlab.core.arrays import DeviceType
-from adjointlab.torch_distributed.meshes import MeshesOfRanks, forget_meshes
+from adjointlab.torch_distributed.meshes import forget_meshes, meshes_of_ranks
+from adjointlab.torch_distributed.tensor_metadata import shared_metadata
 
 __all__ = ["NewGroup", "NoteGroup", "RankWorld", "rank_state", "register", "register_again"]
 
@@ -99,7 +100,7 @@ class _Installation:
         self._make_before = self._module._new_process_group_helper
         self.of_thread = local()
         self._open = 0
-        self._meshes = MeshesOfRanks(lambda: getattr(self.current(), "identity", None))
+        self._of_dtensor = ExitStack()
 
     def current(self) -> Any:
         """The state of the calling thread: its own, or the one before where it has none."""
@@ -137,13 +138,14 @@ class _Installation:
         self._module._world = _WorldOfThread(self)
         self._module._new_process_group_helper = self._new_process_group
         _in_c._set_thread_isolation_mode(True)
-        self._meshes.install()
+        self._of_dtensor.enter_context(meshes_of_ranks(lambda: getattr(self.current(), "identity", None)))
+        self._of_dtensor.enter_context(shared_metadata())
 
     def _uninstall(self) -> None:
         self._module._world = self.world_before
         self._module._new_process_group_helper = self._make_before
         _in_c._set_thread_isolation_mode(False)
-        self._meshes.uninstall()
+        self._of_dtensor.close()
         default = self.world_before.default_pg
         _in_c._set_global_rank(-1 if default is None else default.rank())
 

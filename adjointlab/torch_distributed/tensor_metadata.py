@@ -1,0 +1,92 @@
+"""Shapes, strides and element types of what DTensor's operations return, derived once for all ranks and cases.
+
+DTensor derives them from a run on fake tensors, and keeps them with the meshes of the operation. Each rank of each case has meshes of
+its own (:mod:`adjointlab.torch_distributed.meshes`), and so nothing that is kept is found again, although no mesh has a part in this. In
+checks of a tensor-parallel transformer it took a seventh of the time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache, wraps
+from typing import Any
+
+import torch
+
+from adjointlab.replacement import replaced
+
+__all__ = ["shared_metadata"]
+
+_DERIVES = "_propagate_tensor_meta_non_cached"
+"""The method of DTensor's propagator that derives them."""
+
+
+@contextmanager
+def shared_metadata() -> Iterator[None]:
+    """Context in which what was derived for one rank serves all, where DTensor is imported."""
+    module = sys.modules.get("torch.distributed.tensor._sharding_prop")
+    propagator: Any = getattr(module, "ShardingPropagator", None)
+    if not hasattr(propagator, _DERIVES):
+        yield
+        return
+    derive: Callable[[Any, Any], object] = getattr(propagator, _DERIVES)
+
+    @wraps(derive)
+    def derive_once(self: Any, schema: Any) -> object:
+        if schema.op.namespace != "aten":
+            return derive(self, schema)  # by user code, which may change from case to case
+        operation = _Operation(schema, lambda: derive(self, schema))
+        try:
+            hash(operation)
+        except TypeError:  # sizes are symbols, as where code is compiled
+            return derive(self, schema)
+        return _derived(operation)
+
+    with replaced(propagator, _DERIVES, derive_once):
+        yield
+
+
+class _Operation:
+    """An operation on tensors of some metadata; equal ones return tensors of equal metadata."""
+
+    def __init__(self, schema: Any, derive: Callable[[], object]) -> None:
+        self._key = (
+            schema.op,
+            torch.get_default_dtype(),
+            _key(schema.args_schema),
+            _key(schema.kwargs_schema),
+        )
+        self._derive: Callable[[], object] | None = derive
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Operation) and self._key == other._key
+
+    def derived(self) -> object:
+        """The metadata of what the operation returns, which can be asked for once."""
+        derive, self._derive = (
+            self._derive,
+            None,
+        )  # it holds the meshes of a case, and this object is kept for others
+        assert derive is not None
+        return derive()
+
+
+@lru_cache(maxsize=4096)
+def _derived(operation: _Operation) -> object:
+    return operation.derived()
+
+
+def _key(argument: Any) -> object:
+    """What an argument has a part in the metadata by: of a tensor its own, of a number its type too."""
+    if (metadata := getattr(argument, "tensor_meta", None)) is not None:
+        return metadata, argument.mesh.device_type
+    if isinstance(argument, Mapping):
+        return tuple((name, _key(value)) for name, value in argument.items())
+    if isinstance(argument, list | tuple):
+        return tuple(map(_key, argument))
+    return type(argument), argument
