@@ -22,9 +22,9 @@ import torch
 from torch import nn
 
 from adjointlab.checks.layers.sensitivity import (
-    _attributed,
     _difference,
     _epsilon,
+    _is_kink,
     _is_small,
     _least_difference,
     measured,
@@ -449,8 +449,31 @@ def test_what_lies_at_a_kink_lies_on_both_sides_of_it_in_some_runs() -> None:
     assert sum(map(lies_on_both_sides, range(100))) >= 95
 
 
+@pytest.mark.parametrize(
+    ("function", "runs"),
+    [
+        (lambda x: x * 3, 2),  # well-conditioned: the module itself, and one sample
+        (lambda x: (x + 2.0**40 - 2.0**40) * 1.5, 3),  # ill-conditioned: the difference grows with the errors
+        (lambda x: torch.sign(x.cumsum(0) - x.cumsum(0)), 4),  # at a kink: it does not
+    ],
+    ids=["well-conditioned", "ill-conditioned", "at a kink"],
+)
+def test_no_more_runs_are_made_than_tell_rounding_from_a_kink(
+    function: Callable[[torch.Tensor], torch.Tensor], runs: int
+) -> None:
+    made = 0
+
+    def run() -> dict[str, Any]:
+        nonlocal made
+        made += 1
+        return {"y": (function(torch.linspace(0.1, 1.7, 9, dtype=torch.float64)).numpy(),)}
+
+    _, allowances = measured(run)
+    assert allowances.of_one_sample
+    assert made == runs
+
+
 ROOT_OF_EPSILON = 2.0**-26
-SOME = 2.0**-40
 
 
 @pytest.mark.parametrize(
@@ -470,9 +493,7 @@ SOME = 2.0**-40
 def test_a_large_difference_that_hardly_grows_with_the_errors_is_a_kink_and_no_rounding(
     value: float, every: float, growth: float, counts: bool
 ) -> None:
-    allowed = _attributed(every, growth * every, SOME, np.array([0.0, value]))
-
-    assert allowed == 8 * (every if counts else SOME)
+    assert _is_kink(every, growth * every, np.array([0.0, value])) is not counts
 
 
 def test_the_least_difference_is_of_units_in_the_last_place_of_the_largest_value() -> None:

@@ -224,6 +224,7 @@ class _Perturbed:
         return self._attributed_to_rounding(errors)
 
     def _attributed_to_rounding(self, errors: Sequence[_Errors]) -> Differences:
+        """The parts of the differences that are put down to rounding, with a margin."""
         every = grown = some = self._differences(errors)
         if not all(
             _is_small(difference, array, self.unit)
@@ -231,13 +232,18 @@ class _Perturbed:
             for difference, array in zip(every[name], local, strict=True)
         ):
             grown = self._differences([each._replace(units=_GROWTH * each.units) for each in errors])
+        kinks = {
+            name: tuple(map(partial(_is_kink, unit=self.unit), every[name], grown[name], local))
+            for name, local in self.results.items()
+        }
+        if any(map(any, kinks.values())):
             some = self._differences([each._replace(spares_integers=True) for each in errors])
         return {
             name: tuple(
-                _attributed(*differences, self.unit)
-                for differences in zip(every[name], grown[name], some[name], local, strict=True)
+                _SAFETY * (less if is_kink else difference)
+                for is_kink, difference, less in zip(kinks[name], every[name], some[name], strict=True)
             )
-            for name, local in self.results.items()
+            for name in self.results
         }
 
     def _run_with(self, errors: _Errors) -> Mapping[str, Local] | Exception:
@@ -270,11 +276,11 @@ class _Perturbed:
         }
 
 
-def _attributed(every: float, grown: float, some: float, array: NumpyArray, unit: float = 0.0) -> float:
-    """The part of a difference that is put down to rounding, with a margin."""
-    # A kink is too much for rounding alone, and hardly grows with the errors; an infinite difference does not grow.
-    is_kink = not _is_small(every, array, unit) and (grown < math.sqrt(_GROWTH) * every or grown == every)
-    return _SAFETY * (some if is_kink else every)
+def _is_kink(every: float, grown: float, array: NumpyArray, unit: float = 0.0) -> bool:
+    """Return True for a difference that is too much for rounding alone, and hardly grows with the errors."""
+    if _is_small(every, array, unit):
+        return False
+    return grown < math.sqrt(_GROWTH) * every or grown == every  # an infinite one does not grow
 
 
 def _least_difference(array: NumpyArray, is_subnormal: bool, unit: float = 0.0) -> float:
