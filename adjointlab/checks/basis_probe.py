@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from adjointlab.core.bases import combination, coordinates
 from adjointlab.core.communicators import sum_of_ranks
-from adjointlab.core.operator import LinearOperator, combination, coordinates
+from adjointlab.core.operator import LinearOperator
 from adjointlab.typing import Array, NumpyArray
 
 __all__ = ["packed_matrix"]

@@ -13,8 +13,9 @@ import numpy as np
 from adjointlab.checks.basis_probe import packed_matrix
 from adjointlab.checks.elements import is_whole, norm, wide
 from adjointlab.core import arrays
+from adjointlab.core.bases import basis_vector, contributions
 from adjointlab.core.communicators import sum_of_ranks
-from adjointlab.core.operator import basis_vector, contributions, has_program, specification_of
+from adjointlab.core.operator import has_program, specification_of
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, NumpyArray
 

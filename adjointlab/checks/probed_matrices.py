@@ -21,7 +21,8 @@ from adjointlab.checks.gain import (
     largest_rounding,
     times,
 )
-from adjointlab.core.operator import AdaptedOperator, contributions, has_program
+from adjointlab.core.bases import contributions
+from adjointlab.core.operator import AdaptedOperator, has_program
 from adjointlab.core.program import Program
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, NumpyArray

@@ -23,7 +23,8 @@ from adjointlab.checks.matrix import Witness, first_witness
 from adjointlab.checks.program_matrix import program_matrix
 from adjointlab.checks.verdict import Figure, Figures, MatrixEntry, Verdict, coherent, incoherent, unjudged
 from adjointlab.core import arrays
-from adjointlab.core.operator import Direction, basis_images, combination
+from adjointlab.core.bases import basis_images, combination
+from adjointlab.core.operator import Direction
 from adjointlab.core.program import Program
 from adjointlab.core.space import Space
 from adjointlab.core.splitmix import hashed, mixed

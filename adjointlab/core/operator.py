@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from functools import lru_cache, partial
+from functools import partial
 from math import prod
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, SupportsComplex, TypeAlias, TypeVar, cast, overload
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, SupportsComplex, TypeAlias, TypeVar, cast
 import numpy as np
 
 from adjointlab.core import arrays
+from adjointlab.core.bases import contributions
 from adjointlab.core.communicators import size_of, sum_of_ranks
 from adjointlab.core.space import Space, batch_shape, mismatch
 from adjointlab.pictures.drawable import Drawable
@@ -38,12 +39,7 @@ __all__ = [
     "apply_adjoint",
     "apply_forward",
     "as_tuple",
-    "basis_batch",
-    "basis_images",
-    "basis_vector",
     "both_directions",
-    "contributions",
-    "coordinates",
     "has_program",
     "implementation",
     "precedence_of",
@@ -55,9 +51,6 @@ __all__ = [
 
 A = TypeVar("A", bound=Array)
 Result: TypeAlias = Array | tuple[Array, ...]
-
-_BATCH_ELEMENTS = 1_048_576
-"""The most elements that a batch of basis vectors, or of their images, has on all ranks together: 8 MiB in float64."""
 
 
 class Direction(StrEnum):
@@ -208,7 +201,7 @@ class LinearOperator(Drawable, ABC):
             library,
             self.batched,
         )
-        # Each rank has a share of each pairing, and the pairing is their sum (:func:`coordinates`).
+        # Each rank has a share of each pairing, and the pairing is their sum (:func:`~adjointlab.core.bases.coordinates`).
         return sum_of_ranks(self.comm, contribution)
 
 
@@ -505,106 +498,6 @@ def _completed(
         else output
         for tensor, output in zip(target.tensors, outputs, strict=True)
     )
-
-
-def basis_vector(space: Space, index: int, rank: int, library: str = "numpy") -> tuple[Array, ...]:
-    """Return what `rank` holds of the basis vector e_index of `space`. Raises `ValueError` where there is none."""
-    if not 0 <= index < space.dimension:
-        raise ValueError(f"index: {index} is not in 0 ... {space.dimension - 1}, the basis of {space}")
-    return tuple(array[..., 0] for array in basis_batch(space, (index,), rank, library))
-
-
-def basis_batch(space: Space, indices: Sequence[int], rank: int, library: str = "numpy") -> tuple[Array, ...]:
-    """Return what `rank` holds of the basis vectors e_i for i of `indices`, in a batch: local tensors of shape (..., b)."""
-    local = []
-    chosen = tuple(indices)
-    for position, tensor in enumerate(space.tensors):
-        # An inactive rank holds no basis vector, and no element.
-        first, size = space.offset(position, rank) or 0, tensor.layout.local_size(rank)
-        units_of = _kept_units if size * len(chosen) <= _KEPT_UNITS else _units
-        shaped = units_of(first, size, chosen).reshape(*tensor.layout.local_shape(rank), len(chosen))
-        local.append(arrays.from_numpy(shaped, tensor.dtype, library))
-    return tuple(local)
-
-
-def _units(first: int, size: int, chosen: tuple[int, ...]) -> NumpyArray:
-    """Elements `first` and the following, `size` of them, of each of the basis vectors e_i for i of `chosen`."""
-    units: NumpyArray = np.arange(first, first + size)[:, None] == np.asarray(chosen)
-    units.flags.writeable = False
-    return units
-
-
-_KEPT_UNITS = 1024
-"""Most elements of parts of basis vectors that are kept: small cases by the thousand have the same."""
-
-_kept_units = lru_cache(maxsize=256)(_units)
-
-
-def combination(space: Space, weights: NumpyArray, rank: int, library: str = "numpy") -> tuple[Array, ...]:
-    """Return what `rank` holds of the sum of all basis vectors of `space`, each times its weight, in one local tensor each."""
-    local = []
-    for position, tensor in enumerate(space.tensors):
-        first = space.offset(position, rank) or 0
-        held = weights[first : first + tensor.layout.local_size(rank)]
-        local.append(arrays.from_numpy(held.reshape(tensor.layout.local_shape(rank)), tensor.dtype, library))
-    return tuple(local)
-
-
-def coordinates(space: Space, local: Sequence[Array], rank: int, batch: tuple[int, ...] = ()) -> NumpyArray:
-    """Return what `rank` contributes to the pairings <v, f_j> of an element v of `space` with the basis of its dual.
-
-    Summed over the ranks these are the coordinates of v: entries of varying and replicated tensors one by one, partial ones
-    summed, invariant ones once. Of a batch (b,) of elements, b columns.
-    """
-    result = np.zeros((space.dual.dimension, *batch), dtype=np.complex128 if space.is_complex else np.float64)
-    for position, array in enumerate(local):
-        if rows := space.coordinate_rows.get((position, rank)):
-            result[rows] = arrays.to_numpy(array).reshape(rows.stop - rows.start, *batch)
-    return result
-
-
-def basis_images(
-    source: Space,
-    target: Space,
-    indices: Sequence[int],
-    apply: Callable[[Sequence[Array]], Sequence[Array]],
-    rank: int,
-    library: str,
-    batched: bool,
-) -> Iterator[tuple[Sequence[Array], tuple[int, ...]]]:
-    """Yield what `rank` holds of the images of the basis vectors e_i for i of `indices`, each with the shape of its batch.
-
-    Collective: `apply` is called once for each basis vector, with the batch (), or for each batch (b,) of them.
-    """
-    if not batched:
-        for index in indices:
-            yield apply(basis_vector(source, index, rank, library)), ()
-        return
-    # From what all ranks know, not from what this one holds: every rank must apply the operator equally often.
-    width = max(1, _BATCH_ELEMENTS // max(1, source.dimension, target.dual.dimension))
-    for first in range(0, len(indices), width):
-        chosen = indices[first : first + width]
-        yield apply(basis_batch(source, chosen, rank, library)), (len(chosen),)
-
-
-def contributions(
-    source: Space,
-    target: Space,
-    indices: Sequence[int],
-    apply: Callable[[Sequence[Array]], Sequence[Array]],
-    rank: int,
-    library: str,
-    batched: bool,
-) -> NumpyArray:
-    """Return what `rank` contributes to the columns `indices` of the matrix of `apply`, a linear map between the spaces.
-
-    Collective: see :func:`basis_images`.
-    """
-    height = target.dual.dimension
-    columns = [np.zeros((height, 0))]
-    for image, batch in basis_images(source, target, indices, apply, rank, library, batched):
-        columns.append(coordinates(target, image, rank, batch).reshape(height, *(batch or (1,))))
-    return np.concatenate(columns, axis=1)
 
 
 def written(operator: LinearOperator, precedence: int) -> str:

@@ -17,8 +17,8 @@ import numpy as np
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.verdict import MatrixEntry
 from adjointlab.core import arrays
+from adjointlab.core.bases import basis_vector
 from adjointlab.core.declaration import has_parameter
-from adjointlab.core.operator import basis_vector
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import BOUNDS, UserFunction
 from adjointlab.engine.case import Case

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adjointlab.core.layout import Layout
-from adjointlab.core.operator import (
+from adjointlab.core.bases import (
     basis_batch,
     basis_images,
     basis_vector,
@@ -16,6 +15,7 @@ from adjointlab.core.operator import (
     contributions,
     coordinates,
 )
+from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
 
@@ -117,7 +117,7 @@ def test_a_batch_of_basis_vectors_or_of_images_has_a_million_elements_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert widths(2**10, 1, 2**10 + 1) == [(2**10,), (1,)]  # 2**20 elements
-    monkeypatch.setattr("adjointlab.core.operator._BATCH_ELEMENTS", 12)
+    monkeypatch.setattr("adjointlab.core.bases._BATCH_ELEMENTS", 12)
     assert widths(4, 1, 4) == [(3,), (1,)]
     assert widths(3, 6, 3) == [(2,), (1,)]
     assert widths(4, 12, 4) == widths(4, 13, 4) == [(1,)] * 4
@@ -134,7 +134,7 @@ def test_basis_vectors_are_applied_one_by_one_where_an_operator_takes_no_batch()
 def test_contributions_are_columns_of_the_matrix_in_the_order_that_is_asked_for(
     batched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adjointlab.core.operator._BATCH_ELEMENTS", 8)
+    monkeypatch.setattr("adjointlab.core.bases._BATCH_ELEMENTS", 8)
     dense = np.arange(12.0).reshape(3, 4)
     for indices in ((), (2,), (3, 0, 1), range(4)):
         columns = contributions(line(4), line(3), indices, lambda x: (dense @ x[0],), 0, "numpy", batched)

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adjointlab.core.bases import basis_vector
 from adjointlab.core.layout import Layout
-from adjointlab.core.operator import LinearOperator, basis_vector
+from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space
 from adjointlab.core.vectors import ZERO, Exact, pair_local

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adjointlab.core.arrays import DTYPES, dtype
+from adjointlab.core.bases import basis_vector, coordinates
 from adjointlab.core.layout import Layout
-from adjointlab.core.operator import basis_vector, coordinates
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space, Tensor, needs_messages
 from adjointlab.core.vectors import ZERO, Exact, pair_local

@@ -9,8 +9,8 @@ import pytest
 
 from adjointlab.checks.elements import ORDERS
 from adjointlab.core import arrays
+from adjointlab.core.bases import basis_vector
 from adjointlab.core.layout import Layout
-from adjointlab.core.operator import basis_vector
 from adjointlab.core.partition import Partition
 from adjointlab.primitives.all_gather import AllGather
 from adjointlab.primitives.all_sum_reduce import AllSumReduce

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from adjointlab.core import arrays
+from adjointlab.core.bases import basis_vector
 from adjointlab.core.layout import Layout
-from adjointlab.core.operator import basis_vector
 from adjointlab.core.partition import Partition
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adjointlab.core import arrays
+from adjointlab.core.bases import basis_vector
 from adjointlab.core.layout import balanced_cut
 from adjointlab.core.notation import explain
-from adjointlab.core.operator import basis_vector
 from adjointlab.core.partition import Partition
 from adjointlab.primitives.assignment import Assignment, layout_of, nested_cut
 from adjointlab.primitives.redistribute import Redistribute
