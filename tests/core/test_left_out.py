@@ -67,8 +67,8 @@ OTHERWISE: dict[str, dict[str, float]] = {
         "buffer_collectives._reduction.receives": True,
         "buffer_collectives._sent.blocks": 1,
         "buffer_collectives._sent_unless_in_place.blocks": 1,
-        "communicator.Communicator._receive.blocking": True,
-        "communicator.Communicator._send.blocking": True,
+        "messages.Messages._receive.blocking": True,
+        "messages.Messages._send.blocking": True,
         "world.SimulatedWorld.ranks": 8,
     },
 }
