@@ -14,9 +14,10 @@ from itertools import accumulate, pairwise
 from typing import Final
 
 from adjointlab.core import arrays
+from adjointlab.core.arguments import check_arguments
 from adjointlab.core.direct_sum import DirectSumOperator
 from adjointlab.core.layout import Layout
-from adjointlab.core.space import Space, check_arguments
+from adjointlab.core.space import Space
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.typing import Array
 

@@ -36,8 +36,8 @@ import torch
 from torch.autograd import Function, forward_ad
 from torch.autograd.function import FunctionCtx
 
+from adjointlab.core.arguments import check_argument
 from adjointlab.core.operator import LinearOperator, apply_adjoint, apply_forward
-from adjointlab.core.space import check_argument
 
 __all__ = [
     "PositionalFunction",

@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 from adjointlab.core.agreement import check_alike, raise_together
+from adjointlab.core.arguments import check_argument
 from adjointlab.core.arrays import place_name
 from adjointlab.core.communicators import size_of
 from adjointlab.core.partition import Partition, PartitionLike
-from adjointlab.core.space import Space, Tensor, check_argument
+from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.additions import METHODS, refuse_additions, refuse_tied
 from adjointlab.layers.arguments import check_layer_arguments, shape_of
 from adjointlab.layers.equal_values import refuse_valueless

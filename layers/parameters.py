@@ -9,10 +9,11 @@ from typing import NoReturn, Self, TypeVar, cast
 import torch
 from torch import nn
 
+from adjointlab.core.arguments import check_argument
 from adjointlab.core.communicators import size_of
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.core.space import LocalType, Space, Tensor, check_argument
+from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.layers.local_parameters import LocalParameter, takes_the_whole
 from adjointlab.layers.state_checks import check_on, check_shapes, check_tensors, state_of
 from adjointlab.layers.torch_modules import device_of, dtype_name, uninitialised_copy

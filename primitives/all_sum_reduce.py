@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from functools import partial
 
 from adjointlab.core import arrays, transport
+from adjointlab.core.arguments import check_argument
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import integers
 from adjointlab.core.program import Buffer, Generator, Program, buffers_by_rank
-from adjointlab.core.space import Space, Tensor, check_argument
+from adjointlab.core.space import Space, Tensor
 from adjointlab.primitives import groups
 from adjointlab.primitives.broadcast import broadcast_steps
 from adjointlab.primitives.collectives import result_array, sum_into

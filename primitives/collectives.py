@@ -13,11 +13,12 @@ from functools import partial
 from typing import ClassVar
 
 from adjointlab.core import arrays, transport
+from adjointlab.core.arguments import check_argument, check_out
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import PartitionLike
 from adjointlab.core.program import Buffer, Generator, Program, buffers_by_rank
-from adjointlab.core.space import Space, Tensor, check_argument, check_out
+from adjointlab.core.space import Space, Tensor
 from adjointlab.primitives import groups
 from adjointlab.primitives.broadcast_rules import CopyGroup, broadcast_pattern, copied_layout, summed_layout
 from adjointlab.primitives.validation import check_layout, partition_of
@@ -191,8 +192,8 @@ def result_array(
 ) -> Array:
     """Memory for the local tensor of `tensor`: `out`, or a fresh array of the library of `argument`.
 
-    `batch` is what :func:`adjointlab.core.space.check_argument` returned for the argument. Raises `ValueError` for an
-    `out` that :func:`adjointlab.core.space.check_out` refuses, or that is not in row-major order.
+    `batch` is what :func:`adjointlab.core.arguments.check_argument` returned for the argument. Raises `ValueError` for an
+    `out` that :func:`adjointlab.core.arguments.check_out` refuses, or that is not in row-major order.
     """
     if out is None:
         return arrays.empty((*tensor.layout.local_shapes[rank], *batch), tensor.dtype, argument)

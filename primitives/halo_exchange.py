@@ -20,11 +20,12 @@ from functools import lru_cache
 from itertools import product
 
 from adjointlab.core import arrays
+from adjointlab.core.arguments import check_argument
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import integers
 from adjointlab.core.program import Add, Allocate, Buffer, Deallocate, Generator, Program, buffers_by_rank
-from adjointlab.core.space import Space, check_argument
+from adjointlab.core.space import Space
 from adjointlab.primitives.boxes import Box, region_in
 from adjointlab.primitives.collectives import result_with_views
 from adjointlab.primitives.halo_geometry import halo_geometry

@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import product
 
 from adjointlab.core import arrays
+from adjointlab.core.arguments import check_argument, check_writable
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import integers
 from adjointlab.core.program import (
@@ -28,7 +29,7 @@ from adjointlab.core.program import (
     buffers_by_rank,
     copy,
 )
-from adjointlab.core.space import Space, check_argument, check_writable
+from adjointlab.core.space import Space
 from adjointlab.primitives.boxes import Box, region_in
 from adjointlab.primitives.collectives import result_with_views
 from adjointlab.primitives.halo_exchange import HaloExchange, images

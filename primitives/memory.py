@@ -18,10 +18,11 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from adjointlab.core import arrays, program
+from adjointlab.core.arguments import check_arguments, check_out
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator, Result
 from adjointlab.core.program import Buffer, Generator, Program
-from adjointlab.core.space import Space, Tensor, check_arguments, check_out
+from adjointlab.core.space import Space, Tensor
 from adjointlab.primitives.validation import check_layout
 from adjointlab.typing import Array, Communicator
 

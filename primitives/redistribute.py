@@ -17,10 +17,11 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from adjointlab.core import arrays
+from adjointlab.core.arguments import check_argument
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import PartitionLike, integers
 from adjointlab.core.program import Program
-from adjointlab.core.space import LocalType, Space, Tensor, check_argument
+from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.assignment import Assignment, checked_assignment, layout_of, local_types, subscript
 from adjointlab.primitives.collectives import result_with_views

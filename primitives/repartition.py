@@ -28,10 +28,11 @@ from typing import NamedTuple, TypeAlias
 
 from adjointlab import MPI
 from adjointlab.core import arrays, transport
+from adjointlab.core.arguments import check_argument
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import Add, Allocate, Deallocate, Generator, Program, buffers
-from adjointlab.core.space import LocalType, Space, Tensor, check_argument
+from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.primitives.boxes import (
     ViewIndex,
     assemble,

@@ -14,10 +14,11 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from adjointlab.core import arrays, transport
+from adjointlab.core.arguments import check_argument
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import Program
-from adjointlab.core.space import LocalType, Space, Tensor, check_argument
+from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.primitives import groups, segments
 from adjointlab.primitives.collectives import result_array, sum_into
 from adjointlab.primitives.segments import Segment

@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import Literal
 
 from adjointlab.core import arrays, transport
+from adjointlab.core.arguments import check_argument, check_arguments
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator, Result
 from adjointlab.core.program import Program, buffers, copy_to_new, move_to_new
-from adjointlab.core.space import Space, Tensor, check_argument, check_arguments
+from adjointlab.core.space import Space, Tensor
 from adjointlab.primitives.validation import check_layout, single_worker
 from adjointlab.typing import Array, Communicator
 

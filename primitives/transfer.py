@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from adjointlab.core import arrays
+from adjointlab.core.arguments import check_argument
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import Program, buffers_by_rank, move_to_new
-from adjointlab.core.space import Space, Tensor, check_argument
+from adjointlab.core.space import Space, Tensor
 from adjointlab.primitives.validation import check_layout
 from adjointlab.typing import Array, Communicator
 

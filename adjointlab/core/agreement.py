@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from adjointlab.core.arguments import check_arguments
 from adjointlab.core.operator import (
     AdjointOperator,
     AdjointProperty,
@@ -16,7 +17,7 @@ from adjointlab.core.operator import (
     precedence_of,
 )
 from adjointlab.core.program import Program
-from adjointlab.core.space import Space, check_arguments
+from adjointlab.core.space import Space
 from adjointlab.typing import Array, Communicator
 
 __all__ = ["CheckedOperator", "check_alike", "gather_together", "raise_first", "raise_together"]
@@ -39,7 +40,7 @@ class CheckedOperator(CompositeOperator):
     For plain mpi4py; the lab's own communicators tell the other ranks of an error in any case. Each application first gathers
     one number of each rank: -1 for wrong arguments, else the length of the batch, on which all must agree.
 
-    Raises `ValueError` and `TypeError` for arguments as :func:`adjointlab.core.space.check_arguments` does, in the words of
+    Raises `ValueError` and `TypeError` for arguments as :func:`adjointlab.core.arguments.check_arguments` does, in the words of
     the lowest rank that has a wrong one.
     """
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate, chain, pairwise
 
+from adjointlab.core.arguments import check_number
 from adjointlab.core.operator import (
     CompositeOperator,
     LinearOperator,
@@ -20,7 +21,7 @@ from adjointlab.core.operator import (
     written,
 )
 from adjointlab.core.program import Program
-from adjointlab.core.space import Space, check_number
+from adjointlab.core.space import Space
 from adjointlab.typing import Array
 
 __all__ = ["DirectSumOperator"]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from adjointlab.core import arrays, transport
+from adjointlab.core.arguments import check_arguments
 from adjointlab.core.communicators import size_of
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import (
@@ -25,7 +26,7 @@ from adjointlab.core.program import (
     Region,
     buffers,
 )
-from adjointlab.core.space import Space, Tensor, check_arguments
+from adjointlab.core.space import Space, Tensor
 from adjointlab.typing import Array, Communicator, Request
 
 __all__ = ["LocalProgram", "ProgramOperator", "execute"]

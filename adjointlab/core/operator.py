@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, SupportsComplex, TypeAlias, TypeVar, cast
 import numpy as np
 
 from adjointlab.core import arrays
+from adjointlab.core.arguments import batch_shape, mismatch
 from adjointlab.core.bases import contributions
 from adjointlab.core.communicators import size_of, sum_of_ranks
-from adjointlab.core.space import Space, batch_shape, mismatch
+from adjointlab.core.space import Space
 from adjointlab.pictures.drawable import Drawable
 from adjointlab.quantities import counted
 from adjointlab.spelling import described_type

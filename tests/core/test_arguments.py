@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from adjointlab.core.layout import Layout
-from adjointlab.core.partition import Partition
-from adjointlab.core.space import (
-    Tensor,
+from adjointlab.core.arguments import (
     batch_shape,
     check_argument,
     check_arguments,
@@ -20,6 +17,9 @@ from adjointlab.core.space import (
     check_writable,
     mismatch,
 )
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
+from adjointlab.core.space import Tensor
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (4,), (3, 4), (2, 3, 4))
 ONE, THREE = np.ones(4), np.ones((4, 3))

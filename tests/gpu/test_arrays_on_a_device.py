@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from adjointlab.core import arrays
+from adjointlab.core.arguments import check_argument, check_arguments, check_out
 from adjointlab.core.arrays import DTYPES, MEMORIES, MIXTURES, conversions, devices
 from adjointlab.core.arrays.streams import streams_of
 from adjointlab.core.arrays.transfers import start_transfer
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
-from adjointlab.core.space import Tensor, check_argument, check_arguments, check_out
+from adjointlab.core.space import Tensor
 from adjointlab.worlds.launch import is_launched
 
 pytestmark = [
