@@ -11,7 +11,7 @@ from pathlib import Path
 
 from adjointlab.check_result import NO_COMMUNICATOR, NO_MEMORY, CheckResult, SearchInterrupted
 from adjointlab.checks.check import check_named
-from adjointlab.checks.elements import unmixed
+from adjointlab.checks.memory_orders import unmixed
 from adjointlab.checks.verdict import Status, Verdict, unjudged
 from adjointlab.core.arrays import installed
 from adjointlab.devices.memories import on

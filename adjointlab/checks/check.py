@@ -19,8 +19,9 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, Type
 
 import adjointlab.checks
 from adjointlab.checks.context import CheckContext, InputSetting
-from adjointlab.checks.elements import MIXED_ORDERS, ORDERS, Local, Tolerance, unmixed
+from adjointlab.checks.elements import Local, Tolerance
 from adjointlab.checks.hints import Hint, memory_order_hint, mixed_orders_hint
+from adjointlab.checks.memory_orders import MIXED_ORDERS, ORDERS, unmixed
 from adjointlab.checks.schedule_invariant import ElementResult, ScheduleInvariant
 from adjointlab.checks.verdict import Verdict
 from adjointlab.core.operator import Direction

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from adjointlab.checks.arithmetic import Arithmetic
-from adjointlab.checks.elements import LEGAL_ORDERS, Local, Placed, order_on, place
+from adjointlab.checks.elements import Local
+from adjointlab.checks.memory_orders import LEGAL_ORDERS, Placed, order_on, place
 from adjointlab.checks.program_matrix import require_fitting
 from adjointlab.checks.verdict import Measurement
 from adjointlab.core import arrays

@@ -1,16 +1,4 @@
-"""Elements of spaces, as ranks hold them: placed in memory for an operator, compared, and the verdicts on what differs.
-
-Every input is a view into a larger buffer, which is filled with NaN (the largest integer, for integers), so that whoever reads
-beside the input poisons the result, and whoever writes beside it is found by comparing the buffer's bits. With guard cells `.`:
-
-    row-major      a b c d e f . .        column-major   a d b e c f . .      of  a b c
-                                                                                  d e f
-    offset     . . . . .        strided   . . . . . . .        reversed   the view of offset,
-               . a b c .                  . a . b . c .                   backwards in every dimension
-               . d e f .                  . . . . . . .
-               . . . . .                  . d . e . f .
-                                          . . . . . . .
-"""
+"""Elements of spaces, as ranks hold them: compared, and the verdicts on what differs."""
 
 from __future__ import annotations
 
@@ -34,139 +22,24 @@ from adjointlab.typing import Array, NumpyArray
 
 __all__ = [
     "EXACT",
-    "LEGAL_ORDERS",
-    "MIXED_ORDERS",
-    "ORDERS",
     "SMALL",
     "Difference",
     "Local",
-    "Placed",
     "Tolerance",
     "element_name",
     "first_difference",
     "first_not_finite",
     "is_whole",
     "largest_magnitude",
-    "mixed",
     "norm",
     "not_finite_verdict",
-    "order_on",
-    "place",
-    "placed_as_it_is",
     "relative_difference",
     "returned_not_finite",
     "summed",
     "tensor_difference",
     "unequal_copies_verdict",
-    "unmixed",
     "wide",
 ]
-
-# Placement
-
-ORDERS = ("row-major", "column-major", "strided", "offset", "reversed")
-"""Row-major first: the order that shrinking goes to. "reversed" strides are negative, which torch does not have."""
-
-_ON_EVEN_RANKS = " on even ranks"
-MIXED_ORDERS = tuple(f"{order}{_ON_EVEN_RANKS}" for order in ORDERS[1:])
-"""Orders of ranks 0, 2, ...; the others have row-major memory. What passes memory on as it lies is wrong where ranks differ."""
-
-LEGAL_ORDERS = (*ORDERS, *MIXED_ORDERS)
-
-_PLAIN = ("row-major", "column-major")
-_LEAD = 2
-"""Guard cells before the first element of the last dimension: an even number, for torch's `view_as_complex` takes no odd offset."""
-
-_STEPS = {"strided": 2, "offset": 1, "reversed": 1}
-
-
-@dataclass(frozen=True)
-class Placed:
-    """The view that the operator gets, and the buffer around it with a copy of its octets.
-
-    `values` are the drawn values in NumPy, in memory that the operator never sees.
-    """
-
-    values: NumpyArray
-    view: Any  # an Array, which torch's functions take too
-    buffer: Array
-    octets: bytes
-
-    @property
-    def unchanged(self) -> bool:
-        """True if every bit of the buffer, guard zones included, is as it was; NaN equals itself here."""
-        return arrays.octets_of_values(self.buffer) == self.octets
-
-
-def mixed(order: str) -> str:
-    """Return that order of even ranks alone."""
-    return f"{order}{_ON_EVEN_RANKS}" if order in ORDERS[1:] else order
-
-
-def unmixed(order: str) -> str:
-    """Return the order that even ranks have, for all."""
-    return order.removesuffix(_ON_EVEN_RANKS)
-
-
-def order_on(rank: int, order: str) -> str:
-    """Return the order of memory on a rank; `order` is one of :data:`ORDERS` or :data:`MIXED_ORDERS`."""
-    return ORDERS[0] if order in MIXED_ORDERS and rank % 2 else unmixed(order)
-
-
-def place(values: NumpyArray, dtype: str, memory: str, order: str) -> Placed:
-    """Return `values` as an array in `memory`, in the memory order that is asked for.
-
-    Raises `ValueError` for an unknown order.
-    """
-    if order not in ORDERS:
-        raise ValueError(f"order: {order!r} is not one of {', '.join(ORDERS)}")
-    is_torch, shape = memory.startswith("torch"), values.shape
-    if is_torch and not values.size:
-        order = ORDERS[0]  # torch's `contiguous` leaves strides and offsets of empty tensors as they are
-    elif is_torch and order == "reversed":
-        order = "offset"
-    buffer = arrays.empty(_buffer_shape(shape, order), dtype, memory)
-    view = _view(buffer, shape, order, is_torch)
-    (held,) = arrays.in_numpy(buffer)  # which writes several times as fast as torch
-    held[...] = arrays.dtype(dtype).undefined
-    if isinstance(held, np.ndarray):
-        inner = view if held is buffer else _view(held, shape, order, is_torch=False)
-        inner[...] = values
-    elif values.size:
-        arrays.copy_into(view, arrays.from_numpy(values, dtype, memory))
-    return Placed(values, view, buffer, arrays.octets_of_values(held))
-
-
-def placed_as_it_is(array: Array) -> Placed:
-    """Return `array` where it lies, without guard zones."""
-    return Placed(arrays.to_numpy(array).copy(), array, array, arrays.octets_of_values(array))
-
-
-def _buffer_shape(shape: tuple[int, ...], order: str) -> tuple[int, ...]:
-    if order in _PLAIN:
-        # Guard cells at the end alone: this is the plainest memory there is, with nothing before it and no strides.
-        return (math.prod(shape) + 2,)
-    step = _STEPS[order]
-    sides = [step * side + 2 if side else 1 for side in shape]
-    return (*sides[:-1], *(last + _LEAD for last in sides[-1:]))
-
-
-def _view(buffer: Any, shape: tuple[int, ...], order: str, is_torch: bool) -> Any:
-    """The part of a buffer that the values lie in."""
-    if order == "row-major" or (order == "column-major" and len(shape) < 2):
-        return buffer[: math.prod(shape)].reshape(shape)
-    if order == "column-major":
-        transposed = buffer[: math.prod(shape)].reshape(shape[::-1])
-        return transposed.permute(*reversed(range(len(shape)))) if is_torch else transposed.transpose()
-    step = _STEPS[order]
-    leads = [1] * (len(shape) - 1) + [_LEAD] * bool(shape)
-    view = buffer[
-        (..., *[slice(lead, lead + step * side, step) for lead, side in zip(leads, shape, strict=True)])
-    ]
-    return view[(slice(None, None, -1),) * len(shape)] if order == "reversed" and shape else view
-
-
-# Comparison
 
 Local: TypeAlias = tuple[NumpyArray, ...]
 """One rank's part of an element of a space, in NumPy: one array for each tensor."""

@@ -12,18 +12,11 @@ import numpy as np
 
 from adjointlab.checks.check import BothDirections, Check, Spaces
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.elements import (
-    ORDERS,
-    Difference,
-    Local,
-    Placed,
-    Tolerance,
-    first_difference,
-    not_finite_verdict,
-)
+from adjointlab.checks.elements import Difference, Local, Tolerance, first_difference, not_finite_verdict
 from adjointlab.checks.forms import other_forms, plain_form
 from adjointlab.checks.fresh_memory import FILLS, controlled, filled
 from adjointlab.checks.hints import FaultKind, Hint
+from adjointlab.checks.memory_orders import ORDERS, Placed
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core.operator import Direction

@@ -23,7 +23,7 @@ from msgspec import structs
 
 from adjointlab.checks.check import check_named
 from adjointlab.checks.context import FRACTIONS, INPUT_VALUES, InputSetting
-from adjointlab.checks.elements import mixed
+from adjointlab.checks.memory_orders import mixed
 from adjointlab.checks.seed_digits import ON_EVEN_RANKS, SEED_PERIOD
 from adjointlab.checks.verdict import Measurement
 from adjointlab.core.kept_strategies import choices, integers

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from numbers import Integral
 from typing import Final, TypeAlias, TypedDict
 
-from adjointlab.checks.elements import LEGAL_ORDERS
+from adjointlab.checks.memory_orders import LEGAL_ORDERS
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
 from adjointlab.engine.adapters import Parameters, UserFunction

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-from adjointlab.checks.elements import ORDERS
 from adjointlab.checks.layers.passes import placed_in
+from adjointlab.checks.memory_orders import ORDERS
 from adjointlab.core import arrays
 from adjointlab.core.arrays import DeviceType
 from adjointlab.core.declaration import SubjectError, require_accepts

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from adjointlab.checks.elements import ORDERS
+from adjointlab.checks.memory_orders import ORDERS
 from adjointlab.core import arrays as array_libraries
 from adjointlab.core.arrays import DeviceType
 from adjointlab.core.declaration import SubjectError, require_accepts

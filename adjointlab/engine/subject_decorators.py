@@ -12,7 +12,7 @@ from typing import Any, Final, Unpack
 
 from hypothesis.strategies import DrawFn
 
-from adjointlab.checks.elements import ORDERS
+from adjointlab.checks.memory_orders import ORDERS
 from adjointlab.core.arrays import DeviceType
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.kept_strategies import choices

@@ -7,8 +7,8 @@ mpi4py (:mod:`adjointlab.store.products_script`). Any other failure is replayed,
 from __future__ import annotations
 
 from adjointlab.checks.check import Spaces
-from adjointlab.checks.elements import ORDERS
 from adjointlab.checks.hints import FaultKind
+from adjointlab.checks.memory_orders import ORDERS
 from adjointlab.checks.verdict import Status
 from adjointlab.core import arrays
 from adjointlab.engine.case import Case

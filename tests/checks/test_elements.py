@@ -10,7 +10,6 @@ import pytest
 import adjointlab as al
 from adjointlab.checks.elements import (
     EXACT,
-    ORDERS,
     Tolerance,
     WhereNotFinite,
     first_difference,
@@ -18,13 +17,12 @@ from adjointlab.checks.elements import (
     largest_magnitude,
     norm,
     not_finite_verdict,
-    place,
-    placed_as_it_is,
     summed,
     tensor_difference,
     unequal_copies_verdict,
 )
 from adjointlab.checks.hints import FaultKind
+from adjointlab.checks.memory_orders import ORDERS, place, placed_as_it_is
 from adjointlab.checks.verdict import incoherent
 
 pytestmark = pytest.mark.mpi_skip

@@ -10,7 +10,7 @@ import pytest
 import adjointlab as al
 from adjointlab.checks.check import check_named
 from adjointlab.checks.context import InputSetting
-from adjointlab.checks.elements import MIXED_ORDERS, ORDERS, mixed, order_on, unmixed
+from adjointlab.checks.memory_orders import MIXED_ORDERS, ORDERS, mixed, order_on, unmixed
 from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget

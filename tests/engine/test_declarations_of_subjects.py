@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import adjointlab as al
-from adjointlab.checks.elements import ORDERS
+from adjointlab.checks.memory_orders import ORDERS
 from adjointlab.core.layer import PassHooks
 from adjointlab.engine.adapters import Differentiable, FunctionPair, Ranks
 from adjointlab.engine.subject import Kind, Subject, declarations

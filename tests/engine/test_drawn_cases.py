@@ -12,8 +12,8 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.context import INPUT_VALUES
-from adjointlab.checks.elements import MIXED_ORDERS, ORDERS, unmixed
 from adjointlab.checks.layers.passes import PassPlan
+from adjointlab.checks.memory_orders import MIXED_ORDERS, ORDERS, unmixed
 from adjointlab.engine.case import Case, cases
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.schedule import schedules_from

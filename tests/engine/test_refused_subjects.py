@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import adjointlab as al
-from adjointlab.checks.elements import MIXED_ORDERS, ORDERS
+from adjointlab.checks.memory_orders import MIXED_ORDERS, ORDERS
 from adjointlab.core.operator import LinearOperator
 from adjointlab.engine.subject import Kind, Subject, SubjectError
 from adjointlab.worlds.simulated.world import SimulatedWorld

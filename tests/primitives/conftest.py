@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from adjointlab.checks.elements import first_difference, place
+from adjointlab.checks.elements import first_difference
+from adjointlab.checks.memory_orders import place
 from adjointlab.core import arrays
 from adjointlab.core.operator import LinearOperator, apply_adjoint, apply_forward
 from adjointlab.core.program import Program

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adjointlab.checks.elements import ORDERS
+from adjointlab.checks.memory_orders import ORDERS
 from adjointlab.core import arrays
 from adjointlab.core.bases import basis_vector
 from adjointlab.core.layout import Layout

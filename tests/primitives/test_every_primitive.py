@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adjointlab.checks.elements import ORDERS
+from adjointlab.checks.memory_orders import ORDERS
 from adjointlab.core import arrays
 from adjointlab.engine.subject import Subject
 from adjointlab.primitives.subjects import installed

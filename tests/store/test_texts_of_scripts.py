@@ -17,7 +17,7 @@ import pytest
 import adjointlab as al
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import InputSetting
-from adjointlab.checks.elements import ORDERS
+from adjointlab.checks.memory_orders import ORDERS
 from adjointlab.checks.verdict import MatrixEntry, Status, Verdict
 from adjointlab.engine.case import Case
 from adjointlab.engine.search_result import SearchResult

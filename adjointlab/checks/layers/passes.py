@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.elements import Local, Placed, order_on, place, placed_as_it_is
+from adjointlab.checks.elements import Local
 from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.layers.drawn_values import pass_keys
 from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, first_positions, values
+from adjointlab.checks.memory_orders import Placed, order_on, place, placed_as_it_is
 from adjointlab.checks.seed_digits import ACCUMULATED, APART, COURSE, LAST_FIRST, REQUIRES_GRAD
 from adjointlab.core import arrays
 from adjointlab.core.arrays import DTYPES

@@ -12,13 +12,7 @@ import numpy as np
 
 from adjointlab.checks.check import Check, CheckedSubject, Spaces
 from adjointlab.checks.context import INFINITE, SUBNORMAL, CheckContext
-from adjointlab.checks.elements import (
-    ORDERS,
-    Local,
-    Tolerance,
-    WhereNotFinite,
-    unmixed,
-)
+from adjointlab.checks.elements import Local, Tolerance, WhereNotFinite
 from adjointlab.checks.fresh_memory import controlled
 from adjointlab.checks.layers.compared_passes import Change, Comparison, PassObservation, first_wrong
 from adjointlab.checks.layers.drawn_values import LARGEST, has_small_cotangents
@@ -30,6 +24,7 @@ from adjointlab.checks.layers.passes import (
     run_passes,
 )
 from adjointlab.checks.layers.sensitivity import Allowances, measured
+from adjointlab.checks.memory_orders import ORDERS, unmixed
 from adjointlab.checks.verdict import Inapplicable, Verdict
 from adjointlab.checks.whole_tensors import held_by_all
 from adjointlab.core import arrays
