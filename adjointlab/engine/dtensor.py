@@ -27,7 +27,7 @@ from adjointlab.typing import Communicator
 if TYPE_CHECKING:
     import torch
 
-    from adjointlab.torch_distributed.parallel import DTensorFunction
+    from adjointlab.torch_distributed.dtensor_function import DTensorFunction
 
 __all__ = ["DTensorRecipe"]
 
@@ -96,7 +96,8 @@ class DTensorRecipe:
     def _made(self, comm: Communicator, parameters: Parameters) -> tuple[DTensorFunction, Space]:
         import torch
 
-        from adjointlab.torch_distributed.parallel import DTensorFunction, space_on
+        from adjointlab.torch_distributed.dtensor_function import DTensorFunction
+        from adjointlab.torch_distributed.dtensors import space_on
 
         shapes, dtype = shapes_of(parameters["inputs"]), type_of(parameters)
         names = [f"x{number or ''}" for number in range(len(shapes))]

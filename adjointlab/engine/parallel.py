@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import Placement
 
-    from adjointlab.torch_distributed.parallel import Names, ParallelModule, Placing
+    from adjointlab.torch_distributed.names import Names
+    from adjointlab.torch_distributed.parallel import ParallelModule, Placing
 
 __all__ = [
     "ENTRIES_OF_PARALLEL",
@@ -241,7 +242,7 @@ class ParallelRecipe:
 
     def _to_parallelize(self, example: _Example, parameters: Parameters, *, leaves_one: bool) -> _Sequential:
         """A sequential module made anew, with frozen parameters and initial values."""
-        from adjointlab.torch_distributed.parallel import Names
+        from adjointlab.torch_distributed.names import Names
 
         module = self._sequential(parameters, is_evaluated=example.is_evaluated)
         require_made_anew(example.module, module)
@@ -422,7 +423,7 @@ def _described(outputs: Mapping[OutputPath, torch.Tensor]) -> dict[OutputPath, t
 
 def _inputs_on(mesh: DeviceMesh, placing: Placing, parameters: Parameters) -> Space:
     """The space of the inputs of a case."""
-    from adjointlab.torch_distributed.parallel import space_on
+    from adjointlab.torch_distributed.dtensors import space_on
 
     shapes = shapes_of(parameters["inputs"])
     placements = [placing.of_input(number) for number in range(len(shapes))]
@@ -441,7 +442,7 @@ def _require_rows(placing: Placing, outputs: Mapping[OutputPath, torch.Tensor]) 
 
 def _outputs_on(mesh: DeviceMesh, placing: Placing, outputs: Mapping[OutputPath, torch.Tensor]) -> Space:
     """The space of the outputs of a case, of which these are the sequential module's."""
-    from adjointlab.torch_distributed.parallel import space_on
+    from adjointlab.torch_distributed.dtensors import space_on
 
     return space_on(
         mesh,

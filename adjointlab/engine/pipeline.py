@@ -76,7 +76,7 @@ class PipelineRecipe:
 
     def build(self, comm: Communicator, /, **parameters: Any) -> Layer:
         """Make the pipeline of a case on this rank. Raises `ValueError`, alike on all ranks, for one that does not fit them. Collective."""
-        from adjointlab.torch_distributed.parallel import Names
+        from adjointlab.torch_distributed.names import Names
         from adjointlab.torch_distributed.pipelines import EndStages, PipelineStep, fault_of
 
         inputs, target = shapes_of(parameters["inputs"]), self._target(parameters)

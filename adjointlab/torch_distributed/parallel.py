@@ -6,46 +6,39 @@ too, but for the mesh dimensions that share the batch.
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import torch
 from torch import nn
 from torch.distributed._composable.contract import STATE_KEY
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement, Replicate
+from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
-from adjointlab.core.arrays import dtype_name, is_differentiable, type_in_space
+from adjointlab.core.arrays import dtype_name, is_differentiable
 from adjointlab.core.layer import OutputPath, PassHooks, outputs_by_path, place_of
-from adjointlab.core.operator import OtherOutputs, WrongClaim, as_tuple
+from adjointlab.core.operator import OtherOutputs
 from adjointlab.core.pieces import Fused
-from adjointlab.core.placements import placed
-from adjointlab.core.space import LocalType, Space, Tensor
-from adjointlab.spelling import described_type
+from adjointlab.core.space import Space, Tensor
+from adjointlab.torch_distributed.dtensors import (
+    Placements,
+    check_claim,
+    extended,
+    from_local,
+    restricted,
+    tensor_on,
+)
 from adjointlab.torch_distributed.fused import pieces_apart, pieces_of_sizes
+from adjointlab.torch_distributed.names import Names
 
 __all__ = [
-    "DTensorFunction",
     "NamedModule",
-    "Names",
     "ParallelModule",
     "Placing",
-    "check_claim",
-    "sequential_name",
-    "space_on",
-    "tensor_on",
 ]
-
-_WRAPPERS: Final = frozenset({"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
-"""Attributes in which wrappers keep the module that they wrap."""
-
-Placements = Sequence[Placement]
 
 
 @dataclass(frozen=True)
@@ -178,7 +171,7 @@ class ParallelModule(NamedModule):
         if not isinstance(output, DTensor):
             return output
         check_claim(output)
-        wanted = _restricted(self._mesh, output.device_mesh, self._placing.of_output(number))
+        wanted = restricted(self._mesh, output.device_mesh, self._placing.of_output(number))
         return output.redistribute(placements=wanted).to_local()
 
     def reshard(self) -> None:
@@ -224,7 +217,7 @@ class ParallelModule(NamedModule):
         """The placements and the global shape of a parameter or buffer, which is of this `shape` unless it says so itself."""
         if isinstance(held, DTensor):
             check_claim(held)
-            return _extended(self._mesh, held.device_mesh, held.placements), tuple(held.shape)
+            return extended(self._mesh, held.device_mesh, held.placements), tuple(held.shape)
         if name not in declared and tuple(held.shape) != tuple(shape):
             if _has_flat_parameters(self.made):
                 raise TypeError(
@@ -267,101 +260,6 @@ def _is_data_parallel(part: nn.Module) -> bool:
 
 def _places(paths: Iterable[OutputPath]) -> str:
     return ", ".join(map(place_of, paths)) or "no place"
-
-
-class DTensorFunction(nn.Module):
-    """A function of DTensors as a module of their local tensors, which holds what it returns and is given back against its claims.
-
-    `placements` and `shapes` are those of its arguments, `whole_shapes` those of what the same function returns for plain tensors.
-    Making one calls it with zeros: what it claims then, it has to claim always. Collective.
-    """
-
-    forward_mode = False
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        mesh: DeviceMesh,
-        placements: Sequence[Placements],
-        shapes: Sequence[Sequence[int]],
-        whole_shapes: Sequence[Sequence[int]],
-        zeros: Sequence[torch.Tensor],
-    ) -> None:
-        super().__init__()
-        self._function, self._mesh = function, mesh
-        self._placements, self._shapes = placements, shapes
-        self._whole_shapes = [tuple(shape) for shape in whole_shapes]
-        self._claims: list[_Claim] | None = None
-        with torch.no_grad():
-            self(*zeros)
-
-    @property
-    def codomain(self) -> Space:
-        """The space that its outputs claim to be in."""
-        assert self._claims is not None
-        return Space(
-            *(
-                tensor_on(claim.mesh, claim.placements, claim.shape, claim.dtype, f"y{number or ''}")
-                for number, claim in enumerate(self._claims)
-            )
-        )
-
-    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        outputs = as_tuple(self._function(*map(self._given, range(len(inputs)), inputs)))
-        for output in outputs:
-            if not isinstance(output, DTensor):
-                raise WrongClaim(f"the function returned {described_type(output)}, and no DTensor")
-            check_claim(output)
-        if (shapes := [tuple(output.shape) for output in outputs]) != self._whole_shapes:
-            raise WrongClaim(
-                f"DTensors claim shapes {shapes}, and the plain function's have {self._whole_shapes}"
-            )
-        outputs = tuple(map(_with_local_types, outputs))
-        claims = [_Claim.of(output) for output in outputs]
-        if self._claims is None:
-            self._claims = claims
-        if claims != self._claims:
-            raise WrongClaim(f"DTensors claim {claims}, and claimed {self._claims} in an earlier call")
-        return tuple(output.to_local() for output in outputs)
-
-    def _given(self, number: int, local: torch.Tensor) -> DTensor:
-        given = from_local(local, self._mesh, self._placements[number], self._shapes[number])
-        if given.requires_grad:
-            hooked: Any = given
-            hooked.register_hook(_check_gradient)
-        return given
-
-
-@dataclass(frozen=True)
-class _Claim:
-    """The properties that a DTensor claims to have."""
-
-    mesh: DeviceMesh
-    placements: tuple[Placement, ...]
-    shape: tuple[int, ...]
-    dtype: str
-
-    @classmethod
-    def of(cls, tensor: DTensor) -> _Claim:
-        return cls(tensor.device_mesh, tuple(tensor.placements), tuple(tensor.shape), dtype_name(tensor))
-
-    def __repr__(self) -> str:
-        return f"{self.dtype} {self.shape} {_text(self.placements)}"
-
-
-def _with_local_types(tensor: DTensor) -> DTensor:
-    """The DTensor, with reductions carried out that have no local type, such as a maximum."""
-    wanted = [Replicate() if _is_other_reduction(p) else p for p in tensor.placements]
-    return tensor.redistribute(placements=wanted) if wanted != list(tensor.placements) else tensor
-
-
-def _is_other_reduction(placement: Placement) -> bool:
-    return placement.is_partial() and getattr(placement, "reduce_op", "") != "sum"
-
-
-def _check_gradient(gradient: torch.Tensor) -> None:
-    if isinstance(gradient, DTensor):
-        check_claim(gradient)
 
 
 def _advice(dtype: torch.dtype, wanted: torch.dtype) -> str:

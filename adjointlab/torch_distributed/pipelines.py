@@ -30,7 +30,8 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
-from adjointlab.torch_distributed.parallel import NamedModule, Names, sequential_name
+from adjointlab.torch_distributed.names import Names, sequential_name
+from adjointlab.torch_distributed.parallel import NamedModule
 
 __all__ = [
     "EndStages",

@@ -1,0 +1,121 @@
+"""Names of the parameters and buffers of a sequential module, and the paths at which a module made of it has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import nn
+
+__all__ = ["Names", "sequential_name"]
+
+_WRAPPERS: Final = frozenset({"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
+"""Attributes in which wrappers keep the module that they wrap."""
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Paths at which a module has the parameters and buffers of the sequential one; and the global shapes of its parameters."""
+
+    parameters: Mapping[str, str]
+    buffers: Mapping[str, str]
+    shapes: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Names:
+    """Shapes of the parameters, and names of the buffers, of a sequential module; and by further names of a tied parameter the first one."""
+
+    parameters: Mapping[str, tuple[int, ...]]
+    buffers: tuple[str, ...]
+    tied: Mapping[str, str]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Names:
+        constants = {
+            f"{path}.{name}".lstrip(".")
+            for path, part in module.named_modules()
+            for name in part._non_persistent_buffers_set
+        }
+        return cls(
+            {name: tuple(held.shape) for name, held in module.named_parameters()},
+            tuple(name for name, _ in module.named_buffers() if name not in constants),
+            _tied(module),
+        )
+
+    def paths(self, module: nn.Module) -> Paths:
+        """Raises `TypeError` for a module that has others, or lacks some."""
+        owned = _owned(module.named_parameters(remove_duplicate=False), self.parameters)
+        for path in owned:
+            if (first := self.tied.get(path)) in owned:
+                raise TypeError(
+                    f"the parallel module has {path} and {first} as two parameters, and the sequential one as a single one: tie them again"
+                )
+        parameters = _paths("parameter", owned, self.parameters)
+        held = _owned(module.named_buffers(remove_duplicate=False), self.buffers)
+        buffers = _paths("buffer", held, self.buffers, others=True)
+        return Paths(parameters, buffers, self.parameters)
+
+
+def _tied(module: nn.Module) -> dict[str, str]:
+    """The first name of each parameter that has several, by its other names."""
+    first: dict[int, str] = {}
+    names = [(name, id(held)) for name, held in module.named_parameters(remove_duplicate=False)]
+    return {name: known for name, held in names if (known := first.setdefault(held, name)) != name}
+
+
+def _owned(named: Iterable[tuple[str, torch.Tensor]], names: Collection[str]) -> list[str]:
+    """One path of each tensor: of several paths the one that has a name among `names`, exactly if one does, else the longest name."""
+    paths: dict[int, list[str]] = {}
+    for path, held in named:
+        paths.setdefault(id(held), []).append(path)
+    return [
+        max(each, key=lambda path: (path in names, len(sequential_name(path, names) or "")))
+        for each in paths.values()
+    ]
+
+
+def _paths(
+    kind: str, owned: Sequence[str], names: Collection[str], *, others: bool = False
+) -> dict[str, str]:
+    """The paths of `owned` by name. With `others`, those without a name are left out."""
+    paths: dict[str, str] = {}
+    for path in owned:
+        name = sequential_name(path, names)
+        if name is None and others:
+            continue
+        if name is None or name in paths:
+            raise TypeError(
+                f"the parallel module has a {kind} {path}, and the sequential one none of that name: both are compared by name"
+            )
+        paths[name] = path
+    if missing := [name for name in names if name not in paths]:
+        raise TypeError(
+            f"the parallel module has no {kind} {missing[0]}, which the sequential one has{_advice_to_stack(missing[0], paths)}"
+        )
+    return {name: paths[name] for name in names if name in paths}
+
+
+def _advice_to_stack(missing: str, found: Collection[str]) -> str:
+    """The advice where each rank has some of several parameters, of one name but for its number, as of experts; else nothing."""
+    number = re.compile(r"\d+")
+    alike = [name for name in found if name != missing and number.sub("", name) == number.sub("", missing)]
+    return (
+        f", but {alike[0]}: of what ranks have some each, such as experts, stack the weights in one parameter, here and in the sequential "
+        "module, and cut that along its first dimension"
+        if alike
+        else ""
+    )
+
+
+def sequential_name(path: str, names: Collection[str]) -> str | None:
+    """The name without those parts that wrappers have added."""
+    if path in names:
+        return path
+    parts = path.split(".")
+    bare = ".".join(part for part in parts if part not in _WRAPPERS)
+    shorter = (".".join(parts[start:]) for start in range(1, len(parts)))
+    return next((name for name in (bare, *shorter) if name in names), None)
