@@ -16,6 +16,7 @@ from adjointlab.checks.memory_orders import LEGAL_ORDERS, Placed, order_on, plac
 from adjointlab.checks.program_matrix import require_fitting
 from adjointlab.checks.verdict import Measurement
 from adjointlab.core import arrays
+from adjointlab.core.bases import LinearMap
 from adjointlab.core.layer import Layer
 from adjointlab.core.operator import (
     Direction,
@@ -247,6 +248,13 @@ class CheckContext:
             if not self._has_gone_forward(operator):
                 error.add_note(_ADJOINT_CAME_FIRST)
             raise
+
+    def linear_map(self, direction: Direction) -> LinearMap:
+        """A direction of the operator under test, for the images of basis vectors."""
+        circumstances = self.rank, self.library, self.operator.batched
+        if direction is Direction.FORWARD:
+            return LinearMap(self.domain, self.codomain, self.forward, *circumstances)
+        return LinearMap(self.codomain.dual, self.domain.dual, self.adjoint, *circumstances)
 
     def _has_gone_forward(self, operator: LinearOperator) -> bool:
         return any(known is operator for known in self._gone_forward)

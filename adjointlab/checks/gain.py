@@ -13,9 +13,9 @@ import numpy as np
 from adjointlab.checks.basis_probe import packed_matrix
 from adjointlab.checks.elements import is_whole, norm, wide
 from adjointlab.core import arrays
-from adjointlab.core.bases import basis_vector, contributions
+from adjointlab.core.bases import basis_vector
 from adjointlab.core.communicators import sum_of_ranks
-from adjointlab.core.operator import has_program, specification_of
+from adjointlab.core.operator import Direction, has_program, specification_of
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, NumpyArray
 
@@ -149,17 +149,8 @@ def _declared_or_read_off(context: CheckContext) -> Gain:
 
 def _by_columns(context: CheckContext) -> NumpyArray:
     """The matrix of forward, the same on every rank. Collective. (`operator.matrix` may be an attribute of user code.)"""
-    columns = range(context.domain.dimension)
-    contribution = contributions(
-        context.domain,
-        context.codomain,
-        columns,
-        context.forward,
-        context.rank,
-        context.library,
-        context.operator.batched,
-    )
-    return sum_of_ranks(context.operator.comm, contribution)
+    contributions = context.linear_map(Direction.FORWARD).contributions(range(context.domain.dimension))
+    return sum_of_ranks(context.operator.comm, contributions)
 
 
 def _maps_integers_to_integers(context: CheckContext) -> bool:

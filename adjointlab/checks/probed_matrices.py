@@ -7,8 +7,8 @@ something rounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,15 +17,13 @@ from adjointlab.checks.context import CheckContext
 from adjointlab.checks.gain import (
     ROUNDING_FACTORS,
     ROUNDING_MARGIN,
-    Apply,
     largest_rounding,
     times,
 )
-from adjointlab.core.bases import contributions
-from adjointlab.core.operator import AdaptedOperator, has_program
+from adjointlab.core.bases import LinearMap
+from adjointlab.core.operator import AdaptedOperator, Direction, has_program
 from adjointlab.core.program import Program
-from adjointlab.core.space import Space
-from adjointlab.typing import Array, NumpyArray
+from adjointlab.typing import NumpyArray
 
 __all__ = ["SAMPLE", "ProbedMatrices", "Repeated", "entry_tolerance", "probed", "summed"]
 
@@ -78,25 +76,26 @@ class ProbedMatrices:
 
 def probed(context: CheckContext, limit: int) -> ProbedMatrices:
     """Probe at most `limit` basis vectors on each side, and of a very large matrix fewer. Collective."""
-    domain, codomain = context.domain, context.codomain
-    dual, seed = codomain.dual, context.setting.seed
-    if domain.dimension * dual.dimension > _DENSE:
-        largest = max(domain.dimension, dual.dimension) * context.comm.Get_size()
+    forward, adjoint = map(context.linear_map, Direction)
+    dimension, dual_dimension = forward.source.dimension, adjoint.source.dimension
+    seed = context.setting.seed
+    if dimension * dual_dimension > _DENSE:
+        largest = max(dimension, dual_dimension) * context.comm.Get_size()
         limit = min(limit, SAMPLE, max(1, _KEPT // largest))
     # Drawn from the case's seed, so alike on all ranks: a probe is collective.
-    columns, rows = _chosen(domain.dimension, limit, seed), _chosen(dual.dimension, limit, seed + 1)
-    forward, alone = _columns(context, domain, codomain, columns, context.forward)
-    adjoint, adjoint_alone = _columns(context, dual, domain.dual, rows, context.adjoint)
+    columns, rows = _chosen(dimension, limit, seed), _chosen(dual_dimension, limit, seed + 1)
+    matrix, alone = _columns(context, forward, columns)
+    adjoint_matrix, adjoint_alone = _columns(context, adjoint, rows)
     return ProbedMatrices(
         columns,
         rows,
-        BothDirections(forward, np.conj(adjoint.T)),
+        BothDirections(matrix, np.conj(adjoint_matrix.T)),
         _of_coefficients(context),
         context.operator.gain or 0,
         _without_graph(context),
         repeated=BothDirections(
-            _repeated(context, domain, codomain, columns, forward, context.forward),
-            _repeated(context, dual, domain.dual, rows, adjoint, context.adjoint),
+            _repeated(context, forward, columns, matrix),
+            _repeated(context, adjoint, rows, adjoint_matrix),
         ),
         alone=BothDirections(alone, adjoint_alone),
         precision=context.arithmetic.precision,
@@ -111,20 +110,15 @@ def _without_graph(context: CheckContext) -> tuple[str, ...]:
 
 
 def _columns(
-    context: CheckContext,
-    source: Space,
-    target: Space,
-    indices: Sequence[int],
-    apply: Callable[[Sequence[Array]], Sequence[Array]],
+    context: CheckContext, linear_map: LinearMap, indices: Sequence[int]
 ) -> tuple[NumpyArray, Repeated]:
     """This rank's contributions to the columns `indices`, and what one vector gives otherwise alone than in its batch."""
-    rank, library, batched = context.rank, context.library, context.operator.batched
-    matrix = contributions(source, target, indices, apply, rank, library, batched)
-    if not batched or not indices:
+    matrix = linear_map.contributions(indices)
+    if not linear_map.batched or not indices:
         return matrix, Repeated()
     # An operator is used on one vector at a time, and a batch may take another path through its code.
     column = context.setting.seed % len(indices)
-    alone = contributions(source, target, [indices[column]], apply, rank, library, batched=False)
+    alone = replace(linear_map, batched=False).contributions([indices[column]])
     with np.errstate(all="ignore"):  # what is not finite is for the judge to report
         return matrix, Repeated((column,), alone - matrix[:, [column]])
 
@@ -140,12 +134,7 @@ def _of_coefficients(context: CheckContext) -> float:
 
 
 def _repeated(
-    context: CheckContext,
-    source: Space,
-    target: Space,
-    indices: Sequence[int],
-    matrix: NumpyArray,
-    apply: Apply,
+    context: CheckContext, linear_map: LinearMap, indices: Sequence[int], matrix: NumpyArray
 ) -> Repeated:
     """Apply some of the basis vectors `indices`, whose images are the columns of `matrix`, again times each factor."""
     if has_program(context.operator) or context.arithmetic.has_integers or not indices:
@@ -157,15 +146,7 @@ def _repeated(
     for factor in ROUNDING_FACTORS:
         # What is not finite, as half precision may overflow, measures nothing.
         with np.errstate(all="ignore"):
-            images = contributions(
-                source,
-                target,
-                chosen,
-                times(factor, apply),
-                context.rank,
-                context.library,
-                context.operator.batched,
-            )
+            images = replace(linear_map, apply=times(factor, linear_map.apply)).contributions(chosen)
             differences.append(images / factor - matrix[:, list(positions)])
     return Repeated(positions, np.concatenate(differences, axis=1))
 

@@ -23,7 +23,7 @@ from adjointlab.checks.matrix import Witness, first_witness
 from adjointlab.checks.program_matrix import program_matrix
 from adjointlab.checks.verdict import Figure, Figures, MatrixEntry, Verdict, coherent, incoherent, unjudged
 from adjointlab.core import arrays
-from adjointlab.core.bases import basis_images, combination
+from adjointlab.core.bases import LinearMap, combination
 from adjointlab.core.operator import Direction
 from adjointlab.core.program import Program
 from adjointlab.core.space import Space
@@ -222,13 +222,9 @@ def _probed(
 ) -> ProbedDirection:
     (direction, source, target), rank, library = spaces, context.rank, context.library
     width = source.dimension
+    linear_map = LinearMap(source, target, apply, rank, library, context.operator.batched)
     # Each image is copied before the next call: an operator may return memory that it uses again.
-    images = [
-        _as_columns(target, image, rank, batch)
-        for image, batch in basis_images(
-            source, target, range(width), apply, rank, library, context.operator.batched
-        )
-    ]
+    images = [_as_columns(target, image, rank, batch) for image, batch in linear_map.images(range(width))]
     is_complex = all(tensor.element.is_complex for tensor in (*source.tensors, *target.tensors))
     vector = _random_vector(context.setting.seed, direction, bound, width, is_complex=is_complex)
     local = combination(source, vector, rank, library)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -11,7 +12,7 @@ from adjointlab.core import arrays
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, NumpyArray
 
-__all__ = ["basis_batch", "basis_images", "basis_vector", "combination", "contributions", "coordinates"]
+__all__ = ["LinearMap", "basis_batch", "basis_vector", "combination", "coordinates"]
 
 _BATCH_ELEMENTS = 1_048_576
 """The most elements that a batch of basis vectors, or of their images, has on all ranks together: 8 MiB in float64."""
@@ -73,45 +74,41 @@ def coordinates(space: Space, local: Sequence[Array], rank: int, batch: tuple[in
     return result
 
 
-def basis_images(
-    source: Space,
-    target: Space,
-    indices: Sequence[int],
-    apply: Callable[[Sequence[Array]], Sequence[Array]],
-    rank: int,
-    library: str,
-    batched: bool,
-) -> Iterator[tuple[Sequence[Array], tuple[int, ...]]]:
-    """Yield what `rank` holds of the images of the basis vectors e_i for i of `indices`, each with the shape of its batch.
+@dataclass(frozen=True)
+class LinearMap:
+    """A linear map between two spaces, as one rank of those that apply it together has it.
 
-    Collective: `apply` is called once for each basis vector, with the batch (), or for each batch (b,) of them.
+    `apply` maps local tensors to local tensors, in arrays of `library`; a `batched` map takes and returns batches of them too.
     """
-    if not batched:
-        for index in indices:
-            yield apply(basis_vector(source, index, rank, library)), ()
-        return
-    # From what all ranks know, not from what this one holds: every rank must apply the operator equally often.
-    width = max(1, _BATCH_ELEMENTS // max(1, source.dimension, target.dual.dimension))
-    for first in range(0, len(indices), width):
-        chosen = indices[first : first + width]
-        yield apply(basis_batch(source, chosen, rank, library)), (len(chosen),)
 
+    source: Space
+    target: Space
+    apply: Callable[[Sequence[Array]], tuple[Array, ...]]
+    rank: int
+    library: str
+    batched: bool
 
-def contributions(
-    source: Space,
-    target: Space,
-    indices: Sequence[int],
-    apply: Callable[[Sequence[Array]], Sequence[Array]],
-    rank: int,
-    library: str,
-    batched: bool,
-) -> NumpyArray:
-    """Return what `rank` contributes to the columns `indices` of the matrix of `apply`, a linear map between the spaces.
+    def images(self, indices: Sequence[int]) -> Iterator[tuple[tuple[Array, ...], tuple[int, ...]]]:
+        """Yield what this rank holds of the images of the basis vectors e_i for i of `indices`, each with the shape of its batch.
 
-    Collective: see :func:`basis_images`.
-    """
-    height = target.dual.dimension
-    columns = [np.zeros((height, 0))]
-    for image, batch in basis_images(source, target, indices, apply, rank, library, batched):
-        columns.append(coordinates(target, image, rank, batch).reshape(height, *(batch or (1,))))
-    return np.concatenate(columns, axis=1)
+        Collective: `apply` is called once for each basis vector, with the batch (), or for each batch (b,) of them.
+        """
+        if not self.batched:
+            for index in indices:
+                yield self.apply(basis_vector(self.source, index, self.rank, self.library)), ()
+            return
+        # From what all ranks know, not from what this one holds: every rank must apply the operator equally often.
+        width = max(1, _BATCH_ELEMENTS // max(1, self.source.dimension, self.target.dual.dimension))
+        for first in range(0, len(indices), width):
+            chosen = indices[first : first + width]
+            yield self.apply(basis_batch(self.source, chosen, self.rank, self.library)), (len(chosen),)
+
+    def contributions(self, indices: Sequence[int]) -> NumpyArray:
+        """Return what this rank contributes to the columns `indices` of the matrix of the map. Collective: see :meth:`images`."""
+        height = self.target.dual.dimension
+        columns = [np.zeros((height, 0))]
+        for image, batch in self.images(indices):
+            columns.append(
+                coordinates(self.target, image, self.rank, batch).reshape(height, *(batch or (1,)))
+            )
+        return np.concatenate(columns, axis=1)

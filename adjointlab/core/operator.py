@@ -15,7 +15,7 @@ import numpy as np
 
 from adjointlab.core import arrays
 from adjointlab.core.arguments import batch_shape, mismatch
-from adjointlab.core.bases import contributions
+from adjointlab.core.bases import LinearMap
 from adjointlab.core.communicators import size_of, sum_of_ranks
 from adjointlab.core.space import Space
 from adjointlab.pictures.drawable import Drawable
@@ -193,17 +193,10 @@ class LinearOperator(Drawable, ABC):
         e_i runs over the basis of the domain, in arrays of `library`, and f_j over that of the codomain's dual. Costs one
         application for each basis vector of the domain, or for each batch of them.
         """
-        contribution = contributions(
-            self.domain,
-            self.codomain,
-            range(self.domain.dimension),
-            lambda x: apply_forward(self, x),
-            self.comm.Get_rank(),
-            library,
-            self.batched,
-        )
+        forward, rank = partial(apply_forward, self), self.comm.Get_rank()
+        linear_map = LinearMap(self.domain, self.codomain, forward, rank, library, self.batched)
         # Each rank has a share of each pairing, and the pairing is their sum (:func:`~adjointlab.core.bases.coordinates`).
-        return sum_of_ranks(self.comm, contribution)
+        return sum_of_ranks(self.comm, linear_map.contributions(range(self.domain.dimension)))
 
 
 class CompositeOperator(LinearOperator):

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from adjointlab.core.bases import (
+    LinearMap,
     basis_batch,
-    basis_images,
     basis_vector,
     combination,
-    contributions,
     coordinates,
 )
 from adjointlab.core.layout import Layout
@@ -107,8 +106,8 @@ def widths(source: int, target: int, count: int) -> list[tuple[int, ...]]:
         asked.append(x[0].shape)
         return x
 
-    images = basis_images(line(source), line(target), range(count), apply, 0, "numpy", batched=True)
-    batches = [batch for _, batch in images]
+    mapped = LinearMap(line(source), line(target), apply, 0, "numpy", batched=True)
+    batches = [batch for _, batch in mapped.images(range(count))]
     assert asked == [(source, *batch) for batch in batches]
     return batches
 
@@ -125,7 +124,7 @@ def test_a_batch_of_basis_vectors_or_of_images_has_a_million_elements_at_most(
 
 
 def test_basis_vectors_are_applied_one_by_one_where_an_operator_takes_no_batch() -> None:
-    images = list(basis_images(line(3), line(3), (2, 0), lambda x: x, 0, "numpy", batched=False))
+    images = list(LinearMap(line(3), line(3), tuple, 0, "numpy", batched=False).images((2, 0)))
     assert [batch for _, batch in images] == [(), ()]
     assert [image[0].tolist() for image, _ in images] == [[0, 0, 1], [1, 0, 0]]
 
@@ -136,7 +135,8 @@ def test_contributions_are_columns_of_the_matrix_in_the_order_that_is_asked_for(
 ) -> None:
     monkeypatch.setattr("adjointlab.core.bases._BATCH_ELEMENTS", 8)
     dense = np.arange(12.0).reshape(3, 4)
+    product = LinearMap(line(4), line(3), lambda x: (dense @ x[0],), 0, "numpy", batched)
     for indices in ((), (2,), (3, 0, 1), range(4)):
-        columns = contributions(line(4), line(3), indices, lambda x: (dense @ x[0],), 0, "numpy", batched)
+        columns = product.contributions(indices)
         np.testing.assert_array_equal(columns, dense[:, list(indices)])
         assert columns.shape == (3, len(indices))
