@@ -138,10 +138,9 @@ def check(
                 opened_world(load, least, strict=strict, watchdog=watchdog, listed=_checks_by_name)
             )
         say_not_replayed(world, folder, [found.subject for found, _ in whole])
-        plan = whole if part is None else whole[part]
         report = CheckReport(
             Output(to_stderr=files.leave_stdout),
-            [(found.subject.label, name) for found, name in plan],
+            whole if part is None else whole[part],
             cases,
             surroundings.folder,
             quiet,
@@ -149,7 +148,7 @@ def check(
         )
         listed = {(found.subject.label, name) for found, name in whole}
         unused = [str(each.position) for each in known.unused(listed)] if known else []
-        record = RunRecord(world, plan, nameless, known, unused, report, files, shard or "")
+        record = RunRecord(world, nameless, known, unused, report, files, shard or "")
         run = CheckRun(record, setup, processes, jobs)
         if supervised() is None:  # else the job is started again, and the supervisor says what is known
             stack.enter_context(before_forced_end(run.end_by_user_code))

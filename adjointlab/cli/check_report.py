@@ -15,6 +15,7 @@ from adjointlab.store.files import printable, working_directory
 
 if TYPE_CHECKING:
     from adjointlab.check_result import CheckResult
+    from adjointlab.engine.discovery import Found
     from adjointlab.report.tables import VerdictRows
     from adjointlab.worlds.world import World
 
@@ -39,7 +40,7 @@ class CheckReport:
     """
 
     out: Output
-    plan: Sequence[tuple[str, str]]
+    plan: Sequence[tuple[Found, str]]
     cases: int
     folder: Path
     quiet: bool = False
@@ -102,7 +103,8 @@ class CheckReport:
     def _rows(self) -> VerdictRows:
         from adjointlab.report.tables import VerdictRows
 
-        return VerdictRows.of(self.plan, self.cases, self.out.console.width if self.out.is_terminal else None)
+        labels = [(found.subject.label, name) for found, name in self.plan]
+        return VerdictRows.of(labels, self.cases, self.out.console.width if self.out.is_terminal else None)
 
     def _print_result(self, number: int) -> None:
         from adjointlab.report.failure_picture import terminal_drawing

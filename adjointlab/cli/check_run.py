@@ -104,13 +104,11 @@ class CheckRun:
             if unsupported(self.world, found.subject, budget.device) is not None
         }
         # Said once of each subject, not of each of its checks.
-        self.record.plan_only(
-            [
-                entry
-                for index, entry in enumerate(self.record.plan)
-                if refused.get(id(entry[0].subject), index) == index
-            ]
-        )
+        self.record.report.plan = [
+            entry
+            for index, entry in enumerate(self.record.plan)
+            if refused.get(id(entry[0].subject), index) == index
+        ]
         processes = self._other_processes(budget.cases)
         if seconds is not None:
             self.deadline = time.monotonic() + seconds

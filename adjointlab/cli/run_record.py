@@ -38,7 +38,6 @@ class RunRecord:
     """The results of a plan's checks, from the first one on: printed in a report, and saved in files."""
 
     world: World
-    plan: Sequence[tuple[Found, str]]  # a subject and the name of a check
     nameless: list[str]  # lines on subjects that are not checked, because they have no name
     known: KnownFailures | None
     unused: list[str]  # positions of its lines that no check fits, whatever part of the checks is run here
@@ -52,14 +51,14 @@ class RunRecord:
     _next_save: float = 0.0  # when the files are due again
 
     @property
+    def plan(self) -> Sequence[tuple[Found, str]]:
+        """The checks to run: each is a subject and the name of a check."""
+        return self.report.plan
+
+    @property
     def results(self) -> list[CheckResult]:
         """Those of the first checks of the plan."""
         return self.report.results
-
-    def plan_only(self, plan: Sequence[tuple[Found, str]]) -> None:
-        """Leave the other checks out of the plan."""
-        self.plan = plan
-        self.report.plan = [(found.subject.label, name) for found, name in plan]
 
     def passes_over(self, subject: Subject) -> bool:
         """Go on to the next check if this one is of a subject that is known to be declared wrongly; return True then."""
