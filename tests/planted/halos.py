@@ -1,4 +1,4 @@
-"""PlantedBug bugs of halo exchanges and repartitions, and the customary dot test, which does not see most of them."""
+"""Planted bugs of halo exchanges and repartitions, and the customary dot test, which does not see most of them."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ from adjointlab.primitives.all_gather import AllGather
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.repartition import Repartition
+from tests.planted.altered import Altered
 from tests.planted.bug import PlantedBug
-from tests.planted.layers import Altered
 
 # Column- and row-parallel linear layers.
 

@@ -1,4 +1,4 @@
-"""Planted bugs of layers that move elements: reshaping, stacking, shuffling, adaptive and power pooling, unpooling; and of soft targets."""
+"""Planted bugs of layers that move elements: reshaping, stacking, joining, splitting, shuffling, adaptive and power pooling, unpooling; and of soft targets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from adjointlab.layers.joining import Chunk, Chunks, Stack
+from adjointlab.layers.joining import Chunk, Chunks, Concatenation, Split, Stack
 from adjointlab.layers.losses import CrossEntropyLoss
 from adjointlab.layers.pooling import AdaptiveMaxPooling, LPPooling, MaxUnpooling
 from adjointlab.layers.pooling.windows import global_positions
@@ -161,3 +161,22 @@ class PositionsCountedByEveryWorker(OfProbabilities):
 
     def reduced_over_targets(self, losses: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         return super().reduced_over_targets(losses, torch.ones_like(weights))
+
+
+class JoinedOnEachWorker(Concatenation):
+    """Each worker joins what it holds of the tensors, which along a cut is not what it holds of the result."""
+
+    def forward(self, *x: torch.Tensor) -> torch.Tensor:
+        y, own = super().forward(*x), torch.cat(x, self.dim)
+        return own + 0 * y if own.shape == y.shape else y
+
+
+class PartsInTheWrongOrder(Split):
+    """Every part but the first begins where the one before it does."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        parts = super().forward(x)
+        return tuple(
+            before + 0 * part if before.shape == part.shape else part
+            for before, part in zip((parts[0], *parts), parts, strict=False)
+        )
