@@ -1,4 +1,4 @@
-"""Collectives of the simulated world: how the calls of the ranks match, and those that move objects.
+"""Collectives of the simulated world: how the calls of the ranks match.
 
 Collectives have no tags: the n-th collective that one rank calls on a communicator matches the n-th of every other rank
 (MPI 4.1, section 6.1). So each rank's calls are counted, and a pending collective is found by its number::
@@ -9,16 +9,16 @@ Collectives have no tags: the n-th collective that one rank calls on a communica
 
 Each call brings a :class:`Contribution`: the arguments of its rank, and the computation. The rank that arrives last computes
 for all. If two ranks call different collectives, or with arguments that do not fit, that is reported at once, and both are
-cancelled. Collectives on buffers are in :mod:`~adjointlab.worlds.simulated.buffer_collectives`.
+cancelled. The collectives themselves are in :mod:`~adjointlab.worlds.simulated.object_collectives` and
+:mod:`~adjointlab.worlds.simulated.buffer_collectives`.
 """
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from adjointlab import MPI
 from adjointlab.typing import Communicator
@@ -27,24 +27,20 @@ from adjointlab.worlds.call_sites import SimulatedCall, came_back
 from adjointlab.worlds.constants import Operator, as_op, c_int
 from adjointlab.worlds.divergence import Divergence, Divergences, Place
 from adjointlab.worlds.parts import of_ranks, part_text
-from adjointlab.worlds.simulated.matching import Mailbox, unpickle
-from adjointlab.worlds.simulated.reductions import fold_objects
+from adjointlab.worlds.simulated.matching import Mailbox
 from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.simulated.topologies import Topology
 from adjointlab.worlds.world import Blocked, Cancelled, Finding, FindingKind, PeerFailed
 
 __all__ = [
-    "OBJECT_COLLECTIVES",
     "CollectiveCall",
     "Contribution",
     "Disagreement",
-    "ObjectContribution",
     "SharedCommunicator",
     "Signature",
     "UnequalParts",
     "op_name",
-    "pickled",
     "valid_root",
 ]
 
@@ -371,148 +367,7 @@ class SharedCommunicator:
         raise Cancelled
 
 
-class ObjectContribution(Contribution):
-    """Pickled object of one rank, and how its result is made of what the computation gives it.
-
-    There are no buffers to watch: pickling has read the object when the call is made.
-    """
-
-    __slots__ = ("given", "payload", "result")
-
-    def __init__(
-        self,
-        kind: str,
-        compute: Callable[[Sequence[ObjectContribution]], None],
-        payload: Any = None,
-        *,
-        root: int | None = None,
-        op: Operator | None = None,
-        result: Callable[[Any], Any] = unpickle,
-        shape: object = None,
-    ) -> None:
-        super().__init__(kind, compute, Signature(root, None if op is None else op_name(op), None, shape))
-        self.payload = payload
-        self.result = result
-        self.given: Any = None  # set by `compute`
-
-    def finish(self) -> Any:
-        return self.result(self.given)
-
-
-Contributions: TypeAlias = Sequence[ObjectContribution]
-
-
-def pickled(value: object) -> bytes:
-    """`value` as it is sent."""
-    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-
-
 def op_name(op: Operator) -> str:
     """Name of the operation as far as ranks can agree on it: each has its own copy of a function of user code."""
     known = as_op(op)
     return known.value if isinstance(known, MPI.Op) else "an operation of user code"
-
-
-def _unpickle_all(payloads: Iterable[bytes]) -> list[Any]:
-    return [unpickle(payload) for payload in payloads]
-
-
-def _no_result(_: object) -> None:
-    return None
-
-
-def _fold(op: Operator) -> Callable[[Sequence[bytes]], Any]:
-    known = as_op(op)
-    # Only rank 0 of an exclusive scan is given nothing to combine.
-    return lambda payloads: fold_objects(known, _unpickle_all(payloads)) if payloads else None
-
-
-def _give_roots_to_all(contributions: Contributions) -> None:
-    for each in contributions:
-        each.given = contributions[each.root].payload
-
-
-def _give_all_to_all(contributions: Contributions) -> None:
-    payloads = [each.payload for each in contributions]
-    for each in contributions:
-        each.given = payloads
-
-
-def _give_first(extra: int) -> Callable[[Contributions], None]:
-    """Each rank is given the payloads of the ranks below it, and of so many more."""
-
-    def compute(contributions: Contributions) -> None:
-        payloads = [each.payload for each in contributions]
-        for rank, each in enumerate(contributions):
-            each.given = payloads[: rank + extra]
-
-    return compute
-
-
-def _give_one_each(contributions: Contributions) -> None:
-    payloads = contributions[contributions[0].root].payload
-    for each, payload in zip(contributions, payloads, strict=True):
-        each.given = payload
-
-
-def _transpose(contributions: Contributions) -> None:
-    for rank, each in enumerate(contributions):
-        each.given = [other.payload[rank] for other in contributions]
-
-
-def _pickle_each(comm: Communicator, objects: Iterable[object]) -> list[bytes]:
-    listed = list(objects)
-    if len(listed) != comm.size:
-        raise ValueError(f"expecting {comm.size} items, got {len(listed)}")
-    return [pickled(each) for each in listed]
-
-
-def barrier(comm: Communicator) -> ObjectContribution:
-    return ObjectContribution("Barrier", _no_result, result=_no_result)
-
-
-def bcast(comm: Communicator, obj: object, root: int = 0) -> ObjectContribution:
-    payload = pickled(obj) if valid_root(comm, root) == comm.rank else None
-    # mpi4py unpickles on the root too: what comes back is a copy there as well.
-    return ObjectContribution("bcast", _give_roots_to_all, payload, root=root)
-
-
-def gather(comm: Communicator, sendobj: object, root: int = 0) -> ObjectContribution:
-    result = _unpickle_all if valid_root(comm, root) == comm.rank else _no_result
-    return ObjectContribution("gather", _give_all_to_all, pickled(sendobj), root=root, result=result)
-
-
-def scatter(comm: Communicator, sendobj: Iterable[object], root: int = 0) -> ObjectContribution:
-    payload = _pickle_each(comm, sendobj) if valid_root(comm, root) == comm.rank else None
-    return ObjectContribution("scatter", _give_one_each, payload, root=root)
-
-
-def allgather(comm: Communicator, sendobj: object) -> ObjectContribution:
-    return ObjectContribution("allgather", _give_all_to_all, pickled(sendobj), result=_unpickle_all)
-
-
-def alltoall(comm: Communicator, sendobj: Iterable[object]) -> ObjectContribution:
-    return ObjectContribution("alltoall", _transpose, _pickle_each(comm, sendobj), result=_unpickle_all)
-
-
-def reduce(comm: Communicator, sendobj: object, op: Operator = MPI.SUM, root: int = 0) -> ObjectContribution:
-    result = _fold(op) if valid_root(comm, root) == comm.rank else _no_result
-    return ObjectContribution("reduce", _give_all_to_all, pickled(sendobj), root=root, op=op, result=result)
-
-
-def allreduce(comm: Communicator, sendobj: object, op: Operator = MPI.SUM) -> ObjectContribution:
-    return ObjectContribution("allreduce", _give_all_to_all, pickled(sendobj), op=op, result=_fold(op))
-
-
-def scan(comm: Communicator, sendobj: object, op: Operator = MPI.SUM) -> ObjectContribution:
-    return ObjectContribution("scan", _give_first(1), pickled(sendobj), op=op, result=_fold(op))
-
-
-def exscan(comm: Communicator, sendobj: object, op: Operator = MPI.SUM) -> ObjectContribution:
-    return ObjectContribution("exscan", _give_first(0), pickled(sendobj), op=op, result=_fold(op))
-
-
-OBJECT_COLLECTIVES: dict[str, Callable[..., ObjectContribution]] = {
-    each.__name__: each
-    for each in (barrier, bcast, gather, scatter, allgather, alltoall, reduce, allreduce, scan, exscan)
-}

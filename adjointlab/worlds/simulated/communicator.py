@@ -22,12 +22,7 @@ from adjointlab.worlds.module_state import ModuleState
 from adjointlab.worlds.object_room import room_of
 from adjointlab.worlds.refused_calls import missing
 from adjointlab.worlds.simulated.buffer_collectives import BUFFER_COLLECTIVES, refuse_aliased
-from adjointlab.worlds.simulated.collectives import (
-    OBJECT_COLLECTIVES,
-    Contribution,
-    SharedCommunicator,
-    pickled,
-)
+from adjointlab.worlds.simulated.collectives import Contribution, SharedCommunicator
 from adjointlab.worlds.simulated.communicator_creation import (
     COMMUNICATOR_MAKERS,
     GRID_MAKERS,
@@ -39,6 +34,7 @@ from adjointlab.worlds.simulated.neighbourhoods import (
     NEIGHBOUR_BUFFER_COLLECTIVES,
     NEIGHBOUR_OBJECT_COLLECTIVES,
 )
+from adjointlab.worlds.simulated.object_collectives import OBJECT_COLLECTIVES, pickled
 from adjointlab.worlds.simulated.requests import SimulatedRequest
 from adjointlab.worlds.simulated.topologies import Graph, Grid, Topology
 from adjointlab.worlds.world import Cancelled, Dead, Finding, Matched

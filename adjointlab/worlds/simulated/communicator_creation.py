@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from adjointlab import MPI
 from adjointlab.worlds.constants import c_int, is_undefined
 from adjointlab.worlds.graph_arguments import Weights, edges, neighbours, unmatched_edge
-from adjointlab.worlds.simulated.collectives import Disagreement, ObjectContribution
+from adjointlab.worlds.simulated.collectives import Disagreement
 from adjointlab.worlds.simulated.groups import group_of
+from adjointlab.worlds.simulated.object_collectives import ObjectContribution
 from adjointlab.worlds.simulated.topologies import Graph, Grid, Topology
 
 if TYPE_CHECKING:

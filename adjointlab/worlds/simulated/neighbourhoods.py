@@ -10,8 +10,9 @@ from adjointlab import MPI
 from adjointlab.typing import Buffer
 from adjointlab.worlds.arguments import Blocks, Elements, blocks, elements, typed_blocks
 from adjointlab.worlds.simulated.buffer_collectives import BufferContribution, block, move
-from adjointlab.worlds.simulated.collectives import ObjectContribution, UnequalParts, pickled
+from adjointlab.worlds.simulated.collectives import UnequalParts
 from adjointlab.worlds.simulated.matching import unpickle
+from adjointlab.worlds.simulated.object_collectives import ObjectContribution, pickled
 from adjointlab.worlds.simulated.topologies import Topology
 
 if TYPE_CHECKING:

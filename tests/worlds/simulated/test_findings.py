@@ -12,8 +12,8 @@ import pytest
 
 from adjointlab import MPI
 from adjointlab.worlds.call_labels import CallLabel, called_as
-from adjointlab.worlds.simulated.collectives import pickled
 from adjointlab.worlds.simulated.moment import Moment
+from adjointlab.worlds.simulated.object_collectives import pickled
 from adjointlab.worlds.simulated.scheduler import FRUITLESS_POLLS, Scheduler, WorkerPool
 from adjointlab.worlds.simulated.schedules.strategies import RoundRobin
 from adjointlab.worlds.simulated.simulation import Diagnosis
