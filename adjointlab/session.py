@@ -21,8 +21,9 @@ from adjointlab.engine.discovery import Found
 from adjointlab.engine.drawing_errors import advice_on, formatted, refusal
 from adjointlab.engine.failed_runs import MISDECLARED, NO_RETURN
 from adjointlab.engine.folded_warnings import FoldedWarnings
+from adjointlab.engine.hypothesis_searches import WHILE_A_CASE_RAN, ended_a_case
 from adjointlab.engine.run_case import CaseRunner, Stage, body, run_case
-from adjointlab.engine.search import WHILE_A_CASE_RAN, ended_a_case, investigate
+from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.quantities import counted

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 from timing import least  # noqa: E402
 
 from adjointlab.checks.check import checks_of  # noqa: E402
-from adjointlab.engine import search  # noqa: E402
+from adjointlab.engine import hypothesis_searches  # noqa: E402
 from adjointlab.engine.independent_draws import INDEPENDENT  # noqa: E402
 from adjointlab.engine.search import investigate  # noqa: E402
 from adjointlab.engine.search_result import Budget  # noqa: E402
@@ -79,7 +79,7 @@ def measured(bugs: Sequence[Subject], seed: int) -> dict[str, dict[str, Needed]]
             # By turns, since the first search of a subject makes strategies that the second finds.
             for kind in sorted(KINDS, reverse=bool(bug % 2)):
                 begin = time.process_time()
-                with patch.object(search, "INDEPENDENT", KINDS[kind]):
+                with patch.object(hypothesis_searches, "INDEPENDENT", KINDS[kind]):
                     result = investigate(world, subject, check, Budget(CASES, seed=seed, shrinking=0.0))
                 tried = None if result.verdict.is_coherent else result.tried
                 needs[kind].add(bug, tried, time.process_time() - begin)

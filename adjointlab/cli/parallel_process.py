@@ -15,7 +15,7 @@ from adjointlab.check_result import CheckResult, SearchInterrupted
 from adjointlab.cli.parallel import MessageKind, Outcome, PlannedCheck, Setup
 from adjointlab.cli.selection import selected
 from adjointlab.cli.startup import opened_world
-from adjointlab.engine import search
+from adjointlab.engine.hypothesis_searches import prepare
 from adjointlab.exit_codes import ExitCode
 from adjointlab.session import check_with_corpus
 from adjointlab.supervisor.processes import die_with_parent
@@ -43,7 +43,7 @@ def main(descriptor: int) -> NoReturn:
             connection.send((MessageKind.FORCED, call.encode(errors="backslashreplace")))
 
         with RepeatedInterrupt(), before_forced_end(tell):
-            search.prepare()
+            prepare()
             _serve(connection, connection.recv())
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # all is done, or the other end has died

@@ -8,7 +8,6 @@ leader draws and judges, the followers execute the cases that they are handed
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import time
 from collections.abc import Callable
@@ -17,18 +16,25 @@ from functools import partial
 from typing import Final
 
 import hypothesis
-from hypothesis import HealthCheck, Phase, Verbosity, given
-from hypothesis.errors import FailedHealthCheck, Flaky, HypothesisException, Unsatisfiable
+from hypothesis import given
 from msgspec import structs
 
 from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.verdict import Figure, Measurement, Verdict, coherent, unjudged
 from adjointlab.engine.case import Case, cases
 from adjointlab.engine.confirming import Confirmation, Confirmed
-from adjointlab.engine.constants_of_modules import without_constants_of_modules
 from adjointlab.engine.drawn_cases import DrawnCases
 from adjointlab.engine.failed_runs import NO_RETURN
-from adjointlab.engine.independent_draws import INDEPENDENT
+from adjointlab.engine.hypothesis_searches import (
+    WHILE_A_CASE_RAN,
+    BrokenOff,
+    Enough,
+    Failing,
+    end_of,
+    ended_a_case,
+    seed_of_draws,
+    settings_of,
+)
 from adjointlab.engine.run_case import (
     UNDECIDED,
     CaseRunner,
@@ -57,27 +63,7 @@ from adjointlab.worlds.world import (
     with_kind,
 )
 
-__all__ = ["WHILE_A_CASE_RAN", "ended_a_case", "investigate", "prepare"]
-
-WHILE_A_CASE_RAN: Final = "while a case ran"
-"""The note on an exception that has ended a run from outside: none of the strategy's, and none of the code under test."""
-
-
-def prepare() -> None:
-    """Have Hypothesis do what it does in the first search of a thread, among which is a full garbage collection.
-
-    To be called before torch is imported: the collection would visit all of its objects, which takes a tenth of a second.
-    """
-
-    # With a seed, as searches have one: without, Hypothesis registers the generator of the thread never, or later.
-    @hypothesis.seed(0)
-    @hypothesis.settings(
-        max_examples=1, database=None, deadline=None, verbosity=Verbosity.quiet, phases=(Phase.generate,)
-    )
-    @given(hypothesis.strategies.none())
-    def draw(_: None) -> None: ...
-
-    draw()
+__all__ = ["investigate"]
 
 
 def investigate(
@@ -124,34 +110,6 @@ _REDRAWN_SMALLER: Final = 150
 """The number of cases that are drawn once a smaller one is known to fail. Those alone are run that are smaller themselves."""
 
 
-class _Failing(Exception):
-    """A case failed; carries it out of Hypothesis, which raises the exception of the smallest failing case again."""
-
-    def __init__(self, case: Case, judgement: Judgement) -> None:
-        super().__init__(judgement.verdict.headline)
-        self.case, self.verdict, self.spaces = case, *judgement
-
-
-class _Enough(BaseException):
-    """No more cases are to be drawn: ends a search of Hypothesis's at once, which passes on what is no `Exception`."""
-
-
-def ended_a_case(error: BaseException) -> bool:
-    """Return True for an exception that has ended the run of a case from outside."""
-    return WHILE_A_CASE_RAN in getattr(error, "__notes__", ())
-
-
-class _BrokenOff(BaseException):
-    """Carries what a run has not raised but was ended by, such as a time limit of pytest's, out of Hypothesis, which passes it on at once.
-
-    Of an `Exception`, and of pytest's own, Hypothesis would take the case for a failing one, and run it again.
-    """
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__()
-        self.error = error
-
-
 class Search:
     """One search, on the leader.
 
@@ -195,7 +153,7 @@ class Search:
         started = time.monotonic()
         failure = self._smallest_failure()
         hang = None
-        if isinstance(failure, _Failing) and self._is_shrunk_in_simulation:
+        if isinstance(failure, Failing) and self._is_shrunk_in_simulation:
             self.stage = Stage.CONFIRMING
             hang = self._confirmation.hang_under_mpi(failure.case)
             if hang is None:
@@ -203,7 +161,7 @@ class Search:
                 failure = self._smallest_failure()
         result = self._result(failure if isinstance(failure, Verdict) else coherent())
         drawn = self._drawn
-        if isinstance(failure, _Failing):
+        if isinstance(failure, Failing):
             assert self._shrinking is not None
             self.stage = Stage.CONFIRMING
             case = self._confirmation.with_fewer_schedules(failure.case, failure.verdict)
@@ -230,7 +188,7 @@ class Search:
 
     # Drawing and shrinking
 
-    def _smallest_failure(self) -> _Failing | Verdict | None:
+    def _smallest_failure(self) -> Failing | Verdict | None:
         """Search with Hypothesis: return the smallest failing case, `None` if none fails, a verdict if too few could be judged."""
         if not self._subject.ranks_up_to(self._ranks):
             return unjudged(
@@ -240,11 +198,11 @@ class Search:
         if failure is None and self._lacks_several_ranks:
             # A few cases need not have several ranks among them; and where a check rejects each that has, it is to say so.
             failure = self._searched(max(1, self._budget.cases // 10), 2, self._ranks)
-        if isinstance(failure, _Failing):
+        if isinstance(failure, Failing):
             return self._in_single_steps(self._on_fewer_ranks(failure))
         return failure or self._drawn.counts.shortfall(needs_several_ranks=self._needs_several_ranks)
 
-    def _drawn_failure(self) -> _Failing | Verdict | None:
+    def _drawn_failure(self) -> Failing | Verdict | None:
         """Draw the cases of the budget, some of them on each number of ranks.
 
         Each number of ranks is drawn by chance, and a small budget may come without one on two ranks.
@@ -260,7 +218,7 @@ class Search:
             failure = self._searched_in_batches(cases - drawn.judged, " more")
         return failure
 
-    def _searched_in_batches(self, number: int, stream: str = "") -> _Failing | Verdict | None:
+    def _searched_in_batches(self, number: int, stream: str = "") -> Failing | Verdict | None:
         """Draw so many cases, each batch in a search of its own: Hypothesis keeps some 8 KB of each case of a search."""
         failure = None
         for start in range(0, number, _BATCH):
@@ -278,7 +236,7 @@ class Search:
         """Return True once a check may be ended for lack of time."""
         return self._drawn.counts.judged >= _LEAST_CASES and not self._lacks_several_ranks
 
-    def _on_fewer_ranks(self, failure: _Failing) -> _Failing:
+    def _on_fewer_ranks(self, failure: Failing) -> Failing:
         """Return a failure of the same kind on as few ranks as one is found on.
 
         The shrinker keeps what it need not change, such as the shape of a grid that another number of ranks does not have. So
@@ -287,12 +245,12 @@ class Search:
         while self._has_time() and self._subject.ranks_up_to(failure.case.ranks)[0] < failure.case.ranks:
             number = min(self._budget.cases, _REDRAWN)
             fewer = self._searched(number, 1, failure.case.ranks - 1)
-            if not isinstance(fewer, _Failing):
+            if not isinstance(fewer, Failing):
                 break
             failure = fewer
         return failure
 
-    def _in_single_steps(self, failure: _Failing) -> _Failing:
+    def _in_single_steps(self, failure: Failing) -> Failing:
         """Return a failure of the same kind for which, if there is time to see it, no single step leads to another.
 
         A smaller case is made of the parameters, and may be none that the strategy draws. So it is never reported itself: it tells
@@ -310,7 +268,7 @@ class Search:
             smaller = self._searched(
                 _REDRAWN_SMALLER, 1, failure.case.ranks, partial(_is_smaller, than=failure.case)
             )
-            if not isinstance(smaller, _Failing):
+            if not isinstance(smaller, Failing):
                 break
             failure = smaller
         return failure
@@ -339,16 +297,16 @@ class Search:
         most_ranks: int,
         accepts: Callable[[Case], bool] = lambda case: True,
         stream: str = "",
-    ) -> _Failing | Verdict | None:
+    ) -> Failing | Verdict | None:
         """Draw so many cases on so many ranks, run those that `accepts` is true of, and shrink the first that fails.
 
         Another `stream` draws other cases. A failure that is known stays one, whatever the strategy does when smaller cases are drawn.
         """
-        failing: list[_Failing] = []
+        failing: list[Failing] = []
         schedules = self._budget.schedules if self._world.can_schedule else 1
 
-        @hypothesis.seed(_stream(self._seed, self._check + stream))
-        @_settings(number)
+        @hypothesis.seed(seed_of_draws(self._seed, self._check + stream))
+        @settings_of(number)
         @given(
             case=cases(self._subject, self._check, (least_ranks, most_ranks), schedules, self._budget.device)
         )
@@ -359,7 +317,7 @@ class Search:
                 judgement = self._judge(case)
             except BaseException as error:
                 if ended_a_case(error):
-                    raise _BrokenOff(error) from None
+                    raise BrokenOff(error) from None
                 raise
             if judgement is None:
                 hypothesis.reject()
@@ -367,13 +325,13 @@ class Search:
                 if self._shrinking is None:
                     judgement = self._begin_shrinking(case, judgement)
                 self._on_failure(self._unconfirmed(case, judgement))
-                failing.append(_Failing(case, judgement))
+                failing.append(Failing(case, judgement))
                 raise failing[-1]
 
         # A name for Hypothesis's database, which is not used: to make it, Hypothesis would read and tokenise the source above.
         vars(every_case_is_coherent)["_hypothesis_internal_database_key"] = b""
         try:
-            ended = _ended(every_case_is_coherent)
+            ended = end_of(every_case_is_coherent)
         except (KeyboardInterrupt, Exhausted):
             raise
         except BaseException as error:  # SystemExit, Overdue and pytest's `skip` among them
@@ -411,7 +369,7 @@ class Search:
         if time.monotonic() > self._drawn_until and self._has_judged_enough():
             drawn.counts.end()
         if drawn.counts.is_hopeless or drawn.counts.is_cut_short:
-            raise _Enough
+            raise Enough
         measuring = structs.replace(case, measurement=self._measurement)
         judgement = run_case(self._run, measuring, Measurement.ONE_SAMPLE)
         if judgement is not None:
@@ -480,69 +438,8 @@ def _is_smaller(case: Case, than: Case) -> bool:
     return own != most and all(one <= other for one, other in zip(own, most, strict=True))
 
 
-def _ended(every_case_is_coherent: Callable[[], None]) -> _Failing | Verdict | None:
-    """Draw cases, and return how that has ended: with one that fails, with a strategy that is no good, or with none."""
-    try:
-        with without_constants_of_modules():
-            every_case_is_coherent()
-    except _Failing as failing:
-        return failing
-    except _BrokenOff as broken:
-        raise broken.error from None
-    except AssertionError as error:
-        # Hypothesis's own, upon an interrupt that comes before its engine is ready.
-        if isinstance(error.__context__, KeyboardInterrupt):
-            raise error.__context__ from None
-        raise
-    except Flaky as error:
-        # Of the cases themselves the judgements are remembered.
-        return _unjudged("the subject's strategy draws other cases from the same choices", error)
-    except (_Enough, Unsatisfiable):
-        return None  # the counts tell
-    except FailedHealthCheck as error:
-        return _unjudged("the subject's strategy is unhealthy", error)
-    except HypothesisException as error:
-        return _unjudged("the subject's strategy failed", error)
-    return None
-
-
-def _settings(cases: int) -> hypothesis.settings:
-    """Settings of Hypothesis for a search of so many `cases`.
-
-    Whatever a user's profile, or the "ci" profile that Hypothesis loads where the variable CI is set, would change is set here: equal
-    seeds have to draw equal cases everywhere. (A seed overrides `derandomize`.)
-    """
-    return hypothesis.settings(
-        max_examples=cases,
-        database=None,
-        backend=INDEPENDENT,
-        deadline=None,
-        print_blob=False,
-        report_multiple_bugs=False,
-        verbosity=Verbosity.quiet,
-        # Without Phase.explain, which would run variations of the failing case under a tracer.
-        phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=(
-            HealthCheck.too_slow,
-            HealthCheck.data_too_large,
-            HealthCheck.nested_given,
-            HealthCheck.filter_too_much,  # which cases were rejected, and why, is counted here
-        ),
-    )
-
-
 def _measurement_after(verdict: Verdict) -> Measurement:
     """As much as a case measures at once after one with this verdict: otherwise it would mostly run twice."""
     if verdict.kind == UNDECIDED:
         return Measurement.ALL
     return Measurement.ONE_SAMPLE if Figure.ROUNDING in verdict.figures else Measurement.NONE
-
-
-def _stream(seed: int, check: str) -> int:
-    """The seed of a check's draws: every check draws cases of its own, so that all of them look at more geometries."""
-    return int.from_bytes(hashlib.sha256(f"{seed} {check}".encode()).digest()[:8], "little")
-
-
-def _unjudged(headline: str, error: Exception) -> Verdict:
-    text = message_of(error).strip().splitlines()
-    return unjudged(headline, ("because", text[0] if text else type(error).__name__))

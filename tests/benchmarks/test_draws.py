@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adjointlab.engine import search
+from adjointlab.engine import hypothesis_searches
 from benchmarks.__main__ import FOLDER
 
 
@@ -18,7 +18,7 @@ def test_each_kind_of_draws_comes_first_as_often_as_the_other(monkeypatch: pytes
     order: list[object] = []
 
     def investigate(*_: object, **__: object) -> SimpleNamespace:
-        order.append(search.INDEPENDENT)
+        order.append(hypothesis_searches.INDEPENDENT)
         return SimpleNamespace(verdict=SimpleNamespace(is_coherent=True), tried=1)
 
     monkeypatch.setattr(script, "investigate", investigate)

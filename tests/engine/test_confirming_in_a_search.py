@@ -12,8 +12,9 @@ from adjointlab.engine import confirming as module
 from adjointlab.engine.case import Case
 from adjointlab.engine.confirming import Confirmed
 from adjointlab.engine.counts import CaseCounts
+from adjointlab.engine.hypothesis_searches import Failing
 from adjointlab.engine.run_case import NONDETERMINISTIC, Judgement, Stage
-from adjointlab.engine.search import Search, _Failing
+from adjointlab.engine.search import Search
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.shrinking import FirstFailure, Shrinking
 from adjointlab.engine.simulate_first import HangSimulator
@@ -235,7 +236,7 @@ def test_a_failure_is_reported_with_its_smallest_case_and_counts_among_the_judge
 def test_a_search_is_repeated_only_where_what_was_simulated_does_not_hang_under_mpi(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    other = _Failing(case_on(1), WRONG)
+    other = Failing(case_on(1), WRONG)
     repeated: list[bool] = []
     monkeypatch.setattr(Search, "_repeat_without_simulation", lambda self: repeated.append(True))
     simulator = HangSimulator(right, Watchdog())

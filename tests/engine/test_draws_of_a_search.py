@@ -12,8 +12,9 @@ import adjointlab as al
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status, Verdict, unjudged
 from adjointlab.engine.case import Case
+from adjointlab.engine.hypothesis_searches import Failing
 from adjointlab.engine.run_case import Judgement
-from adjointlab.engine.search import Search, _Failing
+from adjointlab.engine.search import Search
 from adjointlab.engine.search_result import Budget
 from adjointlab.worlds.world import FindingKind
 from tests.engine.unrun_searches import (
@@ -43,7 +44,7 @@ def planned(
 
     def searched(
         number: int, least: int, most: int, accepts: Any = None, stream: str = ""
-    ) -> _Failing | Verdict | None:
+    ) -> Failing | Verdict | None:
         calls.append((number, least, most, stream))
         search._drawn.on_ranks.update(drawn.get(stream.split()[0] if stream else "first", {}))
         search._drawn.counts.judged += number
@@ -158,9 +159,9 @@ def test_a_failure_is_looked_for_on_ever_fewer_ranks(
     cases: int, found_on: Sequence[int | None], calls: list[Call], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     search = search_of(Budget(cases, seed=1))
-    failures = [None if ranks is None else _Failing(case_on(ranks), WRONG) for ranks in found_on]
+    failures = [None if ranks is None else Failing(case_on(ranks), WRONG) for ranks in found_on]
     drawn = planned(search, monkeypatch, failures)
-    first = _Failing(case_on(3), WRONG)
+    first = Failing(case_on(3), WRONG)
     least = next((each for each in reversed(failures) if each is not None), first)
     assert search._on_fewer_ranks(first) is least
     assert drawn == calls
@@ -191,7 +192,7 @@ def test_a_smaller_case_is_drawn_as_long_as_a_single_step_fails(
 ) -> None:
     search = search_of()
     begun = begin_shrinking(search)
-    failures = [None if side is None else _Failing(case_on(2, side), WRONG) for side in answers]
+    failures = [None if side is None else Failing(case_on(2, side), WRONG) for side in answers]
     calls: list[Any] = []
     asked = iter([case_on(2, side) for side in (3, *(side for side in answers if side))])
     waiting = iter(steps)
@@ -208,7 +209,7 @@ def test_a_smaller_case_is_drawn_as_long_as_a_single_step_fails(
 
     monkeypatch.setattr(search, "_fails_one_step_smaller", fails)
     monkeypatch.setattr(search, "_searched", searched)
-    assert search._in_single_steps(_Failing(case_on(2, 3), WRONG)).case == case_on(2, least)
+    assert search._in_single_steps(Failing(case_on(2, 3), WRONG)).case == case_on(2, least)
     assert begun.is_smallest == is_smallest
     assert calls == [(150, 1, 2)] * len(answers)
 
@@ -218,7 +219,7 @@ def test_what_takes_seconds_to_see_or_may_end_a_job_is_not_tried_in_single_steps
 ) -> None:
     judged = answering(monkeypatch, RIGHT)
     for kind in ("no return", FindingKind.LIVELOCK):
-        failure = _Failing(case_on(2), Judgement(unjudged("slow", kind=kind), None))
+        failure = Failing(case_on(2), Judgement(unjudged("slow", kind=kind), None))
         search = search_of()
         begun = begin_shrinking(search)
         assert search._in_single_steps(failure) is failure

@@ -17,8 +17,8 @@ from adjointlab.checks.verdict import incoherent, unjudged
 from adjointlab.engine import search as module
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import found_as
+from adjointlab.engine.hypothesis_searches import Failing, prepare
 from adjointlab.engine.run_case import Judgement
-from adjointlab.engine.search import _Failing
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.session import run_check
 from adjointlab.worlds.world import Run, WorldName
@@ -128,7 +128,7 @@ def test_a_search_of_hypothesis_runs_what_is_accepted_and_returns_the_smallest_f
     monkeypatch.setattr(module, "run_case", run_case)
     begun = begin_shrinking(search)
     found = search._searched(60, 2, 3, lambda case: case.parameters["side"] != 7)
-    assert isinstance(found, _Failing)
+    assert isinstance(found, Failing)
     assert (found.case.parameters, found.case.ranks, found.case.schedules) == ({"side": 6}, 2, ())
     assert {case.ranks for case in judged} == {2, 3}
     assert 7 not in {case.parameters["side"] for case in judged}
@@ -200,7 +200,7 @@ def test_of_cases_that_fail_and_errors_of_the_strategy_one_is_told_without_advic
     monkeypatch.setattr(
         module, "run_case", lambda run, case, *_: WRONG if case.parameters["side"] > 30 else RIGHT
     )
-    with pytest.raises((ZeroDivisionError, _Failing)) as told:
+    with pytest.raises((ZeroDivisionError, Failing)) as told:
         raise search._searched(100, 1, 1)  # type: ignore[misc]
     assert "reproduce_failure" not in "".join(getattr(told.value, "__notes__", ()))
 
@@ -218,7 +218,7 @@ def test_the_first_search_of_a_thread_looks_through_all_objects_unless_that_is_d
 
     def search() -> None:
         if is_prepared:
-            module.prepare()
+            prepare()
         full.clear()
         search_of(subject=DRAWN)._searched(2, 1, 2)
 

@@ -17,8 +17,8 @@ from adjointlab.engine import search as module
 from adjointlab.engine.case import Case
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.drawn_cases import _is_empty
+from adjointlab.engine.hypothesis_searches import Enough, _unjudged, seed_of_draws
 from adjointlab.engine.run_case import UNDECIDED, CaseRunner, Judgement, Stage
-from adjointlab.engine.search import _stream, _unjudged
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.worlds.schedule import schedules_from
 from adjointlab.worlds.world import Run
@@ -80,8 +80,8 @@ def test_only_what_runs_in_processes_is_simulated_first() -> None:
 
 def test_a_seed_draws_the_same_in_every_release_and_something_else_for_each_check() -> None:
     # The first eight bytes of sha256(b"7 adjoint"), the lowest first.
-    assert _stream(7, "adjoint") == 5296178333585022567
-    assert len({_stream(seed, check) for seed in (0, 1) for check in ("adjoint", "matrix")}) == 4
+    assert seed_of_draws(7, "adjoint") == 5296178333585022567
+    assert len({seed_of_draws(seed, check) for seed in (0, 1) for check in ("adjoint", "matrix")}) == 4
 
 
 def test_there_is_time_while_drawing_and_later_until_the_deadline_or_the_end_of_communicators(
@@ -205,7 +205,7 @@ def test_after_its_seconds_a_search_judges_no_more_than_ten_cases(
     search = search_of(ranks=1)
     search._drawn_until, search._drawn.counts.judged = until, judged
     answering(monkeypatch, WRONG)
-    with pytest.raises(module._Enough) if is_ended else nullcontext():
+    with pytest.raises(Enough) if is_ended else nullcontext():
         assert search._judge_next(case_on(1)) == WRONG
     assert search._drawn.counts == (
         CaseCounts(judged, judged, is_cut_short=True) if is_ended else CaseCounts(100, judged)
@@ -218,7 +218,7 @@ def test_of_a_strategy_whose_cases_are_nearly_all_rejected_no_more_are_run(
     search = search_of()
     search._drawn.counts.rejected = {"why": 801}
     judged = answering(monkeypatch, WRONG)
-    with pytest.raises(module._Enough):
+    with pytest.raises(Enough):
         search._judge_next(case_on(1))
     assert (judged, search._drawn.counts.judged) == ([], 0)
 

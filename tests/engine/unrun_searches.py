@@ -16,8 +16,9 @@ from adjointlab.checks.verdict import coherent, incoherent, unjudged
 from adjointlab.engine import confirming, shrinking
 from adjointlab.engine import search as module
 from adjointlab.engine.case import Case
+from adjointlab.engine.hypothesis_searches import Failing
 from adjointlab.engine.run_case import CaseRunner, Judgement, Stage
-from adjointlab.engine.search import Search, _Failing
+from adjointlab.engine.search import Search
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.shrinking import FirstFailure, Shrinking
 from adjointlab.engine.subject import Subject
@@ -38,7 +39,7 @@ def case_on(ranks: int, side: int = 4, seed: int = 0, **more: Any) -> Case:
     return Case("RingShift", "adjoint", ranks, {"side": side}, InputSetting(seed), 0, **more)
 
 
-FAILING = _Failing(case_on(2), WRONG)
+FAILING = Failing(case_on(2), WRONG)
 FIRST = case_on(3, 99)
 
 
