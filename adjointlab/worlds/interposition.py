@@ -26,7 +26,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -315,30 +315,21 @@ class _Redirection:
             return
         self._is_installed = True
         for kind, members in self._originals.items():
-            # Python code cannot set attributes of a class that is made in C. The proxy that is its __dict__ refers to the
-            # dictionary alone; the class's caches have to be told.
-            (dictionary,) = gc.get_referents(kind.__dict__)
-            for name, member in members.items():
-                dictionary[name] = (
-                    self._method(member, name) if callable(member) else self._attribute(member, name)
-                )
-            ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+            _set_members(
+                kind,
+                {
+                    name: self._method(member, name) if callable(member) else self._attribute(member, name)
+                    for name, member in members.items()
+                },
+            )
         for name, makers in _MAKERS.items():
             kind = getattr(self._mpi, name)
-            (dictionary,) = gc.get_referents(kind.__dict__)
-            for maker in makers:
-                if hasattr(kind, maker):  # sessions came with MPI 4
-                    dictionary[maker] = staticmethod(self._maker(getattr(kind, maker), f"MPI.{name}.{maker}"))
-            ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
-        kind = self._mpi.Datatype
-        (dictionary,) = gc.get_referents(kind.__dict__)
-        for packer in _PACKERS:
-            dictionary[packer] = self._packer(dictionary[packer])
-        ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
-        kind = self._mpi.Op
-        (dictionary,) = gc.get_referents(kind.__dict__)
-        dictionary["Create"] = classmethod(self._operation_maker(kind.Create))
-        ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+            known = [maker for maker in makers if hasattr(kind, maker)]  # sessions came with MPI 4
+            made = {maker: self._maker(getattr(kind, maker), f"MPI.{name}.{maker}") for maker in known}
+            _set_members(kind, {maker: staticmethod(function) for maker, function in made.items()})
+        datatype, operation = self._mpi.Datatype, self._mpi.Op
+        _set_members(datatype, {packer: self._packer(vars(datatype)[packer]) for packer in _PACKERS})
+        _set_members(operation, {"Create": classmethod(self._operation_maker(operation.Create))})
         self._change_bound_methods()
 
     def _change_bound_methods(self) -> None:
@@ -471,6 +462,14 @@ class _Redirection:
                 setattr(target, name, value)
 
         return property(read, write, doc=original.__doc__)
+
+
+def _set_members(kind: type, members: Mapping[str, Any]) -> None:
+    """Set members of a class that is made in C, of which Python code cannot set attributes."""
+    # The proxy that is its __dict__ refers to the dictionary alone; the class's caches have to be told.
+    (dictionary,) = gc.get_referents(kind.__dict__)
+    dictionary.update(members)
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
 
 
 def _set_function(method: MethodType, function: Callable[..., Any]) -> None:
