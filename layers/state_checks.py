@@ -45,9 +45,7 @@ def check_tensors(state: Mapping[str, torch.Tensor] | None) -> Mapping[str, torc
     return given
 
 
-def check_shapes(
-    state: Mapping[str, torch.Tensor], needed: Mapping[str, torch.Tensor], path: str = ""
-) -> None:
+def check_shapes(state: Mapping[str, torch.Tensor], needed: Mapping[str, torch.Tensor], path: str) -> None:
     """Raise `ValueError` unless `state` has tensors of the names and shapes of those in `needed`, which errors name below `path`."""
     below = f"{path}." if path else ""
     if lacking := [f"{below}{name} {tuple(needed[name].shape)}" for name in needed if name not in state]:

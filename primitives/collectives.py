@@ -120,7 +120,7 @@ class OneToManyOperator(LinearOperator):
         """The local tensor of the cotangent of x, in `out` if given."""
         return self._sum_to_one(y, out) if self.copies else self._copy_to_many(y, out)
 
-    def _copy_to_many(self, array: Array, out: Array | None = None) -> Array:
+    def _copy_to_many(self, array: Array, out: Array | None) -> Array:
         """A_{k}, then the broadcasting summation, then D_a: collective, the tensor over P_y of the one over P_x.
 
         A worker of P_y may give the memory for its result as `out`. Raises `ValueError` if `array` is not this rank's
@@ -142,7 +142,7 @@ class OneToManyOperator(LinearOperator):
                 arrays.copy_into(filled, sent)  # after the collective, so that nobody waits for it
         return result
 
-    def _sum_to_one(self, array: Array, out: Array | None = None) -> Array:
+    def _sum_to_one(self, array: Array, out: Array | None) -> Array:
         """A_a, then the reducing summation, then D_{k}: collective, the tensor over P_x of the one over P_y.
 
         A worker of P_x may give the memory for its result as `out`. Raises `ValueError` if `array` is not this rank's
@@ -188,7 +188,7 @@ class OneToManyOperator(LinearOperator):
 
 
 def result_array(
-    tensor: Tensor, argument: Array, out: Array | None, rank: int, batch: tuple[int, ...] = ()
+    tensor: Tensor, argument: Array, out: Array | None, rank: int, batch: tuple[int, ...]
 ) -> Array:
     """Memory for the local tensor of `tensor`: `out`, or a fresh array of the library of `argument`.
 
@@ -201,7 +201,7 @@ def result_array(
 
 
 def result_with_views(
-    tensor: Tensor, argument: Array, out: Array | None, rank: int, batch: tuple[int, ...] = ()
+    tensor: Tensor, argument: Array, out: Array | None, rank: int, batch: tuple[int, ...]
 ) -> tuple[Array, Array, Array]:
     """:func:`result_array`, then views of the argument and of it: of NumPy if that can hold both, which are faster than torch's."""
     if out is None:

@@ -109,7 +109,7 @@ def wide_layout(layout: Layout, dim: int) -> Layout:
     return Layout(layout.shape, layout.partition, windows, axes)
 
 
-def narrow_layout(layout: Layout, dim: int, along: int, cut: Sequence[int] | None = None) -> Layout:
+def narrow_layout(layout: Layout, dim: int, along: int, cut: Sequence[int] | None) -> Layout:
     """`layout` with dimension `dim`, which is whole, cut along dimension `along` of the partition, where copies lie.
 
     `cut` are the boundaries; `None` takes the balanced ones. Raises `ValueError` for a dimension that the tensor or the

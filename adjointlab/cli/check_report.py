@@ -123,7 +123,7 @@ class CheckReport:
                 self.out.table(self._rows.heading(), wraps=False)
             if text:
                 self.out.line(text if self.quiet else f"\n{text}")
-                if drawing := terminal_drawing(result, width=100):
+                if drawing := terminal_drawing(result):
                     self.out.line()
                     self.out.drawing(drawing)
                 self.out.line()

@@ -80,7 +80,7 @@ def _print(out: Output, results: list[CheckResult]) -> None:
     for result in results:
         if result.is_reported:
             out.line(textwrap.indent(failure_text(result), "    ") + "\n")
-            out.drawing(terminal_drawing(result, width=100), indent=4)
+            out.drawing(terminal_drawing(result), indent=4)
             out.line()
     out.table(rows.heading(), wraps=False)
     for number, result in enumerate(results, 1):

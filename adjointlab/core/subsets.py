@@ -12,7 +12,7 @@ __all__ = ["subset"]
 T = TypeVar("T")
 
 
-def subset(entries: Sequence[T], seed: int, *, leaves_one: bool = False) -> list[T]:
+def subset(entries: Sequence[T], seed: int, *, leaves_one: bool) -> list[T]:
     """Return some of `entries`, one at least, in any order: every number of them is as likely. If it `leaves_one`, not all of them."""
     generator = np.random.default_rng(seed)
     most = max(len(entries) - leaves_one, 0)

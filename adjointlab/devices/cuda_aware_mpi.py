@@ -123,9 +123,9 @@ def overridden(environment: Mapping[str, str]) -> bool | None:
     return text in _ON
 
 
-def mpi_evidence(environment: Mapping[str, str] = os.environ) -> MPIEvidence:
+def mpi_evidence() -> MPIEvidence:
     """Ask the MPI library that mpi4py loads. Initialises MPI if mpi4py does so on import; raises nothing."""
-    kept = {name: environment[name] for name in _SWITCHES if name in environment}
+    kept = {name: os.environ[name] for name in _SWITCHES if name in os.environ}
     try:
         from mpi4py import MPI
     except Exception as problem:  # ImportError, or RuntimeError where the library is missing

@@ -46,7 +46,7 @@ class Options(TypedDict, total=False):
 _LEGAL_NAMES: Final = {"orders": LEGAL_ORDERS, "arrays": (*arrays.MEMORIES, *arrays.MIXTURES)}
 
 
-def require_legal(options: Options, own: Sequence[str] = ()) -> None:
+def require_legal(options: Options, own: Sequence[str]) -> None:
     """Raise :class:`SubjectError` for an option that is neither one of a kind's `own` nor one of all kinds, and for a value that it cannot have."""
     known = [*own, *Options.__annotations__]
     if unknown := [name for name in options if name not in known]:

@@ -130,7 +130,7 @@ def types_of(parameters: Parameters) -> tuple[str, ...]:
     return given + (type_of(parameters),) * (number - len(given))
 
 
-def zeros_for(parameters: Parameters, device_type: DeviceType = "cpu") -> list[torch.Tensor]:
+def zeros_for(parameters: Parameters, device_type: DeviceType) -> list[torch.Tensor]:
     """Inputs of a case as a whole, of zeros."""
     import torch
 

@@ -17,7 +17,7 @@ _STYLE: Final = (
 )
 
 
-def as_html(drawing: Drawing, text: str = "") -> str:
+def as_html(drawing: Drawing, text: str) -> str:
     """Return the drawing with its style, and `text` as it is above it; it has the colours of the reader's theme."""
     above = f"<pre>{escape(text)}</pre>" if text else ""
     style = f"<style>{variables('.al-drawing')}{PICTURE_STYLE}{_STYLE}</style>"

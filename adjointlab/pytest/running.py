@@ -95,7 +95,7 @@ class CoherenceTest:
         with working_directory(self.item.config.invocation_params.dir):
             # Not the stream that captures what tests print.
             has_signs = is_encodable(getattr(sys.__stdout__, "encoding", None))
-            picture = failure_picture(result, unicode=has_signs, width=100)
+            picture = failure_picture(result, unicode=has_signs)
             text = f"{failure_text(result)}\n\n{picture}".strip()
             told = replace(result, known=self._why_known(result))
             for collector in self._collectors:

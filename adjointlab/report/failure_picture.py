@@ -19,22 +19,21 @@ _LINES: Final = 14
 """Most lines of a picture that shows matrices too; of a larger one the tensors alone are shown."""
 
 
-def failure_picture(check_result: CheckResult, *, unicode: bool, width: int) -> str:
-    """The picture of a failure as text, of `width` columns about; empty if there is nothing to draw.
+def failure_picture(check_result: CheckResult, *, unicode: bool) -> str:
+    """The picture of a failure as text; empty if there is nothing to draw.
 
     It stands below the lines of the failure. Without `unicode` all of the lab's own signs are ASCII. Whatever the user's code
     has put into names and messages, all of it is printable.
     """
-    drawing = terminal_drawing(check_result, width=width)
-    return printable(as_text(drawing, unicode=unicode, width=width), keep="\n")
+    return printable(as_text(terminal_drawing(check_result), unicode=unicode), keep="\n")
 
 
-def terminal_drawing(check_result: CheckResult, *, width: int) -> Drawing:
+def terminal_drawing(check_result: CheckResult) -> Drawing:
     """The drawing that :func:`failure_picture` shows, small enough for a terminal; for colours, see ``as_rich``."""
     if check_result.status is Status.COHERENT or not check_result.is_wrong:
         return Drawing("", ())
     drawing = verdict_drawing(check_result.result.verdict, _RANKS)
-    if len(block_of(drawing, width=width)) > _LINES:
+    if len(block_of(drawing)) > _LINES:
         without = tuple(part for part in drawing.parts if not isinstance(part, Matrices))
         drawing = replace(drawing, parts=without or drawing.parts)
     return drawing

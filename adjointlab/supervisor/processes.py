@@ -52,7 +52,7 @@ def descendants(root: int | None = None) -> list[int]:
     return found
 
 
-def kill_descendants(spared: frozenset[int] = frozenset(), within: float = 10.0) -> int:
+def kill_descendants(spared: frozenset[int], within: float = 10.0) -> int:
     """Kill every descendant of this process but those of `spared`; return the number of those that are left.
 
     Again and again, because a process may start another between the listing and its end. One in an uninterruptible

@@ -34,7 +34,7 @@ NoteGroup = Callable[[str, list[int]], None]
 
 @contextmanager
 def rank_state(
-    new_group: NewGroup, note_group: NoteGroup, device_type: DeviceType, *, inside: bool = False
+    new_group: NewGroup, note_group: NoteGroup, device_type: DeviceType, *, inside: bool
 ) -> Iterator[RankWorld]:
     """Context in which this thread has a state of torch.distributed of its own, whose groups are made by `new_group`, to compute on `device_type`.
 

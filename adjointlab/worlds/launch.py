@@ -79,9 +79,9 @@ def launched_world(environment: Mapping[str, str] = os.environ) -> Literal["mpi"
     return next(filter(None, started), "")
 
 
-def is_launched(environment: Mapping[str, str] = os.environ) -> bool:
+def is_launched() -> bool:
     """Return True if this process was started as a rank by a launcher of MPI programs or by torchrun."""
-    return bool(launched_world(environment))
+    return bool(launched_world())
 
 
 def launched_rank(environment: Mapping[str, str] = os.environ) -> int:

@@ -182,18 +182,18 @@ class _Builder:
         shape, grid = x.layout.shape, grid_of(x.layout)
         if isinstance(module, _CONVOLUTIONS):
             dims = spatial_dims(module)
-            over = given or (grid if grid.order > 1 and grid.shape[1] > 1 else _with_sides(grid, 1, 1))
+            over = given or (grid if grid.order > 1 and grid.shape[1] > 1 else _with_side(grid, 1))
             if over.order == dims + 2:
                 return _STATIONARY[dims - 1](self.comm, over, shape, module, dtype=self.dtype)
             return _by_torch_class()[_CONVOLUTIONS[dims - 1]](
                 self.comm, over, shape, module, dtype=self.dtype
             )
         if isinstance(module, nn.Linear):
-            grid = _with_sides(grid, max(grid.order - 1, 0), 1)
+            grid = _with_side(grid, max(grid.order - 1, 0))
         elif isinstance(module, nn.Embedding):
-            grid = _with_sides(_with_sides(grid, grid.order, 1), grid.order + 1, 1)
+            grid = _with_side(_with_side(grid, grid.order), grid.order + 1)
         elif isinstance(module, _TRANSPOSED):
-            grid = _with_sides(grid, 1, 1)
+            grid = _with_side(grid, 1)
         kinds = [kind for kind in type(module).__mro__ if kind in _by_torch_class()]
         if kinds:
             return _by_torch_class()[kinds[0]](self.comm, given or grid, shape, module, dtype=self.dtype)
@@ -220,9 +220,9 @@ def _over(name: str, shape: tuple[int, ...], partition: Partition) -> Layout:
     return Layout(shape, partition)
 
 
-def _with_sides(grid: Partition, position: int, side: int) -> Partition:
-    """The grid with another dimension of length `side`, which is 1, before the one at `position`."""
-    return Partition((*grid.shape[:position], side, *grid.shape[position:]), grid.ranks)
+def _with_side(grid: Partition, position: int) -> Partition:
+    """The grid with another dimension, of length 1, before the one at `position`."""
+    return Partition((*grid.shape[:position], 1, *grid.shape[position:]), grid.ranks)
 
 
 def _lie_alike(x: Layout, y: Layout, ranks: int) -> bool:

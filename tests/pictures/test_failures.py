@@ -34,7 +34,7 @@ def fail(world: al.SimulatedWorld, tmp_path: Path) -> Fail:
 
 
 def picture(result: CheckResult) -> str:
-    return failure_picture(result, unicode=True, width=100)
+    return failure_picture(result, unicode=True)
 
 
 def test_the_wrong_entry_is_marked_on_both_sides(fail: Fail) -> None:

@@ -89,9 +89,7 @@ class RankStatistics:
     refused: tuple[str, ...] = ()
 
 
-def failure_of(
-    exception: BaseException, last: LoggedCall | None, *, waited: bool = False
-) -> GroupFailure | None:
+def failure_of(exception: BaseException, last: LoggedCall | None, *, waited: bool) -> GroupFailure | None:
     """The failure of a backend that has led to `exception`, in the call that was logged last; None if none has.
 
     `waited` says whether that call has lasted for about as long as patience. The ranks of a deadlock lose it one after another, and
