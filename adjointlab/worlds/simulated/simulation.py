@@ -35,18 +35,12 @@ from adjointlab.worlds.simulated.dual_levels import dual_levels_shared
 from adjointlab.worlds.simulated.machine import Machine
 from adjointlab.worlds.simulated.matching import Message, Receive, Send
 from adjointlab.worlds.simulated.operations import Create, own_operation
-from adjointlab.worlds.simulated.scheduler import (
-    IN_ANOTHER_THREAD,
-    Pending,
-    Scheduler,
-    StuckHandler,
-    Task,
-    WorkerPool,
-)
+from adjointlab.worlds.simulated.scheduler import IN_ANOTHER_THREAD, Pending, Scheduler, StuckHandler, Task
 from adjointlab.worlds.simulated.schedules.replay import DecisionRecorder
 from adjointlab.worlds.simulated.schedules.strategies import strategy_for
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.simulated.topologies import Topology
+from adjointlab.worlds.simulated.workers import WorkerPool
 from adjointlab.worlds.world import (
     Blocked,
     Dead,

@@ -26,9 +26,10 @@ from adjointlab.worlds.shared_functions import BEFORE, DURING, FunctionsReplaced
 from adjointlab.worlds.simulated.communicator import Communicator
 from adjointlab.worlds.simulated.device_guards import hold_device_guards
 from adjointlab.worlds.simulated.frozen_objects import FrozenObjects
-from adjointlab.worlds.simulated.scheduler import Task, WorkerPool
+from adjointlab.worlds.simulated.scheduler import Task
 from adjointlab.worlds.simulated.simulation import Simulation
 from adjointlab.worlds.simulated.simulation_watchdog import SimulationWatchdog
+from adjointlab.worlds.simulated.workers import WorkerPool
 from adjointlab.worlds.watchdog import RaisingWatchdog, Watchdog
 from adjointlab.worlds.world import (
     Body,

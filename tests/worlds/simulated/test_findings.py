@@ -14,9 +14,10 @@ from adjointlab import MPI
 from adjointlab.worlds.call_labels import CallLabel, called_as
 from adjointlab.worlds.simulated.moment import Moment
 from adjointlab.worlds.simulated.object_collectives import pickled
-from adjointlab.worlds.simulated.scheduler import FRUITLESS_POLLS, Scheduler, WorkerPool
+from adjointlab.worlds.simulated.scheduler import FRUITLESS_POLLS, Scheduler
 from adjointlab.worlds.simulated.schedules.strategies import RoundRobin
 from adjointlab.worlds.simulated.simulation import Diagnosis
+from adjointlab.worlds.simulated.workers import WorkerPool
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Blocked, PeerFailed, Raised, Returned
 

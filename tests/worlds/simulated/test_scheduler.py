@@ -11,16 +11,10 @@ import pytest
 
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
 from adjointlab.worlds.simulated.moment import Moment
-from adjointlab.worlds.simulated.scheduler import (
-    FRUITLESS_POLLS,
-    Pending,
-    Scheduler,
-    Task,
-    Worker,
-    WorkerPool,
-)
+from adjointlab.worlds.simulated.scheduler import FRUITLESS_POLLS, Pending, Scheduler, Task
 from adjointlab.worlds.simulated.schedules.strategies import RoundRobin
 from adjointlab.worlds.simulated.simulation import _blocked
+from adjointlab.worlds.simulated.workers import Worker, WorkerPool
 from adjointlab.worlds.world import Cancelled, Dead, Returned
 
 pytestmark = pytest.mark.mpi_skip
