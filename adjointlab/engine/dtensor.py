@@ -12,16 +12,10 @@ from adjointlab.core.declaration import require_accepts
 from adjointlab.core.layer import Layer, Prepare, elementwise, prepared
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
-from adjointlab.engine.adapters import (
-    Differentiable,
-    Parameters,
-    Ranks,
-    UserFunction,
-    declared_tolerance,
-    without,
-)
+from adjointlab.engine.adapters import Differentiable, Parameters, Ranks, UserFunction
 from adjointlab.engine.meshes import as_mesh, placements_of
 from adjointlab.engine.sequential_module import shapes_of, type_of
+from adjointlab.engine.user_layers import declared_tolerance, without
 from adjointlab.typing import Communicator
 
 if TYPE_CHECKING:

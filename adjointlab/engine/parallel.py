@@ -26,14 +26,7 @@ from adjointlab.core.layer import (
 )
 from adjointlab.core.pieces import Fused
 from adjointlab.core.space import Space
-from adjointlab.engine.adapters import (
-    DeclaredTolerance,
-    Parameters,
-    UserFunction,
-    declared_tolerance,
-    in_mode,
-    truth_of,
-)
+from adjointlab.engine.adapters import Parameters, UserFunction
 from adjointlab.engine.initial_values import give_initial_values, has_its_parts
 from adjointlab.engine.meshes import MeshShape, as_mesh, piece_sizes, placements_by_name, placements_of
 from adjointlab.engine.sequential_module import (
@@ -45,6 +38,7 @@ from adjointlab.engine.sequential_module import (
     types_of,
     zeros_for,
 )
+from adjointlab.engine.user_layers import DeclaredTolerance, declared_tolerance, in_mode, truth_of
 from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator, NumpyArray
 

@@ -11,7 +11,7 @@ from adjointlab.core.declaration import require_accepts
 from adjointlab.core.layer import NO_HOOKS, Layer, PassHooks, Prepare, elementwise, prepared, trained
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.space import Space
-from adjointlab.engine.adapters import Parameters, UserFunction, declared_tolerance, in_mode, truth_of
+from adjointlab.engine.adapters import Parameters, UserFunction
 from adjointlab.engine.parallel import MakeOptimizer, Reduction
 from adjointlab.engine.sequential_module import (
     freeze,
@@ -22,6 +22,7 @@ from adjointlab.engine.sequential_module import (
     types_of,
     zeros_for,
 )
+from adjointlab.engine.user_layers import declared_tolerance, in_mode, truth_of
 from adjointlab.typing import Communicator
 
 if TYPE_CHECKING:

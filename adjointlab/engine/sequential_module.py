@@ -10,7 +10,8 @@ from adjointlab.core import arrays
 from adjointlab.core.arrays import DTYPES, DeviceType
 from adjointlab.core.declaration import SubjectError, require_accepts
 from adjointlab.core.subsets import subset
-from adjointlab.engine.adapters import Parameters, UserFunction, in_mode, without
+from adjointlab.engine.adapters import Parameters, UserFunction
+from adjointlab.engine.user_layers import in_mode, without
 from adjointlab.quantities import counted
 from adjointlab.spelling import described_type
 from adjointlab.worlds.randomness import own_streams

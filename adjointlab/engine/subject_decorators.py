@@ -19,15 +19,7 @@ from adjointlab.core.kept_strategies import choices
 from adjointlab.core.layer import Layer, PassHooks, Prepare, elementwise
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.space import Space
-from adjointlab.engine.adapters import (
-    Differentiable,
-    FunctionPair,
-    Parameters,
-    Ranks,
-    UserFunction,
-    make_layer,
-    make_twin,
-)
+from adjointlab.engine.adapters import Differentiable, FunctionPair, Parameters, Ranks, UserFunction
 from adjointlab.engine.dtensor import DTensorRecipe
 from adjointlab.engine.legal_arguments import (
     WHAT_TO_CHECK,
@@ -50,6 +42,7 @@ from adjointlab.engine.parallel import (
 )
 from adjointlab.engine.pipeline import MakePipeline, PipelineRecipe
 from adjointlab.engine.subject import EXAMPLE, BuildOn, Declare, DrawParameters, Kind, Subject, note
+from adjointlab.engine.user_layers import make_layer, make_twin
 from adjointlab.spelling import described_type, did_you_mean
 from adjointlab.typing import Communicator
 

@@ -16,15 +16,8 @@ import adjointlab as al
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import elementwise
 from adjointlab.core.operator import Direction, NotInSpace
-from adjointlab.engine.adapters import (
-    Differentiable,
-    FunctionPair,
-    Ranks,
-    _local_parts,
-    make_layer,
-    make_twin,
-    split_bounds,
-)
+from adjointlab.engine.adapters import Differentiable, FunctionPair, Ranks, _local_parts, split_bounds
+from adjointlab.engine.user_layers import make_layer, make_twin
 from adjointlab.worlds.backward import BackwardPass
 
 pytestmark = pytest.mark.mpi_skip
