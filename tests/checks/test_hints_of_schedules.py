@@ -64,11 +64,7 @@ def told(operator: type[Shift] = Shift, **parameters: Any) -> dict[FaultKind, st
     def cases(draw: Any, ranks: int) -> dict[str, Any]:
         return parameters
 
-    world = al.SimulatedWorld(3)
-    try:
-        found = investigate(world, cases, "adjoint", Budget(40, ranks=3, seed=1))
-    finally:
-        world.close()
+    found = investigate(al.SimulatedWorld(3), cases, "adjoint", Budget(40, ranks=3, seed=1))
     return {} if found.verdict.is_coherent else {hint.kind: hint.text for hint in hints_told(found.verdict)}
 
 

@@ -22,11 +22,7 @@ CASES = [("nan_forward", "forward returned nan on rank 1"), ("inf_adjoint", "adj
 
 
 def investigated(subject: Subject, check: str) -> SearchResult:
-    world = SimulatedWorld(4)
-    try:
-        return investigate(world, subject, check, Budget(20, seed=1))
-    finally:
-        world.close()
+    return investigate(SimulatedWorld(4), subject, check, Budget(20, seed=1))
 
 
 @pytest.mark.parametrize("check", CHECKS)

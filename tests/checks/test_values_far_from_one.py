@@ -35,16 +35,13 @@ class Tolerant(al.LinearOperator):
         return self.forward(y) if self.both else y.copy()
 
 
-def result(dtypes: Any, seed: int = 1, **limits: Any) -> Any:
-    @al.subject.operator(Tolerant, name="tolerant")
+def verdict_on(operator: Any, dtypes: Any, *, most_ranks: int = 2, seed: int = 1, **parameters: Any) -> Any:
+    @al.subject.operator(operator, name="operator")
     def cases(draw: Any, ranks: int) -> dict[str, Any]:
-        return dict(dtype=draw(al.strategies.dtypes(dtypes)), **limits)
+        return dict(dtype=draw(al.strategies.dtypes(dtypes)), **parameters)
 
-    world = al.SimulatedWorld(2)
-    try:
-        return investigate(world, cases, ADJOINT.name, Budget(60, ranks=2, seed=seed))
-    finally:
-        world.close()
+    budget = Budget(60, ranks=most_ranks, seed=seed)
+    return investigate(al.SimulatedWorld(most_ranks), cases, ADJOINT.name, budget).verdict
 
 
 @pytest.mark.parametrize("both", [True, False])
@@ -64,7 +61,7 @@ def result(dtypes: Any, seed: int = 1, **limits: Any) -> Any:
 def test_small_values_that_are_dropped_and_large_ones_that_are_cut_off_show(
     dtype: str, limits: dict[str, Any], both: bool
 ) -> None:
-    verdict = result([dtype], both=both, **limits).verdict
+    verdict = verdict_on(Tolerant, [dtype], both=both, **limits)
     assert verdict.kind == "adjoint is not the transpose of forward"
     (told,) = [text for label, text in verdict.lines if label == "values"]
     assert "is multiplied by 2**" in told
@@ -82,21 +79,12 @@ class ThirdsOf(Tolerant):
 
 @pytest.mark.parametrize(("least", "is_coherent"), [(1e-10, False), (0.0, True)])
 def test_in_double_precision_they_show_whatever_the_coefficients_are(least: float, is_coherent: bool) -> None:
-    @al.subject.operator(ThirdsOf, name="thirds")
-    def cases(draw: Any, ranks: int) -> dict[str, Any]:
-        return dict(dtype="float64", least=least)
-
-    world = al.SimulatedWorld(2)
-    try:
-        report = investigate(world, cases, ADJOINT.name, Budget(60, ranks=2, seed=1))
-    finally:
-        world.close()
-    assert report.verdict.is_coherent is is_coherent
+    assert verdict_on(ThirdsOf, ["float64"], least=least).is_coherent is is_coherent
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_an_operator_without_a_tolerance_is_coherent_in_all_element_types(seed: int) -> None:
-    assert result(DTYPES, seed).verdict.is_coherent
+    assert verdict_on(Tolerant, DTYPES, seed=seed).is_coherent
 
 
 class ByNorm(al.LinearOperator):
@@ -118,15 +106,7 @@ class ByNorm(al.LinearOperator):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.filterwarnings("error")
 def test_squares_of_values_are_in_the_range_of_their_type(dtype: str, seed: int) -> None:
-    @al.subject.operator(ByNorm, name="by norm")
-    def cases(draw: Any, ranks: int) -> dict[str, Any]:
-        return dict(dtype=dtype, rounding=None)
-
-    world = al.SimulatedWorld(1)
-    try:
-        assert investigate(world, cases, ADJOINT.name, Budget(60, ranks=1, seed=seed)).verdict.is_coherent
-    finally:
-        world.close()
+    assert verdict_on(ByNorm, [dtype], most_ranks=1, seed=seed, rounding=None).is_coherent
 
 
 class Shortened(ByNorm):
@@ -140,12 +120,4 @@ class Shortened(ByNorm):
 
 @pytest.mark.filterwarnings("error")
 def test_an_operator_that_declares_its_rounding_is_given_no_values_far_from_one() -> None:
-    @al.subject.operator(Shortened, name="shortened")
-    def cases(draw: Any, ranks: int) -> dict[str, Any]:
-        return dict(dtype="float64", rounding=2.0**-20)
-
-    world = al.SimulatedWorld(1)
-    try:
-        assert investigate(world, cases, ADJOINT.name, Budget(60, ranks=1, seed=1)).verdict.is_coherent
-    finally:
-        world.close()
+    assert verdict_on(Shortened, ["float64"], most_ranks=1, rounding=2.0**-20).is_coherent

@@ -75,11 +75,7 @@ def searched(
         return {"layout": al.Layout((2 * ranks,), al.Partition((ranks,)), axes=axes)}
 
     assert isinstance(subject, Subject)
-    world = SimulatedWorld()
-    try:
-        return investigate(world, subject, check, Budget(cases=cases, seed=3))
-    finally:
-        world.close()
+    return investigate(SimulatedWorld(), subject, check, Budget(cases=cases, seed=3))
 
 
 @pytest.mark.parametrize(("operator", "most"), [(Local, 0), (OfPairs, 2), (Meeting, 8)])

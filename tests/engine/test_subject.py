@@ -43,11 +43,7 @@ def make_twin(layout: al.Layout) -> Any:
 
 
 def coherent(subject: Subject, check: str) -> bool:
-    world = SimulatedWorld(3)
-    try:
-        return investigate(world, subject, check, Budget(10, seed=1)).status is Status.COHERENT
-    finally:
-        world.close()
+    return investigate(SimulatedWorld(3), subject, check, Budget(10, seed=1)).status is Status.COHERENT
 
 
 def test_a_subject_knows_the_module_whose_import_declared_it(tmp_path: Path) -> None:

@@ -34,11 +34,7 @@ def check(subject: str, cwd: Path, *options: str, ranks: int = 0) -> subprocess.
 
 
 def investigated(subject: Subject) -> SearchResult:
-    world = SimulatedWorld(4, Watchdog(0.6))
-    try:
-        return investigate(world, subject, "adjoint", Budget(20, seed=1))
-    finally:
-        world.close()
+    return investigate(SimulatedWorld(4, Watchdog(0.6)), subject, "adjoint", Budget(20, seed=1))
 
 
 def test_an_endless_loop_of_a_simulated_rank_is_ended_and_made_smaller():
@@ -180,11 +176,9 @@ def test_a_module_whose_import_does_not_return_ends_the_command_which_says_where
 
 
 def test_a_reference_that_does_not_return_is_a_case_that_does_not():
-    world = SimulatedWorld(2, Watchdog(0.6))
-    try:
-        report = investigate(world, hanging.endless_reference, "sequential", Budget(5, seed=1))
-    finally:
-        world.close()
+    report = investigate(
+        SimulatedWorld(2, Watchdog(0.6)), hanging.endless_reference, "sequential", Budget(5, seed=1)
+    )
 
     assert (report.status, report.verdict.kind) == (Status.UNJUDGED, NO_RETURN)
     assert report.case is not None
@@ -192,11 +186,9 @@ def test_a_reference_that_does_not_return_is_a_case_that_does_not():
 
 @pytest.mark.parametrize("check", ["adjoint", "linearity"])
 def test_what_user_code_makes_of_the_exception_is_never_a_verdict(check: str):
-    world = SimulatedWorld(4, Watchdog(0.3))
-    try:
-        report = investigate(world, hanging.swallowing, check, Budget(5, seed=1, shrinking=2))
-    finally:
-        world.close()
+    report = investigate(
+        SimulatedWorld(4, Watchdog(0.3)), hanging.swallowing, check, Budget(5, seed=1, shrinking=2)
+    )
 
     assert (report.status, report.verdict.kind) == (Status.UNJUDGED, NO_RETURN)
 
@@ -212,11 +204,9 @@ def test_under_mpi_what_user_code_makes_of_the_exception_is_never_a_verdict(tmp_
 
 def test_an_endless_loop_that_makes_calls_is_ended():
     patience = 0.5  # in less, a rank on a loaded machine may come to no call
-    world = SimulatedWorld(2, Watchdog(patience))
-    try:
-        report = investigate(world, hanging.chatting, "adjoint", Budget(10, seed=1, shrinking=0.1))
-    finally:
-        world.close()
+    report = investigate(
+        SimulatedWorld(2, Watchdog(patience)), hanging.chatting, "adjoint", Budget(10, seed=1, shrinking=0.1)
+    )
 
     assert (report.status, report.verdict.kind) == (Status.UNJUDGED, NO_RETURN)
     assert f"did not come back within {TIMES_IN_ALL * patience:g} s" in report.verdict.headline
