@@ -137,19 +137,22 @@ class SummedWrongly(Summed):
     is_wrong = True
 
 
-def of_two_inputs(function: Any) -> Verdict:
+def of_two(function: Any, *, inputs: bool) -> Verdict:
+    """The verdict on a function of two tensors, or of one that returns two."""
+
     @al.subject.autograd(function)
     def lines(draw: Any, ranks: int) -> dict[str, Any]:
         layout = draw(al.strategies.layouts(ranks))
         two = al.Space(al.Tensor(layout, name="a"), al.Tensor(layout, name="b"))
-        return dict(domain=two, codomain=al.Space(layout, name="y"))
+        one = al.Space(layout, name="y" if inputs else "x")
+        return dict(domain=two, codomain=one) if inputs else dict(domain=one, codomain=two)
 
     return investigate(al.SimulatedWorld(2), lines, "purity", Budget(10, seed=1, shrinking=0)).verdict
 
 
 def test_a_gradient_does_not_depend_on_which_others_are_required() -> None:
-    assert of_two_inputs(Summed).is_coherent
-    wrong = of_two_inputs(SummedWrongly)
+    assert of_two(Summed, inputs=True).is_coherent
+    wrong = of_two(SummedWrongly, inputs=True)
     alone = "where one input at a time requires a gradient"
     assert wrong.headline == f"adjoint {alone} gives something else than where all do"
     assert {"where all do", alone} <= set(dict(wrong.lines))
@@ -187,16 +190,6 @@ class BothTogether(Both):
         return of_one + 2 * of_two, None  # type: ignore[operator]
 
 
-def of_two_outputs(function: Any) -> Verdict:
-    @al.subject.autograd(function)
-    def lines(draw: Any, ranks: int) -> dict[str, Any]:
-        layout = draw(al.strategies.layouts(ranks))
-        two = al.Space(al.Tensor(layout, name="a"), al.Tensor(layout, name="b"))
-        return dict(domain=al.Space(layout), codomain=two)
-
-    return investigate(al.SimulatedWorld(2), lines, "purity", Budget(10, seed=1, shrinking=0)).verdict
-
-
 def left_on_one_rank(comm: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The second output has no graph on rank 0."""
     return 2 * x, torch.zeros_like(x) if comm.rank == 0 else x
@@ -204,8 +197,8 @@ def left_on_one_rank(comm: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Te
 
 def test_a_gradient_does_not_depend_on_which_outputs_the_loss_is_of() -> None:
     for right in (Both, BothTogether, left_on_one_rank):
-        assert of_two_outputs(right).is_coherent, right
-    wrong = of_two_outputs(BothWrongly)
+        assert of_two(right, inputs=False).is_coherent, right
+    wrong = of_two(BothWrongly, inputs=False)
     one = "where the loss depends on one output at a time"
     assert wrong.headline == f"adjoint {one} gives something else than where it depends on all"
 

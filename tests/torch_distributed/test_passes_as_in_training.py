@@ -248,16 +248,6 @@ class Forces(nn.Module):
         return torch.autograd.grad(energy, x, create_graph=True)[0] * self.factor
 
 
-@pytest.mark.filterwarnings("ignore:.*no rank communicated with another")
-def test_modules_that_differentiate_in_their_forward_pass_always_have_a_graph() -> None:
-    def wrong(module: Any, mesh: Any) -> None:
-        module.factor = 2
-
-    al.check_parallel(Forces, lambda module, mesh: None, EXAMPLE, mesh=(2,), cases=8)
-    with pytest.raises(AssertionError, match="outputs are not the sequential ones"):
-        al.check_parallel(Forces, wrong, EXAMPLE, mesh=(2,), cases=3)
-
-
 class WithPenalty(nn.Module):
     """Returns a penalty where there is a graph, as for training."""
 
@@ -274,13 +264,14 @@ class WithPenalty(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:.*no rank communicated with another")
-def test_outputs_that_are_there_with_a_graph_alone_are_compared() -> None:
+@pytest.mark.parametrize("made", [Forces, WithPenalty])
+def test_modules_with_outputs_that_need_a_graph_have_one_and_are_compared(made: type[nn.Module]) -> None:
     def wrong(module: Any, mesh: Any) -> None:
         module.factor = 2
 
-    al.check_parallel(WithPenalty, lambda module, mesh: None, EXAMPLE, mesh=(2,), cases=8)
+    al.check_parallel(made, lambda module, mesh: None, EXAMPLE, mesh=(2,), cases=8)
     with pytest.raises(AssertionError, match="outputs are not the sequential ones"):
-        al.check_parallel(WithPenalty, wrong, EXAMPLE, mesh=(2,), cases=12)
+        al.check_parallel(made, wrong, EXAMPLE, mesh=(2,), cases=12)
 
 
 def test_a_difference_in_gradients_says_what_required_none() -> None:

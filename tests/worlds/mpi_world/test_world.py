@@ -160,27 +160,16 @@ def test_an_exception_is_an_outcome_with_the_line_that_raised_it(world, exceptio
     assert run.outcomes[0].peers == (1,)
 
 
-def test_ctrl_c_in_a_follower_ends_every_process(world):
+@pytest.mark.parametrize("rank", [0, 1], ids=["leader", "follower"])
+def test_ctrl_c_in_the_leader_or_a_follower_ends_every_process(world, rank):
     def body(context, _):
-        if context.rank == 1:
+        if context.rank == rank:
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(1)
         context.comm.Barrier()
 
     with pytest.raises(KeyboardInterrupt):
         world.lead(body, lambda run: [run(None, world.ranks) for _ in range(3)])
-    assert world.run(lambda context, _: context.comm.allreduce(1)).completed
-
-
-def test_ctrl_c_in_the_leader_ends_every_process(world):
-    def body(context, _):
-        if context.rank == 0:
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(1)
-        context.comm.Barrier()
-
-    with pytest.raises(KeyboardInterrupt):
-        world.lead(body, lambda run: run(None, world.ranks))
     assert world.run(lambda context, _: context.comm.allreduce(1)).completed
 
 
