@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLES = Path(__file__).with_name("samples.py")
+HANGING = Path(__file__).with_name("hanging.py")
 
 # Marks of mpiexec, pytest and the supervisor must not reach the processes that a test starts: they are not of its job.
 _MARKS = (
@@ -56,6 +57,12 @@ def run_python(
         timeout=120,
         check=False,
     )
+
+
+def check_hanging(subject: str, cwd: Path, *options: str, ranks: int = 0) -> subprocess.CompletedProcess[str]:
+    """``adjointlab check`` of a subject that does not return."""
+    words = ["check", f"{HANGING}:{subject}", "--check", "adjoint", "--seed", "1", *options]
+    return run("adjointlab", *words, cwd=cwd, ranks=ranks)
 
 
 def begun(*arguments: str | Path, ranks: int = 0, cwd: Path) -> subprocess.Popen[str]:

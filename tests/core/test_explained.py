@@ -19,6 +19,7 @@ from adjointlab.core.program import Add, Allocate, Buffer, Clear, Deallocate, Pr
 from adjointlab.core.space import Space, Tensor
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.sum_reduce import SumReduce
+from tests.outsider import Outsider
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -38,22 +39,9 @@ SHIFT = Program(
 )
 
 
-class Outside:
-    """The communicator of a rank beyond all that take part."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def Get_rank(self) -> int:
-        return self.size
-
-    def Get_size(self) -> int:
-        return self.size
-
-
 def test_a_program_is_described_by_its_buffers_and_the_steps_of_both_directions() -> None:
     assert (
-        explain(ProgramOperator(Outside(2), X, X, SHIFT))
+        explain(ProgramOperator(Outsider(2), X, X, SHIFT))
         == """\
 ProgramOperator
   from  x: [4] cut at 0|2|4 float64 over 2
@@ -84,7 +72,7 @@ Adjoint
 
 
 def chain() -> Any:
-    comm, copies = Outside(2), Layout([4], Partition([2]), axes=[None])
+    comm, copies = Outsider(2), Layout([4], Partition([2]), axes=[None])
     return Broadcast(comm, Layout([4], Partition([1])), Partition([2])) @ SumReduce(
         comm, copies, Partition([1])
     )
@@ -155,7 +143,7 @@ It has no specification: no program says what it does."""
 
 def test_nothing_is_described_as_the_identity() -> None:
     assert (
-        explain(ProgramOperator(Outside(2), X, X, Program([a, b], [])))
+        explain(ProgramOperator(Outsider(2), X, X, Program([a, b], [])))
         == """\
 ProgramOperator
   from  x: [4] cut at 0|2|4 float64 over 2
@@ -188,7 +176,7 @@ def test_buffers_of_the_name_that_most_ranks_hold_are_numbers_and_the_last_such_
         inputs = [Buffer(rank, name, ()) for rank, name in held]
         space = Space(*(Tensor(Layout((), Partition((), (rank,))), name=name) for rank, name in held[:1]))
         program = Program(inputs, [])
-        lines = explain(ProgramOperator(Outside(4), space, space, program)).splitlines()
+        lines = explain(ProgramOperator(Outsider(4), space, space, program)).splitlines()
         return lines[lines.index("Buffers") + 1 : lines.index("Forward") - 1]
 
     assert legend((2, "x"), (0, "x"), (3, "x"), (1, "a"), (0, "z"), (1, "z")) == [
@@ -205,7 +193,7 @@ def test_letters_go_on_with_numbers_after_z() -> None:
     one, x = Space(Layout([], Partition([], [0]))), Buffer(0, "x", ())
     more = [Buffer(0, f"t{number:02}", ()) for number in range(53)]
     steps = [*map(Allocate, more), *map(Deallocate, more)]
-    lines = explain(ProgramOperator(Outside(1), one, one, Program([x], steps))).splitlines()
+    lines = explain(ProgramOperator(Outsider(1), one, one, Program([x], steps))).splitlines()
     labels = [line.split(":")[0].strip() for line in islice(lines, 5, 5 + 54)]
     assert labels == [*ascii_lowercase, *(f"{letter}1" for letter in ascii_lowercase), "a2", "b2"]
     assert lines[lines.index("Forward") + 7 :][:2] == [
@@ -219,7 +207,7 @@ def test_a_line_of_a_composition_holds_a_hundred_characters() -> None:
         ([Clear(a.whole)] * 18 + [Clear(a[:1])] * 3, [100, 9]),
         ([Clear(a.whole)] * 24, [97, 9]),  # the 24th would end at 101
     ):
-        lines = explain(ProgramOperator(Outside(2), X, X, Program([a, b], steps))).splitlines()
+        lines = explain(ProgramOperator(Outsider(2), X, X, Program([a, b], steps))).splitlines()
         start = lines.index("Forward")
         assert list(map(len, lines[start + 1 : start + 3])) == lengths
         assert lines[start + 3].startswith("    1. K_0")
@@ -228,7 +216,7 @@ def test_a_line_of_a_composition_holds_a_hundred_characters() -> None:
 # Programs over a communicator
 
 
-class Wire(Outside):
+class Wire(Outsider):
     """Rank 0 of two, which notes the tags of what it sends."""
 
     def __init__(self) -> None:
@@ -267,15 +255,15 @@ def test_a_program_is_on_ranks_that_the_communicator_has() -> None:
             ValueError,
             match=r"^forward: the program uses ranks \[2\], but the communicator has ranks 0 to 1$",
         ):
-            ProgramOperator(Outside(2), X, X, Program(inputs, steps))
-    ProgramOperator(Outside(3), X, X, Program([a, b, beyond], []))
+            ProgramOperator(Outsider(2), X, X, Program(inputs, steps))
+    ProgramOperator(Outsider(3), X, X, Program([a, b, beyond], []))
     far = [Buffer(rank, "x", ()) for rank in (7, 4, 3)]
     with pytest.raises(
         ValueError, match=r"^forward: the program uses ranks \[4, 7\], but the communicator has ranks 0 to 3$"
     ):
-        ProgramOperator(Outside(4), X, X, Program([a, b, *far], []))
+        ProgramOperator(Outsider(4), X, X, Program([a, b, *far], []))
     with pytest.raises(ValueError, match=r"^adjoint: the program uses ranks \[2\]"):
-        ProgramOperator(Outside(2), X, X, SHIFT, Program([a, b], [Allocate(beyond)]))
+        ProgramOperator(Outsider(2), X, X, SHIFT, Program([a, b], [Allocate(beyond)]))
 
 
 @pytest.mark.parametrize(
@@ -292,19 +280,19 @@ def test_a_program_starts_from_the_domain_and_ends_with_the_codomain(
     forward: Program, adjoint: Program | None, message: str
 ) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        ProgramOperator(Outside(2), X, X, forward, adjoint)
+        ProgramOperator(Outsider(2), X, X, forward, adjoint)
 
 
 def test_a_program_operator_bounds_its_gain_in_both_directions() -> None:
     once, thrice = Program([a, b], []), Program([a, b], [Add(a.whole, b.whole)] * 3)
     for forward, adjoint, gain in ((once, None, 1), (thrice, None, 4), (once, thrice, 4), (thrice, once, 4)):
-        operator = ProgramOperator(Outside(2), X, X, forward, adjoint)
+        operator = ProgramOperator(Outsider(2), X, X, forward, adjoint)
         assert (operator.gain, operator.fan_in, operator.batched) == (gain, gain, True)
         assert operator.specification() == (forward if adjoint is None else (forward, adjoint))
 
 
 def test_results_of_a_program_are_one_tensor_or_a_tuple_of_any_other_number() -> None:
-    class Alone(Outside):
+    class Alone(Outsider):
         def Get_rank(self) -> int:
             return 0
 
@@ -328,7 +316,7 @@ def test_results_of_a_program_are_one_tensor_or_a_tuple_of_any_other_number() ->
 def test_an_inactive_rank_of_a_program_has_results_without_elements(batch: tuple[int, ...]) -> None:
     single = Space(Layout([4, 2], Partition([2, 1])), dtype="float32")
     inputs = [Buffer(rank, "x", (2, 2), "float32") for rank in (0, 1)]
-    operator = ProgramOperator(Outside(3), single, single, Program(inputs, []))
+    operator = ProgramOperator(Outsider(3), single, single, Program(inputs, []))
     result = operator.forward(np.zeros((0, 0, *batch), "float32"))
     assert isinstance(result, np.ndarray)
     assert (result.shape, result.dtype) == (single.tensors[0].layout.local_shape(3), np.float32)

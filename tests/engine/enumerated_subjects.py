@@ -12,16 +12,16 @@ import numpy as np
 
 import adjointlab as al
 from adjointlab.core.program import Program, buffers, move_to_new
+from tests.samples import RingShift
 
 
-class Shift(al.LinearOperator):
-    """Moves every worker's block one worker to the right, and says so in a program."""
+class Shift(RingShift):
+    """Says in a program what it does."""
 
-    gain = fan_in = 1
     batched = True
 
     def __init__(self, comm: Any, layout: al.Layout) -> None:
-        self.comm, self.domain = comm, al.Space(layout)
+        super().__init__(comm, layout)
         self.codomain = al.Space(layout, name="y")
         self.size = layout.partition.size
 
@@ -29,20 +29,6 @@ class Shift(al.LinearOperator):
         x, y = buffers(self.domain), buffers(self.codomain)
         pairs = [(x[rank], y[(rank + 1) % self.size]) for rank in range(self.size)]
         return Program(x, [step for pair in pairs for step in move_to_new(*pair)])
-
-    def forward(self, x: Any) -> Any:
-        return self.shifted(x, 1)
-
-    def adjoint(self, y: Any) -> Any:
-        return self.shifted(y, -1)
-
-    def shifted(self, x: Any, step: int) -> Any:
-        rank = self.comm.Get_rank()
-        result = np.empty(x.shape, x.dtype)
-        self.comm.Sendrecv(
-            np.ascontiguousarray(x), (rank + step) % self.size, 0, result, (rank - step) % self.size, 0
-        )
-        return result
 
 
 class LosesTheThirdInBoth(Shift):

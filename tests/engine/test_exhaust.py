@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import adjointlab as al
@@ -22,6 +21,7 @@ from adjointlab.primitives.subjects.reductions import all_sum_reduces
 from adjointlab.session import kept, replay
 from adjointlab.store.reproducer import read, write
 from adjointlab.worlds.simulated.world import SimulatedWorld
+from tests.checks.test_each_check_catches_its_own import UnequalCopies
 from tests.running import run
 
 from . import enumerated_subjects
@@ -128,24 +128,9 @@ def test_a_wrong_adjoint_is_found_without_a_specification_too() -> None:
 
 
 def test_a_wrong_copy_which_no_matrix_sees_is_found() -> None:
-    class Unequal(al.LinearOperator):
-        """A sum over all workers, declared the same on all, of which only the first copy enters a pairing."""
-
-        gain = fan_in = 4
-
+    class Unequal(UnequalCopies):
         def __init__(self, comm: Any, layout: al.Layout) -> None:
-            self.comm = comm
-            copies = al.Layout((2,), layout.partition, axes=(None,))
-            self.domain = al.Space(copies, types=("partial",))
-            self.codomain = al.Space(copies, types=("invariant",), name="y")
-
-        def forward(self, x: Any) -> Any:
-            total = np.empty(x.shape, x.dtype)
-            self.comm.Allreduce(np.ascontiguousarray(x), total)
-            return total * (1 + (self.comm.Get_rank() > 0))
-
-        def adjoint(self, y: Any) -> Any:
-            return np.array(y)
+            super().__init__(comm, side=2)
 
     assert headlines(Unequal, ranks=2, side=0) == [
         "",

@@ -5,31 +5,23 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from adjointlab.store import running_case as running
-from tests import hanging
-from tests.running import begun, run
+from tests.running import HANGING, begun, check_hanging
 
 # One process starts the others.
 pytestmark = pytest.mark.mpi_skip
 
-HANGING = Path(hanging.__file__)
 FOLDER = ".adjointlab"
-
-
-def check(subject: str, cwd: Path, *options: str, ranks: int = 0) -> subprocess.CompletedProcess[str]:
-    words = ["check", f"{HANGING}:{subject}", "--check", "adjoint", "--seed", "1", *options]
-    return run("adjointlab", *words, cwd=cwd, ranks=ranks)
 
 
 @pytest.mark.starts_mpiexec
 def test_a_deadlock_of_uneven_cuts_is_made_smaller_in_simulation_and_confirmed(tmp_path: Path):
-    ended = check("circular", tmp_path, "--watchdog", "4", ranks=4)
+    ended = check_hanging("circular", tmp_path, "--watchdog", "4", ranks=4)
 
     assert ended.returncode == 3, ended.stderr
     assert "Circular: deadlock        (found after" in ended.stdout
@@ -54,7 +46,7 @@ MPI_RANKS = pytest.param(2, marks=pytest.mark.starts_mpiexec)
     ids=["simulated", "at the end", "strict"],
 )
 def test_the_labs_own_calls_are_not_told(tmp_path: Path, ranks: int, options: tuple[str, ...]):
-    ended = check("apart", tmp_path, "--watchdog", "4", *options, ranks=ranks)
+    ended = check_hanging("apart", tmp_path, "--watchdog", "4", *options, ranks=ranks)
 
     assert ended.returncode == 3, ended.stderr
     assert "mismatched collective" in ended.stdout
@@ -71,7 +63,7 @@ def test_the_labs_own_calls_are_not_told(tmp_path: Path, ranks: int, options: tu
 def test_of_a_rank_that_has_returned_the_function_is_named(
     tmp_path: Path, subject: str, function: str, ranks: int
 ):
-    ended = check(subject, tmp_path, "--watchdog", "4", ranks=ranks)
+    ended = check_hanging(subject, tmp_path, "--watchdog", "4", ranks=ranks)
 
     assert ended.returncode == 3, ended.stderr
     assert ": deadlock" in ended.stdout

@@ -19,18 +19,12 @@ from adjointlab.store.reproducer import read
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import TIMES_IN_ALL, Watchdog
 from tests import hanging
-from tests.running import SAMPLES, run
+from tests.running import HANGING, SAMPLES, check_hanging, run
 
 # One process starts the others.
 pytestmark = pytest.mark.mpi_skip
 
-HANGING = Path(hanging.__file__)
 FOLDER = ".adjointlab"
-
-
-def check(subject: str, cwd: Path, *options: str, ranks: int = 0) -> subprocess.CompletedProcess[str]:
-    words = ["check", f"{HANGING}:{subject}", "--check", "adjoint", "--seed", "1", *options]
-    return run("adjointlab", *words, cwd=cwd, ranks=ranks)
 
 
 def investigated(subject: Subject) -> SearchResult:
@@ -49,7 +43,7 @@ def test_an_endless_loop_of_a_simulated_rank_is_ended_and_made_smaller():
 
 
 def test_an_exception_is_not_lost_in_a_callback_of_the_garbage_collector(tmp_path: Path):
-    ended = check("collecting", tmp_path, "--watchdog", "0.5", "--cases", "5")
+    ended = check_hanging("collecting", tmp_path, "--watchdog", "0.5", "--cases", "5")
 
     assert re.search(r"rank 1 did not come back within 0\.5 s, at .*hanging\.py:\d+ +\(found", ended.stdout)
     assert "Exception ignored" not in ended.stderr
@@ -60,7 +54,7 @@ def test_a_good_operator_is_left_in_peace():
 
 
 def test_a_simulated_rank_that_no_exception_reaches_ends_the_process_and_not_the_case(tmp_path: Path):
-    ended = check("stubborn", tmp_path, "--watchdog", "0.5")
+    ended = check_hanging("stubborn", tmp_path, "--watchdog", "0.5")
 
     _ended_by_the_watchdog(ended, tmp_path, "Stubborn", "simulated")
 
@@ -83,7 +77,7 @@ def test_verdicts_that_were_reached_outlive_the_process_that_the_watchdog_ends(t
 @pytest.mark.starts_mpiexec
 @pytest.mark.parametrize("subject", ["stubborn", "raw"])
 def test_a_process_that_no_exception_reaches_ends_the_job_and_not_the_case(tmp_path: Path, subject: str):
-    ended = check(subject, tmp_path, "--watchdog", "1.5", ranks=2)
+    ended = check_hanging(subject, tmp_path, "--watchdog", "1.5", ranks=2)
 
     _ended_by_the_watchdog(ended, tmp_path, subject.capitalize(), "mpi")
     assert "adjointlab: rank 0, asked by rank 1:" in ended.stderr
@@ -94,7 +88,7 @@ def test_a_process_that_no_exception_reaches_ends_the_job_and_not_the_case(tmp_p
     ("subject", "state"), [("stopped", "is stopped by a signal"), ("holds_lock", "holds Python's lock")]
 )
 def test_of_a_rank_that_cannot_be_asked_only_what_is_known_is_told(tmp_path: Path, subject: str, state: str):
-    ended = check(subject, tmp_path, "--watchdog", "0.5", ranks=2)
+    ended = check_hanging(subject, tmp_path, "--watchdog", "0.5", ranks=2)
 
     assert ended.returncode == 3, ended.stderr
     assert re.search(
@@ -130,7 +124,7 @@ def test_a_strategy_that_does_not_return_is_one_that_could_not_be_judged(
 def test_a_strategy_that_no_exception_reaches_ends_the_process_and_is_no_failure_of_a_case(
     tmp_path: Path, subject: str, ranks: int
 ):
-    ended = check(subject, tmp_path, "--watchdog", "0.5", ranks=ranks)
+    ended = check_hanging(subject, tmp_path, "--watchdog", "0.5", ranks=ranks)
 
     assert ended.returncode == 3, ended.stderr
     assert "the strategy has not come back within 3 s" in ended.stderr
@@ -195,7 +189,7 @@ def test_what_user_code_makes_of_the_exception_is_never_a_verdict(check: str):
 
 @pytest.mark.starts_mpiexec
 def test_under_mpi_what_user_code_makes_of_the_exception_is_never_a_verdict(tmp_path: Path):
-    ended = check("swallowing", tmp_path, "--watchdog", "0.5", ranks=2)
+    ended = check_hanging("swallowing", tmp_path, "--watchdog", "0.5", ranks=2)
 
     assert ended.returncode == 3, ended.stderr
     assert "incoherent" not in ended.stdout

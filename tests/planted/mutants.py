@@ -27,6 +27,7 @@ from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.engine.subject_decorators import subject
 from adjointlab.worlds.world import World
+from tests.outsider import Outsider
 
 KINDS = ("dropped", "doubled", "redirected to a rank", "redirected to a slice", "moved")
 PLACES = ("forward", "adjoint", "both")
@@ -71,19 +72,6 @@ class MutatedOperator(ProgramOperator):
 
     def specification(self) -> tuple[Program, Program]:
         return self.mutant.original
-
-
-class _Alone:
-    """A communicator for making an operator whose messages are never sent: its program alone is wanted."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def Get_size(self) -> int:
-        return self.size
-
-    def Get_rank(self) -> int:
-        return self.size  # in no partition, so no communicator is made
 
 
 def draw_geometry(random_: random.Random, ranks: int) -> Geometry:
@@ -141,7 +129,7 @@ def programs(geometry: Geometry) -> tuple[Space, Space, Program]:
         "copy in place": Copy,
         "move in place": Move,
     }
-    operator = operators[geometry.primitive](_Alone(geometry.ranks), **geometry.arguments)
+    operator = operators[geometry.primitive](Outsider(geometry.ranks), **geometry.arguments)
     specification = operator.specification()
     assert isinstance(specification, Program)
     return operator.domain, operator.codomain, specification

@@ -28,6 +28,7 @@ from adjointlab.primitives.repartition import Repartition
 from adjointlab.primitives.sum_reduce import SumReduce
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import RankContext
+from tests.outsider import Outsider
 
 Step = dict[str, Any]
 
@@ -43,19 +44,6 @@ PRIMITIVES: dict[str, Callable[..., LinearOperator]] = {
         SumReduce,
     )
 }
-
-
-class Outsider:
-    """The communicator of a rank that takes part in nothing: an operator can be made on it, and sends nothing."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def Get_size(self) -> int:
-        return self.size
-
-    def Get_rank(self) -> int:
-        return self.size
 
 
 def made(comm: Any, step: Step) -> LinearOperator:
