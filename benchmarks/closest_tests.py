@@ -205,15 +205,18 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/engine/test_looks_of_a_search.py",
         ),
     ),
-    (
-        "checks/elements",
+    *(
         (
-            "tests/checks/test_elements.py",
-            "tests/checks/test_figures.py",
-            _LOOKS,
-            "tests/checks/test_outputs_that_are_not_finite.py",
-            "tests/engine/test_looks_of_a_search.py",
-        ),
+            name,
+            (
+                "tests/checks/test_elements.py",
+                "tests/checks/test_figures.py",
+                _LOOKS,
+                "tests/checks/test_outputs_that_are_not_finite.py",
+                "tests/engine/test_looks_of_a_search.py",
+            ),
+        )
+        for name in ("checks/elements", "checks/memory_orders")
     ),
     (
         "checks/matrix",
@@ -303,14 +306,17 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/devices/test_transport.py",
         ),
     ),
-    (
-        "core/space",
+    *(
         (
-            "tests/core/test_arguments.py",
-            "tests/core/test_space.py",
-            "tests/core/test_local_types.py",
-            "tests/gpu/test_arrays_on_a_device.py",
-        ),
+            name,
+            (
+                "tests/core/test_arguments.py",
+                "tests/core/test_space.py",
+                "tests/core/test_local_types.py",
+                "tests/gpu/test_arrays_on_a_device.py",
+            ),
+        )
+        for name in ("core/space", "core/arguments")
     ),
     (
         "core/arrays/",
@@ -423,15 +429,18 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/engine/test_discovery.py",
         ),
     ),
-    (
-        "engine/adapters",
+    *(
         (
-            "tests/engine/test_adapted_functions.py",
-            "tests/engine/test_subject.py",
-            "tests/engine/test_cotangents_of_adapters.py",
-            "tests/engine/test_search.py",
-            "tests/adapters/test_released.py",
-        ),
+            name,
+            (
+                "tests/engine/test_adapted_functions.py",
+                "tests/engine/test_subject.py",
+                "tests/engine/test_cotangents_of_adapters.py",
+                "tests/engine/test_search.py",
+                "tests/adapters/test_released.py",
+            ),
+        )
+        for name in ("engine/adapters", "engine/user_layers")
     ),
     (
         "engine/discovery",
@@ -505,9 +514,9 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     ("worlds/simulated/world", (*_CALLS, f"{_SIMULATED}/test_isolation.py")),
-    (
-        "worlds/simulated/scheduler",
-        (*_CALLS, f"{_SIMULATED}/test_isolation.py", f"{_SIMULATED}/test_schedules.py"),
+    *(
+        (name, (*_CALLS, f"{_SIMULATED}/test_isolation.py", f"{_SIMULATED}/test_schedules.py"))
+        for name in ("worlds/simulated/scheduler", "worlds/simulated/workers")
     ),
     ("worlds/simulated/", (*_CALLS, f"{_SIMULATED}/test_isolation.py", "tests/worlds/test_conformance.py")),
     ("report/", ("tests/report", "tests/engine/test_counts.py")),
