@@ -30,6 +30,10 @@ _SEARCH = (
     "tests/engine/test_judging_in_a_search.py",
     "tests/engine/test_confirming_in_a_search.py",
 )
+_PARALLEL = tuple(
+    f"tests/torch_distributed/test_{name}.py"
+    for name in ("check_parallel", "optimizers", "names_of_parameters", "legal_options")
+)
 _COMMANDS = (
     "tests/report",
     "tests/store/test_reproducer.py",
@@ -94,7 +98,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/checks/test_explanations_of_verdicts.py",
             "tests/checks/test_passes_of_layers.py",
             *_LAYERS,
-            "tests/torch_distributed/test_check_parallel.py",
+            *_PARALLEL,
         ),
     ),
     (
@@ -103,7 +107,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/checks/test_values_of_inputs.py",
             "tests/checks/test_modules_of_layers.py",
             *_LAYERS,
-            "tests/torch_distributed/test_check_parallel.py",
+            *_PARALLEL,
         ),
     ),
     (
@@ -113,7 +117,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/checks/test_parts_of_whole_tensors.py",
             "tests/checks/test_values_of_inputs.py",
             *_LAYERS,
-            "tests/torch_distributed/test_check_parallel.py",
+            *_PARALLEL,
         ),
     ),
     (
@@ -370,7 +374,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         "engine/parallel_check",
         (
             "tests/torch_distributed/test_calls_of_checks.py",
-            "tests/torch_distributed/test_check_parallel.py",
+            *_PARALLEL,
             "tests/torch_distributed/test_pipelines.py",
         ),
     ),
@@ -383,7 +387,7 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "tests/engine/test_freezing.py",
             "tests/torch_distributed/test_recipes.py",
-            "tests/torch_distributed/test_check_parallel.py",
+            *_PARALLEL,
         ),
     ),
     (

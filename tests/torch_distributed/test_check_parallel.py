@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import re
 import threading
-import warnings
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import strategies as st
 from torch import nn
-from torch.distributed._composable.replicate import replicate
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
-    SequenceParallel,
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
@@ -30,71 +24,30 @@ from torch.nn.utils.prune import l1_unstructured
 
 import adjointlab as al
 from adjointlab.checks.context import InputSetting
-from adjointlab.checks.verdict import Status, coherent
+from adjointlab.checks.verdict import coherent
 from adjointlab.core.declaration import SubjectError
 from adjointlab.engine.case import Case
-from adjointlab.engine.meshes import as_mesh
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget, SearchResult
-from adjointlab.engine.sequential_module import shapes_of
 from adjointlab.session import replay
 from tests.planted.parallel_modules import CopiedIn, SummedUp
+from tests.torch_distributed.parallel_samples import (
+    ADAM,
+    EXAMPLE,
+    MOMENTUM,
+    Parallelize,
+    as_it_is,
+    averaged,
+    batches,
+    in_both,
+    model,
+    replicated,
+    replicated_in_place,
+    sequence_parallel,
+    sharded,
+    tensor_parallel,
+)
 from tests.torch_distributed.sums import reduce_gradients
-
-Parallelize = Callable[[nn.Module, DeviceMesh], object]
-ADAM = partial(torch.optim.Adam, lr=0.1)
-MOMENTUM = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-
-
-def model(hidden: int = 12) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(3, hidden), nn.Tanh(), nn.Linear(hidden, 2))
-
-
-def batches(draw: Any, ranks: int) -> dict[str, Any]:
-    """Batches that some ranks have no part of, and hidden layers that the ranks share unevenly, for what can do with both."""
-    return dict(inputs=(draw(st.integers(0, 5)), 3), hidden=draw(st.integers(1, 7)))
-
-
-def tensor_parallel(module: nn.Module, mesh: DeviceMesh) -> None:
-    parallelize_module(module, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
-
-
-def sharded(module: Any, mesh: DeviceMesh) -> None:
-    fully_shard(module[0], mesh=mesh)
-    fully_shard(module, mesh=mesh)
-
-
-def replicated(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    return DistributedDataParallel(module, process_group=mesh.get_group())
-
-
-def replicated_in_place(module: nn.Module, mesh: DeviceMesh) -> None:
-    composable: Any = replicate
-    composable(module, process_group=mesh.get_group())
-
-
-def in_both(module: nn.Module, mesh: DeviceMesh) -> None:
-    tensor_parallel(module, mesh["tp"])
-    sharded(module, mesh["dp"])
-
-
-def sequence_parallel(module: nn.Module, mesh: DeviceMesh) -> None:
-    plan = {"0": SequenceParallel(), "1": ColwiseParallel(input_layouts=Shard(1)), "2": RowwiseParallel()}
-    parallelize_module(module, mesh, plan)
-
-
-def as_it_is(module: nn.Module, mesh: DeviceMesh) -> None:
-    pass
-
-
-def averaged(module: nn.Module) -> None:
-    reduce_gradients(module)
-    for parameter in module.parameters():
-        if parameter.grad is not None:
-            parameter.grad /= dist.get_world_size()
-
-
-EXAMPLE = torch.zeros(4, 3)
 
 
 @pytest.mark.parametrize(
@@ -302,264 +255,6 @@ def test_what_is_wrong_is_named_on_two_ranks(
     assert all("__tracebackhide__" in entry.locals for entry in failure.traceback[1:])
 
 
-def test_what_goes_wrong_from_the_second_step_on_is_found(world: al.SimulatedWorld) -> None:
-    def reduced_once(module: Any) -> None:
-        if not hasattr(module, "is_reduced"):
-            reduce_gradients(module)
-        module.is_reduced = True
-
-    subject = al.subject.parallel(
-        model,
-        as_it_is,
-        data_parallel="sum",
-        after_backward=reduced_once,
-        optimizer=MOMENTUM,
-        steps=2,
-    )(batches)
-    verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0, shrinking=0)).verdict
-    assert verdict.headline == "the layer's parameters after the steps are not the sequential ones"
-
-
-def renamed(module: Any, mesh: DeviceMesh) -> nn.Module:
-    return nn.ModuleDict({"first": module[0], "last": module[2]})
-
-
-@pytest.mark.parametrize(
-    ("parallelize", "mesh", "message"),
-    [
-        (renamed, None, "has a parameter first.weight, and the sequential one none of that name"),
-        (lambda module, mesh: mesh["tp"], (2,), "mesh"),
-    ],
-)
-def test_what_cannot_be_compared_is_said(
-    world: al.SimulatedWorld, parallelize: Parallelize, mesh: Any, message: str
-) -> None:
-    with pytest.raises(AssertionError, match=message):
-        al.check_parallel(model, parallelize, EXAMPLE, mesh=mesh, cases=1, world=world)
-
-
-def test_a_part_may_have_a_second_name_in_the_parallel_module(world: al.SimulatedWorld) -> None:
-    class Named(nn.Module):
-        def __init__(self, module: Any) -> None:
-            super().__init__()
-            self.first, self.norm, self.layers = module[0], module[1], module
-
-        def forward(self, x: torch.Tensor) -> Any:
-            return self.norm(self.first(x))
-
-    sequential = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # no rank communicates
-        verdicts = al.check_parallel(
-            sequential, lambda module, mesh: Named(module), EXAMPLE, cases=2, world=world
-        )
-    assert all(verdict.is_coherent for verdict in verdicts.values())
-
-
-class Scaled(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight, self.inner = nn.Parameter(torch.ones(3)), nn.Linear(3, 4, bias=False)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.inner(self.weight * x)
-
-
-def test_a_second_name_in_a_wrapper_may_end_in_that_of_another_parameter(world: al.SimulatedWorld) -> None:
-    class Wrapped(nn.Module):
-        def __init__(self, scaled: Any) -> None:
-            super().__init__()
-            self.last, self.scaled = scaled.inner, scaled
-
-        def forward(self, x: torch.Tensor) -> Any:
-            return self.scaled(x)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # no rank communicates
-        verdicts = al.check_parallel(
-            Scaled(), lambda module, mesh: Wrapped(module), EXAMPLE, cases=2, world=world
-        )
-    assert all(verdict.is_coherent for verdict in verdicts.values())
-
-
-class Tied(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.there, self.back = nn.Linear(3, 3), nn.Linear(3, 3)
-        self.back.weight = self.there.weight
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.back(self.there(x).tanh())
-        return result
-
-
-def test_a_tied_parameter_of_which_two_are_made_is_said_to_be_so(world: al.SimulatedWorld) -> None:
-    def untied(module: nn.Module, mesh: DeviceMesh) -> None:
-        plan = {"there": ColwiseParallel(), "back": RowwiseParallel()}
-        parallelize_module(module, mesh, plan)
-
-    message = "has back.weight and there.weight as two parameters, and the sequential one as a single one"
-    with pytest.raises(AssertionError, match=message):
-        al.check_parallel(Tied(), untied, EXAMPLE, cases=1, world=world)
-
-
-def test_placements_are_proposed_that_fit_the_mesh_and_the_part(world: al.SimulatedWorld) -> None:
-    def halved(module: nn.Module, mesh: DeviceMesh) -> None:
-        last: Any = module.get_submodule("2")
-        last.weight = nn.Parameter(last.weight[:, : last.weight.shape[1] // 2].detach().clone())
-
-    with pytest.raises(
-        AssertionError, match=re.escape('parameter_placements={"2.weight": [Replicate(), Shard(1)]}')
-    ):
-        al.check_parallel(model, halved, EXAMPLE, mesh={"dp": 1, "tp": 2}, cases=1, world=world)
-
-
-def sharded_optimizer(parameters: Any) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # torch compiles with torch.jit what this module has, and warns of that itself
-        from torch.distributed.optim import ZeroRedundancyOptimizer
-    return ZeroRedundancyOptimizer(parameters, optimizer_class=torch.optim.Adam, lr=0.1)
-
-
-def either_optimizer(parameters: Any) -> Any:
-    return (sharded_optimizer if dist.get_world_size() > 1 else partial(torch.optim.Adam, lr=0.1))(parameters)
-
-
-@pytest.mark.parametrize("optimizer", [sharded_optimizer, either_optimizer])
-def test_the_sequential_module_is_alone_in_its_process_group(
-    world: al.SimulatedWorld, optimizer: Callable[..., Any]
-) -> None:
-    subject = al.subject.parallel(model, replicated, data_parallel="mean", optimizer=optimizer, steps=2)(
-        lambda draw, ranks: {"inputs": (2 * ranks, 3)}
-    )
-    verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0, shrinking=0)).verdict
-    assert verdict.is_coherent, str(verdict)
-
-
-class OwnParameters(torch.optim.SGD):
-    """Keeps a momentum of every second parameter on each of two ranks, as ZeRO does, and sends what it has stepped."""
-
-    def __init__(self, parameters: Any) -> None:
-        self.all = list(parameters)
-        own = self.all[dist.get_rank() :: 2] if dist.get_world_size() > 1 else self.all
-        super().__init__(own or [torch.zeros(0, requires_grad=True)], lr=0.1, momentum=0.5)
-
-    def step(self, closure: Any = None) -> None:
-        super().step(closure)
-        if dist.get_world_size() > 1:
-            for position, parameter in enumerate(self.all):
-                dist.broadcast(parameter.detach(), position % 2)
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        for parameter in self.all:
-            parameter.grad = None
-
-
-class ForgetsMomentum(OwnParameters):
-    def step(self, closure: Any = None) -> None:
-        super().step(closure)
-        if dist.get_rank() == 1:
-            self.state.clear()
-
-
-@pytest.mark.parametrize(("optimizer", "is_right"), [(OwnParameters, True), (ForgetsMomentum, False)])
-def test_ranks_may_keep_state_of_other_parameters(
-    world: al.SimulatedWorld, optimizer: Callable[..., Any], is_right: bool
-) -> None:
-    subject = al.subject.parallel(model, replicated, data_parallel="mean", optimizer=optimizer, steps=3)(
-        lambda draw, ranks: {"inputs": (2 * ranks, 3)}
-    )
-    verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0, shrinking=0)).verdict
-    assert verdict.is_coherent is is_right, str(verdict)
-
-
-class OfMasterWeights:
-    """Steps copies of the parameters by an optimiser of their own, and is none itself: it has no state."""
-
-    def __init__(self, parameters: Any, *, rates: Sequence[float]) -> None:
-        self.parameters = list(parameters)
-        self.masters = [parameter.detach().clone() for parameter in self.parameters]
-        self.inner = torch.optim.SGD(self.masters, lr=rates[dist.get_rank()], momentum=0.5)
-
-    def step(self) -> None:
-        for master, parameter in zip(self.masters, self.parameters, strict=True):
-            master.grad = parameter.grad
-        self.inner.step()
-        for master, parameter in zip(self.masters, self.parameters, strict=True):
-            parameter.detach().copy_(master)
-
-    def zero_grad(self) -> None:
-        for parameter in self.parameters:
-            parameter.grad = None
-
-
-@pytest.mark.parametrize(("rates", "is_right"), [((0.5, 0.5), True), ((0.5, 0.25), False)])
-def test_what_wraps_an_optimiser_needs_no_state(
-    world: al.SimulatedWorld, rates: Sequence[float], is_right: bool
-) -> None:
-    optimizer = partial(OfMasterWeights, rates=rates)
-    subject = al.subject.parallel(model, replicated, data_parallel="mean", optimizer=optimizer, steps=2)(
-        lambda draw, ranks: {"inputs": (2 * ranks, 3)}
-    )
-    verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0, shrinking=0)).verdict
-    assert verdict.is_coherent or "parameters after the steps" in str(verdict), str(verdict)
-    assert verdict.is_coherent is is_right, str(verdict)
-
-
-class Averaging(torch.optim.SGD):
-    """Keeps an average of each weight, a plain tensor: of this rank's part, or of the whole on every rank."""
-
-    def __init__(self, parameters: Any, *, is_whole: bool, decays: Sequence[float]) -> None:
-        super().__init__(parameters, lr=0.1)
-        self.is_whole, self.decay = is_whole, decays[dist.get_rank()]
-
-    def step(self, closure: Any = None) -> None:
-        super().step(closure)
-        for parameter in self.param_groups[0]["params"]:
-            if parameter.ndim < 2:  # a bias, which may be a copy
-                continue
-            held: Any = parameter.detach()
-            if isinstance(held, DTensor):
-                held = held.full_tensor() if self.is_whole else held.to_local()
-            average = self.state[parameter].setdefault("average", torch.zeros_like(held))
-            average.lerp_(held, self.decay)
-
-
-@pytest.mark.parametrize("is_whole", [False, True])
-@pytest.mark.parametrize(("decays", "is_right"), [((0.5, 0.5), True), ((0.5, 0.25), False)])
-def test_state_of_a_sharded_parameter_may_be_a_plain_tensor_of_the_part_or_of_the_whole(
-    world: al.SimulatedWorld, is_whole: bool, decays: Sequence[float], is_right: bool
-) -> None:
-    optimizer = partial(Averaging, is_whole=is_whole, decays=decays)
-    subject = al.subject.parallel(model, tensor_parallel, optimizer=optimizer, steps=1, ranks=(2,))(
-        lambda draw, ranks: {"inputs": (2, 3)}
-    )
-    verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0, shrinking=0)).verdict
-    assert verdict.is_coherent is is_right, str(verdict)
-
-
-def test_parameters_of_which_each_rank_has_some_are_said_to_be_stacked(world: al.SimulatedWorld) -> None:
-    def own_layer(module: Any, mesh: DeviceMesh) -> None:
-        module[2 - 2 * mesh.get_rank()] = nn.Identity()
-
-    for others in ("2.weight, .* but 0.weight: .* stack", "0.weight, .* but 2.weight: .* stack"):
-        with pytest.raises(
-            AssertionError, match=f"the parallel module has no parameter {others} the weights"
-        ):
-            al.check_parallel(model, own_layer, EXAMPLE, mesh=(2,), cases=1, world=world)
-
-
-def test_a_flattened_part_of_a_parameter_is_said_to_have_no_placement(world: al.SimulatedWorld) -> None:
-    def flattened(module: nn.Module, mesh: DeviceMesh) -> None:
-        last: Any = module.get_submodule("2")
-        last.weight = nn.Parameter(last.weight.detach().flatten().chunk(mesh.size())[mesh.get_rank()].clone())
-
-    with pytest.raises(AssertionError, match="Flatten the sequential one too"):
-        al.check_parallel(model, flattened, EXAMPLE, mesh=(2,), cases=1, world=world)
-
-
 def test_a_module_that_rounds_otherwise_says_by_how_much(world: al.SimulatedWorld) -> None:
     def in_half_precision(module: Any, mesh: Any) -> None:
         fully_shard(
@@ -588,19 +283,6 @@ def test_a_sparse_gradient_is_compared_as_a_dense_one(world: al.SimulatedWorld) 
     )(lambda draw, ranks: {"inputs": (3,)})
     verdict = investigate(world, subject, "gradients", Budget(4, ranks=2, seed=0, shrinking=0)).verdict
     assert verdict.is_coherent, str(verdict)
-
-
-@pytest.mark.parametrize(
-    ("inputs", "mesh", "told"),
-    [
-        ("abc", None, "inputs: a str is no torch.Tensor, no list of them, and no strategy"),
-        ([], None, "inputs: a list is no torch.Tensor"),
-        (EXAMPLE, ["dp", "dp"], "mesh: ['dp', 'dp'] has one name twice"),
-    ],
-)
-def test_examples_and_meshes_that_are_none_are_refused(inputs: Any, mesh: Any, told: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=re.escape(told)):
-        al.check_parallel(model, as_it_is, inputs, mesh=mesh)
 
 
 @pytest.mark.filterwarnings("ignore:.*no rank communicated with another")
@@ -709,178 +391,6 @@ def test_what_is_made_parallel_takes_the_memory_orders_that_the_sequential_modul
         al.check_parallel(AnyTokens, with_views, TOKENS, world=world, cases=12)
 
 
-# What the lab freezes, and options that cannot be right
-
-
-def hooked(module: nn.Module, mesh: DeviceMesh) -> None:
-    for parameter in module.parameters():
-        parameter.register_post_accumulate_grad_hook(lambda each: None)
-
-
-@pytest.mark.filterwarnings("ignore:.*no rank communicated with another")
-def test_code_that_cannot_do_with_frozen_parameters_is_told_how_to_forbid_them(
-    world: al.SimulatedWorld,
-) -> None:
-    with pytest.raises(AssertionError, match=r"forbid it by frozen=\(\) of check_parallel"):
-        al.check_parallel(model, hooked, EXAMPLE, mesh=(2,), cases=6, world=world)
-    al.check_parallel(model, hooked, EXAMPLE, mesh=(2,), frozen=(), cases=6, world=world)
-
-
-def test_code_whose_sizes_a_mesh_cannot_cut_is_told_how_to_leave_that_mesh_out() -> None:
-    def hidden(size: int) -> nn.Module:
-        return nn.Sequential(nn.Linear(4, size), nn.Linear(size, 4))
-
-    def parallelize(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
-        return parallelize_module(module, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
-
-    batch = torch.randn(2, 4)
-    with pytest.raises(AssertionError, match=r"such as mesh=\(2,\) of check_parallel"):
-        al.check_parallel(partial(hidden, 10), parallelize, batch, cases=12)
-    al.check_parallel(partial(hidden, 10), parallelize, batch, mesh=(2,), cases=2)
-
-
-class SummedAndAveragedBack(torch.autograd.Function):
-    """A sum over the ranks, whose gradient is the mean of what they hold."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        dist.all_reduce(total := x.clone())
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        dist.all_reduce(mean := gradients[0].clone(), op=dist.ReduceOp.AVG)
-        return mean
-
-
-class Tables(nn.Module):
-    """Tables of which each rank looks up its own ones alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tables = nn.ModuleList(nn.Embedding(4, 2) for _ in range(3))
-
-    def forward(self, indices: torch.Tensor) -> torch.Tensor:
-        own = self.tables[dist.get_rank() :: dist.get_world_size()]
-        return SummedAndAveragedBack.apply(torch.stack([table(indices) for table in own]).sum(0))
-
-
-def add_up(module: Any) -> None:
-    for parameter in module.parameters():
-        if parameter.requires_grad:
-            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            dist.all_reduce(parameter.grad)
-
-
-def test_where_one_rank_has_nothing_but_frozen_parameters_users_are_told_how_to_forbid_that(
-    world: al.SimulatedWorld,
-) -> None:
-    """Torch leaves out the backward pass on that rank, and the others wait for it."""
-    check = partial(
-        al.check_parallel,
-        Tables,
-        lambda module, mesh: module,
-        torch.arange(4),
-        mesh=(2,),
-        after_backward=add_up,
-        cases=8,
-        world=world,
-    )
-    with pytest.raises(AssertionError, match=r"(?s)mismatched.*forbid it by frozen=\(\) of check_parallel"):
-        check()
-    check(frozen=())
-
-
-@pytest.mark.filterwarnings("ignore:.*no rank communicated with another")
-def test_parameters_may_be_frozen_by_name(world: al.SimulatedWorld) -> None:
-    seen: set[tuple[str, ...]] = set()
-
-    def parallelize(module: nn.Module, mesh: DeviceMesh) -> None:
-        seen.add(tuple(name for name, parameter in module.named_parameters() if not parameter.requires_grad))
-
-    al.check_parallel(model, parallelize, EXAMPLE, mesh=(2,), frozen=("0.weight",), cases=3, world=world)
-    assert seen == {("0.weight",)}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"mesh": 2}, r"mesh: 2 is a number; give the extents of dimensions as \(2,\)"),
-        ({"mesh": "dp"}, r"mesh: 'dp' is a text; give the names of dimensions as \('dp',\)"),
-        ({"mesh": ("dp", 2)}, r"mesh: \('dp', 2\) are neither names of dimensions nor their extents"),
-        ({"mesh": (2.0,)}, r"mesh: \(2.0,\) are neither names of dimensions nor their extents"),
-        ({"mesh": ()}, r"mesh: \(\) are neither names of dimensions nor their extents"),
-        ({"after_backward": 3}, "after_backward: an int is no function"),
-        ({"prepare": 3}, "prepare: an int is no function"),
-        ({"context": 3}, "context: 3 is no function that makes a context"),
-        (
-            {"optimizer": torch.optim.SGD([torch.zeros(1)], lr=0.1), "steps": 1},
-            r"optimizer: .* is no function that makes one of a list of parameters",
-        ),
-    ],
-)
-def test_options_of_another_kind_are_refused_with_what_is_legal(
-    options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises((TypeError, SubjectError), match=message):
-        al.check_parallel(model, as_it_is, EXAMPLE, **options)
-
-
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ({"dtype": "f32"}, "dtype: 'f32' is not one of float64, float32,"),
-        ({"frozen": ["nope"]}, "frozen: 'nope' is none of the parameters 0.weight, 0.bias,"),
-        ({"frozen": "0.weight"}, r"frozen: '0.weight' is no list of names, such as \['0.weight'\]"),
-        ({"parameter_placements": [Shard(0)]}, r"parameter_placements: \[.*\] is no dictionary"),
-        ({"inputs": 8}, r"inputs: 8 is no shape, such as \(4, 6\), and no list of shapes"),
-        ({"inputs": "4, 6"}, "inputs: '4, 6' is no shape"),
-        ({"inputs": (-4, 6)}, r"inputs: \(-4, 6\) is no shape"),
-        ({"inputs": [(4, 6), 3]}, r"inputs: \[\(4, 6\), 3\] is no shape"),
-        ({"mesh": 2}, r"mesh: 2 is no list of extents, such as \(2, 2\), nor \{\"dp\": 2, \"tp\": 2\}"),
-        ({"mesh": ("dp",)}, r"mesh: \('dp',\) is no list of extents"),
-        ({"mesh": {"dp": 0}}, r"mesh: \{'dp': 0\} is no list of extents"),
-    ],
-)
-def test_entries_of_another_kind_are_refused_with_what_is_legal(
-    entry: dict[str, Any], message: str, world: al.SimulatedWorld
-) -> None:
-    def cases(draw: Any, ranks: int) -> dict[str, Any]:
-        return {"mesh": (ranks,), "inputs": tuple(EXAMPLE.shape), **entry}
-
-    with pytest.raises(SubjectError, match=message):
-        al.check_parallel(model, as_it_is, cases, cases=1, world=world)
-
-
-def test_shapes_and_meshes_may_have_integers_of_numpy() -> None:
-    four, six = np.int64(4), np.int64(6)
-    assert shapes_of((four, six)) == shapes_of([(four, six)]) == ((4, 6),)
-    assert as_mesh((four,)) == ((4,), None)
-    assert as_mesh({"dp": four}) == ((4,), ("dp",))
-
-
-def test_a_function_that_takes_no_mesh_is_told_how_it_is_called(world: al.SimulatedWorld) -> None:
-    def parallelize(module: nn.Module) -> None: ...
-
-    given: Any = parallelize
-    told = r"parallelize is called as parallelize\(module, mesh\), but parallelize\(module\) "
-    with pytest.raises(SubjectError, match=told):
-        al.check_parallel(model, given, EXAMPLE, cases=1, world=world)
-
-
-def test_a_function_that_makes_no_module_is_told_so(world: al.SimulatedWorld) -> None:
-    with pytest.raises(SubjectError, match="parallelize returned a tuple, and neither a module nor None"):
-        al.check_parallel(model, lambda module, mesh: (module, mesh), EXAMPLE, cases=1, world=world)
-    nothing: Any = lambda: None  # noqa: E731
-    given = EXAMPLE.shape
-    with pytest.raises(
-        SubjectError, match=r"called as Sequential\(width=…\), but Sequential\(\) takes no `width`"
-    ):
-        al.check_parallel(model(), as_it_is, lambda draw, ranks: dict(inputs=given, width=3), world=world)
-    with pytest.raises(SubjectError, match="sequential: it returned None, and no module"):
-        al.check_parallel(nothing, as_it_is, EXAMPLE, cases=1, world=world)
-
-
 def test_a_module_whose_weight_is_computed_in_each_call_is_given_as_it_is(world: al.SimulatedWorld) -> None:
     module = model()
     l1_unstructured(module[0], "weight", 0.5)
@@ -975,26 +485,6 @@ def test_dropout_from_one_seed_drops_the_same_elements_in_every_memory_order() -
     subject = al.subject.parallel(Dropping, as_it_is)(lambda draw, ranks: dict(inputs=(4, 3)))
     world = al.SimulatedWorld(2)
     assert investigate(world, subject, "sequential", Budget(40, seed=4)).verdict.is_coherent
-
-
-class NoSteps(torch.optim.SGD):
-    """Takes no step where there are several ranks."""
-
-    def step(self, closure: Any = None) -> None:
-        if dist.get_world_size() == 1:
-            super().step(closure)
-
-
-@pytest.mark.mpi_skip
-@pytest.mark.parametrize(("lr", "status"), [(0.0001, Status.UNJUDGED), (1.0, Status.INCOHERENT)])
-def test_steps_that_a_declared_rounding_would_hide_are_not_judged(lr: float, status: Status) -> None:
-    subject = al.subject.parallel(
-        model, replicated, data_parallel="mean", optimizer=partial(NoSteps, lr=lr), steps=2
-    )(lambda draw, ranks: dict(inputs=(4, 3), dtype="float32", rounding=2**-6))
-    result = investigate(al.SimulatedWorld(2), subject, "training", Budget(10, seed=1))
-    assert result.status is status
-    told = "change no parameter by more than the declared rounding"
-    assert (told in str(result.verdict)) is (status is Status.UNJUDGED)
 
 
 def test_code_that_opens_a_process_group_in_a_case_is_told_that_there_is_one() -> None:

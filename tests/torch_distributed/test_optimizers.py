@@ -1,0 +1,191 @@
+"""Optimisers of parallel modules, which may keep their state in parts, elsewhere or under other names."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+import adjointlab as al
+from adjointlab.checks.verdict import Status
+from adjointlab.engine.search import investigate
+from adjointlab.engine.search_result import Budget
+from tests.torch_distributed.parallel_samples import (
+    MOMENTUM,
+    as_it_is,
+    batches,
+    model,
+    replicated,
+    tensor_parallel,
+)
+from tests.torch_distributed.sums import reduce_gradients
+
+
+def test_what_goes_wrong_from_the_second_step_on_is_found(world: al.SimulatedWorld) -> None:
+    def reduced_once(module: Any) -> None:
+        if not hasattr(module, "is_reduced"):
+            reduce_gradients(module)
+        module.is_reduced = True
+
+    subject = al.subject.parallel(
+        model,
+        as_it_is,
+        data_parallel="sum",
+        after_backward=reduced_once,
+        optimizer=MOMENTUM,
+        steps=2,
+    )(batches)
+    verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0, shrinking=0)).verdict
+    assert verdict.headline == "the layer's parameters after the steps are not the sequential ones"
+
+
+def sharded_optimizer(parameters: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore"
+        )  # torch compiles with torch.jit what this module has, and warns of that itself
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+    return ZeroRedundancyOptimizer(parameters, optimizer_class=torch.optim.Adam, lr=0.1)
+
+
+def either_optimizer(parameters: Any) -> Any:
+    return (sharded_optimizer if dist.get_world_size() > 1 else partial(torch.optim.Adam, lr=0.1))(parameters)
+
+
+@pytest.mark.parametrize("optimizer", [sharded_optimizer, either_optimizer])
+def test_the_sequential_module_is_alone_in_its_process_group(
+    world: al.SimulatedWorld, optimizer: Callable[..., Any]
+) -> None:
+    subject = al.subject.parallel(model, replicated, data_parallel="mean", optimizer=optimizer, steps=2)(
+        lambda draw, ranks: {"inputs": (2 * ranks, 3)}
+    )
+    verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0, shrinking=0)).verdict
+    assert verdict.is_coherent, str(verdict)
+
+
+class OwnParameters(torch.optim.SGD):
+    """Keeps a momentum of every second parameter on each of two ranks, as ZeRO does, and sends what it has stepped."""
+
+    def __init__(self, parameters: Any) -> None:
+        self.all = list(parameters)
+        own = self.all[dist.get_rank() :: 2] if dist.get_world_size() > 1 else self.all
+        super().__init__(own or [torch.zeros(0, requires_grad=True)], lr=0.1, momentum=0.5)
+
+    def step(self, closure: Any = None) -> None:
+        super().step(closure)
+        if dist.get_world_size() > 1:
+            for position, parameter in enumerate(self.all):
+                dist.broadcast(parameter.detach(), position % 2)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for parameter in self.all:
+            parameter.grad = None
+
+
+class ForgetsMomentum(OwnParameters):
+    def step(self, closure: Any = None) -> None:
+        super().step(closure)
+        if dist.get_rank() == 1:
+            self.state.clear()
+
+
+@pytest.mark.parametrize(("optimizer", "is_right"), [(OwnParameters, True), (ForgetsMomentum, False)])
+def test_ranks_may_keep_state_of_other_parameters(
+    world: al.SimulatedWorld, optimizer: Callable[..., Any], is_right: bool
+) -> None:
+    subject = al.subject.parallel(model, replicated, data_parallel="mean", optimizer=optimizer, steps=3)(
+        lambda draw, ranks: {"inputs": (2 * ranks, 3)}
+    )
+    verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0, shrinking=0)).verdict
+    assert verdict.is_coherent is is_right, str(verdict)
+
+
+class OfMasterWeights:
+    """Steps copies of the parameters by an optimiser of their own, and is none itself: it has no state."""
+
+    def __init__(self, parameters: Any, *, rates: Sequence[float]) -> None:
+        self.parameters = list(parameters)
+        self.masters = [parameter.detach().clone() for parameter in self.parameters]
+        self.inner = torch.optim.SGD(self.masters, lr=rates[dist.get_rank()], momentum=0.5)
+
+    def step(self) -> None:
+        for master, parameter in zip(self.masters, self.parameters, strict=True):
+            master.grad = parameter.grad
+        self.inner.step()
+        for master, parameter in zip(self.masters, self.parameters, strict=True):
+            parameter.detach().copy_(master)
+
+    def zero_grad(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+
+@pytest.mark.parametrize(("rates", "is_right"), [((0.5, 0.5), True), ((0.5, 0.25), False)])
+def test_what_wraps_an_optimiser_needs_no_state(
+    world: al.SimulatedWorld, rates: Sequence[float], is_right: bool
+) -> None:
+    optimizer = partial(OfMasterWeights, rates=rates)
+    subject = al.subject.parallel(model, replicated, data_parallel="mean", optimizer=optimizer, steps=2)(
+        lambda draw, ranks: {"inputs": (2 * ranks, 3)}
+    )
+    verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0, shrinking=0)).verdict
+    assert verdict.is_coherent or "parameters after the steps" in str(verdict), str(verdict)
+    assert verdict.is_coherent is is_right, str(verdict)
+
+
+class Averaging(torch.optim.SGD):
+    """Keeps an average of each weight, a plain tensor: of this rank's part, or of the whole on every rank."""
+
+    def __init__(self, parameters: Any, *, is_whole: bool, decays: Sequence[float]) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.is_whole, self.decay = is_whole, decays[dist.get_rank()]
+
+    def step(self, closure: Any = None) -> None:
+        super().step(closure)
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.ndim < 2:  # a bias, which may be a copy
+                continue
+            held: Any = parameter.detach()
+            if isinstance(held, DTensor):
+                held = held.full_tensor() if self.is_whole else held.to_local()
+            average = self.state[parameter].setdefault("average", torch.zeros_like(held))
+            average.lerp_(held, self.decay)
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+@pytest.mark.parametrize(("decays", "is_right"), [((0.5, 0.5), True), ((0.5, 0.25), False)])
+def test_state_of_a_sharded_parameter_may_be_a_plain_tensor_of_the_part_or_of_the_whole(
+    world: al.SimulatedWorld, is_whole: bool, decays: Sequence[float], is_right: bool
+) -> None:
+    optimizer = partial(Averaging, is_whole=is_whole, decays=decays)
+    subject = al.subject.parallel(model, tensor_parallel, optimizer=optimizer, steps=1, ranks=(2,))(
+        lambda draw, ranks: {"inputs": (2, 3)}
+    )
+    verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0, shrinking=0)).verdict
+    assert verdict.is_coherent is is_right, str(verdict)
+
+
+class NoSteps(torch.optim.SGD):
+    """Takes no step where there are several ranks."""
+
+    def step(self, closure: Any = None) -> None:
+        if dist.get_world_size() == 1:
+            super().step(closure)
+
+
+@pytest.mark.mpi_skip
+@pytest.mark.parametrize(("lr", "status"), [(0.0001, Status.UNJUDGED), (1.0, Status.INCOHERENT)])
+def test_steps_that_a_declared_rounding_would_hide_are_not_judged(lr: float, status: Status) -> None:
+    subject = al.subject.parallel(
+        model, replicated, data_parallel="mean", optimizer=partial(NoSteps, lr=lr), steps=2
+    )(lambda draw, ranks: dict(inputs=(4, 3), dtype="float32", rounding=2**-6))
+    result = investigate(al.SimulatedWorld(2), subject, "training", Budget(10, seed=1))
+    assert result.status is status
+    told = "change no parameter by more than the declared rounding"
+    assert (told in str(result.verdict)) is (status is Status.UNJUDGED)
