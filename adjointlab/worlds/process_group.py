@@ -10,8 +10,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
+from adjointlab.replacement import replaced
 from adjointlab.worlds.interposition import CurrentRun
 from adjointlab.worlds.world import FindingKind
 
@@ -42,16 +44,14 @@ def process_groups_of(run: CurrentRun, ranks: int | None) -> Iterator[None]:
     with ExitStack() as stack:
         for name, functions in _ENTRANCES.items():
             module: Any = sys.modules.get(name)
-            for function in functions:
-                if hasattr(module, function):
-                    original = getattr(module, function)
-                    stack.callback(setattr, module, function, original)
-                    takes_groups_only = function == "_rank_not_in_group"  # others take what names a group
-                    setattr(module, function, _checked(original, run, ranks, takes_groups_only))
+            for function in filter(partial(hasattr, module), functions):
+                takes_groups_only = function == "_rank_not_in_group"  # others take what names a group
+                checked = _checked(getattr(module, function), run, ranks, takes_groups_only)
+                stack.enter_context(replaced(module, function, checked))
         dist: Any = sys.modules.get("torch.distributed")
         if hasattr(dist, "init_process_group"):
-            stack.callback(setattr, dist, "init_process_group", dist.init_process_group)
-            dist.init_process_group = _opening(dist.init_process_group)
+            opening = _opening(dist.init_process_group)
+            stack.enter_context(replaced(dist, "init_process_group", opening))
         yield
 
 

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from adjointlab.replacement import replaced
 from adjointlab.worlds.backward import is_in_backward
 from adjointlab.worlds.call_labels import CallLabel
 from adjointlab.worlds.call_sites import CallSite, call_site
@@ -149,9 +150,8 @@ class CallLog:
         with ExitStack() as stack:
             for method, name in _NAMES.items():
                 if method in vars(kind):
-                    # Not what getattr returns, which is no method when it is set again.
-                    stack.callback(setattr, kind, method, vars(kind)[method])
-                    setattr(kind, method, self._logged(getattr(kind, method), name))
+                    logged = self._logged(getattr(kind, method), name)
+                    stack.enter_context(replaced(kind, method, logged))
             yield
 
     def note_made(self, group: dist.ProcessGroup, members: Sequence[int]) -> None:
