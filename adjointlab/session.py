@@ -16,13 +16,14 @@ from adjointlab.checks.verdict import Status, Verdict, unjudged
 from adjointlab.core.arrays import installed
 from adjointlab.devices.memories import on
 from adjointlab.engine.case import Case
+from adjointlab.engine.case_body import body
 from adjointlab.engine.confirming import explained
 from adjointlab.engine.discovery import Found
 from adjointlab.engine.drawing_errors import advice_on, formatted, refusal
 from adjointlab.engine.failed_runs import MISDECLARED, NO_RETURN
 from adjointlab.engine.folded_warnings import FoldedWarnings
 from adjointlab.engine.hypothesis_searches import WHILE_A_CASE_RAN, ended_a_case
-from adjointlab.engine.run_case import CaseRunner, Stage, body, run_case
+from adjointlab.engine.run_case import CaseRunner, Stage, run_case
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject, SubjectError

@@ -23,9 +23,11 @@ from adjointlab.checks.check import checks_of
 from adjointlab.checks.context import InputSetting
 from adjointlab.core import strategies
 from adjointlab.engine.case import Case, cases
+from adjointlab.engine.case_body import body
 from adjointlab.engine.discovery import installed
 from adjointlab.engine.independent_draws import INDEPENDENT
-from adjointlab.engine.run_case import body, run_case
+from adjointlab.engine.case_body import body
+from adjointlab.engine.run_case import run_case
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject

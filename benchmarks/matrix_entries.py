@@ -18,7 +18,8 @@ from adjointlab import Layout, Partition
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Figure
 from adjointlab.engine.case import Case
-from adjointlab.engine.run_case import body, run_case
+from adjointlab.engine.case_body import body
+from adjointlab.engine.run_case import run_case
 from adjointlab.engine.subject import Subject
 from adjointlab.primitives.subjects.halos import halo_exchanges
 from adjointlab.primitives.subjects.reductions import broadcasts

@@ -7,9 +7,10 @@ from typing import Final, NamedTuple
 
 from adjointlab.checks.verdict import Status, Verdict, unjudged
 from adjointlab.engine.case import Case
+from adjointlab.engine.case_body import body
 from adjointlab.engine.interleavings import narrowed
 from adjointlab.engine.retries import with_hints_of_retries
-from adjointlab.engine.run_case import NONDETERMINISTIC, CaseRunner, body, run_case, with_follow_up
+from adjointlab.engine.run_case import NONDETERMINISTIC, CaseRunner, run_case, with_follow_up
 from adjointlab.engine.simulation_artefacts import with_lines_on_exceptions, with_module_state
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import FindingKind, Runner, World

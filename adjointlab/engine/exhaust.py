@@ -24,9 +24,10 @@ from adjointlab.checks.proof import PROOF
 from adjointlab.checks.verdict import Figure, coherent, unjudged
 from adjointlab.cores import cores
 from adjointlab.engine.case import Case
+from adjointlab.engine.case_body import body
 from adjointlab.engine.counts import WITHOUT_REASON, CaseCounts
 from adjointlab.engine.discovery import find_subject
-from adjointlab.engine.run_case import CaseRunner, Judgement, body, inapplicable_because, run_case
+from adjointlab.engine.run_case import CaseRunner, Judgement, inapplicable_because, run_case
 from adjointlab.engine.search_result import SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.options import RANKS

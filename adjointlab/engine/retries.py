@@ -28,10 +28,11 @@ from adjointlab.checks.matrix import MATRIX
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.core.space import Space
 from adjointlab.engine.case import Case
+from adjointlab.engine.case_body import RankObservation
 from adjointlab.engine.even_cuts import Cuts, has_uneven_cuts, with_cuts
 from adjointlab.engine.failed_runs import NO_RETURN
 from adjointlab.engine.interleavings import DEPENDS
-from adjointlab.engine.run_case import NONDETERMINISTIC, Judgement, RankObservation, run_and_judge, run_case
+from adjointlab.engine.run_case import NONDETERMINISTIC, Judgement, run_and_judge, run_case
 from adjointlab.engine.subject import Subject
 from adjointlab.quantities import ranks_listed
 from adjointlab.worlds.world import FindingKind, Run, Runner

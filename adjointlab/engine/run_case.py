@@ -1,22 +1,17 @@
-"""Running a case: the body that every rank executes, the verdict from what came back, and the record of what is about to run."""
+"""Running a case: the verdict from what came back, and the record of what is about to run."""
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from msgspec import structs
 
 from adjointlab.checks.check import AnyCheck, Spaces, check_named
-from adjointlab.checks.context import CheckContext
 from adjointlab.checks.evidence import Evidence
 from adjointlab.checks.forms import FormRefused
-from adjointlab.checks.fresh_memory import fill_by, filled
 from adjointlab.checks.hints import Hint, hint_beside_right_entries
 from adjointlab.checks.linearity import NOT_LINEAR
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
@@ -31,32 +26,14 @@ from adjointlab.checks.verdict import (
     incoherent,
     unjudged,
 )
-from adjointlab.core import arrays
-from adjointlab.core.declaration import has_parameter, require_accepts
-from adjointlab.core.layer import Layer
-from adjointlab.core.space import Space, Tensor
-from adjointlab.engine.adapters import BOUNDS, Parameters, UserFunction
+from adjointlab.core.space import Tensor
 from adjointlab.engine.case import Case
+from adjointlab.engine.case_body import RankObservation
 from adjointlab.engine.failed_runs import verdict_on_failure
 from adjointlab.engine.interleavings import DEPENDS, judge_all
-from adjointlab.engine.parameter_tree import own_copy
-from adjointlab.engine.simulation_artefacts import note_state
-from adjointlab.engine.subject import Subject
 from adjointlab.quantities import counted
-from adjointlab.torch_distributed.opening import load_process_groups, lone_group
-from adjointlab.typing import Array, Communicator
-from adjointlab.worlds.call_sites import is_lab
 from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.torch.requirements import MissingTorch
-from adjointlab.worlds.world import (
-    Body,
-    FindingKind,
-    Raised,
-    RankContext,
-    Returned,
-    Run,
-    Runner,
-)
+from adjointlab.worlds.world import FindingKind, Raised, Returned, Run, Runner
 
 __all__ = [
     "NONDETERMINISTIC",
@@ -64,10 +41,8 @@ __all__ = [
     "CaseRunner",
     "Judgement",
     "KnownRuns",
-    "RankObservation",
     "RecordCase",
     "Stage",
-    "body",
     "inapplicable_because",
     "is_inapplicable",
     "judge",
@@ -173,11 +148,7 @@ def run_case(run: Runner, case: Case, measurement: Measurement = Measurement.ALL
 
 
 def run_and_judge(
-    run: Runner,
-    case: Case,
-    schedule: Schedule | None = None,
-    *,
-    measurement: Measurement = Measurement.ALL,
+    run: Runner, case: Case, schedule: Schedule | None = None, *, measurement: Measurement = Measurement.ALL
 ) -> tuple[Run, Judgement | None]:
     """Run a case once, or again as :func:`run_case` does; the last run, and the judgement as of :func:`judgement_of`."""
     last = run(case, case.ranks, seed=case.schedule, schedule=schedule)
@@ -294,94 +265,6 @@ _ADVICE_ON_MESHES: Final = (
 )
 
 
-@dataclass(frozen=True)
-class RankObservation:
-    """Observation of one rank, the spaces that it declares, and the communicators that its calls leave behind.
-
-    Of a layer also the parameters and buffers that it declares, with their names, by which tensors are not compared.
-    """
-
-    observation: object
-    spaces: Spaces
-    leaks: tuple[tuple[str, str], ...] = ()
-    held: tuple[tuple[str, Tensor], ...] = ()
-
-
-def body(subject: Subject) -> Body:
-    """Return the function that every rank executes for a case of `subject`."""
-    note_state(subject)
-    # Here, where no watchdog watches.
-    if any(memory.startswith("torch") for memory in subject.arrays):
-        arrays.warm_up_torch()
-    if subject.process_group:
-        with suppress(MissingTorch):  # each rank raises it
-            load_process_groups()
-
-    def observe(rank_context: RankContext, case: Case) -> RankObservation:
-        comm = rank_context.comm
-        memory = arrays.memory_on(case.setting.library, comm.Get_rank())
-        # Operators have a check of their own for this, which tells what they read.
-        fill = fill_by(case.setting.seed) if subject.is_layer else None
-        try:
-            with (
-                arrays.rank_context(memory, comm.Get_rank()),
-                subject.surroundings(comm, memory) as before,
-                filled(fill),
-            ):
-                context = _context(subject.on(memory), case, comm, before)
-                observation = check_named(case.check).observe(context)
-                # Not later: a check may need no operator on this rank, and making one is collective.
-                spaces = Spaces(context.domain, context.codomain)
-                held = _held(context.layer) if subject.is_layer else ()
-        except Inapplicable as error:
-            if is_lab(traceback.extract_tb(error.__traceback__)[-1].filename):
-                raise
-            # That the check has nothing to say is not for the code under test to decide.
-            raise RuntimeError(
-                f"the code under test raised the checks' own {type(error).__name__}"
-            ) from error
-        return RankObservation(observation, spaces, tuple(context.leaks.items()), held)
-
-    return observe
-
-
-def _context(
-    subject: Subject, case: Case, comm: Communicator, before: Callable[[], AbstractContextManager[None]]
-) -> CheckContext:
-    """The context of the check of a case on this rank; within ``before()`` variables of rank-local modules are as before the case."""
-    reference = subject.reference
-    if reference is not None:
-        reference = partial(_referred, reference, _arguments(subject, case.parameters))
-    return CheckContext(
-        partial(subject.make, comm, case.parameters),
-        case.setting,
-        comm,
-        reference,
-        values=case.values,
-        # Outside there are no process groups, and one set of module-level variables.
-        needs_run=subject.process_group or bool(subject.rank_local),
-        same_on=case.same_on,
-        alone=partial(_alone, subject, comm, before),
-        forms_left_out=case.forms_left_out,
-        measurement=case.measurement,
-    )
-
-
-@contextmanager
-def _alone(
-    subject: Subject, comm: Communicator, before: Callable[[], AbstractContextManager[None]]
-) -> Iterator[None]:
-    """Context in which this rank is the only one of its job, with the variables of rank-local modules as they were `before` the case."""
-    with before(), lone_group(comm) if subject.process_group else nullcontext():
-        yield
-
-
-def _held(layer: Layer) -> tuple[tuple[str, Tensor], ...]:
-    return tuple(
-        (tensor.name, tensor) for space in (layer.parameters, layer.buffers) for tensor in space.tensors
-    )
-
-
 def judge(case: Case, run: Run) -> Verdict:
     """Return the verdict on a run of `case`."""
     if not run.completed:
@@ -476,20 +359,3 @@ def inapplicable_because(run: Run) -> str | None:
         if isinstance(outcome, Raised) and outcome.is_a(Inapplicable)
     )
     return next(reasons, None)
-
-
-def _referred(reference: UserFunction, arguments: Mapping[str, object], *inputs: Array) -> Any:
-    """Call the sequential twin. Raises :class:`SubjectError` for one that does not take its arguments."""
-    names = [f"x{number or ''}" for number in range(len(inputs))]
-    # What it does not take is a declaration of the operator's.
-    bounds = [name for name in BOUNDS if not has_parameter(reference, name)]
-    arguments = {name: value for name, value in arguments.items() if name not in bounds}
-    require_accepts("the reference", reference, names, arguments)
-    return reference(*inputs, **own_copy(arguments))
-
-
-def _arguments(subject: Subject, parameters: Parameters) -> dict[str, object]:
-    """Arguments of the sequential twin: of a layer all, else those that are no spaces."""
-    if subject.is_layer:
-        return dict(parameters)
-    return {key: value for key, value in parameters.items() if not isinstance(value, Space)}

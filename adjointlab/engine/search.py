@@ -22,6 +22,7 @@ from msgspec import structs
 from adjointlab.checks.check import Spaces, check_named
 from adjointlab.checks.verdict import Figure, Measurement, Verdict, coherent, unjudged
 from adjointlab.engine.case import Case, cases
+from adjointlab.engine.case_body import body
 from adjointlab.engine.confirming import Confirmation, Confirmed
 from adjointlab.engine.drawn_cases import DrawnCases
 from adjointlab.engine.failed_runs import NO_RETURN
@@ -42,7 +43,6 @@ from adjointlab.engine.run_case import (
     KnownRuns,
     RecordCase,
     Stage,
-    body,
     nothing_known,
     run_case,
 )

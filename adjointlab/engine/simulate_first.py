@@ -16,7 +16,8 @@ from typing import Final
 from msgspec import structs
 
 from adjointlab.engine.case import Case
-from adjointlab.engine.run_case import CaseRunner, Judgement, body, run_and_judge
+from adjointlab.engine.case_body import body
+from adjointlab.engine.run_case import CaseRunner, Judgement, run_and_judge
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import Watchdog

@@ -15,8 +15,9 @@ from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.program import Program
 from adjointlab.engine.case import Case
+from adjointlab.engine.case_body import body
 from adjointlab.engine.discovery import find_subject
-from adjointlab.engine.run_case import body, run_case
+from adjointlab.engine.run_case import run_case
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject

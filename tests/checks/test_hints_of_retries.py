@@ -17,9 +17,10 @@ from adjointlab.checks.told import hints_told
 from adjointlab.checks.verdict import Verdict
 from adjointlab.core.vectors import Draw, local_values
 from adjointlab.engine.case import Case
+from adjointlab.engine.case_body import body
 from adjointlab.engine.even_cuts import Cuts, has_uneven_cuts, with_cuts
 from adjointlab.engine.retries import with_hints_of_retries
-from adjointlab.engine.run_case import body, run_case, with_follow_up
+from adjointlab.engine.run_case import run_case, with_follow_up
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject

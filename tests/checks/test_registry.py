@@ -19,7 +19,8 @@ from adjointlab.checks.check import Check, all_checks, check_named, checks_of
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.case import Case
-from adjointlab.engine.run_case import body, judge
+from adjointlab.engine.case_body import body
+from adjointlab.engine.run_case import judge
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.layers.subjects.linear import linears

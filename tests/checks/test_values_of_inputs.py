@@ -17,7 +17,8 @@ from adjointlab.checks.layers.drawn_values import change_of, pass_keys
 from adjointlab.checks.layers.passes import PassPlan, plainer_seeds
 from adjointlab.core.vectors import VALUES, Draw, local_values
 from adjointlab.engine.case import Case
-from adjointlab.engine.run_case import body, run_case
+from adjointlab.engine.case_body import body
+from adjointlab.engine.run_case import run_case
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject

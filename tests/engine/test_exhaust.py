@@ -12,10 +12,11 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.verdict import Status, incoherent
+from adjointlab.engine.case_body import body
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.discovery import Found
 from adjointlab.engine.exhaust import _Share, bound_of, every_case, exhaust
-from adjointlab.engine.run_case import Judgement, body, run_case
+from adjointlab.engine.run_case import Judgement, run_case
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.primitives.subjects.reductions import all_sum_reduces
 from adjointlab.session import kept, replay

@@ -22,10 +22,11 @@ from adjointlab.checks.layers.passes import PassPlan
 from adjointlab.checks.seed_digits import SEED_PERIOD
 from adjointlab.checks.verdict import Verdict, coherent, incoherent, unjudged
 from adjointlab.engine.case import Case
+from adjointlab.engine.case_body import RankObservation
 from adjointlab.engine.failed_runs import NO_RETURN
 from adjointlab.engine.interleavings import DEPENDS
 from adjointlab.engine.retries import _Retries, with_hints_of_retries
-from adjointlab.engine.run_case import NONDETERMINISTIC, Judgement, RankObservation
+from adjointlab.engine.run_case import NONDETERMINISTIC, Judgement
 from adjointlab.pictures.model import Grid
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.world import Finding, FindingKind, Returned, Run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,18 +17,12 @@ from adjointlab.checks.hints import FaultKind, memory_order_hint
 from adjointlab.checks.told import hints_told
 from adjointlab.checks.verdict import PERHAPS, Inapplicable, Verdict, coherent, incoherent, unjudged
 from adjointlab.core.declaration import SubjectError
+from adjointlab.engine import case_body
 from adjointlab.engine import run_case as module
 from adjointlab.engine.case import Case
+from adjointlab.engine.case_body import RankObservation, body
 from adjointlab.engine.interleavings import DEPENDS
-from adjointlab.engine.run_case import (
-    CaseRunner,
-    Judgement,
-    RankObservation,
-    Stage,
-    body,
-    run_case,
-    with_follow_up,
-)
+from adjointlab.engine.run_case import CaseRunner, Judgement, Stage, run_case, with_follow_up
 from adjointlab.engine.subject import Subject
 from adjointlab.session import replay
 from adjointlab.worlds.schedule import schedules_from
@@ -223,7 +218,7 @@ def running(
     subject: Subject, observe: Any, parameters: Any, monkeypatch: pytest.MonkeyPatch, **of_case: Any
 ) -> Run:
     """Run the body of a case on two ranks, with this observation for a check."""
-    monkeypatch.setattr(module, "check_named", lambda name: SimpleNamespace(observe=observe))
+    monkeypatch.setattr(case_body, "check_named", lambda name: SimpleNamespace(observe=observe))
     setting = InputSetting(of_case.pop("seed", 0))
     case = Case("Ring", "adjoint", 2, parameters, setting, 5, **of_case)
     return SimulatedWorld(2).run(body(subject), case, 2)
@@ -270,7 +265,7 @@ def test_fresh_memory_is_filled_for_layers_alone(
     seed: int, fill: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled: list[Any] = []
-    monkeypatch.setattr(module, "filled", lambda value: filled.append(value) or module.suppress())
+    monkeypatch.setattr(case_body, "filled", lambda value: filled.append(value) or nullcontext())
     for subject in (ring(), al.subject.layer(RingShift, RingShift)(lambda draw, ranks: {})):
         monkeypatch.setattr(Subject, "make", lambda self, comm, given: RingShift(comm, LAYOUT))
         running(subject, lambda context: context.instance, {}, monkeypatch, seed=seed)
@@ -313,10 +308,10 @@ def test_torch_is_made_ready_before_anything_is_watched(
 
     def load() -> None:
         done.append("loaded")
-        raise module.MissingTorch("none")
+        raise case_body.MissingTorch("none")
 
-    monkeypatch.setattr(module.arrays, "warm_up_torch", lambda: done.append("warmed"))
-    monkeypatch.setattr(module, "load_process_groups", load)
+    monkeypatch.setattr(case_body.arrays, "warm_up_torch", lambda: done.append("warmed"))
+    monkeypatch.setattr(case_body, "load_process_groups", load)
     body(ring(arrays=arrays, process_group=process_group))
     assert (done.count("warmed"), done.count("loaded")) == (warmed, loaded)
 
@@ -328,16 +323,16 @@ def test_the_reference_is_refused_arguments_that_it_does_not_take() -> None:
     def with_gain(x: Any, gain: int) -> Any:
         return (x, gain)
 
-    assert module._referred(reference, {"dim": 0, "gain": 2, "side": 3}, 1, 2) == (1, 2, 0, 3)
-    assert module._referred(with_gain, {"gain": 2}, 1) == (1, 2)
+    assert case_body._referred(reference, {"dim": 0, "gain": 2, "side": 3}, 1, 2) == (1, 2, 0, 3)
+    assert case_body._referred(with_gain, {"gain": 2}, 1) == (1, 2)
     with pytest.raises(
         SubjectError, match=r"^the reference is called as .*reference\(x, x1, dim=…, sides=…\), but"
     ):
-        module._referred(reference, {"dim": 0, "sides": 3}, 1, 2)
+        case_body._referred(reference, {"dim": 0, "sides": 3}, 1, 2)
 
 
 def test_the_twin_of_a_layer_gets_spaces_and_the_reference_of_an_operator_none() -> None:
     parameters = {"domain": SPACE, "side": 3}
     layer = al.subject.layer(RingShift, RingShift)(lambda draw, ranks: {})
-    assert module._arguments(layer, parameters) == parameters
-    assert module._arguments(ring(), parameters) == {"side": 3}
+    assert case_body._arguments(layer, parameters) == parameters
+    assert case_body._arguments(ring(), parameters) == {"side": 3}

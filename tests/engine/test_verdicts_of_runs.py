@@ -24,11 +24,11 @@ from adjointlab.checks.verdict import (
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.operator import NotInSpace, ParameterNotInSpace, WrongClaim
 from adjointlab.engine.case import Case
+from adjointlab.engine.case_body import RankObservation
 from adjointlab.engine.failed_runs import HANGS
 from adjointlab.engine.run_case import (
     UNDECIDED,
     CaseRunner,
-    RankObservation,
     inapplicable_because,
     is_inapplicable,
     judge,

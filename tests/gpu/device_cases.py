@@ -13,7 +13,8 @@ from adjointlab.core import arrays
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.engine.case import Case
-from adjointlab.engine.run_case import body, run_case
+from adjointlab.engine.case_body import body
+from adjointlab.engine.run_case import run_case
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject

@@ -10,9 +10,10 @@ import pytest
 import adjointlab as al
 from adjointlab.checks.verdict import Status
 from adjointlab.core.partition import Partition
+from adjointlab.engine.case_body import body
 from adjointlab.engine.discovery import Found, find
 from adjointlab.engine.exhaust import Bound, bound_of, every_case, exhaust
-from adjointlab.engine.run_case import body, run_case
+from adjointlab.engine.run_case import run_case
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject

@@ -28,7 +28,8 @@ import adjointlab as al
 from adjointlab.checks.context import InputSetting
 from adjointlab.core.declaration import SubjectError
 from adjointlab.engine.case import Case
-from adjointlab.engine.run_case import body, run_case
+from adjointlab.engine.case_body import body
+from adjointlab.engine.run_case import run_case
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 

@@ -13,8 +13,8 @@ from types import FrameType
 import pytest
 
 from adjointlab.core import arrays
+from adjointlab.engine.case_body import body
 from adjointlab.engine.discovery import found_as
-from adjointlab.engine.run_case import body
 from adjointlab.engine.search_result import Budget
 from adjointlab.session import run_check
 from adjointlab.worlds.call_sites import call_site_of_thread, frame_of_thread

@@ -19,7 +19,8 @@ from adjointlab.checks.verdict import Verdict
 from adjointlab.core.layer import Layer
 from adjointlab.core.operator import LinearOperator
 from adjointlab.engine.case import Case
-from adjointlab.engine.run_case import RankObservation, judge
+from adjointlab.engine.case_body import RankObservation
+from adjointlab.engine.run_case import judge
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
 Make = Callable[[Any], LinearOperator | Layer]

@@ -11,7 +11,7 @@ import pytest
 import adjointlab as al
 from adjointlab.checks.context import InputSetting
 from adjointlab.engine.case import Case
-from adjointlab.engine.run_case import body
+from adjointlab.engine.case_body import body
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
 

@@ -16,7 +16,8 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import Partition
 from adjointlab.engine.case import Case
-from adjointlab.engine.run_case import body, run_case
+from adjointlab.engine.case_body import body
+from adjointlab.engine.run_case import run_case
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
