@@ -26,7 +26,6 @@ from adjointlab.engine.case import Case, cases
 from adjointlab.engine.case_body import body
 from adjointlab.engine.discovery import installed
 from adjointlab.engine.independent_draws import INDEPENDENT
-from adjointlab.engine.case_body import body
 from adjointlab.engine.run_case import run_case
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget

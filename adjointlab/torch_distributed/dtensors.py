@@ -112,13 +112,14 @@ def restricted(mesh: DeviceMesh, own: DeviceMesh, placements: Placements) -> lis
     return [placements[dims[0]] if len(dims) == 1 else Replicate() for dims in _dims_of(mesh, own)]
 
 
-def _dims_of(mesh: DeviceMesh, own: DeviceMesh) -> list[tuple[int, ...]]:
+@lru_cache(maxsize=64)  # as above, and each parameter asks
+def _dims_of(mesh: DeviceMesh, own: DeviceMesh) -> tuple[tuple[int, ...], ...]:
     """For each dimension of `own`, those of `mesh` along which its ranks differ."""
     if own.mesh.shape == mesh.mesh.shape and torch.equal(own.mesh, mesh.mesh):
-        return [(dim,) for dim in range(mesh.ndim)]
+        return tuple((dim,) for dim in range(mesh.ndim))
     found = []
     for dim in range(own.ndim):
         ranks = own.mesh.movedim(dim, 0).reshape(own.size(dim), -1)[:, 0]
         places = torch.stack([(mesh.mesh == rank).nonzero()[0] for rank in ranks])
         found.append(tuple(k for k in range(mesh.ndim) if (places[:, k] != places[0, k]).any()))
-    return found
+    return tuple(found)
