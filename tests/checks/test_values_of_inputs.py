@@ -308,6 +308,72 @@ def test_a_gradient_may_have_products_of_zero_and_infinity_that_the_sequential_o
     assert not found(rows(Identity.apply, torch.clone), "infinite", "gradients", cases=3)
 
 
+class Rectifier(torch.autograd.Function):
+    """Stops a gradient unless its output is positive: where it is NaN too, of which torch's rectifier stops none."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        y = x.relu()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        (y,) = ctx.saved_tensors
+        return g * (y > 0)
+
+
+def rectified(rectify: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Of infinite numbers in a row nothing is left but NaN."""
+    return lambda x: rectify(x - x.mean(-1, keepdim=True))
+
+
+def test_a_gradient_through_an_output_that_is_nan_may_be_any() -> None:
+    subject = rows(rectified(Rectifier.apply), rectified(torch.relu))
+    assert not found(subject, "infinite", "gradients", cases=3)
+
+
+class OfFirst(Applied):
+    """Applies a function to the first of two tensors."""
+
+    def forward(self, x: Any, index: Any) -> Any:  # type: ignore[override]
+        return self.function(x)
+
+
+def test_integers_beside_infinite_inputs_have_no_gradient_to_judge() -> None:
+    layout = al.Layout((ROWS, COLUMNS), al.Partition((2, 1)))
+
+    @al.subject.layer(
+        lambda comm: OfFirst(rectified(torch.relu)),
+        lambda: OfFirst(rectified(torch.relu)),
+        ranks=(2,),
+        name="Centred",
+    )
+    def subject(draw: Any, ranks: int) -> dict[str, Any]:
+        inputs = al.Space(al.Tensor(layout), al.Tensor(layout, "int64", name="index"))
+        return {"domain": inputs, "codomain": al.Space(layout, name="y")}
+
+    assert not found(subject, "infinite", "gradients", cases=3)
+
+
+class Bounded(torch.autograd.Function):
+    """Forgets in its backward pass that it has bounds."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x.clamp(-5, 5)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g
+
+
+def test_a_gradient_at_infinite_inputs_is_judged_where_no_output_is_nan() -> None:
+    subject = rows(Bounded.apply, lambda x: x.clamp(-5, 5))
+    assert not found(subject, "integers", "gradients", cases=3)
+    assert found(subject, "infinite", "gradients", cases=3)
+
+
 # The values.
 
 

@@ -515,3 +515,54 @@ def test_a_module_that_changes_in_place_what_its_backward_pass_needs_goes_backwa
     al.check_parallel(Rescaled, rescaled_by_all, EXAMPLE, **options)
     with pytest.raises(AssertionError, match="outputs are not the sequential ones"):
         al.check_parallel(Rescaled, lambda module, mesh: None, EXAMPLE, **options)
+
+
+# What rectifies in its own way.
+
+
+class Fused(torch.autograd.Function):
+    """A bias and a rectifier in one, as Megatron fuses them; the gradient is stopped unless the output is positive."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        y = (x + bias).relu()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        (y,) = ctx.saved_tensors
+        passed = gradient * (y > 0)
+        return passed, passed.sum(0)
+
+
+class Perceptron(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(3, 2), nn.Linear(2, 3)
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        return self.up(x).relu()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.hidden(x))
+
+
+class FusedPerceptron(Perceptron):
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        return Fused.apply(F.linear(x, self.up.weight), self.up.bias)  # type: ignore[no-any-return, no-untyped-call]
+
+
+@pytest.mark.parametrize("check", ["gradients", "training"])
+def test_a_rectifier_that_passes_no_gradient_through_nan_is_right(check: str) -> None:
+    """Infinite inputs of a linear layer make NaN, of which torch's rectifier passes the gradient on."""
+
+    def fused(module: nn.Module, mesh: Any) -> nn.Module:
+        made = FusedPerceptron()
+        made.up, made.down = module.up, module.down  # type: ignore[assignment]
+        return made
+
+    declare = al.subject.parallel(Perceptron, fused, optimizer=partial(torch.optim.SGD, lr=0.1), steps=2)
+    subject = declare(lambda draw, ranks: dict(inputs=(2, 3)))
+    found = investigate(al.SimulatedWorld(ranks=1), subject, check, Budget(100, seed=1, shrinking=0))
+    assert found.verdict.is_coherent, f"{found.case}\n{found.verdict}"

@@ -19,7 +19,7 @@ from adjointlab.checks.elements import Local, WhereNotFinite, largest_magnitude
 from adjointlab.checks.layers.compared_passes import AFTER_STEPS, Comparison, PassObservation
 from adjointlab.checks.layers.drawn_values import has_small_cotangents, pass_keys
 from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, SequentialTwin, values
-from adjointlab.checks.layers.twin import TwinCheck, results_of_twin, tolerance_of, with_expected
+from adjointlab.checks.layers.twin import TwinCheck, has_nan, results_of_twin, tolerance_of, with_expected
 from adjointlab.checks.verdict import Inapplicable, Verdict
 from adjointlab.checks.whole_tensors import held
 from adjointlab.core import arrays
@@ -115,7 +115,9 @@ def _trained(
     before = values(parameters)
     optimizer = layer.optimizer([parameter for parameter in parameters if parameter.requires_grad])
     for number in range(layer.steps):
-        _step(version, optimizer, pass_keys(context, number))
+        outputs = _step(version, optimizer, pass_keys(context, number))
+        if isinstance(version, SequentialTwin) and context.values == INFINITE and has_nan([outputs]):
+            raise Inapplicable("the sequential layer gives NaN, of which gradients depend on the formula")
     if layer.rounding and isinstance(version, SequentialTwin):
         _require_visible_steps(layer, before, values(parameters))
     found = {AFTER_STEPS: version.in_space(values(parameters)), _BUFFERS: values(version.buffers())}
@@ -126,14 +128,15 @@ def _trained(
     return found, stateless
 
 
-def _step(version: ModuleUnderTest, optimizer: torch.optim.Optimizer, keys: Mapping[str, Draw]) -> None:
-    """Go forward and backward, and change the parameters. Collective for a layer."""
+def _step(version: ModuleUnderTest, optimizer: torch.optim.Optimizer, keys: Mapping[str, Draw]) -> Local:
+    """Go forward and backward, and change the parameters; return the outputs. Collective for a layer."""
     inputs = version.inputs(keys["inputs"])
     outputs = version(inputs)
-    values(outputs)  # as a loss would read them: a collective may still have to be waited for
+    read = values(outputs)  # as a loss would read them: a collective may still have to be waited for
     version.go_back(inputs, outputs, version.as_loss(version.cotangents(keys["cotangents"])))
     optimizer.step()
     optimizer.zero_grad()
+    return read
 
 
 def _state(
