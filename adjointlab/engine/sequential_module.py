@@ -125,8 +125,9 @@ def types_of(parameters: Parameters) -> tuple[str, ...]:
     """Element types of the inputs of a case: those that it gives, and for the others that of the module."""
     number, given = len(shapes_of(parameters["inputs"])), tuple(parameters.get("input_dtypes", ()))
     if len(given) > number or not set(given) <= DTYPES.keys():
+        others = "; prepare= makes masks of numbers, `lambda x, mask: (x, mask > 0)`" * ("bool" in given)
         raise SubjectError(
-            f"input_dtypes: {given!r}, and not one of {', '.join(DTYPES)} for each of {counted(number, 'input')}"
+            f"input_dtypes: {given!r}, and not one of {', '.join(DTYPES)} for each of {counted(number, 'input')}{others}"
         )
     return given + (type_of(parameters),) * (number - len(given))
 

@@ -194,6 +194,30 @@ def test_element_types_of_inputs_are_legal_ones() -> None:
         al.check_parallel(Real, unchanged, drawn, cases=2)
 
 
+class Masked(nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        assert mask.dtype is torch.bool
+        return torch.where(mask, x, 0.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*no rank communicated with another")
+def test_a_mask_of_booleans_is_made_of_numbers() -> None:
+    def drawn(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=[(4, 3), (4, 3)])
+
+    def asked_for(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(drawn(draw, ranks), input_dtypes=["float64", "bool"])
+
+    def prepare(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x, mask > 0
+
+    assert al.check_parallel(Masked, unchanged, drawn, prepare=prepare, cases=3)["gradients"].is_coherent
+    with pytest.raises(
+        SubjectError, match=r"prepare= makes masks of numbers, `lambda x, mask: \(x, mask > 0\)`"
+    ):
+        al.check_parallel(Masked, unchanged, asked_for, cases=2)
+
+
 class InAnotherOrder(nn.Module):
     """A complex linear layer whose sum over the inputs is taken in parts: it rounds otherwise than the sequential one."""
 
