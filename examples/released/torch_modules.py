@@ -30,6 +30,7 @@ from torch.distributed.tensor.parallel import (
     PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
+    loss_parallel,
     parallelize_module,
 )
 from torch.nn.functional import interpolate, mse_loss
@@ -310,6 +311,16 @@ penalty_on_shards = al.subject.parallel(
     twice_differentiable=True,
     name="torch.fully_shard.second_derivative",
     ranks=[1],
+)(lambda draw, ranks: dict(inputs=(1, IN), frozen=0))
+
+log_probabilities = al.subject.parallel(
+    lambda: nn.Sequential(nn.Linear(IN, 2), nn.LogSoftmax(-1)),
+    lambda module, mesh: parallelize_module(
+        module, mesh, {"0": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)}
+    ),
+    context=loss_parallel,
+    name="torch.loss_parallel.log_softmax",
+    ranks=[2],
 )(lambda draw, ranks: dict(inputs=(1, IN), frozen=0))
 
 
