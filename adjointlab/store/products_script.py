@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from textwrap import indent
 from types import ModuleType
 from typing import NamedTuple
@@ -202,11 +203,11 @@ def products(
     entry: MatrixEntry,
     functions: list[Name],
     findings: str,
-    name: str,
+    beside: Path,
 ) -> str:
     """The text of the script that shows a matrix `entry`, by the names of the `functions_of` the subject.
 
-    `findings` are comments on the failure, and `name` is the file name of the reproducer beside it.
+    `findings` are comments on the failure, and `beside` is the reproducer beside the script.
     """
     not_passed = _not_passed(subject)
     made = literal({key: value for key, value in case.parameters.items() if key not in not_passed})
@@ -225,7 +226,7 @@ def products(
         usage=commented(
             _PRODUCTS_USAGE.format(
                 ranks=case.ranks,
-                name=script_name(name),
+                name=script_name(beside),
                 needs=_needs(functions, is_torch=is_torch, needs_lab=needs_lab, needs_file=made is None),
                 without="\nWithout mpi4py, adjointlab replays the case on simulated ranks."
                 if needs_lab
@@ -233,7 +234,7 @@ def products(
                 differ="" if weight is None else ", from each other or from what the specification says",
             )
         ),
-        folders=folders(functions),
+        folders=folders(functions, beside),
         ranks=case.ranks,
         without_mpi=_without_mpi(subject, needs_lab=needs_lab),
         imports=indent(imports, "    "),

@@ -104,7 +104,7 @@ def write(result: SearchResult, subject: Subject, folder: Path) -> Written:
     path = write_case(case, subject.location, result.world, result.verdict, folder)
     beside = path.with_suffix(".py")
     try:
-        text = script(case, result, subject, path.name)
+        text = script(case, result, subject, path)
         if text is not None and not _is_changed(beside):
             write_atomically(beside, _marked(text.encode()))
     # It looks at the user's modules and folders, and the disk may be full: the case replays without it.

@@ -6,6 +6,8 @@ mpi4py (:mod:`adjointlab.store.products_script`). Any other failure is replayed,
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.hints import FaultKind
 from adjointlab.checks.memory_orders import ORDERS
@@ -40,10 +42,10 @@ Exit codes: 1 while the failure is seen, 0 once the case passes, 2 where neither
 another launcher and is not seen under this one. Under mpiexec, a case that ends its process decides the code."""
 
 
-def script(case: Case, report: SearchResult, subject: Subject, name: str) -> str | None:
+def script(case: Case, report: SearchResult, subject: Subject, beside: Path) -> str | None:
     """The text of the script for `case`; `None` for a subject that no other process can import.
 
-    `name` is the file name of the reproducer beside it. A subject is importable if it, or its function, is an attribute of a
+    `beside` is the reproducer beside it. A subject is importable if it, or its function, is an attribute of a
     module with a file.
     """
     findings = commented(
@@ -55,30 +57,30 @@ def script(case: Case, report: SearchResult, subject: Subject, name: str) -> str
     if entry is not None and spaces is not None and _shows_products(case, report, subject, spaces):
         functions = functions_of(subject)
         if functions is not None:
-            return products(case, subject, spaces, entry, functions, findings, name)
-    return _replayed(case, report, subject, findings, name)
+            return products(case, subject, spaces, entry, functions, findings, beside)
+    return _replayed(case, report, subject, findings, beside)
 
 
-def _replayed(case: Case, report: SearchResult, subject: Subject, findings: str, name: str) -> str | None:
+def _replayed(case: Case, report: SearchResult, subject: Subject, findings: str, beside: Path) -> str | None:
     found = subject_name(subject)
     if found is None:
         return None
-    plain = f"python {script_name(name)}"
+    plain = f"python {script_name(beside)}"
     under_mpi = f"mpiexec -n {case.ranks} {plain}"
     if case.schedules:
         command = f"{plain} (on simulated ranks, which alone have schedules)"
     elif report.world == "mpi":
         command = f"{under_mpi}; without mpiexec, on simulated ranks"
     elif report.world == "torch":
-        command = f"torchrun --nproc-per-node {case.ranks} {script_name(name)}; without torchrun, on simulated ranks"
+        command = f"torchrun --nproc-per-node {case.ranks} {script_name(beside)}; without torchrun, on simulated ranks"
     elif subject.process_group:
-        command = f"{plain} (on simulated ranks), {under_mpi}, or torchrun --nproc-per-node {case.ranks} {script_name(name)}"
+        command = f"{plain} (on simulated ranks), {under_mpi}, or torchrun --nproc-per-node {case.ranks} {script_name(beside)}"
     else:
         command = f"{plain} (on simulated ranks), or {under_mpi}"
     return _REPLAY.format(
         findings=findings,
-        usage=commented(_USAGE.format(name=name, command=command)),
-        folders=folders([found]),
+        usage=commented(_USAGE.format(name=beside.name, command=command)),
+        folders=folders([found], beside),
         reference=literal(f"{found.module}:{found.attribute}"),
     )
 

@@ -40,8 +40,9 @@ from pathlib import Path
 """
 
 PATHS = """
-# Where the subject and the modules that it imports were found.
-for folder in {folders}:
+# Where the subject and the modules that it imports were found: those of the project, as seen from this script.
+for found in {folders}:
+    folder = str((Path(__file__).resolve().parent / found).resolve())
     if folder not in sys.path:
         sys.path.insert(0, folder)
 # On another machine: the current folder, and those that this script is in.
@@ -105,9 +106,9 @@ def in_module(module: str, attribute: str) -> Name | None:
     return Name(str(path), attribute, str(path.parent))
 
 
-def script_name(name: str) -> str:
-    """The file name of the script beside the reproducer of that `name`."""
-    return Path(name).with_suffix(".py").name
+def script_name(beside: Path) -> str:
+    """The file name of the script beside that reproducer."""
+    return beside.with_suffix(".py").name
 
 
 _INSTALLED: Final = tuple(
@@ -117,9 +118,21 @@ _INSTALLED: Final = tuple(
 )
 
 
-def folders(names: list[Name]) -> str:
-    """The folders that a script puts on the path, the first one last: those that are on it here and no part of Python."""
+def folders(names: list[Name], beside: Path) -> str:
+    """The folders that a script puts on the path, the first one last: those that are on it here and no part of Python.
+
+    `beside` is the file beside the script. A folder of the project that has their folder is named as the script sees it, for
+    another checkout of the project may have the script too, and is to run its own code.
+    """
     # The functions of `os.path` raise for no entry: not for one that may not be looked into, nor for one that is too long a name.
     known = [os.path.realpath(entry) for entry in sys.path if entry and os.path.isdir(entry)]
     wanted = dict.fromkeys([*(name.folder for name in names), *known])
-    return str(literal([entry for entry in reversed(wanted) if not entry.startswith(_INSTALLED)]))
+    return str(
+        literal([_seen_from(beside, entry) for entry in reversed(wanted) if not entry.startswith(_INSTALLED)])
+    )
+
+
+def _seen_from(file: Path, folder: str) -> str:
+    """`folder` relative to that of `file`, if it is in the project whose folder has that one; else as it is."""
+    own = file.resolve().parent
+    return os.path.relpath(folder, own) if Path(folder).is_relative_to(own.parent) else folder

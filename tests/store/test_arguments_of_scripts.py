@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,7 +50,7 @@ def text_of(subject: Subject, parameters: dict[str, Any], library: str = "numpy"
     verdict = Verdict(Status.INCOHERENT, "wrong", "wrong", (), entry=MatrixEntry(0, 1))
     case = Case("scaled", "adjoint", 2, parameters, InputSetting(0, library), 0)
     result = SearchResult("scaled", "adjoint", "mpi", verdict, 1, 0, 0.0, case, Spaces(SPACE, SPACE))
-    text = script(case, result, subject, "name.json")
+    text = script(case, result, subject, Path("name.json"))
     assert text is not None
     return text
 

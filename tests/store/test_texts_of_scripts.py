@@ -70,7 +70,7 @@ def text_of(
     verdict = Verdict(status, "wrong", "wrong", (), entry=entry)
     case = Case("scaled", "adjoint", 2, {}, setting, 0, schedules)
     result = SearchResult("scaled", "adjoint", world, verdict, 1, 0, 0.0, case, spaces)
-    text = script(case, result, subject, "name.json")
+    text = script(case, result, subject, Path("name.json"))
     assert text is not None
     compile(text, "name.py", "exec")
     return text
@@ -83,7 +83,7 @@ def test_a_script_begins_with_the_findings_but_for_the_traceback() -> None:
     verdict = Verdict(Status.UNJUDGED, "a crash", "wrong", LINES)
     result = SearchResult("Rings", "adjoint", "simulated", verdict)
     case = Case("scaled", "adjoint", 2, {}, InputSetting(), 0)
-    text = script(case, result, two_functions, "name.json")
+    text = script(case, result, two_functions, Path("name.json"))
     assert text is not None
     assert text.startswith(
         "#!/usr/bin/env python3\n# -*- coding: utf-8 -*-\n# Rings: a crash\n#\n# a: first\n# where: two\n# lines\n# zone: last\n#\n# It replays"
@@ -360,4 +360,8 @@ def test_folders_on_the_path_come_first_last_and_without_those_of_python(
         script_text.Name("m", "g", two),
         script_text.Name("m", "h", three),
     ]
-    assert ast.literal_eval(script_text.folders(names)) == (one, two, three)
+    assert ast.literal_eval(script_text.folders(names, Path("/elsewhere/corpus/name.json"))) == (
+        one,
+        two,
+        three,
+    )
