@@ -390,9 +390,9 @@ def say_not_replayed(world: World, folder: Path, subjects: Iterable[Subject]) ->
     if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
         told.insert(0, f"no stored failure is replayed: {folder} may not be read")
     told += [
-        f"this failure is not replayed: {path}: it is of {entry.subject} at {entry.location}, and there is no such module; if another has it "
-        "now, name that with --subject of adjointlab replay, or remove the file"
-        for path, entry in homeless(folder, subjects)
+        f"this failure is not replayed: {path}: it is of {entry.subject} at {entry.location}, {gone}; if it was renamed, "
+        "name what it is now with --subject of adjointlab replay, or remove the file"
+        for path, entry, gone in homeless(folder, subjects)
     ]
     for text in told:
         world.watchdog.say(printable(f"adjointlab: warning: {text}") + "\n")

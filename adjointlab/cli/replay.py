@@ -179,6 +179,13 @@ def _by_file(found: Found) -> Found:
     return found if file is None else with_changes(found, reference=f"{relative(Path(file))}:{name}")
 
 
+def _is_in_place(stored: Reproducer, location: str) -> bool:
+    """Return True for the location of the stored subject, if that is a variable, and so of one subject."""
+    from adjointlab.store.reproducer import same_subject
+
+    return stored.location.partition(":")[2].isidentifier() and same_subject(stored.location, location)
+
+
 def _subject_of(stored: Reproducer, reference: str | None, file: Path) -> Found:
     """Find the subject of a reproducer among the installed ones, or where `reference` says.
 
@@ -188,7 +195,8 @@ def _subject_of(stored: Reproducer, reference: str | None, file: Path) -> Found:
     from adjointlab.engine.discovery import find, installed
 
     candidates = installed() if reference is None else find([reference])
-    named = [entry for entry in candidates if entry.subject.name == stored.subject]
+    in_place = [entry for entry in candidates if _is_in_place(stored, entry.subject.location)]
+    named = [entry for entry in candidates if entry.subject.name == stored.subject] or in_place
     named = [entry for entry in named if entry.subject.location == stored.location] or named
     if len(named) == 1:
         return named[0]

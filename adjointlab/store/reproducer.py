@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -192,20 +192,40 @@ def damaged(folder: Path) -> list[BadReproducer]:
     return problems
 
 
-def homeless(folder: Path, subjects: Iterable[Subject]) -> list[tuple[Path, Reproducer]]:
-    """The failures in `folder` of a subject that has the name of one of these, and whose module is no more: its file was renamed, perhaps."""
-    by_name: dict[str, list[Subject]] = {}
-    for subject in subjects:
-        by_name.setdefault(subject.name, []).append(subject)
-    found = []
+def homeless(folder: Path, subjects: Iterable[Subject]) -> list[tuple[Path, Reproducer, str]]:
+    """The failures in `folder` of which no subject is left, though one of these may be it under another name, and what has gone."""
+    present, found = list(subjects), []
     for path in paths_in(folder, "*.json"):
         with suppress(BadReproducer):
             entry = _read(path, read_file)
-            namesakes = by_name.get(entry.subject, [])
-            is_known = any(same_subject(entry.location, each.location) for each in namesakes)
-            if namesakes and not is_known and not _is_there(entry.location.partition(":")[0]):
-                found.append((path, entry))
+            if gone := _gone(entry, present):
+                found.append((path, entry, gone))
     return found
+
+
+def _gone(entry: Reproducer, subjects: list[Subject]) -> str:
+    """Name the part of the subject of `entry` that was renamed, if one of `subjects` may be it; else empty."""
+    module, _, variable = entry.location.partition(":")
+    namesakes = [each for each in subjects if each.name == entry.subject]
+    in_place = [each for each in subjects if same_subject(entry.location, each.location)]
+    if any(each.name == entry.subject for each in in_place):
+        return ""
+    for each in in_place:
+        if _variables_of(each).get(variable) is each:
+            return f"where {each.name} stands now"
+    if namesakes and not _is_there(module):
+        return "and there is no such module"
+    homes = [
+        _variables_of(each) for each in namesakes if same_subject(module, each.location.partition(":")[0])
+    ]
+    is_gone = variable.isidentifier() and any(home and variable not in home for home in homes)
+    return "and that module has no such variable" if is_gone else ""
+
+
+def _variables_of(subject: Subject) -> Mapping[str, object]:
+    """The variables of the module that `subject` is declared in; none where it has not been imported."""
+    module = sys.modules.get(subject.location.partition(":")[0])
+    return {} if module is None else vars(module)
 
 
 def _is_there(module: str) -> bool:

@@ -113,3 +113,29 @@ def test_failures_of_a_file_that_was_renamed_are_not_passed_over_in_silence(
     assert told in after.stderr + after.stdout
     for each in (before, other):
         assert "not replayed" not in each.stderr + each.stdout
+
+
+@pytest.mark.mpi_skip
+@pytest.mark.parametrize(
+    ("old", "new", "gone"),
+    [
+        ("cases", "renamed", "and that module has no such variable"),
+        ("twice", "doubled", "where doubled stands now"),
+    ],
+)
+def test_failures_of_a_subject_that_was_renamed_are_not_passed_over_in_silence(
+    tmp_path: Path, old: str, new: str, gone: str
+) -> None:
+    """By its variable, or by the operator that it is called after."""
+    file = tmp_path / "subjects.py"
+    file.write_text(SUBJECT)
+    command = ("adjointlab", "check", "subjects.py", "--check", "adjoint")
+    run(*command, cwd=tmp_path)
+    (stored,) = (tmp_path / ".adjointlab").glob("*.json")
+    again = run(*command, cwd=tmp_path)
+    assert "not replayed" not in again.stderr
+    file.write_text(SUBJECT.replace(old, new))
+    renamed = run(*command, cwd=tmp_path)
+    assert f"not replayed: {stored}: it is of twice at subjects:cases, {gone}" in renamed.stderr
+    replayed = run("adjointlab", "replay", stored, "--subject", "subjects.py", cwd=tmp_path)
+    assert replayed.returncode == 1, replayed.stderr
