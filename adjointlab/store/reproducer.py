@@ -6,9 +6,10 @@ what it says of its subject is a name only. A JSON file of other content is neve
 
 from __future__ import annotations
 
+import os
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -214,7 +215,7 @@ def _gone(entry: Reproducer, subjects: list[Subject]) -> str:
         if _variables_of(each).get(variable) is each:
             return f"where {each.name} stands now"
     if namesakes and not _is_there(module):
-        return "and there is no such module"
+        return "and this run finds no such module"
     homes = [
         _variables_of(each) for each in namesakes if same_subject(module, each.location.partition(":")[0])
     ]
@@ -230,16 +231,19 @@ def _variables_of(subject: Subject) -> Mapping[str, object]:
 
 def _is_there(module: str) -> bool:
     """Return True if there is a module of that name, as far as that can be told without importing anything."""
-    if module in sys.modules or module.startswith(
-        "_"
-    ):  # the lab names a file so that can be no module of its own name
+    # The lab begins the name of a file with "_" that can be no module of its own name.
+    if module in sys.modules or module.startswith("_"):
         return True
-    parts, places = module.split("."), None
-    for number in range(1, len(parts) + 1):
-        spec = PathFinder.find_spec(".".join(parts[:number]), places)
+    places: Sequence[str] = sys.path
+    for part in module.split("."):
+        spec = PathFinder.find_spec(part, places)
         if spec is None:
             return False
-        places = spec.submodule_search_locations
+        # What a package without __init__.py gives as its folders asks for its parent among the imported modules.
+        if spec.has_location:
+            places = spec.submodule_search_locations or []
+        else:
+            places = [os.path.join(place, part) for place in places]
     return True
 
 

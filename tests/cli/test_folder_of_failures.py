@@ -109,10 +109,27 @@ def test_failures_of_a_file_that_was_renamed_are_not_passed_over_in_silence(
     other = run(*command, "test_other.py", cwd=tmp_path)
     (tmp_path / "test_old.py").rename(tmp_path / "test_new.py")
     after = run(*command, "test_new.py", cwd=tmp_path)
-    told = f"not replayed: {stored}: it is of twice at test_old:cases, and there is no such module"
+    told = f"not replayed: {stored}: it is of twice at test_old:cases, and this run finds no such module"
     assert told in after.stderr + after.stdout
     for each in (before, other):
         assert "not replayed" not in each.stderr + each.stdout
+
+
+@pytest.mark.mpi_skip
+def test_a_failure_in_a_package_without_an_init_file_is_looked_for_without_importing_it(
+    tmp_path: Path,
+) -> None:
+    package = tmp_path / "outer" / "inner"
+    package.mkdir(parents=True)
+    for file in (package / "subjects.py", tmp_path / "others.py"):
+        file.write_text(SUBJECT)
+    command = ("adjointlab", "check", "--check", "adjoint")
+    assert run(*command, "outer.inner.subjects", cwd=tmp_path).returncode == 1
+    there = run(*command, "others.py", cwd=tmp_path)
+    assert (there.returncode, there.stderr) == (1, "")
+    (package / "subjects.py").unlink()
+    gone = run(*command, "others.py", cwd=tmp_path)
+    assert "it is of twice at outer.inner.subjects:cases, and this run finds no such module" in gone.stderr
 
 
 @pytest.mark.mpi_skip
