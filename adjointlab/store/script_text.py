@@ -35,6 +35,8 @@ HEAD = """#!/usr/bin/env python3
 #
 {usage}
 
+# fmt: off
+# ruff: noqa
 import sys
 from pathlib import Path
 """

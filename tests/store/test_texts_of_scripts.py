@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import cmath
 import math
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +89,17 @@ def test_a_script_begins_with_the_findings_but_for_the_traceback() -> None:
     assert text.startswith(
         "#!/usr/bin/env python3\n# -*- coding: utf-8 -*-\n# Rings: a crash\n#\n# a: first\n# where: two\n# lines\n# zone: last\n#\n# It replays"
     )
+
+
+@pytest.mark.parametrize("entry", [ENTRY, None])
+def test_a_script_in_a_repository_is_left_alone_by_linters_and_formatters(
+    tmp_path: Path, entry: MatrixEntry | None
+) -> None:
+    pytest.importorskip("ruff")
+    file = tmp_path / "name.py"
+    file.write_text(text_of(entry=entry))
+    for command in (["check", "--select=ALL", "--ignore=PGH004"], ["format", "--check"]):
+        subprocess.run([sys.executable, "-m", "ruff", *command, "--isolated", file], check=True)
 
 
 def run_with(text: str) -> str:
