@@ -10,7 +10,7 @@ from pathlib import Path
 from adjointlab.checks.verdict import unjudged
 from adjointlab.engine.case import Case
 from adjointlab.engine.discovery import Found
-from adjointlab.engine.failed_runs import NO_RETURN
+from adjointlab.engine.failed_runs import LIMIT, NO_RETURN
 from adjointlab.engine.run_case import KnownRuns, RecordCase, Stage, nothing_known
 from adjointlab.engine.search_result import SearchResult
 from adjointlab.exit_codes import ExitCode
@@ -140,7 +140,9 @@ def _overdue_report(found: Found, progress: Progress, folder: Path, record: Path
             end = Running.of(progress, None, ended=EndedBy.WATCHDOG, kind=NO_RETURN, because=late)
             write_end(record, end)
             return f"adjointlab: {found.subject.label} could not be judged: {late}\n  {_ENDS_HERE}"
-        verdict = unjudged(late, ("because", late), *([("stack", stack)] if stack else ()), kind=NO_RETURN)
+        verdict = unjudged(
+            late, ("because", late), *([("stack", stack)] if stack else ()), LIMIT, kind=NO_RETURN
+        )
         before = read_file(record)
         done, stage = (0, Stage.DRAWING) if before is None else (before.done, before.stage)
         result = SearchResult(
@@ -156,7 +158,7 @@ def _overdue_report(found: Found, progress: Progress, folder: Path, record: Path
         path = str(write(result, found.subject, folder).json)
         write_end(record, Running.of(progress, payload, done, stage, EndedBy.WATCHDOG, NO_RETURN, path))
         return printable(
-            f"adjointlab: {found.subject.label} could not be judged: {late}\n  stored   {path}\n  {_ENDS_HERE}",
+            f"adjointlab: {found.subject.label} could not be judged: {late}\n  limit    {LIMIT[1]}\n  stored   {path}\n  {_ENDS_HERE}",
             keep="\n",
         )
 

@@ -22,7 +22,7 @@ from adjointlab.worlds.shared_functions import FunctionsReplaced
 from adjointlab.worlds.watchdog import Overdue
 from adjointlab.worlds.world import Blocked, Dead, FindingKind, Outcome, Raised, Returned, Run
 
-__all__ = ["HANGS", "MISDECLARED", "NO_RETURN", "REPLACED", "verdict_on_failure"]
+__all__ = ["HANGS", "LIMIT", "MISDECLARED", "NO_RETURN", "REPLACED", "verdict_on_failure"]
 
 MISDECLARED: Final = SubjectError.__name__
 """Kind of failure of a subject whose declaration is wrong: every check of it says so."""
@@ -53,6 +53,12 @@ _REFUSED: Final = (
 
 Line: TypeAlias = tuple[str, str]
 
+LIMIT: Final[Line] = (
+    "limit",
+    "if the code takes that long, as one that compiles in its first call may, --watchdog SECONDS or watchdog in [tool.adjointlab] gives it more",
+)
+"""The line on what the watchdog has ended: it cannot know a hang from slow code."""
+
 
 def verdict_on_failure(run: Run) -> Verdict:
     """The verdict on a run in which some rank did not return, or in which the world found something wrong."""
@@ -67,7 +73,7 @@ def verdict_on_failure(run: Run) -> Verdict:
     lines = _lines(run)
     if overdue is not None:
         rank, outcome = overdue
-        return unjudged(f"rank {rank} {outcome.message}", *lines, _traceback(outcome), kind=NO_RETURN)
+        return unjudged(f"rank {rank} {outcome.message}", *lines, _traceback(outcome), LIMIT, kind=NO_RETURN)
     if raised and raised[0][1].is_a(SubjectError):
         return unjudged(raised[0][1].message, kind=MISDECLARED)
     if run.findings:

@@ -25,7 +25,7 @@ from adjointlab.core.declaration import SubjectError
 from adjointlab.core.operator import NotInSpace, ParameterNotInSpace, WrongClaim
 from adjointlab.engine.case import Case
 from adjointlab.engine.case_body import RankObservation
-from adjointlab.engine.failed_runs import HANGS
+from adjointlab.engine.failed_runs import HANGS, LIMIT
 from adjointlab.engine.run_case import (
     UNDECIDED,
     CaseRunner,
@@ -85,9 +85,9 @@ BLOCKED = "blocked in Recv(source=1) at ring.py:7, waiting for rank 1"
         ((DONE, raised(WrongClaim, NotInSpace)), (), incoherent("a tensor is not what it claims to be", ("rank", "1"), ("error", "no"))),
         ((DONE, raised(NotContiguous)), (), incoherent("a process group gets a tensor that is not contiguous", ("rank", "1"), ("error", "no"))),
         # A watchdog
-        ((OUTSIDE, LATE), (), unjudged("rank 1 has been at work for 10 s", ("rank 0", "raised NotInSpace: shape (3,)"), ("rank 1", "raised Overdue: has been at work for 10 s"), traceback("Overdue", LATE.message), kind="no return")),
-        ((LATE, raised(NotContiguous)), (), unjudged("rank 0 has been at work for 10 s", ("rank 0", "raised Overdue: has been at work for 10 s"), ("rank 1", "raised NotContiguous: no"), traceback("Overdue", LATE.message), kind="no return")),
-        ((MINE, LATE), found(FindingKind.DEADLOCK), unjudged("rank 1 has been at work for 10 s", ("rank 0", "raised MyError: no"), ("rank 1", "raised Overdue: has been at work for 10 s"), ("deadlock", "a deadlock"), traceback("Overdue", LATE.message), kind="no return")),
+        ((OUTSIDE, LATE), (), unjudged("rank 1 has been at work for 10 s", ("rank 0", "raised NotInSpace: shape (3,)"), ("rank 1", "raised Overdue: has been at work for 10 s"), traceback("Overdue", LATE.message), LIMIT, kind="no return")),
+        ((LATE, raised(NotContiguous)), (), unjudged("rank 0 has been at work for 10 s", ("rank 0", "raised Overdue: has been at work for 10 s"), ("rank 1", "raised NotContiguous: no"), traceback("Overdue", LATE.message), LIMIT, kind="no return")),
+        ((MINE, LATE), found(FindingKind.DEADLOCK), unjudged("rank 1 has been at work for 10 s", ("rank 0", "raised MyError: no"), ("rank 1", "raised Overdue: has been at work for 10 s"), ("deadlock", "a deadlock"), traceback("Overdue", LATE.message), LIMIT, kind="no return")),
         # Of the run as a whole
         ((MINE, raised(FunctionsReplaced, message="print is not what it was")), found(FindingKind.DEADLOCK), unjudged("print is not what it was", kind="functions replaced")),
         ((MINE, raised(SubjectError)), (), unjudged("rank 0 raised MyError: no", ("rank 1", "raised SubjectError: no"), traceback("MyError"), kind="raised MyError")),

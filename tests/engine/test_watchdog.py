@@ -38,6 +38,7 @@ def test_an_endless_loop_of_a_simulated_rank_is_ended_and_made_smaller():
     assert re.fullmatch(
         rf"rank 1 did not come back within 0\.6 s, at {re.escape(str(HANGING))}:\d+", report.verdict.headline
     )
+    assert "--watchdog SECONDS" in dict(report.verdict.lines)["limit"]
     assert report.case is not None
     assert report.case.ranks == 2
 
@@ -211,6 +212,7 @@ def _ended_by_the_watchdog(
 ) -> None:
     assert ended.returncode == 3, ended.stderr
     assert "rank 1 has not come back" in ended.stderr
+    assert "--watchdog SECONDS" in ended.stderr
     assert f'File "{HANGING}", line' in ended.stderr
     record = running.read(folder / FOLDER)
     assert record is not None
