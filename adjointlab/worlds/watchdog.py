@@ -3,7 +3,7 @@
 They watch the runs of cases, the drawing of cases between them, and the import of a subject's module. What counts is progress
 (:class:`Elapsed`): a rank exceeds its limit when it has made no call on its communicator for so many seconds, or has been
 at work :data:`TIMES_IN_ALL` as long whatever calls it makes. Seconds in which it waited for a processor, was stopped, or sat
-in a debugger do not count; an import has the longer time.
+in a debugger do not count; an import and a compilation have the longer time.
 
 What exceeds its limit is ended in two steps. First, :class:`Overdue` is raised in the rank's own
 thread. That ends a loop or (in the main thread) a sleep as any exception would, so that the case is judged and shrunk
@@ -53,7 +53,7 @@ _LEAST_OF_DRAWING: Final = 3.0
 _SIGNAL: Final = signal.SIGUSR2
 
 TIMES_IN_ALL: Final = 4
-"""A run that makes calls, or imports modules, may last so many times the limit."""
+"""A run that makes calls, imports modules or compiles may last so many times the limit."""
 
 DRAWING: Final = "the strategy"
 """Subject of the sentence that a strategy does not return."""
@@ -229,12 +229,12 @@ class Elapsed:
         """Seconds that are exceeded; 0 where none are."""
         if self.idle < limit and self.total < TIMES_IN_ALL * limit:
             return 0.0
-        is_debugged, is_importing = _is_debugged_or_importing(thread)
+        is_debugged, is_preparing = _is_debugged_or_preparing(thread)
         if is_debugged:
             return 0.0
         if self.total >= TIMES_IN_ALL * limit:
             return TIMES_IN_ALL * limit
-        return 0.0 if is_importing else limit
+        return 0.0 if is_preparing else limit
 
 
 def _seconds_without_processor(native_thread: int) -> float:
@@ -249,10 +249,21 @@ def _seconds_without_processor(native_thread: int) -> float:
 
 _DEBUGGERS: Final = (os.sep + "bdb.py", os.sep + "pdb.py")
 _DEBUGGER_PACKAGES: Final = (os.sep + "debugpy" + os.sep, os.sep + "pydevd", os.sep + "_pydev")
+_COMPILERS: Final = tuple(
+    os.sep + file.replace("/", os.sep)
+    for file in (
+        "utils/cpp_extension.py",
+        "_dynamo/convert_frame.py",
+        "_inductor/compile_fx.py",
+        "numba/core/dispatcher.py",
+    )
+)
+"""Files of which a thread has one on its stack while it compiles, and not while it runs what was compiled."""
 _IMPORTLIB: Final = "<frozen importlib"
 
 
-def _is_debugged_or_importing(thread: int) -> tuple[bool, bool]:
+def _is_debugged_or_preparing(thread: int) -> tuple[bool, bool]:
+    """Tell if a thread sits in a debugger, and if it imports or compiles, which takes long once."""
     frame = frame_of_thread(thread)
     files = set()
     while frame is not None:
@@ -261,7 +272,7 @@ def _is_debugged_or_importing(thread: int) -> tuple[bool, bool]:
     is_debugged = any(
         file.endswith(_DEBUGGERS) or any(each in file for each in _DEBUGGER_PACKAGES) for file in files
     )
-    return is_debugged, any(map(_is_importlibs, files))
+    return is_debugged, any(_is_importlibs(file) or file.endswith(_COMPILERS) for file in files)
 
 
 def _is_importlibs(filename: str) -> bool:
