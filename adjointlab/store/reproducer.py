@@ -212,7 +212,7 @@ def _gone(entry: Reproducer, subjects: list[Subject]) -> str:
     if any(each.name == entry.subject for each in in_place):
         return ""
     for each in in_place:
-        if _variables_of(each).get(variable) is each:
+        if _variables_of(each).get(variable) is each and not _is_named_in_the_file_of(each, entry.subject):
             return f"where {each.name} stands now"
     if namesakes and not _is_there(module):
         return "and this run finds no such module"
@@ -227,6 +227,15 @@ def _variables_of(subject: Subject) -> Mapping[str, object]:
     """The variables of the module that `subject` is declared in; none where it has not been imported."""
     module = sys.modules.get(subject.location.partition(":")[0])
     return {} if module is None else vars(module)
+
+
+def _is_named_in_the_file_of(subject: Subject, name: str) -> bool:
+    """Return True if the module of `subject` names `name`: of the subjects that a loop makes, a variable holds the last alone."""
+    file = _variables_of(subject).get("__file__")
+    try:
+        return isinstance(file, str) and name in Path(file).read_text(errors="replace")
+    except OSError:
+        return False
 
 
 def _is_there(module: str) -> bool:

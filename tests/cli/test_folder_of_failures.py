@@ -156,3 +156,17 @@ def test_failures_of_a_subject_that_was_renamed_are_not_passed_over_in_silence(
     assert f"not replayed: {stored}: it is of twice at subjects:cases, {gone}" in renamed.stderr
     replayed = run("adjointlab", "replay", stored, "--subject", "subjects.py", cwd=tmp_path)
     assert replayed.returncode == 1, replayed.stderr
+
+
+@pytest.mark.mpi_skip
+def test_a_failure_of_a_subject_that_a_loop_has_made_is_not_taken_for_that_of_one_renamed(
+    tmp_path: Path,
+) -> None:
+    loop = SUBJECT.replace("@al", "def once(comm, x): return 1 * x\nfor first in (once, twice):\n    @al")
+    loop = loop.replace("(twice, ", "(first, ").replace("\ndef cases", "\n    def cases")
+    loop = loop.replace("    space =", "        space =").replace("    return dict", "        return dict")
+    (tmp_path / "loop.py").write_text(loop.replace("TestCases =", "    globals()['Test' + first.__name__] ="))
+    command = ("adjointlab", "check", "--check", "adjoint")
+    assert run(*command, "loop.py:Testonce", cwd=tmp_path).returncode == 1
+    last = run(*command, "loop.py:cases", cwd=tmp_path)
+    assert (last.returncode, last.stderr) == (1, "")
