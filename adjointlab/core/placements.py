@@ -17,9 +17,9 @@ from operator import mul
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from adjointlab.core.layout import Layout, Window
-from adjointlab.core.partition import Partition, as_partition, entries, integers
+from adjointlab.core.partition import Partition, PartitionLike, as_partition, entries, integers
 
-__all__ = ["Placed", "chunks", "placed", "sharded"]
+__all__ = ["Placed", "chunks", "grid_of", "placed", "sharded"]
 
 
 class _Mesh(Protocol):
@@ -40,13 +40,13 @@ _SHARD: Final = "shard"
 _LOCAL_TYPES: Final = ("varying", "replicated", "partial", "invariant")
 
 
-def placed(mesh: _Mesh | Sequence[int], placements: Sequence[object], shape: Sequence[int]) -> Placed:
-    """The layout of a DTensor of global `shape` with `placements` on `mesh`, a DeviceMesh or the shape of one.
+def placed(mesh: _Mesh | PartitionLike, placements: Sequence[object], shape: Sequence[int]) -> Placed:
+    """The layout of a DTensor of global `shape` with `placements` on `mesh`, a DeviceMesh, the shape of one, or a grid of ranks.
 
     The name of a local type is a placement too: whole tensors of that type along the mesh dimension. Raises `ValueError` for
     placements that the mesh or the tensor cannot have, and for those that have no local type.
     """
-    grid, shape = _grid_of(mesh), integers("shape", shape)
+    grid, shape = grid_of(mesh), integers("shape", shape)
     extents = grid.shape
     placements = entries("placements", placements, "a placement for each dimension of the mesh")
     kinds = [_kind(placement) for placement in placements]
@@ -120,12 +120,12 @@ def _nested_chunks(window: Window, counts: Sequence[int]) -> list[Window]:
     return windows
 
 
-def _grid_of(mesh: _Mesh | Sequence[int]) -> Partition:
-    """The grid of the mesh's ranks."""
+def grid_of(mesh: _Mesh | PartitionLike) -> Partition:
+    """Return the grid of the mesh's ranks."""
     ranks = getattr(mesh, "mesh", None)
     if ranks is None:
         try:
-            return as_partition("mesh", cast("Sequence[int]", mesh))
+            return as_partition("mesh", cast("PartitionLike", mesh))
         except TypeError:
             raise TypeError(
                 f"mesh: {mesh!r} is neither a DeviceMesh nor the shape of one, such as (2, 2)"

@@ -203,7 +203,7 @@ class ParallelRecipe:
             made.eval()
         names = list(sequential.names.parameters)
         declared = placements_by_name(parameters, names, shape)
-        space, pieces = made.parameter_space(declared, piece_sizes(parameters, names))
+        space, pieces = made.parameter_space(declared, piece_sizes(parameters, names), comm)
         return Layer(
             comm,
             made,

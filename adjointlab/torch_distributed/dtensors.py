@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate
 
 from adjointlab.core.arrays import type_in_space
 from adjointlab.core.operator import WrongClaim
+from adjointlab.core.partition import Partition
 from adjointlab.core.placements import placed
 from adjointlab.core.space import LocalType, Space, Tensor
 
@@ -40,9 +41,9 @@ def from_local(
 
 
 def tensor_on(
-    mesh: DeviceMesh, placements: Placements, shape: Sequence[int], dtype: str, name: str
+    mesh: DeviceMesh | Partition, placements: Placements, shape: Sequence[int], dtype: str, name: str
 ) -> Tensor:
-    """One tensor on a mesh of all ranks."""
+    """One tensor on a mesh, or a grid of ranks."""
     layout, types = placed(mesh, placements, shape)
     return Tensor(layout, type_in_space(dtype), tuple(map(LocalType, types)), name)
 

@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from torch import nn
 
-__all__ = ["Names", "sequential_name"]
+__all__ = ["Names", "missing", "sequential_name"]
 
 _WRAPPERS: Final = frozenset({"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
 """Attributes in which wrappers keep the module that they wrap."""
@@ -18,7 +18,7 @@ _WRAPPERS: Final = frozenset({"module", "_orig_mod", "_checkpoint_wrapped_module
 
 @dataclass(frozen=True)
 class Paths:
-    """Paths at which a module has the parameters and buffers of the sequential one; and the global shapes of its parameters."""
+    """Paths at which a module has parameters and buffers of the sequential one; and the shapes of all parameters of the latter."""
 
     parameters: Mapping[str, str]
     buffers: Mapping[str, str]
@@ -47,7 +47,7 @@ class Names:
         )
 
     def paths(self, module: nn.Module) -> Paths:
-        """Raises `TypeError` for a module that has others, or lacks some."""
+        """Raises `TypeError` for a module that has others, or lacks a buffer: parameters that it lacks other ranks may have."""
         owned = _owned(module.named_parameters(remove_duplicate=False), self.parameters)
         for path in owned:
             if (first := self.tied.get(path)) in owned:
@@ -57,6 +57,8 @@ class Names:
         parameters = _paths("parameter", owned, self.parameters)
         held = _owned(module.named_buffers(remove_duplicate=False), self.buffers)
         buffers = _paths("buffer", held, self.buffers, others=True)
+        if lacking := [name for name in self.buffers if name not in buffers]:
+            raise missing("buffer", lacking[0], buffers)
         return Paths(parameters, buffers, self.parameters)
 
 
@@ -92,22 +94,22 @@ def _paths(
                 f"the parallel module has a {kind} {path}, and the sequential one none of that name: both are compared by name"
             )
         paths[name] = path
-    if missing := [name for name in names if name not in paths]:
-        raise TypeError(
-            f"the parallel module has no {kind} {missing[0]}, which the sequential one has{_advice_to_stack(missing[0], paths)}"
-        )
     return {name: paths[name] for name in names if name in paths}
 
 
-def _advice_to_stack(missing: str, found: Collection[str]) -> str:
-    """The advice where each rank has some of several parameters, of one name but for its number, as of experts; else nothing."""
+def missing(kind: str, name: str, found: Collection[str]) -> TypeError:
+    """The error for a parameter or buffer that is missing, where these are found.
+
+    Each rank may have some of several parameters, of one name but for its number, as of experts.
+    """
     number = re.compile(r"\d+")
-    alike = [name for name in found if name != missing and number.sub("", name) == number.sub("", missing)]
-    return (
-        f", but {alike[0]}: of what ranks have some each, such as experts, stack the weights in one parameter, here and in the sequential "
-        "module, and cut that along its first dimension"
-        if alike
-        else ""
+    alike = [other for other in found if other != name and number.sub("", other) == number.sub("", name)]
+    advice = (
+        f", but {alike[0]}: of what ranks have some each, such as experts, each has the name that the sequential module has for it on the ranks "
+        "that have it; or the weights are stacked in one parameter, here and in the sequential module, which is cut along its first dimension"
+    )
+    return TypeError(
+        f"the parallel module has no {kind} {name}, which the sequential one has{advice if alike else ''}"
     )
 
 

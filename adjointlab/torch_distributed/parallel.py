@@ -32,7 +32,9 @@ from adjointlab.torch_distributed.dtensors import (
     tensor_on,
 )
 from adjointlab.torch_distributed.fused import pieces_apart, pieces_of_sizes
-from adjointlab.torch_distributed.names import Names
+from adjointlab.torch_distributed.held_parts import HeldPart, agreed, as_held, grid_of_holders
+from adjointlab.torch_distributed.names import Names, missing
+from adjointlab.typing import Communicator
 
 __all__ = [
     "NamedModule",
@@ -184,24 +186,46 @@ class ParallelModule(NamedModule):
         return self.made.get_buffer(self._path_of.buffers[target])
 
     def parameter_space(
-        self, declared: Mapping[str, Placements], sizes: Mapping[str, Sequence[int]]
+        self, declared: Mapping[str, Placements], sizes: Mapping[str, Sequence[int]], comm: Communicator
     ) -> tuple[Space, Mapping[str, Fused]]:
-        """The space of its parameters, and the pieces of fused ones by name.
+        """The space of its parameters, and the pieces of fused ones by name. Collective.
 
-        Plain ones that are no copies have `declared` placements, and of fused ones pieces of other `sizes` than equal ones.
+        Plain ones that are no copies have `declared` placements, and of fused ones pieces of other `sizes` than equal ones. Of those
+        that other ranks alone have, this one gets one of zero volume.
         """
+        shapes, own = self._path_of.shapes, dict(self._held)
+        every = comm.allgather(
+            {name: self._part(name, held, declared, shapes[name]) for name, held in own.items()}
+        )
         tensors: list[Tensor] = []
         pieces_of: dict[str, Fused] = {}
-        for name, held in self._held.items():
-            placements, shape = self._placed(name, held, declared, self._path_of.shapes[name])
-            pieces, placements = pieces_apart(placements, shape)
+        for name in shapes:
+            parts = {rank: held[name] for rank, held in enumerate(every) if name in held}
+            if not parts:
+                raise missing("parameter", name, own)
+            first = agreed(name, parts)
+            grid = grid_of_holders(self._mesh, name, parts)
+            shape, (pieces, placements) = first.shape, pieces_apart(first.placements, first.shape)
             if name in sizes:
-                extents = tuple(self._mesh.shape)
-                pieces_of[name] = pieces_of_sizes(name, sizes[name], placements, shape, extents)
+                pieces_of[name] = pieces_of_sizes(name, sizes[name], placements, shape, grid.shape)
             elif pieces is not None:
-                pieces_of[name], shape = pieces, pieces.shape_of(shape)
-            tensors.append(tensor_on(self._mesh, placements, shape, dtype_name(held), name))
+                pieces_of[name], shape = pieces, tuple(pieces.shape_of(shape))
+            tensor = tensor_on(grid, placements, shape, first.dtype, name)
+            tensors.append(tensor if name in pieces_of else as_held(tensor, parts))
+        self._held = {name: own[name] if name in own else self._nothing_of(shapes[name]) for name in shapes}
         return Space(*tensors), pieces_of
+
+    def _part(
+        self, name: str, held: torch.Tensor, declared: Mapping[str, Placements], shape: Sequence[int]
+    ) -> HeldPart:
+        placements, shape = self._placed(name, held, declared, shape)
+        local = None if isinstance(held, DTensor) else tuple(held.shape)
+        return HeldPart(tuple(placements), tuple(shape), local, dtype_name(held))
+
+    def _nothing_of(self, shape: Sequence[int]) -> nn.Parameter:
+        """A stand-in, of zero volume, for a parameter that other ranks alone have; of integers, which never require a gradient."""
+        nothing = torch.empty((0,) * max(1, len(shape)), dtype=torch.int64, device=self._mesh.device_type)
+        return nn.Parameter(nothing, requires_grad=False)
 
     def buffer_space(self) -> Space:
         """The space of its buffers."""

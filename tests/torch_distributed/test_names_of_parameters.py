@@ -118,17 +118,6 @@ def test_placements_are_proposed_that_fit_the_mesh_and_the_part(world: al.Simula
         al.check_parallel(model, halved, EXAMPLE, mesh={"dp": 1, "tp": 2}, cases=1, world=world)
 
 
-def test_parameters_of_which_each_rank_has_some_are_said_to_be_stacked(world: al.SimulatedWorld) -> None:
-    def own_layer(module: Any, mesh: DeviceMesh) -> None:
-        module[2 - 2 * mesh.get_rank()] = nn.Identity()
-
-    for others in ("2.weight, .* but 0.weight: .* stack", "0.weight, .* but 2.weight: .* stack"):
-        with pytest.raises(
-            AssertionError, match=f"the parallel module has no parameter {others} the weights"
-        ):
-            al.check_parallel(model, own_layer, EXAMPLE, mesh=(2,), cases=1, world=world)
-
-
 def test_a_flattened_part_of_a_parameter_is_said_to_have_no_placement(world: al.SimulatedWorld) -> None:
     def flattened(module: nn.Module, mesh: DeviceMesh) -> None:
         last: Any = module.get_submodule("2")

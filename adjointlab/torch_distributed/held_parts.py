@@ -1,0 +1,83 @@
+"""The ranks that hold a parameter of a parallel module, and how they cut it: as each of them says of its own part.
+
+Experts, or layers of a pipeline, may be parameters of some ranks alone, and ranks may cut one otherwise than ``torch.chunk`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise, product
+
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Placement
+
+from adjointlab.core.layout import Layout
+from adjointlab.core.partition import Partition
+from adjointlab.core.placements import grid_of
+from adjointlab.core.space import Tensor
+
+__all__ = ["HeldPart", "agreed", "as_held", "grid_of_holders"]
+
+
+@dataclass(frozen=True)
+class HeldPart:
+    """A rank's account of a parameter that it holds: placements on the mesh, the global shape, and that of its part where it is plain."""
+
+    placements: tuple[Placement, ...]
+    shape: tuple[int, ...]
+    local_shape: tuple[int, ...] | None
+    dtype: str
+
+    @property
+    def whole(self) -> tuple[object, ...]:
+        """The properties that all ranks have to give alike."""
+        return self.placements, self.shape, self.dtype
+
+
+def agreed(name: str, parts: Mapping[int, HeldPart]) -> HeldPart:
+    """Return the account of the first rank. Raises `TypeError` where another one describes another whole."""
+    (rank, first), *others = parts.items()
+    for other, part in others:
+        if part.whole != first.whole:
+            raise TypeError(
+                f"the ranks have different parameters {name}: of {first.placements}, {first.shape}, {first.dtype} on rank {rank}, and of "
+                f"{part.placements}, {part.shape}, {part.dtype} on rank {other}"
+            )
+    return first
+
+
+def grid_of_holders(mesh: DeviceMesh, name: str, holders: Collection[int]) -> Partition:
+    """The part of the mesh that these ranks are: for each of its dimensions, those indices that any of them has.
+
+    Raises `TypeError` where other ranks have such indices too.
+    """
+    grid = grid_of(mesh)
+    indices = [grid.index(rank) for rank in holders]
+    kept = [sorted(set(of_dim)) for of_dim in zip(*indices, strict=True)]
+    part = Partition(list(map(len, kept)), map(grid.rank, product(*kept)))
+    if others := sorted(set(part.ranks) - set(holders)):
+        raise TypeError(
+            f"the parameter {name} is on ranks {sorted(holders)}, and not on {others}, which lie between them on the mesh of shape {grid.shape}"
+        )
+    return part
+
+
+def as_held(tensor: Tensor, parts: Mapping[int, HeldPart]) -> Tensor:
+    """The tensor, cut as ranks hold it: where plain parts along a dimension are together as long as the whole, and not as ``torch.chunk`` cuts."""
+    shapes = {rank: part.local_shape for rank, part in parts.items() if part.local_shape is not None}
+    layout = tensor.layout
+    if len(shapes) < len(parts) or any(len(shape) != layout.order for shape in shapes.values()):
+        return tensor
+    partition, windows = layout.partition, list(map(list, layout.windows))
+    for dim, axis in enumerate(layout.axes):
+        if axis is None:
+            continue
+        lengths = [
+            {shapes[rank][dim] for rank in partition.ranks if partition.index(rank)[axis] == place}
+            for place in range(partition.shape[axis])
+        ]
+        ends = list(accumulate((max(each) for each in lengths), initial=0))
+        if all(len(each) == 1 for each in lengths) and ends[-1] == layout.shape[dim]:
+            windows[dim] = list(pairwise(ends))
+    return replace(tensor, layout=Layout(layout.shape, partition, windows, layout.axes))
