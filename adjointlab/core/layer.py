@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -24,6 +25,7 @@ __all__ = [
     "LegalIndices",
     "OutputPath",
     "PassHooks",
+    "element_type_noted",
     "elementwise",
     "index_positions",
     "outputs_by_path",
@@ -116,6 +118,19 @@ def _tensors_in(returned: Any, path: OutputPath) -> Iterator[tuple[OutputPath, t
 def place_of(path: OutputPath) -> str:
     """Return a path as it is written behind the name of what was returned."""
     return "".join(f"[{each!r}]" for each in path)
+
+
+@contextmanager
+def element_type_noted() -> Iterator[None]:
+    """Note of an exception of a module that speaks of float64, or of double as torch calls it, why the module runs in that type."""
+    try:
+        yield
+    except Exception as error:
+        if re.search(r"\b(double|float64)\b", str(error), re.IGNORECASE):
+            error.add_note(
+                'modules run in float64, unless the dictionary of a strategy says another type, such as dtype="float32"'
+            )
+        raise
 
 
 @dataclass(frozen=True)

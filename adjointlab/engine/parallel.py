@@ -19,6 +19,7 @@ from adjointlab.core.layer import (
     OutputPath,
     PassHooks,
     Prepare,
+    element_type_noted,
     elementwise,
     outputs_by_path,
     prepared,
@@ -394,7 +395,8 @@ def _called_with_zeros(
 ) -> Mapping[OutputPath, torch.Tensor]:
     """The results of a sequential module. What it raises has a note that nothing was parallel yet."""
     try:
-        return outputs_by_path(module(*zeros))
+        with element_type_noted():
+            return outputs_by_path(module(*zeros))
     except SubjectError:
         raise
     except Exception as error:

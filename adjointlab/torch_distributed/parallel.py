@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from adjointlab.core.arrays import dtype_name, is_differentiable
-from adjointlab.core.layer import OutputPath, PassHooks, outputs_by_path, place_of
+from adjointlab.core.layer import OutputPath, PassHooks, element_type_noted, outputs_by_path, place_of
 from adjointlab.core.operator import OtherOutputs
 from adjointlab.core.pieces import Fused
 from adjointlab.core.space import Space, Tensor
@@ -146,7 +146,7 @@ class ParallelModule(NamedModule):
         return _has_flat_parameters(self.made) or any(map(_is_data_parallel, self.made.modules()))
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        with self.pass_context():
+        with element_type_noted(), self.pass_context():
             outputs = outputs_by_path(self.made(*map(self._given, range(len(inputs)), inputs)))
         if outputs.keys() != self._types.keys():
             raise OtherOutputs(

@@ -460,6 +460,24 @@ def test_a_module_that_raises_before_it_is_parallelized_is_said_to_be_the_sequen
         al.check_parallel(module, lambda module, mesh: module, torch.randn(3, 4), cases=1)
 
 
+@pytest.mark.parametrize("is_sequential", [True, False])
+def test_an_error_that_speaks_of_double_says_how_a_module_is_run_in_another_type(
+    world: al.SimulatedWorld, is_sequential: bool
+) -> None:
+    class InSinglePrecision(nn.Linear):
+        is_refused = is_sequential
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.float() if self.is_refused else x)
+
+    def parallelize(module: Any, mesh: DeviceMesh) -> None:
+        module.is_refused = True
+
+    told = 'Double.*\\n.*modules run in float64, unless .* such as dtype="float32"'
+    with pytest.raises(AssertionError, match=told):
+        al.check_parallel(InSinglePrecision(3, 2), parallelize, EXAMPLE, cases=1, world=world)
+
+
 def test_a_loss_of_a_whole_batch_that_ranks_share_is_refused(world: al.SimulatedWorld) -> None:
     with pytest.raises(SubjectError, match=r"returns a scalar .*return a value for each row"):
         al.check_parallel(
