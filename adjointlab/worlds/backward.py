@@ -18,7 +18,7 @@ __all__ = ["BackwardPass", "backward_lines", "is_in_backward"]
 class BackwardPass(NamedTuple):
     """The backward pass that a rank has begun last.
 
-    `requires_grad` has each tensor that may have a gradient, by name, and whether it requires one on this rank. Without a graph,
+    `requires_grad` has each tensor that may have a gradient here, by name, and whether it requires one on this rank. Without a graph,
     as no output requires a gradient, the rank had nothing to do in it. It may go through that `again`. `without` names
     the tensors that have got no gradient in a pass that has ended, though they require one.
     """
@@ -59,8 +59,8 @@ def backward_lines(in_backward: Sequence[bool], latest: Sequence[BackwardPass | 
         verb = "requires" if len(alike) == 1 else "require"
         yield f"{', '.join(alike)} {verb} a gradient on {_ranks(wanted)}"
     yield from _without_gradients(latest)
-    begun = [each.requires_grad.items() for each in latest if each is not None]
-    if len({frozenset(name for name, wanted in each if wanted) for each in begun}) > 1:
+    begun = [each.requires_grad for each in latest if each is not None]
+    if any(len({each[name] for each in begun if name in each}) > 1 for name in names):
         yield (
             "if its messages may depend on what requires a gradient, and this is the same on all ranks wherever it is used, declare "
             "uniform_requires_grad = True"

@@ -176,6 +176,15 @@ def test_a_hang_names_what_a_backward_pass_did_not_reach_and_on_which_ranks() ->
     assert not any("ended" in line for line in backward_lines([True] * 3, [*passes[:2], without_graph]))
 
 
+def test_a_parameter_of_one_rank_alone_does_not_require_a_gradient_otherwise_on_the_others() -> None:
+    passes = [BackwardPass({"x": True, "w": True}, True), BackwardPass({"x": True}, True)]
+    assert list(backward_lines([True, False], passes)) == [
+        "rank 0 was in backward",
+        "x requires a gradient on every rank",
+        "w requires a gradient on rank 0",
+    ]
+
+
 class LeftOut(Scaled):
     """The sum of x and a weight, with a collective in the backward pass of the weight, which rank 1 leaves out."""
 

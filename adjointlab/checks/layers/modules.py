@@ -16,7 +16,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from itertools import compress
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
@@ -148,8 +147,10 @@ class ModuleUnderTest(ABC):
         tensors = (*self.layer.domain.tensors, *self.layer.parameters.tensors)
         leaves = (*inputs, *self.parameters())
         roots, of_those = arrays.with_graph(outputs, cotangents)
-        wanted = {tensor.name: leaf.requires_grad for tensor, leaf in zip(tensors, leaves, strict=True)}
-        before = list(map(_gradient_as_it_is, leaves))
+        pairs = zip(tensors, leaves, strict=True)
+        named = [(tensor.name, leaf) for tensor, leaf in pairs if arrays.is_differentiable(leaf)]
+        wanted = {name: leaf.requires_grad for name, leaf in named}
+        before = [_gradient_as_it_is(leaf) for _, leaf in named]
         begun = BackwardPass(wanted, bool(roots), without=tuple(self._unreached))
         self.note_backward(begun)
         if not goes_on:
@@ -158,9 +159,9 @@ class ModuleUnderTest(ABC):
             with self.pass_context():
                 torch.autograd.backward(roots, of_those)
             self.note_return(torch.autograd.backward)
-        unchanged = (old == _gradient_as_it_is(leaf) for old, leaf in zip(before, leaves, strict=True))
-        named = compress(wanted.items(), unchanged)
-        if unreached := {name: None for name, is_wanted in named if is_wanted}:
+        after = [_gradient_as_it_is(leaf) for _, leaf in named]
+        unchanged = (name for (name, _), old, new in zip(named, before, after, strict=True) if old == new)
+        if unreached := dict.fromkeys(filter(wanted.get, unchanged)):
             self._unreached |= unreached
             self.note_backward(begun._replace(without=tuple(self._unreached)))
         if not is_continued:
