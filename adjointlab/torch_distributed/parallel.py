@@ -7,7 +7,7 @@ too, but for the mesh dimensions that share the batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -146,7 +146,7 @@ class ParallelModule(NamedModule):
         return _has_flat_parameters(self.made) or any(map(_is_data_parallel, self.made.modules()))
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        with element_type_noted(), self.pass_context():
+        with element_type_noted(), self._empty_inputs_noted(inputs), self.pass_context():
             outputs = outputs_by_path(self.made(*map(self._given, range(len(inputs)), inputs)))
         if outputs.keys() != self._types.keys():
             raise OtherOutputs(
@@ -156,6 +156,21 @@ class ParallelModule(NamedModule):
             self._received(number, outputs[path], dtype)
             for number, (path, dtype) in enumerate(self._types.items())
         )
+
+    @contextmanager
+    def _empty_inputs_noted(self, inputs: Sequence[torch.Tensor]) -> Iterator[None]:
+        """Note of an exception on a rank that has nothing of an input: the sizes of the batch, and not the code, may be what does not fit."""
+        try:
+            yield
+        except Exception as error:
+            for local, shape in zip(inputs, self._shapes, strict=True):
+                if math.prod(shape) and not local.numel():
+                    error.add_note(
+                        f"this rank has nothing of an input of shape {tuple(shape)}, which is cut as torch.chunk does: where code needs elements "
+                        "on every rank, choose sizes of which all ranks of a case have some, or fix the mesh"
+                    )
+                    break
+            raise
 
     def _given(self, number: int, local: torch.Tensor) -> torch.Tensor:
         if not self._placing.gives_dtensors:

@@ -478,6 +478,19 @@ def test_an_error_that_speaks_of_double_says_how_a_module_is_run_in_another_type
         al.check_parallel(InSinglePrecision(3, 2), parallelize, EXAMPLE, cases=1, world=world)
 
 
+def test_an_error_of_a_rank_without_rows_says_that_it_has_none(world: al.SimulatedWorld) -> None:
+    """Four rows on three ranks are 2, 2 and none."""
+
+    class PerRow(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.reshape(len(x), -1))
+
+    told = r"ambiguous\n.*this rank has nothing of an input of shape \(4, 3\), .* fix the mesh"
+    given: Any = dict(mesh=(3,), data_parallel="mean", cases=1, world=world)
+    with pytest.raises(AssertionError, match=told):
+        al.check_parallel(PerRow(3, 2), replicated, torch.zeros(4, 3), **given)
+
+
 def test_a_loss_of_a_whole_batch_that_ranks_share_is_refused(world: al.SimulatedWorld) -> None:
     with pytest.raises(SubjectError, match=r"returns a scalar .*return a value for each row"):
         al.check_parallel(
