@@ -18,8 +18,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard
 
 import adjointlab as al
+from adjointlab.torch_distributed.dtensors import tensor_on
 from adjointlab.torch_distributed.held_parts import HeldPart, agreed, as_held, grid_of_holders
-from adjointlab.torch_distributed.parallel import tensor_on
 from adjointlab.worlds.world import RankContext
 
 pytestmark = pytest.mark.mpi_skip
