@@ -13,7 +13,7 @@ class ExitCode(IntEnum):
     COHERENT = 0
     INCOHERENT = 1
     USAGE = 2
-    """A wrong call, a file that cannot be read, or a subject that cannot be found."""
+    """A usage error, a file that cannot be read, or a subject that cannot be found."""
     UNJUDGED = 3
     """A check that could not be judged: a crash, or a hang; or a result file that could not be written, with nothing incoherent."""
     RESTART = 75

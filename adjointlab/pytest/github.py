@@ -29,7 +29,7 @@ _KEY: Final = "adjointlab_github"
 
 
 def tell_wrong_call(message: str) -> None:
-    """Show a wrong call that concerns adjointlab as an error, and in the job's summary: nothing was tested."""
+    """Show a usage error that concerns adjointlab as an error, and in the job's summary: nothing was tested."""
     if "adjointlab" in message and is_github(os.environ):
         tell_github(lambda line: print(line, file=sys.stderr), "pytest", [(message,)])
 

@@ -220,7 +220,7 @@ def _where(config: pytest.Config) -> str:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
-    """Tell GitHub of a wrong call, after which pytest ends without a summary."""
+    """Tell GitHub of a usage error, after which pytest ends without a summary."""
     try:
         return (yield)
     except pytest.UsageError as error:

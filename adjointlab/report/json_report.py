@@ -1,7 +1,7 @@
 """The results as JSON (``adjointlab check --json``). The object has these keys, always all of them:
 
 - ``schema``: 1; ``world``: "simulated", "mpi" or "torch"; ``ranks``: the size of the world;
-- ``complete``: false after a wrong call, Ctrl-C or another signal, and while the run goes on, for the file is written when it begins and
+- ``complete``: false after a usage error, Ctrl-C or another signal, and while the run goes on, for the file is written when it begins and
   anew after every verdict; one of the ``notes`` says why;
   ``exit_code``: that of the run (:class:`~adjointlab.exit_codes.ExitCode`), 3 while it goes on;
   ``notes``: a list of sentences on what the verdicts do not cover, such as subjects whose ranks never communicated, or that

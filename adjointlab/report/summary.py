@@ -49,7 +49,7 @@ def exit_code(statuses: Iterable[Status]) -> ExitCode:
 def outcome(results: Iterable[CheckResult]) -> ExitCode:
     """The exit code of results: known failures do not count; an unexpected pass does, as a failure of the list.
 
-    A wrong declaration is a wrong call, unless another subject is incoherent.
+    A wrong declaration is a usage error, unless another subject is incoherent.
     """
     results = list(results)
     if any(entry.reported_as is ReportedAs.UNEXPECTED for entry in results):
