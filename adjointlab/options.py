@@ -112,18 +112,18 @@ CASES: Final = Option(
     "cases",
     50,
     int,
-    "Cases to draw for each check. Some checks draw only a part of them, because they find faults early.",
+    "Cases to draw for each check. Some checks draw only a share of them, because they find faults early.",
     least=1,
 )
 SEED: Final = Option[int | None](
-    "seed", None, int, "Seed of the draws.", "a fresh one, in the table and in --json", least=0
+    "seed", None, int, "Seed of the draws.", "a fresh one, which the table and --json show", least=0
 )
 RANKS: Final = Option(
     "ranks",
     8,
     int,
-    "Largest number of ranks of a case.",
-    "8, or those of the launcher",
+    "Largest number of ranks in a case.",
+    "8, or as many as the launcher started",
     least=1,
     # Simulated ranks are threads, and so many are known to start on any machine.
     most=1024,
@@ -132,21 +132,21 @@ SCHEDULES: Final = Option(
     "schedules", 1, int, "Legal interleavings to run each case under, with simulated ranks.", least=1
 )
 SHRINKING: Final = Option(
-    "shrinking", 60.0, float, "Seconds to spend on making a failing case smaller.", "60", least=0
+    "shrinking", 60.0, float, "Seconds to spend on shrinking a failing case.", "60", least=0
 )
 WATCHDOG: Final = Option[float | None](
     "watchdog",
     None,
     float,
-    "Seconds without an MPI call after which a rank is ended; it has four times as long in all. Also for strategies.",
-    "30; less while a hang is shrunk",
+    "End a rank after this many seconds without an MPI call, or four times as long in all. Also for strategies.",
+    "30; less while shrinking a hang",
     least=0.1,
 )
 STRICT: Final = Option(
     "strict",
     False,
     {"yes": True, "no": False}.__getitem__,
-    "Under MPI, compare every blocking collective of all ranks before it is carried out.",
+    "Under MPI, compare every blocking collective across all ranks before carrying it out.",
     "no",
     choices=("yes", "no"),
 )
@@ -154,8 +154,8 @@ DEVICE: Final = Option[str | None](
     "device",
     None,
     {name: name for name in DEVICES}.__getitem__,
-    "Draw tensors in memory of the host alone (cpu), or only cases with memory of a CUDA device (cuda).",
-    "every memory that there is",
+    "Draw tensors in host memory only (cpu), or only cases with CUDA device memory (cuda).",
+    "every memory available",
     choices=DEVICES,
     metavar="|".join(DEVICES),
 )
@@ -163,8 +163,8 @@ XFAILS: Final = Option[Path | None](
     "xfails",
     None,
     _path,
-    "A file of known failures, a line each: SUBJECT CHECK  # why (with pytest also a test's node id). A listed "
-    "failure is expected; one that passes fails the run.",
+    "File of known failures, one per line: SUBJECT CHECK  # why (with pytest also a test's node id). A listed "
+    "failure is expected; if it passes, the run fails.",
     "none",
     metavar="FILE",
 )
@@ -172,14 +172,14 @@ FOLDER: Final = Option(
     "folder",
     Path(".adjointlab"),
     _path,
-    "Folder in which failures are stored, and from which they are replayed first.",
+    "Folder where failures are stored, and from which they are replayed first.",
 )
 MAX_TIME: Final = Option[float | None](
     "max-time",
     None,
     float,
-    "Seconds for all checks together, which share them; each draws 10 cases at least. An option of `adjointlab check`, not of pytest.",
-    "as long as the cases take",
+    "Seconds for all checks together; each draws at least 10 cases. An option of `adjointlab check`, not of pytest.",
+    "no limit",
     least=0,
 )
 HTML: Final = Option[Path | None](
@@ -190,14 +190,14 @@ WORLD: Final = Option(
     "auto",
     str,
     "Where coherence tests run: simulated, mpi, torch, or auto, which is mpi under mpiexec, torch under torchrun, and simulated "
-    "elsewhere. An option of pytest alone.",
+    "elsewhere. An option of pytest only.",
     choices=("auto", "simulated", "mpi", "torch"),
 )
 PATIENCE: Final = Option(
     "patience",
     300.0,
     float,
-    "Under mpiexec or torchrun, seconds that ranks wait for one another between tests. An option of pytest alone.",
+    "Under mpiexec or torchrun, seconds that ranks wait for one another between tests. An option of pytest only.",
     "300",
     least=0,
 )

@@ -60,7 +60,8 @@ def check(
     ranks: Ranks = None,
     schedules: Schedules = options.SCHEDULES.default,
     checks: Annotated[
-        list[str] | None, typer.Option("--check", metavar="NAME", help="Only this check. May be repeated.")
+        list[str] | None,
+        typer.Option("--check", metavar="NAME", help="Run only this check. May be repeated."),
     ] = None,
     device: Device = options.DEVICE.default,
     strict: Strict = False,
@@ -72,7 +73,7 @@ def check(
         typer.Option(
             "--json",
             metavar="FILE",
-            help="Write the verdicts as JSON; - is standard output, and all else goes to standard error.",
+            help="Write the verdicts as JSON; with -, to standard output, and all else to standard error.",
         ),
     ] = None,
     quiet: Quiet = False,
@@ -86,8 +87,8 @@ def check(
         int | None,
         typer.Option(
             min=1,
-            help="Processes, each of which runs one check after the other, with simulated ranks. Default: one for each core, if there "
-            f"are {CHECKS_FOR_A_PROCESS} checks of {options.CASES.default} cases for each; one under `adjointlab run`.",
+            help="Processes that run the checks, with simulated ranks. Default: one for each core, but at most one for every "
+            f"{CHECKS_FOR_A_PROCESS} checks of {options.CASES.default} cases; one under `adjointlab run`.",
             show_default=False,
         ),
     ] = None,

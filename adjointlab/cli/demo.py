@@ -35,7 +35,7 @@ def demo(
     ] = Path(".adjointlab"),
     _color: Colour = "auto",
 ) -> int:
-    """Show in a few seconds what a check says: of an operator that is right, and of one with a wrong adjoint."""
+    """Show what a check says about a right operator and a wrong one. This takes a few seconds."""
     from adjointlab.demonstration import RightShift, WrongShift
     from adjointlab.engine.discovery import find
 

@@ -29,7 +29,7 @@ def exhaust(
         typer.Option(
             "--bound",
             metavar="NAME=N",
-            help="Change a bound, such as ranks=3 or side=2. May be repeated. The table shows those that there are.",
+            help="Change a bound, such as ranks=3 or side=2. May be repeated. The table shows the bounds.",
         ),
     ] = None,
     device: DeviceOfProofs = DEVICE.default,
@@ -37,7 +37,7 @@ def exhaust(
     folder: FolderOfProofs = FOLDER.default,
     quiet: Quiet = False,
 ) -> int:
-    """Prove every small case: all cases within a bound instead of drawn ones, each by its whole matrices."""
+    """Prove every small case by its whole matrices. The cases are all those within a bound, not drawn ones."""
     from adjointlab.engine import exhaust as proof
     from adjointlab.report.failure_text import failure_text
     from adjointlab.report.summary import outcome, proof_summary, silent

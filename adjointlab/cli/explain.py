@@ -21,13 +21,13 @@ _MOST_RANKS: Final = 64
 def explain(
     subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="The subject, as for check.")],
     ranks: Annotated[
-        int, typer.Option(min=1, max=_MOST_RANKS, help="Ranks of the small case that is explained.")
+        int, typer.Option(min=1, max=_MOST_RANKS, help="Number of ranks in the small case.")
     ] = 2,
     html: Annotated[
-        str | None, typer.Option("--html", metavar="FILE", help="Write it with pictures as one HTML page.")
+        str | None, typer.Option("--html", metavar="FILE", help="Write both with pictures as one HTML page.")
     ] = None,
 ) -> int:
-    """Print an operator's program and its adjoint in the papers' notation, for a small case."""
+    """Print an operator's program and adjoint in the papers' notation. The case is a small one."""
     if launched_rank():
         return ExitCode.COHERENT  # rank 0 prints
     from adjointlab.engine.discovery import find

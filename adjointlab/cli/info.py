@@ -28,7 +28,7 @@ def info(
         typer.Option("--json", metavar="FILE", help="Write it as JSON; - is standard output."),
     ] = None,
 ) -> int:
-    """Print what a bug report needs: versions, the MPI library, devices, and the worlds and transports that are possible.
+    """Print what a bug report needs: versions, MPI, devices. Also print the worlds and transports that can be used.
 
     Whatever is missing or broken has a line that says so, and the exit code is 0. It is 2 for a FILE that cannot be written.
     """

@@ -99,8 +99,8 @@ DeviceOfReplay = Annotated[
     _as_typer(
         replace(
             options.DEVICE,
-            help="Put the tensors into memory of the host (cpu), or of a CUDA device (cuda).",
-            default_text="as they are stored",
+            help="Put the tensors into host memory (cpu), or CUDA device memory (cuda).",
+            default_text="as stored",
         )
     ),
 ]
@@ -109,19 +109,15 @@ DeviceOfProofs = Annotated[
     _as_typer(
         replace(
             options.DEVICE,
-            help="Use tensors in memory of the host (cpu), or of a CUDA device (cuda).",
-            default_text="arrays of NumPy",
+            help="Use tensors in host memory (cpu), or in CUDA device memory (cuda).",
+            default_text="NumPy arrays",
         )
     ),
 ]
-FolderOfProofs = Annotated[
-    Path, _as_typer(replace(options.FOLDER, help="Folder in which failures are stored."))
-]
+FolderOfProofs = Annotated[Path, _as_typer(replace(options.FOLDER, help="Folder where failures are stored."))]
 FolderOfSupervision = Annotated[
     Path,
-    _as_typer(
-        replace(options.FOLDER, help="Folder in which the supervisor keeps its own files while it runs.")
-    ),
+    _as_typer(replace(options.FOLDER, help="Folder where the supervisor keeps its own files while it runs.")),
 ]
 Cases = Annotated[int, _as_typer(options.CASES)]
 Seed = Annotated[int | None, _as_typer(options.SEED)]
@@ -133,7 +129,7 @@ Shard = Annotated[
     str | None,
     typer.Option(
         metavar="K/N",
-        help="Only the K-th of N parts of the checks; all N together are all checks.",
+        help="Run only the K-th of N parts of the checks; the N parts together are all checks.",
         show_default=False,
     ),
 ]
@@ -168,6 +164,6 @@ Verbose = Annotated[
     typer.Option(
         "--verbose",
         "-v",
-        help="Print every failure in full, also one that an earlier check of the subject has found.",
+        help="Print every failure in full, even if an earlier check of the subject has found it too.",
     ),
 ]

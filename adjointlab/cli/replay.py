@@ -30,19 +30,19 @@ __all__ = ["replay", "replayed", "status_of"]
 
 def replay(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A reproducer that a failure has left.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The reproducer of a stored failure.")],
     subject: Annotated[
-        str | None, typer.Option(help="Where its subject is, if it is not installed; as for check.")
+        str | None, typer.Option(help="Where the subject is, as for check, if it is not installed.")
     ] = None,
     ranks: RanksOfReplay = None,
     device: DeviceOfReplay = DEVICE.default,
     strict: Strict = False,
     watchdog: Watchdog = None,
 ) -> int:
-    """Run a stored failure again: exit code 1 (or 3 for a crash or hang) while it fails, 0 once it passes.
+    """Run a stored failure again. The exit code is 1 while it fails (3 for a crash or hang), 0 once it passes.
 
-    Where it passes, but was found by another launcher (or without one), the exit code is 3: it may not show here. It is 2 where the
-    subject does not take the case.
+    If it passes, but was found under another launcher (or without one), the exit code is 3: it may not show here. It is 2 if the
+    subject does not accept the case.
     With --device its tensors are in memory of that device, whatever they were in when it was stored.
     """
     from adjointlab.engine.failed_runs import MISDECLARED

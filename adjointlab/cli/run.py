@@ -34,7 +34,7 @@ def run(
         typer.Option(
             "-n",
             min=1,
-            help="Start so many ranks. Default: one process, without a launcher.",
+            help="Start this many ranks. Default: one process, without a launcher.",
             show_default=False,
         ),
     ] = None,
@@ -55,7 +55,7 @@ def run(
     shrinking: Shrinking = SHRINKING.default,
     folder: FolderOfSupervision = FOLDER.default,
 ) -> int:
-    """Supervise pytest or adjointlab check: when a rank dies or nothing moves, record the case and go on after it."""
+    """Supervise pytest or adjointlab check. When a rank dies or the job hangs, record the case and go on after it."""
     from adjointlab.supervisor.launcher import find_program
     from adjointlab.supervisor.supervise import SupervisedCommand, supervise
 

@@ -271,3 +271,13 @@ def test_who_calls_the_command_line_has_its_signals_back_afterwards(
     outer = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(outer)
     assert outer == -1
+
+
+def test_the_help_says_in_a_whole_line_what_each_command_does(capsys: pytest.CaptureFixture[str]) -> None:
+    """click cuts off a first sentence that is longer than the line."""
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    lines = capsys.readouterr().out.partition("Commands:")[2].splitlines()
+    commands = [line for line in lines if line.strip()]
+    assert len(commands) >= 8
+    assert [line for line in commands if not line.endswith(".") or line.endswith("...")] == []
