@@ -86,7 +86,7 @@ class Option(Generic[T]):
         return self.parse(str(value))
 
     def check(self, value: T) -> None:
-        """Raise `ValueError` for what is no number, or one out of range, where a number is due, and for a text that is no choice."""
+        """Raise `ValueError` for what is not a number, or one out of range, where a number is due, and for a text that is no choice."""
         if isinstance(value, str) and self.choices and value not in self.choices:
             raise self._error(value)
         if self.least is None:

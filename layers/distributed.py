@@ -188,7 +188,7 @@ class DistributedModule(DistributedParameters):
         for tensor, local in zip(self.domain.tensors, x, strict=True):
             if not isinstance(local, torch.Tensor):
                 raise TypeError(
-                    f"{tensor.name}: {described_type(local)} on rank {self.rank} is no torch.Tensor"
+                    f"{tensor.name}: {described_type(local)} on rank {self.rank} is not a torch.Tensor"
                 )
             idle = not tensor.layout.partition.is_active(self.rank) and local.numel() == 0
             if not idle and self._batch_of(tensor, local):  # operators take batches, layers do not

@@ -42,7 +42,7 @@ class Dropout(TorchLayer, torch_classes=(nn.Dropout,)):
         self.check_order(self.input_shape)
         check_alike(self.comm, {"seed": seed})
         if seed is not None and not isinstance(seed, int):
-            raise ValueError(f"seed: {seed!r} is no integer")
+            raise ValueError(f"seed: {seed!r} is not an integer")
         self.p, self.inplace, self.seed = module.p, module.inplace, seed
         self.overwrites_inputs = module.inplace
         layout = Layout(self.input_shape, self.partition)

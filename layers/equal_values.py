@@ -78,7 +78,7 @@ def refuse_valueless(name: str, module: nn.Module) -> None:
 def _facts_of_all(name: str, module: object) -> dict[str, _Facts]:
     """The facts of all modules, parameters and buffers in a module that this rank was given, by path."""
     if not isinstance(module, nn.Module):
-        raise TypeError(f"{name}: {described_type(module)} is no torch.nn.Module")
+        raise TypeError(f"{name}: {described_type(module)} is not a torch.nn.Module")
     refuse_valueless(name, module)
     refuse_tied(name, module)
     facts = {path: _facts_of_module(each) for path, each in module.named_modules()}

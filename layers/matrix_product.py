@@ -94,7 +94,7 @@ class MatrixProduct(DistributedModule):
         if algorithm not in ALGORITHMS:
             raise ValueError(f"algorithm: {algorithm!r} is none of {', '.join(ALGORITHMS)}")
         if panel is not None and whole_number("panel", panel) < 1:
-            raise ValueError(f"panel: {panel} is no width; it is at least 1, or None for that of a block")
+            raise ValueError(f"panel: {panel} is not a width; it is at least 1, or None for that of a block")
         name = dtype_name(dtype)
         a, b, c = (Layout(shape, partition) for shape in shapes)
         self.domain = Space(Tensor(a, name, name="a"), Tensor(b, name, name="b"))

@@ -136,7 +136,7 @@ class DistributedParameters(nn.Module):
         With a `root` the state_dict is that of this rank. What the others give, such as `None`, is not looked at.
 
         Raises `ValueError` for tensors of other names or shapes, and a `root` that is no rank or differs by rank, and `TypeError`
-        for what is no state_dict of tensors: the same on every rank, and before any values move.
+        for what is not a state_dict of tensors: the same on every rank, and before any values move.
         """
         check_on(self.comm, root, lambda: self.check_sequential_state(check_tensors(state)))
         self.take_sequential_state(state or {}, root)
@@ -261,7 +261,7 @@ class DistributedParameters(nn.Module):
         for tensor, local in self.held():
             if not isinstance(local, torch.Tensor):
                 raise TypeError(
-                    f"{tensor.name}: {described_type(local)} on rank {self.rank} is no torch.Tensor"
+                    f"{tensor.name}: {described_type(local)} on rank {self.rank} is not a torch.Tensor"
                 )
             # Its class need not see that it is asked for its shape.
             with torch._C.DisableTorchFunctionSubclass():

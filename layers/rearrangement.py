@@ -112,7 +112,9 @@ class Rearrangement(TorchLayer):
 def checked_target(target: object, shape: tuple[int, ...]) -> Layout:
     """The target, if it is a layout of the output, which has that shape. Raises `ValueError`."""
     if not isinstance(target, Layout):
-        raise ValueError(f"target: {target!r} is no adjointlab.Layout, which says where the output is wanted")
+        raise ValueError(
+            f"target: {target!r} is not an adjointlab.Layout, which says where the output is wanted"
+        )
     if target.shape != shape:
         raise ValueError(
             f"target: a layout of a tensor of shape {target.shape}, but the output has shape {shape}"

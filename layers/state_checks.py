@@ -34,7 +34,7 @@ def check_tensors(state: Mapping[str, torch.Tensor] | None) -> Mapping[str, torc
         hint = "with root= the others may have none" if given is None else "pass that of the sequential model"
         if isinstance(given, str | PathLike):
             hint = "torch.load reads one from a file"
-        raise TypeError(f"state: {described_type(given)} is no state_dict; {hint}")
+        raise TypeError(f"state: {described_type(given)} is not a state_dict; {hint}")
     wrong = {name: value for name, value in given.items() if not isinstance(value, torch.Tensor)}
     if wrong:
         name, value = next(iter(wrong.items()))
@@ -64,6 +64,6 @@ def state_of(module: nn.Module) -> Mapping[str, torch.Tensor]:
     given: object = module
     if not isinstance(given, nn.Module):
         raise TypeError(
-            f"module: {described_type(given)} is no torch.nn.Module; load_sequential_state_dict takes a state_dict"
+            f"module: {described_type(given)} is not a torch.nn.Module; load_sequential_state_dict takes a state_dict"
         )
     return check_tensors(given.state_dict())

@@ -39,7 +39,7 @@ def load_sequential_state_dict(
     With a `root` the state_dict is that of this rank. What the others give, such as `None`, is not looked at.
 
     Raises `ValueError` unless all names and shapes are those of the model, and for a `root` that is no rank or differs by rank, and
-    `TypeError` for what is no state_dict of tensors: the same on every rank, and before anything is taken.
+    `TypeError` for what is not a state_dict of tensors: the same on every rank, and before anything is taken.
     """
     layers = distributed_layers(model, of_state=True)
     paths = [path for path, layer in layers.items() if _has_state(layer)]
@@ -71,7 +71,7 @@ def distributed_layers(model: nn.Module, *, of_state: bool = False) -> dict[str,
     """
     if not isinstance(model, nn.Module):
         raise TypeError(
-            f"model: {described_type(model)} is no torch.nn.Module; pass the model itself, whose layers say where parameters lie"
+            f"model: {described_type(model)} is not a torch.nn.Module; pass the model itself, whose layers say where parameters lie"
         )
     layers = {}
     for path, module in model.named_modules(remove_duplicate=not of_state):
@@ -83,7 +83,7 @@ def distributed_layers(model: nn.Module, *, of_state: bool = False) -> dict[str,
             layers[path] = module
         elif owned:
             raise ValueError(
-                f"model: {', '.join(_joined(path, name) for name in owned)} in {type(module).__name__}, which is no distributed "
+                f"model: {', '.join(_joined(path, name) for name in owned)} in {type(module).__name__}, which is not a distributed "
                 "layer: nobody says where they lie"
             )
     return layers

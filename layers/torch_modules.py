@@ -142,7 +142,7 @@ def dtype_name(dtype: torch.dtype | None) -> str:
     """The lab's name for an element type of torch, by default torch's own default; raise `TypeError` for what is none."""
     given: object = torch.get_default_dtype() if dtype is None else dtype
     if not isinstance(given, torch.dtype):
-        raise TypeError(f"dtype: {given!r} is no torch.dtype, such as torch.float32")
+        raise TypeError(f"dtype: {given!r} is not a torch.dtype, such as torch.float32")
     return str(given).removeprefix("torch.")
 
 

@@ -21,11 +21,11 @@ def local_window(whole: torch.Tensor, layout: Layout, rank: int) -> torch.Tensor
     place: object = layout
     if not isinstance(place, Layout):
         raise TypeError(
-            f"layout: {described_type(place)} is no Layout, such as network.domain.tensors[0].layout"
+            f"layout: {described_type(place)} is not a Layout, such as network.domain.tensors[0].layout"
         )
     if not isinstance(tensor, torch.Tensor):
         hint = "; torch.from_numpy makes one" if type(tensor).__module__ == "numpy" else ""
-        raise TypeError(f"whole: {described_type(tensor)} is no torch.Tensor{hint}")
+        raise TypeError(f"whole: {described_type(tensor)} is not a torch.Tensor{hint}")
     if tuple(whole.shape) != layout.shape:
         raise ValueError(
             f"whole: shape {tuple(whole.shape)}, but the layout is that of a tensor {layout.shape}"

@@ -64,7 +64,7 @@ def checked_assignment(
     """Check and make the assignment of a tensor of `order` dimensions; `name` is what the caller calls `dims`.
 
     Raises `ValueError` for a number of entries that is not the order, for grid dimensions that do not exist or that are
-    repeated, and for summands along a dimension that the tensor is distributed over; `TypeError` for what is no integer.
+    repeated, and for summands along a dimension that the tensor is distributed over; `TypeError` for what is not an integer.
     Errors about `summed` call it ``partial``.
     """
     try:
@@ -82,7 +82,7 @@ def checked_assignment(
     for argument, axes in ((name, [axis for entry in entries for axis in entry]), ("partial", [*along])):
         if beyond := [axis for axis in axes if not 0 <= axis < grid.order]:
             raise ValueError(
-                f"{argument}: {beyond[0]} is no dimension of the grid {grid}, which has {grid.order} dimensions"
+                f"{argument}: {beyond[0]} is not a dimension of the grid {grid}, which has {grid.order} dimensions"
             )
         if repeated := [axis for axis in axes if axes.count(axis) > 1]:
             raise ValueError(

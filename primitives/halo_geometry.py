@@ -373,7 +373,7 @@ def _window_of_kernel(
 
 def _check_bulk(bulk: object) -> None:
     if not isinstance(bulk, Layout):
-        raise TypeError(f"bulk: {bulk!r} is no Layout")
+        raise TypeError(f"bulk: {bulk!r} is not a Layout")
     if (dim := bulk.untiled) is not None:
         raise ValueError(
             f"bulk: the windows {' '.join(f'{start}:{stop}' for start, stop in bulk.windows[dim])} do not cut dimension {dim}, "
@@ -383,7 +383,7 @@ def _check_bulk(bulk: object) -> None:
 
 def _check_same_partition(name: str, layout: object, bulk: Layout) -> None:
     if not isinstance(layout, Layout):
-        raise TypeError(f"{name}: {layout!r} is no Layout")
+        raise TypeError(f"{name}: {layout!r} is not a Layout")
     if layout.partition != bulk.partition:
         raise ValueError(
             f"{name}: over the partition {layout.partition} of order {layout.partition.order}, but the bulk lies over "

@@ -115,7 +115,7 @@ def _checked_out(
     if not isinstance(out, tuple | list) or len(out) != len(target.tensors):
         names = ", ".join(tensor.name for tensor in target.tensors)
         raise ValueError(
-            f"out: on rank {rank} it is no tuple or list of arrays, one for each result: {names}"
+            f"out: on rank {rank} it is not a tuple or list of arrays, one for each result: {names}"
         )
     results: dict[str, Array] = {}
     for tensor, array in zip(target.tensors, out, strict=True):

@@ -114,7 +114,7 @@ def narrow_layout(layout: Layout, dim: int, along: int, cut: Sequence[int] | Non
 
     `cut` are the boundaries; `None` takes the balanced ones. Raises `ValueError` for a dimension that the tensor or the
     partition has not or that is not whole, for workers along `along` that hold different windows, and for boundaries
-    that do not cut the dimension; `TypeError` for what is no integer.
+    that do not cut the dimension; `TypeError` for what is not an integer.
     """
     _check_dim(layout, dim)
     as_integer("along", along)
@@ -127,7 +127,7 @@ def _narrow_layout(layout: Layout, dim: int, along: int, cut: tuple[int, ...] | 
     partition, side = layout.partition, layout.shape[dim]
     if not 0 <= along < partition.order:
         raise ValueError(
-            f"along: {along} is no dimension of the partition {partition}, of order {partition.order}"
+            f"along: {along} is not a dimension of the partition {partition}, of order {partition.order}"
         )
     if set(layout.windows[dim]) != {(0, side)}:
         raise ValueError(
@@ -200,4 +200,6 @@ def local_type(name: str, value: LocalType | str, legal: Sequence[str]) -> Local
 def _check_dim(layout: Layout, dim: int) -> None:
     if not 0 <= as_integer("dim", dim) < layout.order:
         legal = f"0 to {layout.order - 1}" if layout.order else "none"
-        raise ValueError(f"dim: {dim} is no dimension of the tensor {list(layout.shape)}, which has {legal}")
+        raise ValueError(
+            f"dim: {dim} is not a dimension of the tensor {list(layout.shape)}, which has {legal}"
+        )

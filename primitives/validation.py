@@ -36,7 +36,7 @@ def check_layout(name: str, layout: Layout, comm: Communicator) -> None:
     """Raise `TypeError` unless `layout` is a layout over a communicator, and `ValueError` unless all its ranks are among those."""
     size_of(comm)
     if not isinstance(layout, Layout):
-        raise TypeError(f"{name}: {layout!r} is no Layout")
+        raise TypeError(f"{name}: {layout!r} is not a Layout")
     partition_of(name, layout.partition, comm)
 
 
@@ -44,7 +44,7 @@ def single_worker(name: str, rank: int, order: int, comm: Communicator) -> Parti
     """Partition 1 × ... × 1 of `order` dimensions of the one worker `rank`; `ValueError` unless it is a rank of `comm`."""
     size = size_of(comm)
     if not 0 <= as_integer(name, rank) < size:
-        raise ValueError(f"{name}: {rank} is no rank of the communicator, which has ranks 0 to {size - 1}")
+        raise ValueError(f"{name}: {rank} is not a rank of the communicator, which has ranks 0 to {size - 1}")
     return Partition((1,) * order, [rank])
 
 
@@ -53,7 +53,7 @@ def as_integer(name: str, value: SupportsIndex) -> int:
     try:
         return index(value)
     except TypeError:
-        raise TypeError(f"{name}: {value!r} is no integer") from None
+        raise TypeError(f"{name}: {value!r} is not an integer") from None
 
 
 @contextmanager

@@ -74,3 +74,14 @@ def test_a_docstring_says_what_a_thing_does_rather_than_asks() -> None:
         if pattern.match(line)
     ]
     assert not found, "\n".join(found)
+
+
+def test_an_error_says_that_a_value_is_not_a_list_rather_than_is_no_list() -> None:
+    pattern = re.compile(r"\} (?:is|are) no \w")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in texts(*PACKAGE)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert not found, "\n".join(found)

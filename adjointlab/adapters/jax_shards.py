@@ -50,7 +50,9 @@ class ShardedFunction(AdaptedOperator):
             if len(given) != len(inputs) or (
                 name == "specs" and any(isinstance(each, str) for each in given)
             ):
-                raise SubjectError(f"{name}: {given} is no list of one for each of the inputs {list(inputs)}")
+                raise SubjectError(
+                    f"{name}: {given} is not a list of one for each of the inputs {list(inputs)}"
+                )
         self._devices = _Devices.of(comm, case["mesh"], case["devices"])
         self._program = Program.of(function, case, self._devices.mesh)
         self._given = self._devices.placing("x", zip(inputs, specs, dtypes, strict=True))

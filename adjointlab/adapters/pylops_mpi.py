@@ -47,7 +47,7 @@ def mpi_operator(make: Callable[..., Any]) -> Callable[..., MPIOperator]:
     """
     if not isfunction(make) and not isinstance(make, partial):
         raise SubjectError(
-            f"make: {described_type(make)} is no function; give one that takes comm and makes the operator"
+            f"make: {described_type(make)} is not a function; give one that takes comm and makes the operator"
         )
 
     @wraps(make)
@@ -147,7 +147,7 @@ def _apply(
     """The local part of the product. Raises :class:`NotInSpace` for one that is distributed otherwise than `result`."""
     found = multiply(_like(argument, local))
     if not all(hasattr(found, each) for each in ("partition", "global_shape", "local_array")):
-        raise NotInSpace(f"{name} returned {described_type(found)}, and no DistributedArray")
+        raise NotInSpace(f"{name} returned {described_type(found)}, not a DistributedArray")
     if (found.partition, found.global_shape) != (result.partition, result.global_shape):
         raise NotInSpace(
             f"{name} returned {_described(found)}, and the other direction takes {_described(result)}"

@@ -251,10 +251,10 @@ def _ending_signal(interrupt: KeyboardInterrupt) -> int:
 def folder_of_failures(folder: Path, option: str = "--folder") -> Path:
     """The absolute path of the folder that `option` names. Raises :class:`UsageError` where no failure can be stored there.
 
-    Of the folder that nobody has named only what is there and is no folder: where all is coherent nothing is stored.
+    Of the folder that nobody has named only what is there and is not a folder: where all is coherent nothing is stored.
     """
     if os.path.exists(folder) and not os.path.isdir(folder):
-        raise UsageError(f"{option}: {folder} is no folder; failures are stored as files in one")
+        raise UsageError(f"{option}: {folder} is not a folder; failures are stored as files in one")
     # The first process alone writes, and its folders may not be those of processes on other machines.
     if folder != FOLDER.default and launched_rank() == 0 and (problem := why_unusable(folder)):
         raise UsageError(f"{option}: {problem}")

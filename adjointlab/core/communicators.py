@@ -13,7 +13,7 @@ __all__ = ["size_of", "sum_of_ranks"]
 def size_of(comm: Communicator) -> int:
     """Return the number of ranks of a communicator.
 
-    Raises `TypeError` for what is no communicator, and `ValueError` for a null one: before any message, so that all ranks that were
+    Raises `TypeError` for what is not a communicator, and `ValueError` for a null one: before any message, so that all ranks that were
     given the same raise the same.
     """
     given: object = comm
@@ -24,7 +24,7 @@ def size_of(comm: Communicator) -> int:
     has_methods = callable(getattr(given, "Get_rank", None)) and callable(getattr(given, "Get_size", None))
     if isinstance(given, type) or not has_methods:
         raise TypeError(
-            f"comm: {given!r} is no communicator; pass the one that your function is handed, or mpi4py's MPI.COMM_WORLD"
+            f"comm: {given!r} is not a communicator; pass the one that your function is handed, or mpi4py's MPI.COMM_WORLD"
         )
     return comm.Get_size()
 

@@ -84,7 +84,7 @@ def outputs_of(returned: Any) -> tuple[torch.Tensor, ...]:
 def outputs_by_path(returned: Any) -> dict[OutputPath, torch.Tensor]:
     """Return the tensors of :func:`outputs_of`, each with its path."""
     if returned is None:
-        raise SubjectError("a module returned None, and no tensor (is a `return` missing?)")
+        raise SubjectError("a module returned None, not a tensor (is a `return` missing?)")
     import torch
 
     return dict(_tensors_in((returned,) if isinstance(returned, torch.Tensor) else returned, ()))

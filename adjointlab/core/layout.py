@@ -215,7 +215,7 @@ class Layout(Drawable):
         try:
             return self._ends[dim]
         except (IndexError, TypeError):
-            raise ValueError(f"dim: {dim!r} is no dimension of a tensor of order {self.order}") from None
+            raise ValueError(f"dim: {dim!r} is not a dimension of a tensor of order {self.order}") from None
 
     @shared_property
     def _ends(self) -> tuple[tuple[int, ...] | None, ...]:
@@ -225,7 +225,7 @@ class Layout(Drawable):
         )
 
     def window(self, rank: int) -> tuple[Window, ...] | None:
-        """Return the window of `rank` in every dimension, or `None` for an inactive rank; raise `TypeError` for what is no whole number."""
+        """Return the window of `rank` in every dimension, or `None` for an inactive rank; raise `TypeError` for what is not a whole number."""
         try:
             return self._known_windows[rank]
         except (KeyError, TypeError):

@@ -384,10 +384,10 @@ class ScaledOperator(CompositeOperator):
             if isinstance(number, complex) and not tensor.element.is_complex:
                 raise ValueError(f"scalar: {scalar} is complex, but the operator acts on the real {tensor}")
             if tensor.element.is_integer and not isinstance(number, int):
-                raise ValueError(f"scalar: {scalar} is no integer, but the operator acts on {tensor}")
+                raise ValueError(f"scalar: {scalar} is not an integer, but the operator acts on {tensor}")
         super().__init__(operator.domain, operator.codomain, operator)
         self.scalar = number
-        # A fraction times an integer is no integer in general, so that no gain can be promised.
+        # A fraction times an integer is not an integer in general, so that no gain can be promised.
         is_whole = not isinstance(number, complex) and float(number).is_integer()
         self.gain = max(1, int(abs(number))) * self.gain if is_whole and self.gain is not None else None
         self.fan_in = None if self.fan_in is None else self.fan_in + 1  # one rounding more

@@ -62,7 +62,7 @@ def whole_number(name: str, value: object) -> int:
     try:
         return integer(value)  # type: ignore[arg-type]
     except TypeError:
-        raise TypeError(f"{name}: {value!r} is no whole number") from None
+        raise TypeError(f"{name}: {value!r} is not a whole number") from None
 
 
 def real_number(name: str, value: object) -> float:
@@ -70,14 +70,14 @@ def real_number(name: str, value: object) -> float:
     try:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise TypeError(f"{name}: {value!r} is no number") from None
+        raise TypeError(f"{name}: {value!r} is not a number") from None
 
 
 def entries(name: str, values: Iterable[E], wanted: str) -> tuple[E, ...]:
     """Return `values` as a tuple; raise `TypeError`, naming the argument and what they should be, where they are no list."""
     given: object = values
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise TypeError(f"{name}: {given!r} is no list of {wanted}")
+        raise TypeError(f"{name}: {given!r} is not a list of {wanted}")
     return tuple(values)
 
 

@@ -210,7 +210,7 @@ class Program(Drawable):
     def __init__(self, inputs: Iterable[Buffer], steps: Iterable[Generator]) -> None:
         buffers: tuple[object, ...] = entries("inputs", inputs, "buffers")
         if wrong := [each for each in buffers if not isinstance(each, Buffer)]:
-            raise TypeError(f"inputs: {wrong[0]!r} is no Buffer")
+            raise TypeError(f"inputs: {wrong[0]!r} is not a Buffer")
         object.__setattr__(self, "inputs", tuple(sorted(buffers)))
         object.__setattr__(self, "steps", entries("steps", steps, "generators"))
         self.outputs  # noqa: B018  walks the steps, and so validates them
@@ -376,7 +376,7 @@ def _taken(step: object, scope: dict[tuple[int, str], Buffer]) -> str:
                 _not_in_scope(source, scope) or _not_in_scope(target, scope) or _unlike(source, target, scope)
             )
         case _:  # as user code may give anything
-            return "it is no Allocate, Deallocate, Clear or Add; what copy and move return is several, to be unpacked by *"
+            return "it is not an Allocate, Deallocate, Clear or Add; what copy and move return is several, to be unpacked by *"
 
 
 def _entered(scope: dict[tuple[int, str], Buffer], buffer: Buffer) -> str:

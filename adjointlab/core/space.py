@@ -97,7 +97,7 @@ class Tensor:
     def __post_init__(self) -> None:
         given: object = self.layout
         if not isinstance(given, Layout):
-            raise TypeError(f"layout: {given!r} is no Layout")
+            raise TypeError(f"layout: {given!r} is not a Layout")
         object.__setattr__(self, "dtype", dtype(self.dtype).name)
         check_name(self.name)
         order = self.layout.partition.order
@@ -158,7 +158,7 @@ class Tensor:
         """
         given: object = other
         if not isinstance(given, Tensor):
-            raise TypeError(f"other: {described_type(given)} is no adjointlab.Tensor")
+            raise TypeError(f"other: {described_type(given)} is not an adjointlab.Tensor")
         return self == other or _are_alike(self, other)
 
     def is_counted(self, rank: int) -> bool:
@@ -220,9 +220,9 @@ def _local_types(types: Sequence[LocalType | str]) -> tuple[LocalType, ...]:
 
 
 def check_name(name: object) -> None:
-    """Raise `TypeError` for a tensor's name that is no string."""
+    """Raise `TypeError` for a tensor's name that is not a string."""
     if not isinstance(name, str):
-        raise TypeError(f"name: {name!r} is no string")
+        raise TypeError(f"name: {name!r} is not a string")
 
 
 def _refuse_others(tensors: Sequence[Tensor], dtype: str, types: tuple[LocalType, ...]) -> None:
@@ -327,7 +327,7 @@ class Space(Drawable):
         """Return True if an element of one is an element of the other, tensor by tensor; see :meth:`Tensor.fits`."""
         given: object = other
         if not isinstance(given, Space):
-            raise TypeError(f"other: {described_type(given)} is no adjointlab.Space")
+            raise TypeError(f"other: {described_type(given)} is not an adjointlab.Space")
         return len(self.tensors) == len(other.tensors) and all(map(Tensor.fits, self.tensors, other.tensors))
 
     @cached_property

@@ -47,7 +47,7 @@ _LARGEST_SIDE = {1: 12, 2: 6, 3: 4}
 
 
 def _require(smallest: int, /, **given: SupportsIndex) -> None:
-    """Raise `TypeError` for an argument that is no whole number, and `ValueError` for one below the smallest.
+    """Raise `TypeError` for an argument that is not a whole number, and `ValueError` for one below the smallest.
 
     A number like 4.0 equals the whole one, and what is remembered for it would be drawn for that too.
     """
@@ -399,7 +399,7 @@ def dtypes(
     """
     several: object = names
     if several is not None and (isinstance(several, str) or not isinstance(several, Sequence) or not several):
-        raise ValueError(f"names: {names!r} is no list of element types, such as ['float32']")
+        raise ValueError(f"names: {names!r} is not a list of element types, such as ['float32']")
     given = tuple(dtype(each).name for each in names or ())
     every = FLOATING + (("bfloat16",) if bfloat16 and installed("torch") else ())
     every += ("int64", "int32") if integers else ()
@@ -436,7 +436,7 @@ def pipelines(draw: DrawFn, ranks: int, *, schedules: Sequence[str] = SCHEDULES)
     _require(1, ranks=ranks)
     if isinstance(schedules, str) or not schedules:
         raise ValueError(
-            f"schedules: {schedules!r} is no list of names of schedules, such as {SCHEDULES[:2]}"
+            f"schedules: {schedules!r} is not a list of names of schedules, such as {SCHEDULES[:2]}"
         )
     schedule = draw(st.sampled_from(tuple(schedules)))
     on_each = 1

@@ -287,7 +287,7 @@ def to_data(value: object) -> Data:
         if isinstance(value, kind):
             return {"$type": name, **{field: to_data(getattr(value, field)) for field in fields}}
     raise TypeError(
-        f"{described_type(value)} is no data for a case; use None, bool, int, float, complex, str, lists, "
+        f"{described_type(value)} is not valid data for a case; use None, bool, int, float, complex, str, lists, "
         "dictionaries, the lab's own Partition, Layout, Tensor and Space, and placements of DTensor"
     )
 
@@ -326,7 +326,7 @@ def _what_is_forgotten(value: int | float | str | tuple[object, ...]) -> str | N
     # NumPy's scalars are Python's numbers and texts, and some are derived from them.
     if type(value) in (bool, int, float, str) or isinstance(value, np.generic):
         return None
-    return f"{described_type(value)} is no plain {'text' if isinstance(value, str) else 'number'}, and replays would get one"
+    return f"{described_type(value)} is not a plain {'string' if isinstance(value, str) else 'number'}, and replays would get one"
 
 
 def _not_finite(value: float) -> str:

@@ -225,7 +225,7 @@ def _value(module: ModuleType, name: str, origin: str) -> object:
         if not hasattr(value, part):
             if references := _elsewhere(module, origin, name):
                 raise NotFound(
-                    f"{origin}:{name} is no variable; the subject that reports call {name} is {references}"
+                    f"{origin}:{name} is not a variable; the subject that reports call {name} is {references}"
                 )
             names = [attribute for attribute, _ in _subjects(module)]
             called = [each for each, subject in _subjects(module) if did_you_mean(name, [subject.name])]

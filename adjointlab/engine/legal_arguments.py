@@ -45,7 +45,7 @@ def require_operator(operator: Any) -> None:
             )
     if not issubclass(operator, LinearOperator):
         raise SubjectError(
-            f"{operator.__name__} is no adjointlab.LinearOperator; derive it from that class, or give its methods as "
+            f"{operator.__name__} is not an adjointlab.LinearOperator; derive it from that class, or give its methods as "
             "@subject.pair(forward=..., adjoint=...)"
         )
     if abstract := getattr(operator, "__abstractmethods__", None):
@@ -61,7 +61,7 @@ def require_optimizer(optimizer: MakeOptimizer | None, steps: int, method: str) 
         raise SubjectError(f"@subject.{method} takes `steps` of at least 1 together with an `optimizer`")
     if optimizer is not None and not callable(optimizer):
         raise SubjectError(
-            f"optimizer: {described_type(optimizer)} is no function that makes one of a list of parameters: give "
+            f"optimizer: {described_type(optimizer)} is not a function that makes one of a list of parameters: give "
             "functools.partial(torch.optim.SGD, lr=0.1), say"
         )
 
@@ -73,7 +73,7 @@ def require_functions(**given: object) -> None:
     """Require functions; those that may be left out may be None."""
     for name, value in given.items():
         if not callable(value) and not (value is None and name in _MAY_BE_NONE):
-            raise SubjectError(f"{name}: {described_type(value)} is no function")
+            raise SubjectError(f"{name}: {described_type(value)} is not a function")
 
 
 def require_makers(**given: object) -> None:

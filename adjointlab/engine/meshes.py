@@ -65,7 +65,9 @@ def as_mesh(given: Any) -> MeshShape:
         or isinstance(extents, str)
         or not all(isinstance(extent, Integral) and int(extent) > 0 for extent in extents)
     ):
-        raise SubjectError(f'mesh: {given!r} is no list of extents, such as (2, 2), nor {{"dp": 2, "tp": 2}}')
+        raise SubjectError(
+            f'mesh: {given!r} is neither a list of extents, such as (2, 2), nor {{"dp": 2, "tp": 2}}'
+        )
     return MeshShape(tuple(map(int, extents)), tuple(given) if isinstance(given, Mapping) else None)
 
 
@@ -80,7 +82,7 @@ def placements_of(
 
     given = parameters.get(role, ())
     if not isinstance(given, Sequence):
-        raise SubjectError(f"{role}: {given!r} is no list of placements")
+        raise SubjectError(f"{role}: {given!r} is not a list of placements")
     if number == 1 and given and all(isinstance(entry, Placement) for entry in given):
         given = (given,)
     for entry in given:
@@ -107,7 +109,7 @@ def piece_sizes(parameters: Parameters, names: Sequence[str]) -> Mapping[str, Se
         is_list = isinstance(sizes, Sequence) and not isinstance(sizes, str)
         if not is_list or not all(isinstance(size, int) and size > 0 for size in sizes):
             raise SubjectError(
-                f"parameter_pieces[{name!r}]: {sizes!r} is no list of sizes, such as (4, 2, 2)"
+                f"parameter_pieces[{name!r}]: {sizes!r} is not a list of sizes, such as (4, 2, 2)"
             )
     return given
 
@@ -118,7 +120,7 @@ def _by_name(
     """The entry of a case that is by names of parameters. Raises :class:`SubjectError` for another `kind`, and for a name that is none of `names`."""
     given: Mapping[str, Any] = parameters.get(role, {})
     if not isinstance(given, Mapping):
-        raise SubjectError(f'{role}: {given!r} is no {kind}, such as {{"{names[0]}": {example}}}')
+        raise SubjectError(f'{role}: {given!r} is not a {kind}, such as {{"{names[0]}": {example}}}')
     for name in given:
         if name not in names:
             raise SubjectError(f"{role}: {name!r} is none of the parameters {', '.join(names)}")
@@ -134,5 +136,5 @@ def _require_placements(role: str, given: object, mesh: MeshShape) -> None:
     if not is_list or len(given) != order:  # type: ignore[arg-type]  # a sequence, by the line above
         example = ", ".join(["Shard(0)"] * order)
         raise SubjectError(
-            f"{role}: {given!r} is no list of placements along the {counted(order, 'dimension')} of the mesh, such as [{example}]"
+            f"{role}: {given!r} is not a list of placements along the {counted(order, 'dimension')} of the mesh, such as [{example}]"
         )

@@ -55,7 +55,7 @@ def require_legal(options: Options, own: Sequence[str]) -> None:
             f"{', '.join(known)}. What belongs to a case, such as placements, is returned by the decorated function"
         )
     if not isinstance(name := options.get("name"), str | None):
-        raise SubjectError(f"name: {described_type(name)} is no text")
+        raise SubjectError(f"name: {described_type(name)} is not a string")
     if not isinstance(has_group := options.get("process_group", False), bool):
         raise SubjectError(f"process_group: {has_group!r} is not True or False")
     for name, legal in _LEGAL_NAMES.items():
@@ -65,7 +65,9 @@ def require_legal(options: Options, own: Sequence[str]) -> None:
     _require_names("rank_local", options.get("rank_local"))
     ranks: object = options.get("ranks", ())
     if not isinstance(ranks, Collection) or not all(isinstance(n, Integral) and n >= 1 for n in ranks):  # type: ignore[operator]
-        raise SubjectError(f"ranks: {ranks!r} is no list of numbers of ranks from 1 on, such as (1, 2, 4)")
+        raise SubjectError(
+            f"ranks: {ranks!r} is not a list of numbers of ranks, each at least 1, such as (1, 2, 4)"
+        )
 
 
 def require_one_place(options: Options) -> None:
@@ -81,7 +83,7 @@ def _require_names(option: str, given: object, legal: Sequence[str] | None = Non
     if given is None:
         return
     if isinstance(given, str) or not isinstance(given, Collection):
-        raise SubjectError(f"{option}: {given!r} is no list of names, such as [{str(given)!r}]")
+        raise SubjectError(f"{option}: {given!r} is not a list of names, such as [{str(given)!r}]")
     for name in given:
         if legal is not None and name not in legal:
             raise SubjectError(

@@ -295,7 +295,7 @@ class ParallelRecipe:
         result = self.parallelize(module, mesh)
         if result is not None and not isinstance(result, torch.nn.Module):
             raise SubjectError(
-                f"parallelize returned {described_type(result)}, and neither a module nor None"
+                f"parallelize returned {described_type(result)}, which is neither a module nor None"
             )
         module = module if result is None else result
         for held in (*module.parameters(), *module.buffers()):  # those that `parallelize` has made

@@ -88,7 +88,7 @@ def check_parallel(
     _refuse_others(check_parallel, others, ENTRIES_OF_PARALLEL)
     fixed, make_mesh = _meshes(mesh)
     if isinstance(frozen, str) or not isinstance(frozen, Collection | None):
-        raise TypeError(f"frozen: {frozen!r} is no list of names of parameters, such as ['weight']")
+        raise TypeError(f"frozen: {frozen!r} is not a list of names of parameters, such as ['weight']")
     options = _options(_name(parallelize, "parallelize"), sequential, inputs)
     options["rank_local"] = rank_local
     if fixed is not None:
@@ -266,7 +266,7 @@ def _meshes(
         shape: Any = given
         extents = shape.values() if isinstance(shape, Mapping) else shape
         if not all(isinstance(each, int) and each > 0 for each in extents):
-            raise ValueError(f"mesh: {given!r} has extents that are no whole numbers of at least 1")
+            raise ValueError(f"mesh: {given!r} has extents that are not whole numbers of at least 1")
         return math.prod(extents), lambda draw, ranks: shape
     if not given or not all(isinstance(each, str) for each in given):
         raise TypeError(f"mesh: {given!r} are neither names of dimensions nor their extents, whole numbers")
@@ -292,7 +292,7 @@ def _listed(inputs: Any) -> list[torch.Tensor]:
     is_list = isinstance(listed, Sequence) and bool(listed)
     if not is_list or not all(isinstance(each, torch.Tensor) for each in listed):
         raise TypeError(
-            f"inputs: {described_type(inputs)} is no torch.Tensor, no list of them, and no strategy inputs(draw, ranks)"
+            f"inputs: {described_type(inputs)} is not a torch.Tensor, a list of them, or a strategy inputs(draw, ranks)"
         )
     return list(listed)
 
@@ -302,7 +302,7 @@ def _listed_target(target: torch.Tensor | None) -> list[torch.Tensor]:
     import torch
 
     if not isinstance(target, torch.Tensor | None):
-        raise TypeError(f"target: {described_type(target)} is no torch.Tensor, an example of targets")
+        raise TypeError(f"target: {described_type(target)} is not a torch.Tensor, an example of targets")
     return [torch.zeros(()) if target is None else target]
 
 

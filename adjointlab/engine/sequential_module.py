@@ -45,7 +45,7 @@ def sequential_module(
     with own_streams():
         module: torch.nn.Module = make(**arguments)
     if not isinstance(module, torch.nn.Module):
-        raise SubjectError(f"sequential: it returned {described_type(module)}, and no module")
+        raise SubjectError(f"sequential: it returned {described_type(module)}, not a module")
     arrays.convert_module(module, getattr(torch, type_of(parameters)))
     in_mode(module, parameters)
     # To the host nothing is moved, for a module may have been made without memory.
@@ -70,7 +70,7 @@ def freeze(module: torch.nn.Module, pattern: int | Sequence[str], *, leaves_one:
     `leaves_one`, not of all of them. Raises :class:`SubjectError` for a name that no parameter has.
     """
     if isinstance(pattern, str):
-        raise SubjectError(f"frozen: {pattern!r} is no list of names, such as [{pattern!r}]")
+        raise SubjectError(f"frozen: {pattern!r} is not a list of names, such as [{pattern!r}]")
     if isinstance(pattern, int):
         names = [name for name, held in module.named_parameters() if held.requires_grad]
         chosen = subset(_units(names, pattern), pattern, leaves_one=leaves_one) if pattern else ()
@@ -104,7 +104,7 @@ def shapes_of(given: Any) -> tuple[tuple[int, ...], ...]:
     """Shapes of the inputs; of one input, its shape alone. Raises :class:`SubjectError` for what is neither."""
     shapes = (given,) if _is_shape(given) else given
     if not isinstance(shapes, Sequence) or not all(map(_is_shape, shapes)):
-        raise SubjectError(f"inputs: {given!r} is no shape, such as (4, 6), and no list of shapes")
+        raise SubjectError(f"inputs: {given!r} is neither a shape, such as (4, 6), nor a list of shapes")
     return tuple(tuple(map(int, shape)) for shape in shapes)
 
 

@@ -270,12 +270,12 @@ def _require_bounds(name: str, operator: LinearOperator) -> None:
         value: object = getattr(operator, attribute, None)
         if value is not None and (value is True or not (isinstance(value, Integral) and int(value) >= 1)):
             raise SubjectError(
-                f"{name}: {attribute} = {value!r} is no integer from 1 on; it bounds {bounded}; an attribute of another meaning needs another name"
+                f"{name}: {attribute} = {value!r} is not an integer of at least 1; it bounds {bounded}; an attribute of another meaning needs another name"
             )
     rounding: object = getattr(operator, "rounding", None)
     if rounding is not None and not (isinstance(rounding, Real) and 0 < float(rounding) < 1):
         raise SubjectError(
-            f"{name}: rounding = {rounding!r} is no number between 0 and 1; it is the error of the results relative to the largest; "
+            f"{name}: rounding = {rounding!r} is not a number between 0 and 1; it is the error of the results relative to the largest; "
             "leave it out where that is rounding alone"
         )
 

@@ -46,7 +46,7 @@ def check_subject(
         )
     if not isinstance(subject, Subject):
         raise TypeError(
-            f"subject: {described_type(subject)} is no subject; decorate a strategy with adjointlab.subject"
+            f"subject: {described_type(subject)} is not a subject; decorate a strategy with adjointlab.subject"
         )
     return verdicts_of(subject, Budget(cases, ranks=ranks, seed=seed), world)
 
@@ -56,7 +56,7 @@ def verdicts_of(subject: Subject, budget: Budget, world: World | None) -> Mappin
     __tracebackhide__ = True
     if not (world is None or isinstance(world, World)):
         raise TypeError(
-            f"world: {described_type(world)} is no world: give an instance of adjointlab.SimulatedWorld, MPIWorld or TorchWorld, or none"
+            f"world: {described_type(world)} is not a world: give an instance of adjointlab.SimulatedWorld, MPIWorld or TorchWorld, or none"
         )
     verdicts: dict[str, Verdict] = {}
     counts: list[CaseCounts] = []

@@ -208,7 +208,7 @@ class _SubjectDecorators:
         given: object = context
         if isinstance(given, AbstractContextManager) or not callable(given):
             raise SubjectError(
-                f"context: {context!r} is no function that makes a context: give one, such as a lambda that returns it"
+                f"context: {context!r} is not a function that makes a context: give one, such as a lambda that returns it"
             )
         recipe = ParallelRecipe(
             sequential,
@@ -387,7 +387,7 @@ def _of_apply(function: UserFunction) -> UserFunction:
 
 
 def _require_strategy(draws: object) -> None:
-    # What is no function, such as a functools.partial, has no name for reports and scripts.
+    # What is not a function, such as a functools.partial, has no name for reports and scripts.
     if not callable(draws) or not hasattr(draws, "__name__"):
         raise SubjectError(f"@subject decorates a function, not {draws!r}; {EXAMPLE}")
 

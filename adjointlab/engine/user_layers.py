@@ -98,7 +98,7 @@ def declared_tolerance(module: object, parameters: Parameters) -> DeclaredTolera
     """The `rounding` and `reach` of a layer, as entries of its case or attributes of its module say.
 
     A `rounding` that is the name of an element type is that which results have where the module computes in this type. Raises
-    :class:`SubjectError` for what is no number from 0 on, nor the name of a type of floating-point numbers.
+    :class:`SubjectError` for what is not a number of at least 0, nor the name of a type of floating-point numbers.
     """
     rounding, reach = (parameters.get(name, getattr(module, name, None)) for name in ("rounding", "reach"))
     computes_in = rounding if isinstance(rounding, str) and rounding in _REAL_TYPES else ""
@@ -116,7 +116,7 @@ def _number_from_zero(name: str, value: Any) -> float:
         number = math.nan
     if not 0.0 <= number < math.inf:
         or_type = f", nor one of {', '.join(_REAL_TYPES)}" if name == "rounding" else ""
-        raise SubjectError(f"{name}: {value!r} is no number from 0 on{or_type}")
+        raise SubjectError(f"{name}: {value!r} is not a number of at least 0{or_type}")
     return number
 
 

@@ -114,7 +114,7 @@ def _importing(problem: str) -> Iterator[None]:
 def _advice(error: BaseException) -> str:
     """Words on how to make importable what was not found; empty where there are none."""
     if type(error) is ImportError and "no known parent package" in str(error):
-        return "; name it as a module, package.module:name: in a folder without __init__.py a file is no part of a package"
+        return "; name it as a module, package.module:name: in a folder without __init__.py a file is not part of a package"
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing in _EXTRAS:
         return f"; pip install 'adjointlab[{_EXTRAS[missing]}]'"

@@ -45,7 +45,9 @@ def coherence_tests(subject: Subject, *, checks: Sequence[str] | None = None) ->
 def _legal(checks: Sequence[str], subject: Subject) -> tuple[str, ...]:
     given: object = checks
     if isinstance(given, str) or not isinstance(given, Sequence) or not given:
-        raise ValueError(f"checks: {checks!r} is no list of names, such as ['adjoint']; leave it out for all")
+        raise ValueError(
+            f"checks: {checks!r} is not a list of names, such as ['adjoint']; leave it out for all"
+        )
     for name in checks:
         if not check_named(name).applies_to(subject):
             raise ValueError(

@@ -91,7 +91,7 @@ def why_unusable(folder: Path) -> str:
         return problem
     present = next((each for each in (folder, *folder.absolute().parents) if os.path.lexists(each)), folder)
     if not os.path.isdir(present):
-        return f"{present} is no folder"
+        return f"{present} is not a folder"
     # Tried, for permissions do not tell what a file system allows, nor what it forbids the superuser.
     trial = present / f".{os.getpid()}-{secrets.token_hex(8)}"
     try:
@@ -134,7 +134,7 @@ def write_atomically(path: Path, data: bytes, mode: int | None = None) -> None:
     A link at `path` is not followed. Raises `FileExistsError` for anything else that is no file.
     """
     if not _is_file_or_nothing(path, follow=False) and not path.is_symlink():
-        raise FileExistsError(f"{path} is no file, and is left as it is")
+        raise FileExistsError(f"{path} is not a file, and is left as it is")
     # Not tempfile: its files can be read by their owner only, whatever the umask says.
     temporary = path.with_name(f".{os.getpid()}-{secrets.token_hex(8)}")
     try:

@@ -22,7 +22,7 @@ __all__ = ["BadList", "Known", "KnownFailures", "read"]
 
 
 class BadList(ValueError):
-    """A file is no list of known failures; the message names the line, and says what a line may be."""
+    """A file is not a list of known failures; the message names the line, and says what a line may be."""
 
 
 @dataclass(frozen=True)

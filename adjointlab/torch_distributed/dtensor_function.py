@@ -67,7 +67,7 @@ class DTensorFunction(nn.Module):
         outputs = as_tuple(self._function(*map(self._given, range(len(inputs)), inputs)))
         for output in outputs:
             if not isinstance(output, DTensor):
-                raise WrongClaim(f"the function returned {described_type(output)}, and no DTensor")
+                raise WrongClaim(f"the function returned {described_type(output)}, not a DTensor")
             check_claim(output)
         if (shapes := [tuple(output.shape) for output in outputs]) != self._whole_shapes:
             raise WrongClaim(

@@ -39,7 +39,7 @@ def require_same_ranks(name: str, ranks: str, earlier: str) -> None:
     if ranks != earlier:
         raise GroupsInOtherOrder(
             f"new_group at {call_site()} makes group number {name} of ranks {ranks}, and on another rank that is the group of ranks "
-            f"{earlier}: all ranks have to make all groups, in one order, also those that they are no members of"
+            f"{earlier}: all ranks have to make all groups, in one order, also those of which they are not members"
         )
 
 
@@ -49,14 +49,14 @@ def process_group(comm: Communicator, device_type: DeviceType = "cpu") -> Iterat
 
     Code that calls ``dist.all_reduce``, makes groups with ``dist.new_group`` or builds a mesh runs unchanged in it, in every world.
     Its groups move tensors of the host and of CUDA devices; `device_type` is where code that asks is told that it computes.
-    Collective; on leaving it, all groups made in it are gone. Raises `TypeError` for what is no communicator or mpi4py's own, and `RuntimeError`
+    Collective; on leaving it, all groups made in it are gone. Raises `TypeError` for what is not a communicator or mpi4py's own, and `RuntimeError`
     where a group is open on this rank already.
     """
     if type(comm).__module__.partition(".")[0] == "mpi4py":
         raise TypeError(
             "process_group takes the communicator that a case or the run of a world is given, not mpi4py's own, whose waits do not end"
         )
-    size_of(comm)  # which refuses what is no communicator
+    size_of(comm)  # which refuses what is not a communicator
     case_group: CaseGroup | None = getattr(comm, "case_group", None)
     if case_group is not None:  # of real processes, on a backend of torch's
         from adjointlab.torch_distributed.real_group import open_real_group

@@ -41,7 +41,7 @@ class Operations:
         """The rank in the default group of a `rank` of this one, the `argument` of a call. Raises `ValueError` for one that is none."""
         if not 0 <= rank < self._size:
             raise ValueError(
-                f"{call}: {argument}={rank} is no rank of the group, which has 0 to {self._size - 1}"
+                f"{call}: {argument}={rank} is not a rank of the group, which has 0 to {self._size - 1}"
             )
         return self.global_ranks[rank]
 

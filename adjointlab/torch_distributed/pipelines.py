@@ -118,7 +118,7 @@ class Stages:
     def of(cls, schedule: object, module: nn.Module) -> Stages:
         """Read a schedule whose stages are made of parts of `module`. Raises `TypeError` for anything else."""
         if not isinstance(schedule, Schedule):
-            raise TypeError(f"{schedule!r} is no schedule of torch.distributed.pipelining")
+            raise TypeError(f"{schedule!r} is not a schedule of torch.distributed.pipelining")
         stages = schedule._stages if isinstance(schedule, PipelineScheduleMulti) else [schedule._stage]
         parameters: dict[str, nn.Parameter] = {}
         buffers: dict[str, torch.Tensor] = {}

@@ -55,7 +55,7 @@ class Handle(dist.Work):
 
     def source_rank(self) -> int:
         """Rank of the group that sent what was received from any."""
-        raise ValueError("this operation has no source rank: it is no receive")
+        raise ValueError("this operation has no source rank: it is not a receive")
 
     def _source_rank(self) -> int:
         return self.source_rank()

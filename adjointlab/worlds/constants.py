@@ -71,7 +71,7 @@ def as_op(value: object) -> Operator:
     if callable(value):
         return value
     raise TypeError(
-        f"{value!r} is no reduction operation; known are {', '.join(each.value for each in MPI.Op)}"
+        f"{value!r} is not a reduction operation; known are {', '.join(each.value for each in MPI.Op)}"
     )
 
 
@@ -153,7 +153,7 @@ def datatype(value: object) -> MPI.Datatype:
             known = _datatype_from_mpi4py(mpi, value)
             _of_mpi4py[id(value)] = ref(value, partial(_forget, id(value))), known
         return known
-    raise TypeError(f"{value!r} is no datatype")
+    raise TypeError(f"{value!r} is not a datatype")
 
 
 # A derived datatype of many elements is read once. By its object, which cannot be hashed, and whose handle MPI may use again when it

@@ -189,16 +189,16 @@ def open_world(
     limit, a rank is ended that makes no call for three times as long, or whose run takes twelve times as long. ``math.inf`` is no limit: for a
     training, rather than for checks. Then a deadlock of real ranks is not found out; one of simulated ranks is.
 
-    Raises `ValueError` for a number of ranks below 1 and a patience that is not positive, and `TypeError` for what is no number.
+    Raises `ValueError` for a number of ranks below 1 and a patience that is not positive, and `TypeError` for what is not a number.
     """
     from adjointlab.worlds.watchdog import Watchdog
     from adjointlab.worlds.world import WorldName, number_of_ranks
 
     number_of_ranks(ranks)
     if not isinstance(patience, int | float):
-        raise TypeError(f"patience: {patience!r} is no number of seconds; math.inf is no limit")
+        raise TypeError(f"patience: {patience!r} is not a number of seconds; math.inf means no limit")
     if not patience > 0:
-        raise ValueError(f"patience: {patience} s is not positive; math.inf is no limit")
+        raise ValueError(f"patience: {patience} s is not positive; math.inf means no limit")
     watchdog = watchdog or Watchdog.of_patience(patience)
     if kind == "auto":
         kind = launched_world() or WorldName.SIMULATED

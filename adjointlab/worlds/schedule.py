@@ -57,7 +57,7 @@ def decode(decisions: str) -> list[tuple[int, int]]:
         decompressor = zlib.decompressobj()
         data = decompressor.decompress(base64.b85decode(decisions), _LONGEST)
     except (zlib.error, binascii.Error, ValueError) as error:
-        raise ValueError(f"decisions: {decisions[:20]!r} is no record of a schedule: {error}") from None
+        raise ValueError(f"decisions: {decisions[:20]!r} is not a record of a schedule: {error}") from None
     if not decompressor.eof or (data and data[-1] >= 128):
         raise ValueError(f"decisions: {decisions[:20]!r}... is cut off, or longer than {_LONGEST} bytes")
     return [(number % 4, number // 4) for number in _numbers(data)]

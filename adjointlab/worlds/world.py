@@ -54,7 +54,9 @@ def number_of_ranks(ranks: object) -> int:
     try:
         number = index(ranks)  # type: ignore[arg-type]
     except TypeError:
-        raise TypeError(f"ranks: {ranks!r} is no integer; a world has a number of ranks, such as 4") from None
+        raise TypeError(
+            f"ranks: {ranks!r} is not an integer; a world has a number of ranks, such as 4"
+        ) from None
     if number < 1:
         raise ValueError(f"ranks must be at least 1, not {number}")
     return number
@@ -166,7 +168,7 @@ def message_of(exception: BaseException) -> str:
         return str(exception)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # whatever user code raises, and Python's own TypeError for what is no string
+    except BaseException:  # whatever user code raises, and Python's own TypeError for what is not a string
         return "(no message: its __str__ failed)"
 
 

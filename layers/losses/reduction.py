@@ -61,7 +61,7 @@ class Loss(TorchLayer):
     `cuts` are the boundaries of the input in each dimension (default, and for `None` in one: balanced).
 
     Raises `ValueError`, in torch's words for what torch refuses, and for a `root` that is no rank, and a partition of
-    another order than the input; `TypeError` for a `root` that is no integer. Unlike in torch, inputs and targets are not broadcast to each other.
+    another order than the input; `TypeError` for a `root` that is not an integer. Unlike in torch, inputs and targets are not broadcast to each other.
     """
 
     reduction_names: ClassVar[tuple[str, ...]] = ("none", "mean", "sum")

@@ -159,7 +159,7 @@ def check_layers(chain: nn.Module) -> None:
             distributed_layers(module)  # a composition of layers, in which they alone have parameters
         elif not kind.__module__.startswith("torch.nn."):
             raise ValueError(
-                f"network: {name} ({kind.__name__}) is no distributed layer; give a function to Pointwise, or write a layer"
+                f"network: {name} ({kind.__name__}) is not a distributed layer; give a function to Pointwise, or write a layer"
             )
         else:
             try:

@@ -113,13 +113,13 @@ def _planned(
     named: object = partitions
     if not isinstance(named, Mapping):
         raise TypeError(
-            f'partitions: {described_type(named)} is no mapping from names of layers to their partitions, such as {{"0": (1, 2, 2)}}'
+            f'partitions: {described_type(named)} is not a mapping from names of layers to their partitions, such as {{"0": (1, 2, 2)}}'
         )
     given = {name: partition_of(f"partitions[{name!r}]", value, comm) for name, value in partitions.items()}
     leaves = leaves_of(network)
     if unknown := [name for name in given if name not in leaves]:
         raise ValueError(
-            f"partitions: {', '.join(map(repr, unknown))} is no layer of the network, which has {', '.join(leaves)}"
+            f"partitions: {', '.join(map(repr, unknown))} is not a layer of the network, which has {', '.join(leaves)}"
         )
     owned = (*network.parameters(), *network.buffers())
     known = (tensor.dtype for tensor in owned if arrays.is_differentiable(tensor))

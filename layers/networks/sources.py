@@ -25,7 +25,7 @@ def check_source(network: nn.Sequential) -> None:
     given: object = network
     if not isinstance(given, nn.Sequential):
         name = given.__name__ if isinstance(given, type) else f"{described_type(given)}"
-        raise TypeError(f"network: {name} is no torch.nn.Sequential")
+        raise TypeError(f"network: {name} is not a torch.nn.Sequential")
     if not is_chain(network):
         raise TypeError(
             f"network: {described_type(network)} is a torch.nn.Sequential with a forward of its own, which is not the chain of its "

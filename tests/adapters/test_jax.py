@@ -279,11 +279,11 @@ def test_what_cannot_be_a_case_is_refused(world: al.SimulatedWorld) -> None:
     [
         (
             dict(inputs=[(2,), (2,)], specs=P("x")),
-            "specs: ('x',) is no list of one for each of the inputs [(2,), (2,)]",
+            "specs: ('x',) is not a list of one for each of the inputs [(2,), (2,)]",
         ),
-        (dict(inputs=[(2,)], specs=P("x")), "specs: ('x',) is no list of one for each of the inputs [(2,)]"),
-        (dict(inputs=[(2,)], specs=[P("x"), P()]), "specs: (('x',), ()) is no list"),
-        (dict(inputs=[(2,)], dtype=["float32", "float32"]), "dtype: ['float32', 'float32'] is no list"),
+        (dict(inputs=[(2,)], specs=P("x")), "specs: ('x',) is not a list of one for each of the inputs [(2,)]"),
+        (dict(inputs=[(2,)], specs=[P("x"), P()]), "specs: (('x',), ()) is not a list"),
+        (dict(inputs=[(2,)], dtype=["float32", "float32"]), "dtype: ['float32', 'float32'] is not a list"),
         (dict(inputs=(2,), specs=P(None, "x")), "specs: (None, 'x') has more entries than x of shape (2,)"),
         (dict(inputs=(2,), mesh=(2,)), "mesh: (2,) has 2 devices, and devices=(0,) are 1: name those"),
         (dict(inputs=(2,), mesh={"a": 1}, devices=[0, 1]), "mesh: {'a': 1} has 1 device, and devices=(0, 1) are 2"),

@@ -90,8 +90,8 @@ def of_other_shards(y: Any) -> Any:
     ("returned", "is_wrong_declaration", "said"),
     [
         (of_another_size, False, "rmatvec returned a SCATTER of shape (3,), and the other direction takes a SCATTER of shape (2,)"),
-        (lambda y: y.local_array, False, "rmatvec returned an ndarray, and no DistributedArray"),
-        (lambda y: None, False, "rmatvec returned None, and no DistributedArray"),
+        (lambda y: y.local_array, False, "rmatvec returned an ndarray, not a DistributedArray"),
+        (lambda y: None, False, "rmatvec returned None, not a DistributedArray"),
         (of_other_shards, True, "return a pair, the operator and a DistributedArray that is distributed as they are"),
     ],
 )  # fmt: skip
@@ -159,7 +159,7 @@ def test_what_is_no_operator_is_a_wrong_declaration(world: al.SimulatedWorld, ma
 
 
 def test_an_operator_in_place_of_its_function_is_told() -> None:
-    with pytest.raises(SubjectError, match="make: a list is no function"):
+    with pytest.raises(SubjectError, match="make: a list is not a function"):
         mpi_operator([])  # type: ignore[arg-type]
 
 

@@ -65,7 +65,7 @@ def test_other_kinds_and_uneven_cuts_are_refused(kind: str, shape: tuple[int, ..
     ("shape", "ranks", "sizes", "kind", "message"),
     [
         (4, 2, None, TypeError, "shape: 4 is not a sequence of integers"),
-        ((4, 2), "2", None, TypeError, "ranks: '2' is no whole number"),
+        ((4, 2), "2", None, TypeError, "ranks: '2' is not a whole number"),
         ((4, 2), 0, None, ValueError, "ranks: at least 1, not 0"),
         ((4, 2), 2, 3, TypeError, "sizes: 3 is not a sequence of integers"),
         (

@@ -300,7 +300,7 @@ def test_a_small_error_may_be_that_of_a_solver() -> None:
 @pytest.mark.parametrize("rounding", [0, -1e-3, 1.0, "1e-8", float("nan")])
 def test_a_rounding_that_is_no_part_of_one_is_refused(rounding: Any) -> None:
     found = verdict(Approximate, "adjoint", (4,), rounding=rounding)
-    assert f"rounding = {rounding!r} is no number between 0 and 1" in found.headline
+    assert f"rounding = {rounding!r} is not a number between 0 and 1" in found.headline
 
 
 def test_the_roundings_of_the_parts_of_an_operator_add_up() -> None:

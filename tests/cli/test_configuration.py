@@ -125,7 +125,7 @@ def test_pytest_takes_its_defaults_from_it_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ('folder = "file"', "folder: {0}/file is no folder; failures are stored as files in one"),
+        ('folder = "file"', "folder: {0}/file is not a folder; failures are stored as files in one"),
         ('html = "none/a.html"', "html: the folder of {0}/none/a.html does not exist"),
     ],
 )

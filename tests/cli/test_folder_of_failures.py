@@ -22,13 +22,13 @@ UNWRITABLE = Path("/proc")
 def test_a_file_in_the_place_of_the_folder_is_a_usage_error(tmp_path: Path) -> None:
     file = tmp_path / "failures"
     file.write_text("")
-    with pytest.raises(UsageError, match=r"--folder: .*failures is no folder"):
+    with pytest.raises(UsageError, match=r"--folder: .*failures is not a folder"):
         folder_of_failures(file)
 
 
 def test_a_link_that_leads_nowhere_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
-    with pytest.raises(UsageError, match=r"--folder: .*link is no folder"):
+    with pytest.raises(UsageError, match=r"--folder: .*link is not a folder"):
         folder_of_failures(tmp_path / "link")
 
 

@@ -489,7 +489,7 @@ def test_what_is_no_array_matches_nothing_and_belongs_to_no_library(value: Any) 
     assert arrays.is_array(value) is False
     with pytest.raises(TypeError) as raised:
         arrays.library_of(value)
-    assert str(raised.value) == f"{described_type(value)} is no NumPy, torch or CuPy array"
+    assert str(raised.value) == f"{described_type(value)} is not a NumPy, torch or CuPy array"
 
 
 @pytest.mark.parametrize(

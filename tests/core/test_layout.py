@@ -270,14 +270,14 @@ def test_other_bad_arguments_are_refused_with_their_values() -> None:
         Layout((2.5,), two)  # type: ignore[arg-type]
     for axes in (0, "0"):
         with pytest.raises(
-            TypeError, match=f"axes: {axes!r} is no list of a dimension of the partition, or None"
+            TypeError, match=f"axes: {axes!r} is not a list of a dimension of the partition, or None"
         ):
             Layout((2,), two, axes=axes)  # type: ignore[arg-type]
     for cuts in (None, 3, "02"):
-        with pytest.raises(TypeError, match=f"cuts: {cuts!r} is no list of boundaries, or None, for each"):
+        with pytest.raises(TypeError, match=f"cuts: {cuts!r} is not a list of boundaries, or None, for each"):
             Layout.cut((2,), two, cuts)  # type: ignore[arg-type]
     for dim in (1, None, "x"):
-        with pytest.raises(ValueError, match=f"dim: {dim!r} is no dimension of a tensor of order 1"):
+        with pytest.raises(ValueError, match=f"dim: {dim!r} is not a dimension of a tensor of order 1"):
             Layout((2,), two).ends(dim)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="local: 0 is not a sequence of integers"):
         Layout((2,), two).to_global(0, 0)  # type: ignore[arg-type]

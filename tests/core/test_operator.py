@@ -191,7 +191,7 @@ def test_scalars_outside_the_field_are_refused() -> None:
     with pytest.raises(ValueError, match=r"scalar: 1j is complex, but the operator acts on the real \[2\]"):
         1j * Dense(np.eye(2))
     with pytest.raises(
-        ValueError, match=r"scalar: 0\.5 is no integer, but the operator acts on \[2\].* int64"
+        ValueError, match=r"scalar: 0\.5 is not an integer, but the operator acts on \[2\].* int64"
     ):
         0.5 * Dense(np.eye(2, dtype="int64"))
     mixed = Dense(np.eye(2))

@@ -254,9 +254,9 @@ def test_subpartitions_by_hand() -> None:
     ("call", "message"),
     [
         (lambda grid: grid.rank(0), "index: 0 is not a sequence of integers"),
-        (lambda grid: grid.promote("3"), "order: '3' is no whole number"),
-        (lambda grid: Layout((6, 6), grid).window([]), "rank: [] is no whole number"),
-        (lambda grid: Layout((6, 6), grid).window("0"), "rank: '0' is no whole number"),
+        (lambda grid: grid.promote("3"), "order: '3' is not a whole number"),
+        (lambda grid: Layout((6, 6), grid).window([]), "rank: [] is not a whole number"),
+        (lambda grid: Layout((6, 6), grid).window("0"), "rank: '0' is not a whole number"),
         (lambda grid: grid.subpartitions(0), "dims: 0 is not a sequence of integers"),
         (lambda grid: grid.subpartition("0", 0), "dims: '0' is not a sequence of integers"),
     ],

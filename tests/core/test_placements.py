@@ -210,7 +210,7 @@ def test_placements_without_windows_or_types_are_refused_with_what_is_known(
             (2,),
             Replicate(),
             (3,),
-            "placements: Replicate() is no list of a placement for each dimension of the mesh",
+            "placements: Replicate() is not a list of a placement for each dimension of the mesh",
         ),
         ((2,), [Replicate()], 3, "shape: 3 is not a sequence of integers"),
     ],

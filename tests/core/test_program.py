@@ -286,9 +286,9 @@ c = Buffer(0, "c", (2, 2))
         (
             [a, b],
             [copy(a.whole, b.whole)],
-            r"step 0, .* it is no Allocate, Deallocate, Clear or Add; .* unpacked by \*",
+            r"step 0, .* it is not an Allocate, Deallocate, Clear or Add; .* unpacked by \*",
         ),
-        ([a], ["D(a@0)"], r"step 0, D\(a@0\): it is no Allocate"),
+        ([a], ["D(a@0)"], r"step 0, D\(a@0\): it is not an Allocate"),
         ([a], [Add(a.whole, a.whole)], "the regions overlap"),
         (
             [Buffer(0, "a", (3,))],
@@ -341,9 +341,9 @@ def test_other_bad_arguments_are_refused_with_their_values(make: Callable[[], ob
 @pytest.mark.parametrize(
     ("inputs", "steps", "message"),
     [
-        (3, [], "inputs: 3 is no list of buffers"),
-        (["a"], [], "inputs: 'a' is no Buffer"),
-        ([a], 3, "steps: 3 is no list of generators"),
+        (3, [], "inputs: 3 is not a list of buffers"),
+        (["a"], [], "inputs: 'a' is not a Buffer"),
+        ([a], 3, "steps: 3 is not a list of generators"),
     ],
 )
 def test_buffers_and_steps_that_are_none_are_refused_by_their_names(

@@ -260,18 +260,18 @@ def test_bad_tensors_and_spaces_are_refused_with_their_values() -> None:
             "types: 'replicate' is not one of varying, replicated, partial, invariant; did you mean replicated?",
         ),
         (lambda: LocalType(3), ValueError, "types: 3 is not one of varying, replicated, partial, invariant"),
-        (lambda: Tensor((3,)), TypeError, "layout: (3,) is no Layout"),
+        (lambda: Tensor((3,)), TypeError, "layout: (3,) is not a Layout"),
         (
             lambda: Tensor(COPIES, types="partial"),
             TypeError,
             "types: 'partial' is one string; give one local type for each partition dimension",
         ),
         *(
-            (make, TypeError, "types: 3 is no list of a local type for each dimension of the partition")
+            (make, TypeError, "types: 3 is not a list of a local type for each dimension of the partition")
             for make in (lambda: Tensor(COPIES, types=3), lambda: Space(COPIES, types=3))
         ),
         *(
-            (make, TypeError, "name: ['x'] is no string")
+            (make, TypeError, "name: ['x'] is not a string")
             for make in (lambda: Tensor(COPIES, name=["x"]), lambda: Space(COPIES, name=["x"]))
         ),
         (lambda: Space(COPIES, 3, 4), TypeError, "tensors: 3 is neither a Layout nor a Tensor"),
@@ -374,9 +374,9 @@ def test_spaces_fit_where_ranks_hold_the_same_whatever_the_grids_are() -> None:
 
 def test_only_spaces_fit_spaces_and_only_tensors_tensors() -> None:
     nothing: Any = None
-    with pytest.raises(TypeError, match=r"^other: None is no adjointlab\.Space$"):
+    with pytest.raises(TypeError, match=r"^other: None is not an adjointlab\.Space$"):
         Space(CUT).fits(nothing)
-    with pytest.raises(TypeError, match=r"^other: None is no adjointlab\.Tensor$"):
+    with pytest.raises(TypeError, match=r"^other: None is not an adjointlab\.Tensor$"):
         Tensor(CUT).fits(nothing)
 
 

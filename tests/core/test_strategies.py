@@ -50,23 +50,23 @@ def test_the_simplest_ranks_are_the_first_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("make", "arguments", "named"),
     [
-        ("partitions", (4.0, 1), "ranks: 4.0 is no whole number"),
+        ("partitions", (4.0, 1), "ranks: 4.0 is not a whole number"),
         ("partitions", (3, -1), "order: at least 0, not -1"),
         ("partitions", (0,), "ranks: at least 1, not 0"),
-        ("rank_orders", ("4",), "ranks: '4' is no whole number"),
-        ("cuts", (8.0, 2), "length: 8.0 is no whole number"),
+        ("rank_orders", ("4",), "ranks: '4' is not a whole number"),
+        ("cuts", (8.0, 2), "length: 8.0 is not a whole number"),
         ("cuts", (8, 0), "parts: at least 1, not 0"),
-        ("layouts", (2, 1.0), "ndim: 1.0 is no whole number"),
-        ("layouts", (2.0,), "ranks: 2.0 is no whole number"),
-        ("meshes", (4.0,), "ranks: 4.0 is no whole number"),
-        ("nested_shards", (4.0,), "ranks: 4.0 is no whole number"),
+        ("layouts", (2, 1.0), "ndim: 1.0 is not a whole number"),
+        ("layouts", (2.0,), "ranks: 2.0 is not a whole number"),
+        ("meshes", (4.0,), "ranks: 4.0 is not a whole number"),
+        ("nested_shards", (4.0,), "ranks: 4.0 is not a whole number"),
         ("placements", (2, 2), "mesh: 2 is not a sequence of integers"),
         ("placements", (("dp",), 2), "mesh: ('dp',) is not a sequence of integers"),
-        ("placements", ((2,), "2"), "ndim: '2' is no whole number"),
+        ("placements", ((2,), "2"), "ndim: '2' is not a whole number"),
         ("placements", ((2,), -1), "ndim: at least 0, not -1"),
-        ("broadcasting_partitions", (4.0,), "ranks: 4.0 is no whole number"),
-        ("pipelines", (None,), "ranks: None is no whole number"),
-        ("shapes", ((2, 3),), "order: (2, 3) is no whole number"),
+        ("broadcasting_partitions", (4.0,), "ranks: 4.0 is not a whole number"),
+        ("pipelines", (None,), "ranks: None is not a whole number"),
+        ("shapes", ((2, 3),), "order: (2, 3) is not a whole number"),
     ],
 )
 def test_arguments_that_are_no_whole_numbers_are_refused_by_their_names(
@@ -86,7 +86,7 @@ def test_named_arguments_are_refused_as_users_write_them() -> None:
         find(strategies.layouts(2, shape=(-3,)), lambda _: True, settings=FINDS)
     given: Any
     for given in ("ScheduleGPipe", []):
-        with pytest.raises(ValueError, match=r"^schedules: .* is no list of names of schedules, such as"):
+        with pytest.raises(ValueError, match=r"^schedules: .* is not a list of names of schedules, such as"):
             find(strategies.pipelines(2, schedules=given), lambda _: True, settings=FINDS)
 
 
@@ -360,7 +360,7 @@ def test_no_side_is_above_the_largest_that_is_given(order: int, largest: int) ->
         ),
         (
             lambda: strategies.dtypes("float32"),
-            "names: 'float32' is no list of element types, such as ['float32']",
+            "names: 'float32' is not a list of element types, such as ['float32']",
         ),
         (lambda: strategies.dtypes(["f8"]), "dtype: 'f8' is not one of float64"),
     ],

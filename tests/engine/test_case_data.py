@@ -145,10 +145,10 @@ TYPES = "use None, bool, int, float, complex, str, lists, dictionaries, the lab'
         ({"a": 1, "$b": 2}, KEYS.format("'$b'")),
         ({3: 2}, KEYS.format("3")),
         ({"\udc80": 2}, KEYS.format("'\\udc80'")),
-        ({"a": {1, 2}}, f"a set is no data for a case; {TYPES}"),
-        (Shard(), f"a Shard is no data for a case; {TYPES}"),
-        ((b"",), f"a bytes is no data for a case; {TYPES}"),
-        (np.zeros(2), f"an ndarray is no data for a case; {TYPES}"),
+        ({"a": {1, 2}}, f"a set is not valid data for a case; {TYPES}"),
+        (Shard(), f"a Shard is not valid data for a case; {TYPES}"),
+        ((b"",), f"a bytes is not valid data for a case; {TYPES}"),
+        (np.zeros(2), f"an ndarray is not valid data for a case; {TYPES}"),
         (
             [Mode.PLAIN],
             "<Mode.PLAIN: 'plain'> is a member of an enumeration; draw its name, and look it up where the operator is made",
@@ -158,8 +158,8 @@ TYPES = "use None, bool, int, float, complex, str, lists, dictionaries, the lab'
             "<Order.FIRST: 1> is a member of an enumeration; draw its name, and look it up where the operator is made",
         ),
         (Stencil(1, 2), "a Stencil has named entries; draw a dictionary"),
-        (Word("plain"), "a Word is no plain text, and replays would get one"),
-        (Count(2), "a Count is no plain number, and replays would get one"),
+        (Word("plain"), "a Word is not a plain string, and replays would get one"),
+        (Count(2), "a Count is not a plain number, and replays would get one"),
     ],
 )
 def test_what_cannot_be_written_is_refused(value: Any, told: str) -> None:
@@ -321,7 +321,10 @@ def test_scalars_of_numpy_are_written_as_those_of_python() -> None:
 
 @pytest.mark.parametrize(
     ("value", "told"),
-    [(np.zeros(2), "an ndarray is no data"), (st.integers(0, 3), "is a `draw(...)` around it missing?")],
+    [
+        (np.zeros(2), "an ndarray is not valid data"),
+        (st.integers(0, 3), "is a `draw(...)` around it missing?"),
+    ],
 )
 def test_a_strategy_that_draws_what_no_file_holds_is_refused_before_any_case_runs(
     value: Any, told: str

@@ -161,7 +161,7 @@ def test_an_autograd_function_that_cannot_be_applied_so(tmp_path: Path) -> None:
 
 def test_a_gain_that_is_no_positive_integer(tmp_path: Path) -> None:
     told = sentence(al.subject.pair(kept, kept)(case(width=1, gain=0.5)), "adjoint", tmp_path)
-    assert "gain = 0.5 is no integer from 1 on" in told
+    assert "gain = 0.5 is not an integer of at least 1" in told
 
 
 def test_a_gain_in_the_case_makes_a_verdict_exact_and_is_passed_on_where_a_function_takes_it() -> None:

@@ -240,9 +240,9 @@ def test_what_leads_to_no_subject_is_told_with_those_that_there_are(add: Add) ->
     add("lab_a", first=one, other=other, pair=pair, copy=copy, copied=copied, also=pair, Unused=Unused)
     add("lab_none")
     for name, told in {
-        "Shift": "Shift is no variable; the subject that reports call Shift is lab_a:first or lab_a:other",
-        "Shift[other]": "Shift[other] is no variable; the subject that reports call Shift[other] is lab_a:other",
-        "Copy": "Copy is no variable; the subject that reports call Copy is lab_a:pair or lab_a:also",
+        "Shift": "Shift is not a variable; the subject that reports call Shift is lab_a:first or lab_a:other",
+        "Shift[other]": "Shift[other] is not a variable; the subject that reports call Shift[other] is lab_a:other",
+        "Copy": "Copy is not a variable; the subject that reports call Copy is lab_a:pair or lab_a:also",
         "copy": "copy is a function, not a subject; its subject is lab_a:pair or lab_a:also",
         "copied": "copied is a function, not a subject; its subject is lab_a:pair or lab_a:also",
     }.items():
@@ -609,7 +609,7 @@ def test_a_relative_import_in_a_folder_that_is_no_package_is_told_to_need_the_na
     (tmp_path / "lab_space" / "lab_part.py").write_text("from .other import shifts")
     monkeypatch.chdir(tmp_path)
     assert refused("lab_space/lab_part.py").endswith(
-        "; name it as a module, package.module:name: in a folder without __init__.py a file is no part of a package"
+        "; name it as a module, package.module:name: in a folder without __init__.py a file is not part of a package"
     )
     written(tmp_path / "lab_space" / "other.py")
     assert find_subject("lab_space.lab_part:shifts").name == "Shift"

@@ -62,7 +62,7 @@ def test_a_subject_is_put_to_all_its_checks(world: al.SimulatedWorld) -> None:
         al.check_subject(shift(factor=2), cases=6, ranks=2)
     with pytest.raises(TypeError, match="subject: Shift is a class; decorate a strategy of its cases with"):
         al.check_subject(Shift)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="subject: an int is no subject; decorate a strategy"):
+    with pytest.raises(TypeError, match="subject: an int is not a subject; decorate a strategy"):
         al.check_subject(3)  # type: ignore[arg-type]
 
 
@@ -72,11 +72,11 @@ def test_a_subject_is_put_to_all_its_checks(world: al.SimulatedWorld) -> None:
         ({"cases": None}, ValueError, "cases: None is not a whole number of at least 1"),
         ({"cases": 2.5}, ValueError, "cases: 2.5 is not a whole number of at least 1"),
         ({"ranks": "2"}, ValueError, "ranks: '2' is not a whole number of at least 1 and at most 1024"),
-        ({"seed": 2.5}, TypeError, "seed: 2.5 is no whole number"),
+        ({"seed": 2.5}, TypeError, "seed: 2.5 is not a whole number"),
         (
             {"world": 3},
             TypeError,
-            "world: an int is no world: give an instance of adjointlab.SimulatedWorld, MPIWorld or TorchWorld, or none",
+            "world: an int is not a world: give an instance of adjointlab.SimulatedWorld, MPIWorld or TorchWorld, or none",
         ),
     ],
 )

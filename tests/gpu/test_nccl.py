@@ -151,10 +151,10 @@ def test_messages_before_a_collective_are_started_before_it(world: al.SimulatedW
 @pytest.mark.parametrize("source", [ANY_SOURCE, PROC_NULL, -1])
 def test_a_receive_from_any_rank_or_none_is_refused(world: al.SimulatedWorld, source: int) -> None:
     def body(comm: Communicator) -> None:
-        told = f"source: {source} is no rank, and NCCL receives from none but a"
+        told = f"source: {source} is not a rank, and NCCL receives from none but a"
         with pytest.raises(ValueError, match=told):
             by_nccl(comm).Irecv(on_device(np.zeros(1)), source)
-        with pytest.raises(ValueError, match="source: ANY_SOURCE is no rank"):
+        with pytest.raises(ValueError, match="source: ANY_SOURCE is not a rank"):
             by_nccl(comm).Irecv(on_device(np.zeros(1)))
 
     on_ranks(world, body, ranks=1)

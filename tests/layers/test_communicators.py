@@ -1,4 +1,4 @@
-"""Every operator and layer refuses what is no communicator, before it looks at anything else."""
+"""Every operator and layer refuses what is not a communicator, before it looks at anything else."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_list_has_every_operator_and_layer() -> None:
 @pytest.mark.parametrize("make", EVERYTHING, ids=lambda make: f"{make.__module__}.{make.__name__}")
 def test_what_is_no_communicator_is_an_error_that_says_so(make: Any) -> None:
     for wrong in (None, "COMM_WORLD", 4, al.SimulatedWorld):
-        with pytest.raises(TypeError, match=r"^comm: .* is no communicator; pass"):
+        with pytest.raises(TypeError, match=r"^comm: .* is not a communicator; pass"):
             made_with(make, wrong)
     with pytest.raises(ValueError, match=r"^comm: the null communicator has no ranks"):
         made_with(make, al.MPI.COMM_NULL)

@@ -134,7 +134,10 @@ def test_what_is_no_tensor_on_one_rank_is_a_type_error_on_every_rank(
     run = adjointlab_world.run(lambda context, _: body(context.comm), None, ranks_of(adjointlab_world))
     for outcome in run.outcomes:
         assert isinstance(outcome, Raised)
-        assert (outcome.kind, outcome.message) == ("TypeError", "x: an ndarray on rank 1 is no torch.Tensor")
+        assert (outcome.kind, outcome.message) == (
+            "TypeError",
+            "x: an ndarray on rank 1 is not a torch.Tensor",
+        )
 
 
 @each_layer

@@ -75,7 +75,7 @@ def test_a_seed_that_is_no_integer_is_refused(adjointlab_world: World) -> None:
     told = error_of_every_rank(
         adjointlab_world, 1, lambda comm: Dropout(comm, reversed_line(1, 0, 1), (3,), seed=0.5)
     )
-    assert told == "seed: 0.5 is no integer"
+    assert told == "seed: 0.5 is not an integer"
 
 
 def test_seeds_that_differ_by_rank_are_refused(adjointlab_world: World) -> None:

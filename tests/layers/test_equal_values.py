@@ -106,5 +106,5 @@ def test_what_is_no_module_on_one_rank_is_a_type_error_on_every_rank(
         assert isinstance(outcome, Raised)
         assert (outcome.kind, outcome.message) == (
             "TypeError",
-            f"module: {described_type(wrong)} is no torch.nn.Module",
+            f"module: {described_type(wrong)} is not a torch.nn.Module",
         )

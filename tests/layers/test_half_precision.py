@@ -110,7 +110,7 @@ def test_a_layer_of_half_precision_rounds_its_result_alone(
 
 @pytest.mark.parametrize(
     ("norm_type", "told"),
-    [(float("inf"), "norm_type: inf is not supported"), ("x", "norm_type: 'x' is no number")],
+    [(float("inf"), "norm_type: inf is not supported"), ("x", "norm_type: 'x' is not a number")],
 )
 def test_power_averages_of_an_infinite_order_or_of_none_are_refused(norm_type: Any, told: str) -> None:
     world = al.SimulatedWorld(1)

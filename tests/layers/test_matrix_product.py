@@ -136,7 +136,7 @@ def test_transforms_of_torch_func_go_through_panels_that_are_kept(adjointlab_wor
         (
             ((2, 3), (3, 2)),
             {"panel": 0},
-            "panel: 0 is no width; it is at least 1, or None for that of a block",
+            "panel: 0 is not a width; it is at least 1, or None for that of a block",
         ),
     ],
 )

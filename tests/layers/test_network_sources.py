@@ -207,7 +207,7 @@ def test_a_sequential_with_a_forward_of_its_own_is_told_from_what_is_none(adjoin
             TypeError, match=r"a Residual is a torch\.nn\.Sequential with a forward of its own"
         ):
             from_sequential(Residual(nn.Linear(3, 3)), comm, (1, 1), (4, 3))
-        with pytest.raises(TypeError, match=r"a Linear is no torch\.nn\.Sequential"):
+        with pytest.raises(TypeError, match=r"a Linear is not a torch\.nn\.Sequential"):
             from_sequential(nn.Linear(3, 3), comm, (1, 1), (4, 3))  # type: ignore[arg-type]
 
     run_on_ranks(adjointlab_world, 1, body)

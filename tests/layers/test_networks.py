@@ -163,7 +163,7 @@ _SHARED = nn.Linear(3, 3)
 @pytest.mark.parametrize(
     ("network", "partitions", "message"),
     [
-        (nn.Sequential(nn.Linear(3, 3)), {"1": (1, 1, 1)}, "partitions: '1' is no layer of the network, which has 0"),
+        (nn.Sequential(nn.Linear(3, 3)), {"1": (1, 1, 1)}, "partitions: '1' is not a layer of the network, which has 0"),
         (nn.Sequential(nn.Linear(3, 3)), {"0": (1, 1)}, "network: 0 (Linear): partition: of order 2 (1x1)"),
         (nn.Sequential(nn.PReLU()), {}, "network: 0 (PReLU): function: PReLU has weight"),
         (nn.Sequential(nn.Sequential(nn.GLU())), {}, "network: 0.0 (GLU): no layer is made from it, and it is not elementwise"),

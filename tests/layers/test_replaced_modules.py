@@ -45,7 +45,7 @@ WRONG: dict[str, tuple[Callable[[Network], object], str]] = {
     "dropout of channels": (put(2, nn.Dropout1d()), "draws one number for a whole channel"),
     "a module of one's own": (
         put(2, Doubled()),
-        "(Doubled) is no distributed layer; give a function to Pointwise",
+        "(Doubled) is not a distributed layer; give a function to Pointwise",
     ),
     "one in a chain of layers": (
         lambda n: put(3, nn.Sequential(n[3], nn.Softmax(1)))(n),

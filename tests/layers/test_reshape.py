@@ -113,7 +113,7 @@ def test_another_target_or_module_is_refused_on_every_rank(adjointlab_world: Wor
         )
 
     assert told(shape=(3, 8), target=target).startswith("target: a layout of a tensor of shape (4, 6)")
-    assert told(shape=(3, 8), target="x").startswith("target: 'x' is no adjointlab.Layout")
+    assert told(shape=(3, 8), target="x").startswith("target: 'x' is not an adjointlab.Layout")
     assert error_of_every_rank(
         adjointlab_world, ranks, lambda comm: Permute(comm, partition, (4, 6), nn.Identity())
     ) == ("module: Identity, but Permute is made from Permuted")

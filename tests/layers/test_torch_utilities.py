@@ -183,7 +183,7 @@ def test_norms_of_parts_are_refused_and_clipping_by_value_is_right(adjointlab_wo
 
 def test_a_norm_of_no_order_is_refused_by_its_name(adjointlab_world: World) -> None:
     def body(comm: Any) -> None:
-        with pytest.raises(TypeError, match=r"^norm_type: 'x' is no number$"):
+        with pytest.raises(TypeError, match=r"^norm_type: 'x' is not a number$"):
             utilities.get_total_norm(models(comm)[0], "x")  # type: ignore[arg-type]
 
     on_ranks(adjointlab_world, body)

@@ -81,17 +81,17 @@ WRONG: dict[str, tuple[Callable[[Any], object], str, str]] = {
     "the name of an element type": (
         conv2d(IMAGES, 3, 4, 3, dtype="float32"),
         "TypeError",
-        "dtype: 'float32' is no torch.dtype, such as torch.float32",
+        "dtype: 'float32' is not a torch.dtype, such as torch.float32",
     ),
     "the name of an element type for a function": (
         lambda comm: Pointwise(comm, al.Layout((4,), (1,)), torch.relu, dtype="float32"),
         "TypeError",
-        "dtype: 'float32' is no torch.dtype, such as torch.float32",
+        "dtype: 'float32' is not a torch.dtype, such as torch.float32",
     ),
     "a number for an element type": (
         lambda comm: Attention(comm, (1, 1, 1), (2, 1, 3, 4), dtype=0),
         "TypeError",
-        "dtype: 0 is no torch.dtype, such as torch.float32",
+        "dtype: 0 is not a torch.dtype, such as torch.float32",
     ),
     "the shape of queries": (
         lambda comm: Attention(comm, (1, 1, 1), 4),
@@ -101,7 +101,7 @@ WRONG: dict[str, tuple[Callable[[Any], object], str, str]] = {
     "a number of keys": (
         lambda comm: Attention(comm, (1, 1, 1), (2, 1, 3, 4), keys=2.5),
         "TypeError",
-        "keys: 2.5 is no whole number",
+        "keys: 2.5 is not a whole number",
     ),
     "one shape for several": (
         lambda comm: Concatenation(comm, (1, 1), (2, 3)),
@@ -111,7 +111,7 @@ WRONG: dict[str, tuple[Callable[[Any], object], str, str]] = {
     "no shapes": (
         lambda comm: Stack(comm, (1, 1), None),
         "TypeError",
-        "input_shapes: None is no list of the shapes of the inputs",
+        "input_shapes: None is not a list of the shapes of the inputs",
     ),
     "a negative side of a factor": (
         lambda comm: MatrixProduct(comm, (1, 1), (2, -3), (3, 2)),
@@ -121,7 +121,7 @@ WRONG: dict[str, tuple[Callable[[Any], object], str, str]] = {
     "the width of a panel": (
         lambda comm: MatrixProduct(comm, (1, 1), (2, 3), (3, 2), panel=1.5),
         "TypeError",
-        "panel: 1.5 is no whole number",
+        "panel: 1.5 is not a whole number",
     ),
     "an output size": (
         lambda comm: MaxUnpool2d(comm, (1,) * 4, (1, 1, 2, 2), 2, output_size=4),
@@ -146,7 +146,7 @@ WRONG: dict[str, tuple[Callable[[Any], object], str, str]] = {
     "partitions in a list": (
         network(nn.ReLU(), partitions=[(1, 1)]),
         "TypeError",
-        "partitions: a list is no mapping from names of layers to their partitions, such as {\"0\": (1, 2, 2)}",
+        "partitions: a list is not a mapping from names of layers to their partitions, such as {\"0\": (1, 2, 2)}",
     ),
     "a partition of another order": (
         network(nn.ReLU(), partition=(1, 1, 1)),

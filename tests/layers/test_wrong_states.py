@@ -21,14 +21,14 @@ SEQUENTIAL = nn.Sequential(nn.Linear(3, 3)).requires_grad_(False)
 SEQUENTIAL[0].weight.copy_(torch.eye(3))  # not drawn, as each process would have values of its own
 SEQUENTIAL[0].bias.zero_()
 WRONG: dict[str, tuple[Any, str]] = {
-    "None": (None, "state: None is no state_dict"),
-    "a path": ("model.pt", "state: a str is no state_dict; torch.load reads one from a file"),
+    "None": (None, "state: None is not a state_dict"),
+    "a path": ("model.pt", "state: a str is not a state_dict; torch.load reads one from a file"),
     "a Path": (Path("model.pt"), "torch.load reads one from a file"),
     "arrays": (
         {"0.weight": np.ones((3, 3)), "0.bias": np.ones(3)},
         "state: 0.weight is an ndarray, no torch.Tensor; torch.from_numpy makes one",
     ),
-    "a module": (SEQUENTIAL, "state: a Sequential is no state_dict"),
+    "a module": (SEQUENTIAL, "state: a Sequential is not a state_dict"),
     "a checkpoint": (
         {"model": SEQUENTIAL.state_dict()},
         "state: model is an OrderedDict, no torch.Tensor; if that is the state_dict, pass state['model']",
@@ -82,7 +82,7 @@ def test_a_state_in_place_of_a_module_on_one_rank_is_an_error_on_all(adjointlab_
 
     run = adjointlab_world.run(lambda context, _: body(context.comm), ranks=ranks)
     assert {str(outcome) for outcome in run.outcomes} == {
-        "raised TypeError: module: an OrderedDict is no torch.nn.Module; load_sequential_state_dict takes a state_dict"
+        "raised TypeError: module: an OrderedDict is not a torch.nn.Module; load_sequential_state_dict takes a state_dict"
     }
 
 
@@ -126,7 +126,9 @@ def test_an_input_of_another_element_type_is_told_how_a_layer_is_made_for_it(adj
 
 
 def test_parameters_in_place_of_the_model_are_refused_by_that_name() -> None:
-    with pytest.raises(TypeError, match=r"model: a generator is no torch\.nn\.Module; pass the model itself"):
+    with pytest.raises(
+        TypeError, match=r"model: a generator is not a torch\.nn\.Module; pass the model itself"
+    ):
         clip_grad_norm_(SEQUENTIAL.parameters(), 1.0)  # type: ignore[arg-type]
 
 
@@ -139,11 +141,15 @@ LAYOUT = Layout((8, 5), Partition((4, 1)))
         ((torch.ones(13, 5), LAYOUT, 0), ValueError, r"whole: shape \(13, 5\), but the layout .* \(8, 5\)"),
         ((torch.ones(3, 5), LAYOUT, 3), ValueError, r"whole: shape \(3, 5\)"),
         ((torch.ones(8, 5, 1), LAYOUT, 9), ValueError, r"whole: shape \(8, 5, 1\)"),
-        ((np.ones((8, 5)), LAYOUT, 0), TypeError, "whole: an ndarray is no torch.Tensor; torch.from_numpy"),
-        ((None, LAYOUT, 0), TypeError, "whole: None is no torch.Tensor"),
-        ((LAYOUT, torch.ones(8, 5), 0), TypeError, "layout: a Tensor is no Layout"),
+        (
+            (np.ones((8, 5)), LAYOUT, 0),
+            TypeError,
+            "whole: an ndarray is not a torch.Tensor; torch.from_numpy",
+        ),
+        ((None, LAYOUT, 0), TypeError, "whole: None is not a torch.Tensor"),
+        ((LAYOUT, torch.ones(8, 5), 0), TypeError, "layout: a Tensor is not a Layout"),
         ((torch.ones(8, 5), LAYOUT, -1), ValueError, "rank: -1 is negative"),
-        ((torch.ones(8, 5), LAYOUT, "0"), TypeError, "rank: '0' is no integer"),
+        ((torch.ones(8, 5), LAYOUT, "0"), TypeError, "rank: '0' is not an integer"),
     ],
     ids=["more rows", "fewer rows", "order", "array", "None", "swapped", "negative rank", "text"],
 )

@@ -254,8 +254,8 @@ HALVED = Layout([4, 6], Partition([2]), axes=[0, None])
     ("make", "message"),
     [
         (lambda comm: AllGather(comm, COPIED, 1), "dim: dimension 1 .* lies along no dimension"),
-        (lambda comm: AllGather(comm, COPIED, 2), "dim: 2 is no dimension of the tensor .* has 0 to 1"),
-        (lambda comm: AllGather(comm, COPIED, -1), "dim: -1 is no dimension"),
+        (lambda comm: AllGather(comm, COPIED, 2), "dim: 2 is not a dimension of the tensor .* has 0 to 1"),
+        (lambda comm: AllGather(comm, COPIED, -1), "dim: -1 is not a dimension"),
         (
             lambda comm: AllGather(comm, Layout([4], Partition([2]), [[(0, 3), (2, 4)]]), 0),
             r"dim: dimension 0 .* lies in windows \(\(0, 3\), \(2, 4\)\); it must be cut",
@@ -269,7 +269,7 @@ HALVED = Layout([4, 6], Partition([2]), axes=[0, None])
             lambda comm: AllGather(comm, Layout([4], Partition([1])), 0, types=["partial"]),
             "types: along dimension 0 of the partition the tensor is cut",
         ),
-        (lambda comm: ReduceScatter(comm, COPIED, 0, 1), "along: 1 is no dimension of the partition"),
+        (lambda comm: ReduceScatter(comm, COPIED, 0, 1), "along: 1 is not a dimension of the partition"),
         (lambda comm: ReduceScatter(comm, HALVED, 0, 0), "dim: dimension 0 .* must hold it whole, 0:4"),
         (lambda comm: ReduceScatter(comm, HALVED, 1, 0), "along: the workers .* hold different windows"),
         (lambda comm: Discard(comm, COPIED, 1, 0, cut=(0, 6)), "^cut: .* dimension 1, .* along 2 workers"),

@@ -315,5 +315,5 @@ def test_windows_that_do_not_fit_the_bulk_are_refused(
 
 
 def test_what_is_no_layout_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"window: \(0, 4\) is no Layout"):
+    with pytest.raises(TypeError, match=r"window: \(0, 4\) is not a Layout"):
         HaloGeometry(LINE, (0, 4))  # type: ignore[arg-type]

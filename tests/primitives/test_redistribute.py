@@ -378,10 +378,10 @@ def test_it_is_explained_in_the_notation_of_dryden19(spmd: Any) -> None:
     ("arguments", "message"),
     [
         ({"source": [[0]]}, "source: a tensor of order 2 needs 2 entries"),
-        ({"target": [[0], [2]]}, "target: 2 is no dimension of the grid 2x1, which has 2 dimensions"),
+        ({"target": [[0], [2]]}, "target: 2 is not a dimension of the grid 2x1, which has 2 dimensions"),
         ({"target": [[0], [0]]}, "target: dimension 0 of the grid stands more than once"),
         ({"partial": [0]}, r"partial: the tensor is distributed over dimension 0 of the grid, x\[◦_0, \*\]"),
-        ({"partial": [-1]}, "partial: -1 is no dimension of the grid"),
+        ({"partial": [-1]}, "partial: -1 is not a dimension of the grid"),
         ({"partial": [1, 1]}, "partial: dimension 1 of the grid stands more than once"),
         ({"grid": Partition([3])}, r"grid: the partition 3 uses ranks \[2\]"),
         ({"shape": [4, -1]}, "shape: a side of a tensor is at least 0"),

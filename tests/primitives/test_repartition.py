@@ -400,8 +400,8 @@ HALOS = [[(0, 5), (3, 8)], [(0, 4)]]
             lambda comm: Repartition(comm, ROWS, Layout([8, 4], Partition([1, 2], [3, 4]))),
             r"target: the partition .* uses ranks \[4\], but the communicator has ranks 0 to 3",
         ),
-        (lambda comm: Scatter(comm, ROWS, 4), "^root: 4 is no rank of the communicator"),
-        (lambda comm: Gather(comm, ROWS, 9), "^root: 9 is no rank of the communicator"),
+        (lambda comm: Scatter(comm, ROWS, 4), "^root: 4 is not a rank of the communicator"),
+        (lambda comm: Gather(comm, ROWS, 9), "^root: 9 is not a rank of the communicator"),
     ],
 )
 def test_what_cannot_be_carried_is_refused_alike_on_all_ranks(make: Any, message: str, spmd: Any) -> None:

@@ -44,7 +44,7 @@ def test_several_sources_an_unknown_form_and_a_missing_rank_are_refused(spmd: An
         spmd(2, lambda comm: SendReceive(comm, Layout([3], Partition([2])), 0))
     with pytest.raises(ValueError, match="form: 'swap' is neither"):
         spmd(3, lambda comm: SendReceive(comm, LAYOUT, 0, form="swap"))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"^destination: 3 is no rank"):
+    with pytest.raises(ValueError, match=r"^destination: 3 is not a rank"):
         spmd(3, lambda comm: SendReceive(comm, LAYOUT, 3))
 
 

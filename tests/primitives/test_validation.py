@@ -35,31 +35,31 @@ OTHER = Layout((7,), GRID)
 Make = Callable[[Any], object]
 
 REFUSED: list[tuple[Make, type[Exception], str]] = [
-    (lambda comm: Scatter(comm, CUT, -1), ValueError, "root: -1 is no rank of the communicator, which has ranks 0 to 2"),
-    (lambda comm: Gather(comm, CUT, 3), ValueError, "root: 3 is no rank"),
-    (lambda comm: Scatter(comm, CUT, 1.5), TypeError, "root: 1.5 is no integer"),  # type: ignore[arg-type]
-    (lambda comm: SendReceive(comm, ONE, -1), ValueError, "destination: -1 is no rank"),
+    (lambda comm: Scatter(comm, CUT, -1), ValueError, "root: -1 is not a rank of the communicator, which has ranks 0 to 2"),
+    (lambda comm: Gather(comm, CUT, 3), ValueError, "root: 3 is not a rank"),
+    (lambda comm: Scatter(comm, CUT, 1.5), TypeError, "root: 1.5 is not an integer"),  # type: ignore[arg-type]
+    (lambda comm: SendReceive(comm, ONE, -1), ValueError, "destination: -1 is not a rank"),
     (lambda comm: Scatter(comm, CUT, types=("replicated",)), ValueError, "types: dimension 0 of the partition"),
     (lambda comm: Gather(comm, CUT, types=("partial",)), ValueError, "types: dimension 0 of the partition"),
     (lambda comm: Repartition(comm, CUT, CUT, target_types=("x",)), ValueError, "target_types: 'x' is not one"),  # type: ignore[arg-type]
     (lambda comm: ReduceScatter(comm, WHOLE, 0, 0, cut=(0, 2, 6)), ValueError, r"cut: \(0, 2, 6\) make 2 parts"),
     (lambda comm: Discard(comm, WHOLE, 0, 0, cut=(0, 5, 2, 6)), ValueError, r"cut: \(0, 5, 2, 6\) in .* decrease"),
     (lambda comm: Discard(comm, WHOLE, 0, 0, cut=3), TypeError, "cut: 3 is not a sequence"),  # type: ignore[arg-type]
-    (lambda comm: Discard(comm, WHOLE, 0, 0.5), TypeError, "along: 0.5 is no integer"),  # type: ignore[arg-type]
-    (lambda comm: AllGather(comm, CUT, None), TypeError, "dim: None is no integer"),  # type: ignore[arg-type]
-    (lambda comm: AllGather(comm, CUT, "0"), TypeError, "dim: '0' is no integer"),  # type: ignore[arg-type]
+    (lambda comm: Discard(comm, WHOLE, 0, 0.5), TypeError, "along: 0.5 is not an integer"),  # type: ignore[arg-type]
+    (lambda comm: AllGather(comm, CUT, None), TypeError, "dim: None is not an integer"),  # type: ignore[arg-type]
+    (lambda comm: AllGather(comm, CUT, "0"), TypeError, "dim: '0' is not an integer"),  # type: ignore[arg-type]
     (lambda comm: AllSumReduce(comm, WHOLE, 0), TypeError, "dims: 0 is not a sequence"),  # type: ignore[arg-type]
     (lambda comm: Broadcast(comm, ONE, 3), TypeError, "partition: 3 is neither a Partition nor"),  # type: ignore[arg-type]
-    (lambda comm: Repartition(comm, CUT, None), TypeError, "target: None is no Layout"),  # type: ignore[arg-type]
+    (lambda comm: Repartition(comm, CUT, None), TypeError, "target: None is not a Layout"),  # type: ignore[arg-type]
     (lambda comm: HaloExchange(comm, GAPS, CUT), ValueError, "layout: the windows 0:2 2:4 5:6 do not cut"),
     (lambda comm: HaloExchange(comm, CUT, OTHER), ValueError, r"windows: of a tensor \[7\]"),
-    (lambda comm: HaloExchangeInPlace(comm, CUT, None), TypeError, "windows: None is no Layout"),  # type: ignore[arg-type]
+    (lambda comm: HaloExchangeInPlace(comm, CUT, None), TypeError, "windows: None is not a Layout"),  # type: ignore[arg-type]
     (lambda comm: HaloExchange(comm, CUT, CUT, periodic=0), TypeError, "periodic: 0 is not a sequence"),  # type: ignore[arg-type]
     (lambda comm: HaloExchangeInPlace(comm, CUT, CUT, periodic=[[0]]), TypeError, "periodic: .* is not a sequence"),  # type: ignore[list-item]
     (lambda comm: Redistribute(comm, GRID, (6,), None, [[]]), TypeError, "source: None is not"),  # type: ignore[arg-type]
     (lambda _: HaloGeometry.from_kernel(CUT, 3, output_cuts=[(0, 1, 2)]), ValueError, r"output_cuts: \(0, 1, 2\)"),
     (lambda _: HaloGeometry.from_kernel(CUT, 3, periodic=0), TypeError, "periodic: 0 is not"),  # type: ignore[arg-type]
-    (lambda _: HaloGeometry.from_kernel(None, 3), TypeError, "bulk: None is no Layout"),  # type: ignore[arg-type]
+    (lambda _: HaloGeometry.from_kernel(None, 3), TypeError, "bulk: None is not a Layout"),  # type: ignore[arg-type]
     (lambda _: HaloGeometry.from_kernel(CUT, 3, padding=1.0), TypeError, "padding: 1.0 is neither"),  # type: ignore[arg-type]
     (lambda _: HaloGeometry.from_widths(CUT, [[(0, 1, 1)] * 3]), TypeError, r"widths: .* is not a list of \(left, right\)"),  # type: ignore[list-item]
     (lambda _: HaloGeometry.from_widths(CUT, None), TypeError, "widths: None is not a list"),  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def test_a_bad_argument_is_refused_by_the_callers_name_for_it(
 @pytest.mark.parametrize("name", OF_A_LAYOUT)
 def test_what_is_no_layout_is_refused_by_every_operator(name: str, wrong: object, spmd: Any) -> None:
     texts = refusals(lambda comm: OF_A_LAYOUT[name](comm, wrong), TypeError, spmd)
-    assert set(texts) == {f"layout: {wrong!r} is no Layout"}
+    assert set(texts) == {f"layout: {wrong!r} is not a Layout"}
 
 
 def test_integers_of_numpy_are_integers() -> None:

@@ -109,7 +109,7 @@ def test_only_subjects_are_accepted() -> None:
     ):
         al.coherence_tests(find_subject(f"{SAMPLES}:right"), checks=["gradients"])
     for none in ("adjoint", []):
-        with pytest.raises(ValueError, match="is no list of names"):
+        with pytest.raises(ValueError, match="is not a list of names"):
             al.coherence_tests(find_subject(f"{SAMPLES}:right"), checks=none)
 
 

@@ -118,7 +118,7 @@ def test_a_file_is_replaced_and_a_link_to_it_is_not_followed(tmp_path: Path) -> 
     link.symlink_to(target)
     files.write_atomically(link, b"two")
     assert (target.read_bytes(), link.read_bytes(), link.is_symlink()) == (b"one", b"two", False)
-    with pytest.raises(FileExistsError, match="is no file, and is left as it is"):
+    with pytest.raises(FileExistsError, match="is not a file, and is left as it is"):
         files.write_atomically(tmp_path, b"three")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "target"]
 

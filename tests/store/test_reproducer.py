@@ -136,7 +136,7 @@ def test_text_that_no_file_can_hold_is_stored_with_escapes(tmp_path: Path) -> No
 
 
 def test_what_is_no_data_is_refused() -> None:
-    with pytest.raises(TypeError, match="no data for a case"):
+    with pytest.raises(TypeError, match="not valid data for a case"):
         to_data({"array": np.zeros(2)})
 
 

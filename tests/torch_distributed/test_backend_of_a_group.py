@@ -141,4 +141,6 @@ def test_a_rank_that_a_group_has_not_is_named_with_those_that_it_has(
             call(torch.ones(2), peer)
 
     run = world.run(program, None, 2)
-    assert f"ValueError: {argument}={peer} is no rank of the group, which has 0 to 1" in str(run.outcomes[0])
+    assert f"ValueError: {argument}={peer} is not a rank of the group, which has 0 to 1" in str(
+        run.outcomes[0]
+    )

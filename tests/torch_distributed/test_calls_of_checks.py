@@ -307,11 +307,11 @@ def test_a_preparation_gets_drawn_numbers_of_the_element_type_of_the_example() -
     [
         (dict(cases="3"), "cases: '3' is not a whole number of at least 1"),
         (dict(cases=2.5), "cases: 2.5 is not a whole number of at least 1"),
-        (dict(world=3), "world: an int is no world: give an instance of adjointlab.SimulatedWorld"),
-        (dict(frozen=3), "frozen: 3 is no list of names of parameters, such as ['weight']"),
-        (dict(frozen="weight"), "frozen: 'weight' is no list of names of parameters, such as ['weight']"),
-        (dict(mesh=(0, 2)), "mesh: (0, 2) has extents that are no whole numbers of at least 1"),
-        (dict(mesh={"dp": 2.0}), "mesh: {'dp': 2.0} has extents that are no whole numbers of at least 1"),
+        (dict(world=3), "world: an int is not a world: give an instance of adjointlab.SimulatedWorld"),
+        (dict(frozen=3), "frozen: 3 is not a list of names of parameters, such as ['weight']"),
+        (dict(frozen="weight"), "frozen: 'weight' is not a list of names of parameters, such as ['weight']"),
+        (dict(mesh=(0, 2)), "mesh: (0, 2) has extents that are not whole numbers of at least 1"),
+        (dict(mesh={"dp": 2.0}), "mesh: {'dp': 2.0} has extents that are not whole numbers of at least 1"),
         (dict(one_batch_size="no"), "one_batch_size: 'no' is neither True nor False"),
         (dict(twice_differentiable=2), "twice_differentiable: 2 is neither True nor False"),
         (dict(accumulates="no"), "accumulates: 'no' is neither True nor False"),
@@ -356,7 +356,7 @@ def test_an_entry_of_the_cases_of_a_pipeline_is_no_argument_of_its_check() -> No
 
 
 def test_a_target_that_is_no_tensor_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"^target: a str is no torch\.Tensor, an example of targets$"):
+    with pytest.raises(TypeError, match=r"^target: a str is not a torch\.Tensor, an example of targets$"):
         al.check_pipeline(MODEL, parallelize, FLOATS, "t", loss=mse_loss)  # type: ignore[arg-type]
 
 

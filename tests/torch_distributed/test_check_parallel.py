@@ -207,11 +207,11 @@ def test_placements_of_one_output_are_a_list_or_a_list_of_that(world: al.Simulat
 @pytest.mark.parametrize(
     ("placements", "told"),
     [
-        ({"output_placements": Shard(1)}, "output_placements: Shard(dim=1) is no list of placements"),
-        ({"output_placements": ["s"]}, "output_placements: 's' is no list of placements along the 1 dimension of"),
-        ({"input_placements": [[Shard(0), Shard(1)]]}, "input_placements: [Shard(dim=0), Shard(dim=1)] is no list"),
+        ({"output_placements": Shard(1)}, "output_placements: Shard(dim=1) is not a list of placements"),
+        ({"output_placements": ["s"]}, "output_placements: 's' is not a list of placements along the 1 dimension of"),
+        ({"input_placements": [[Shard(0), Shard(1)]]}, "input_placements: [Shard(dim=0), Shard(dim=1)] is not a list"),
         ({"output_placements": [[Shard(1)]] * 2}, "output_placements: 2 lists of placements, for 1 tensor"),
-        ({"parameter_placements": {"weight": Shard(0)}}, "parameter_placements['weight']: Shard(dim=0) is no list"),
+        ({"parameter_placements": {"weight": Shard(0)}}, "parameter_placements['weight']: Shard(dim=0) is not a list"),
         ({"parameter_placements": {"w": [Shard(0)]}}, "parameter_placements: 'w' is none of the parameters weight"),
     ],
 )  # fmt: skip
@@ -273,7 +273,7 @@ def test_a_module_that_rounds_otherwise_says_by_how_much(world: al.SimulatedWorl
     assert check(rounding=2.0**-6).is_coherent
     assert check(rounding="bfloat16").is_coherent
     assert not check(rounding="float32").is_coherent
-    wrong = "rounding: 'much' is no number from 0 on, nor one of float64, float32, float16, bfloat16"
+    wrong = "rounding: 'much' is not a number of at least 0, nor one of float64, float32, float16, bfloat16"
     assert wrong in check(rounding="much").headline
 
 

@@ -251,8 +251,8 @@ def test_a_weight_of_pieces_that_is_cut_as_one_is_found() -> None:
     [
         ((12, 6), r"pieces of 12, 6 are 18 together, and dimension 0 has 24"),
         ((13, 6, 5), r"a piece of 13 has no equal parts on 2 ranks"),
-        ((12, 0, 12), r"\(12, 0, 12\) is no list of sizes"),
-        (24, r"24 is no list of sizes"),
+        ((12, 0, 12), r"\(12, 0, 12\) is not a list of sizes"),
+        (24, r"24 is not a list of sizes"),
     ],
 )
 def test_sizes_that_cannot_be_those_of_pieces_are_refused(sizes: Any, told: str) -> None:

@@ -172,7 +172,7 @@ def test_what_a_pipeline_function_returns_on_one_rank_is_told_on_all(world: al.S
             with subject.surroundings(context.comm):
                 return subject.make(context.comm, {"inputs": [(4, 2), (4, 1)]})
 
-        told = f"what {name} returned: 3 is no schedule of torch.distributed.pipelining (rank 1)"
+        told = f"what {name} returned: 3 is not a schedule of torch.distributed.pipelining (rank 1)"
         outcomes: Any = world.run(make, None, 2).outcomes
         assert [(each.kind, each.message) for each in outcomes] == [("ValueError", told)] * 2
 

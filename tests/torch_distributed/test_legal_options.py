@@ -33,8 +33,8 @@ from tests.torch_distributed.parallel_samples import (
 @pytest.mark.parametrize(
     ("inputs", "mesh", "told"),
     [
-        ("abc", None, "inputs: a str is no torch.Tensor, no list of them, and no strategy"),
-        ([], None, "inputs: a list is no torch.Tensor"),
+        ("abc", None, "inputs: a str is not a torch.Tensor, a list of them, or a strategy"),
+        ([], None, "inputs: a list is not a torch.Tensor"),
         (EXAMPLE, ["dp", "dp"], "mesh: ['dp', 'dp'] has one name twice"),
     ],
 )
@@ -141,12 +141,12 @@ def test_parameters_may_be_frozen_by_name(world: al.SimulatedWorld) -> None:
         ({"mesh": ("dp", 2)}, r"mesh: \('dp', 2\) are neither names of dimensions nor their extents"),
         ({"mesh": (2.0,)}, r"mesh: \(2.0,\) are neither names of dimensions nor their extents"),
         ({"mesh": ()}, r"mesh: \(\) are neither names of dimensions nor their extents"),
-        ({"after_backward": 3}, "after_backward: an int is no function"),
-        ({"prepare": 3}, "prepare: an int is no function"),
-        ({"context": 3}, "context: 3 is no function that makes a context"),
+        ({"after_backward": 3}, "after_backward: an int is not a function"),
+        ({"prepare": 3}, "prepare: an int is not a function"),
+        ({"context": 3}, "context: 3 is not a function that makes a context"),
         (
             {"optimizer": torch.optim.SGD([torch.zeros(1)], lr=0.1), "steps": 1},
-            r"optimizer: .* is no function that makes one of a list of parameters",
+            r"optimizer: .* is not a function that makes one of a list of parameters",
         ),
     ],
 )
@@ -162,15 +162,18 @@ def test_options_of_another_kind_are_refused_with_what_is_legal(
     [
         ({"dtype": "f32"}, "dtype: 'f32' is not one of float64, float32,"),
         ({"frozen": ["nope"]}, "frozen: 'nope' is none of the parameters 0.weight, 0.bias,"),
-        ({"frozen": "0.weight"}, r"frozen: '0.weight' is no list of names, such as \['0.weight'\]"),
-        ({"parameter_placements": [Shard(0)]}, r"parameter_placements: \[.*\] is no dictionary"),
-        ({"inputs": 8}, r"inputs: 8 is no shape, such as \(4, 6\), and no list of shapes"),
-        ({"inputs": "4, 6"}, "inputs: '4, 6' is no shape"),
-        ({"inputs": (-4, 6)}, r"inputs: \(-4, 6\) is no shape"),
-        ({"inputs": [(4, 6), 3]}, r"inputs: \[\(4, 6\), 3\] is no shape"),
-        ({"mesh": 2}, r"mesh: 2 is no list of extents, such as \(2, 2\), nor \{\"dp\": 2, \"tp\": 2\}"),
-        ({"mesh": ("dp",)}, r"mesh: \('dp',\) is no list of extents"),
-        ({"mesh": {"dp": 0}}, r"mesh: \{'dp': 0\} is no list of extents"),
+        ({"frozen": "0.weight"}, r"frozen: '0.weight' is not a list of names, such as \['0.weight'\]"),
+        ({"parameter_placements": [Shard(0)]}, r"parameter_placements: \[.*\] is not a dictionary"),
+        ({"inputs": 8}, r"inputs: 8 is neither a shape, such as \(4, 6\), nor a list of shapes"),
+        ({"inputs": "4, 6"}, "inputs: '4, 6' is neither a shape"),
+        ({"inputs": (-4, 6)}, r"inputs: \(-4, 6\) is neither a shape"),
+        ({"inputs": [(4, 6), 3]}, r"inputs: \[\(4, 6\), 3\] is neither a shape"),
+        (
+            {"mesh": 2},
+            r"mesh: 2 is neither a list of extents, such as \(2, 2\), nor \{\"dp\": 2, \"tp\": 2\}",
+        ),
+        ({"mesh": ("dp",)}, r"mesh: \('dp',\) is neither a list of extents"),
+        ({"mesh": {"dp": 0}}, r"mesh: \{'dp': 0\} is neither a list of extents"),
     ],
 )
 def test_entries_of_another_kind_are_refused_with_what_is_legal(
@@ -200,7 +203,9 @@ def test_a_function_that_takes_no_mesh_is_told_how_it_is_called(world: al.Simula
 
 
 def test_a_function_that_makes_no_module_is_told_so(world: al.SimulatedWorld) -> None:
-    with pytest.raises(SubjectError, match="parallelize returned a tuple, and neither a module nor None"):
+    with pytest.raises(
+        SubjectError, match="parallelize returned a tuple, which is neither a module nor None"
+    ):
         al.check_parallel(model, lambda module, mesh: (module, mesh), EXAMPLE, cases=1, world=world)
     nothing: Any = lambda: None  # noqa: E731
     given = EXAMPLE.shape
@@ -208,5 +213,5 @@ def test_a_function_that_makes_no_module_is_told_so(world: al.SimulatedWorld) ->
         SubjectError, match=r"called as Sequential\(width=…\), but Sequential\(\) takes no `width`"
     ):
         al.check_parallel(model(), as_it_is, lambda draw, ranks: dict(inputs=given, width=3), world=world)
-    with pytest.raises(SubjectError, match="sequential: it returned None, and no module"):
+    with pytest.raises(SubjectError, match="sequential: it returned None, not a module"):
         al.check_parallel(nothing, as_it_is, EXAMPLE, cases=1, world=world)

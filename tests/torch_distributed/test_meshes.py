@@ -29,7 +29,9 @@ def test_a_mesh_takes_its_arguments_by_name_too(
 def test_a_group_or_mesh_of_what_is_no_communicator_is_refused(comm: Any) -> None:
     for opened in (al.process_group(comm), al.device_mesh(comm, (1,))):
         with (
-            pytest.raises(TypeError, match=r"^comm: .* is no communicator; pass the one that your function"),
+            pytest.raises(
+                TypeError, match=r"^comm: .* is not a communicator; pass the one that your function"
+            ),
             opened,
         ):
             pass

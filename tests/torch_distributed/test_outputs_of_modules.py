@@ -50,7 +50,7 @@ def test_outputs_are_the_tensors_in_their_order(returned: Any, outputs: list[tor
 @pytest.mark.parametrize(
     ("returned", "text"),
     [
-        (None, r"a module returned None, and no tensor \(is a `return` missing\?\)"),
+        (None, r"a module returned None, not a tensor \(is a `return` missing\?\)"),
         (3.0, "a module returned a float: its outputs are tensors"),
         ((ONE, 3.0), r"a module returned a float at \[1\]: its outputs are tensors"),
         ({"y": "text"}, r"a module returned a str at \['y'\]: "),

@@ -298,7 +298,7 @@ def test_a_difference_in_gradients_says_what_required_none() -> None:
 
 
 def test_a_context_is_given_by_a_function_that_makes_it() -> None:
-    with pytest.raises(SubjectError, match="no function that makes a context"):
+    with pytest.raises(SubjectError, match="not a function that makes a context"):
         al.check_parallel(linear, lambda m, mesh: None, EXAMPLE, context=torch.no_grad())  # type: ignore[arg-type]
 
 

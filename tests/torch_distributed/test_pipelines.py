@@ -180,8 +180,8 @@ def with_copied_stages(module: Any) -> object:
 @pytest.mark.parametrize(
     ("pipeline", "message"),
     [
-        (lambda module: None, "what <lambda> returned: None is no schedule"),
-        (lambda module: module if dist.get_rank() else gpipe(module, (0, 1, 3), 2), "is no schedule of"),
+        (lambda module: None, "what <lambda> returned: None is not a schedule"),
+        (lambda module: module if dist.get_rank() else gpipe(module, (0, 1, 3), 2), "is not a schedule of"),
         (lambda module: gpipe(module, (0, 1, 2, 3), 2), "no rank has stage 2 of 3: ScheduleGPipe has"),
         (on_the_wrong_rank, "rank 0 has stage 1, and ScheduleGPipe looks for it on rank 1"),
         (

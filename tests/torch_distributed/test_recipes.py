@@ -238,7 +238,7 @@ def test_what_parallelize_makes_has_the_element_type_of_the_case(world: al.Simul
     assert type(layer.module.made) is Other
     held = {name: each.dtype for name, each in layer.module.made.named_parameters()}
     assert held == {"linear.weight": torch.float64, "linear.bias": torch.float64, "index": torch.int64}
-    with pytest.raises(TypeError, match=r"^parallelize returned an int, and neither a module nor None$"):
+    with pytest.raises(TypeError, match=r"^parallelize returned an int, which is neither a module nor None$"):
         made(world, ParallelRecipe(Sum, lambda module, mesh: 3), mesh=(2,), inputs=(2, 3))
 
 

@@ -1,4 +1,4 @@
-"""An exception whose message is no string."""
+"""An exception whose message is not a string."""
 
 import adjointlab as al
 from tests.unearned_greens.common import Copying, blocks

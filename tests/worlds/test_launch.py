@@ -110,11 +110,11 @@ def test_the_time_of_a_run_is_limited_by_the_patience_which_may_be_infinite() ->
     [
         ({"ranks": 0}, ValueError, "ranks must be at least 1, not 0"),
         ({"ranks": -1}, ValueError, "ranks must be at least 1, not -1"),
-        ({"ranks": None}, TypeError, "ranks: None is no integer"),
-        ({"ranks": "4"}, TypeError, "ranks: '4' is no integer"),
+        ({"ranks": None}, TypeError, "ranks: None is not an integer"),
+        ({"ranks": "4"}, TypeError, "ranks: '4' is not an integer"),
         ({"patience": 0}, ValueError, "patience: 0 s is not positive"),
         ({"patience": math.nan}, ValueError, "patience: nan s is not positive"),
-        ({"patience": None}, TypeError, "patience: None is no number"),
+        ({"patience": None}, TypeError, "patience: None is not a number"),
     ],
     ids=str,
 )
@@ -127,7 +127,7 @@ def test_a_wrong_argument_of_a_world_is_named(
 
 def test_a_number_of_ranks_that_is_no_integer_is_refused_by_a_run() -> None:
     world = open_world(ranks=1)
-    with pytest.raises(TypeError, match=r"ranks: 1.5 is no integer"):
+    with pytest.raises(TypeError, match=r"ranks: 1.5 is not an integer"):
         world.run(lambda context, _: None, None, 1.5)  # type: ignore[arg-type]
     world.close()
 

@@ -101,7 +101,7 @@ def _library_of(array: object) -> str:
         return "torch"
     if array_api_compat.is_cupy_array(array):
         return "cupy"
-    raise TypeError(f"{described_type(array)} is no NumPy, torch or CuPy array")
+    raise TypeError(f"{described_type(array)} is not a NumPy, torch or CuPy array")
 
 
 def matches_on_host(value: object, shape: tuple[int, ...], name: str) -> bool:

@@ -65,7 +65,7 @@ class NcclCommunicator(DeviceCommunicator):
 
     def Irecv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         if source < 0:
-            raise ValueError(f"source: {source} is no rank, and NCCL receives from none but a given one")
+            raise ValueError(f"source: {source} is not a rank, and NCCL receives from none but a given one")
         count, kind = _bytes(buf, self._nccl)
         return self._collect(
             buf, lambda stream: self._ranks.recv(arrays.address_of(buf), count, kind, source, stream)

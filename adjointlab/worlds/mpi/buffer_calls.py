@@ -91,7 +91,7 @@ def peer_of(rank: int) -> int | None:
 def _as_bytes(buf: Buffer) -> Any:
     """The buffer of a receive, as bytes where its elements are known.
 
-    MPICH 5.0.2 ends the process where what arrives is no whole number of elements, as a pickle hardly is. What does not fit is
+    MPICH 5.0.2 ends the process where what arrives is not a whole number of elements, as a pickle hardly is. What does not fit is
     found when the messages are compared.
     """
     if type(buf) is np.ndarray and buf.dtype.kind in "biufc":

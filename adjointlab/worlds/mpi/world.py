@@ -92,7 +92,9 @@ class MPIWorld(ProcessWorld):
         self._most_leaked = 0  # by any process, on the leader
         self._max_communicators = _max_communicators() if communicators is None else communicators
         if comm is not None and not isinstance(comm, MPI.Comm):
-            raise TypeError(f"comm: {comm!r} is no communicator of mpi4py's; leave it out for MPI.COMM_WORLD")
+            raise TypeError(
+                f"comm: {comm!r} is not a communicator of mpi4py's; leave it out for MPI.COMM_WORLD"
+            )
         self._control = ControlChannel(MPI.COMM_WORLD if comm is None else comm)
         is_crowded = are_crowded(self._control.comm.allgather(own_cores()))
         self._guard = Guard(self._control, patience, strict=strict, is_crowded=is_crowded)

@@ -19,7 +19,7 @@ def group_of(value: object, own: int) -> SimulatedGroup:
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and value == mpi.GROUP_EMPTY:
         return SimulatedGroup((), own)
-    raise TypeError(f"{value!r} is no group of ranks of the case; the communicator's Get_group() has one")
+    raise TypeError(f"{value!r} is not a group of ranks of the case; the communicator's Get_group() has one")
 
 
 class SimulatedGroup:

@@ -56,7 +56,7 @@ _is_rank: Final = ContextVar("is_rank", default=False)
 class SimulatedWorld:
     """Up to `ranks` simulated ranks; a run may ask for more, at the price of more threads.
 
-    Raises `TypeError` for a number of ranks that is no integer, and `ValueError` for one below 1.
+    Raises `TypeError` for a number of ranks that is not an integer, and `ValueError` for one below 1.
     """
 
     name = WorldName.SIMULATED

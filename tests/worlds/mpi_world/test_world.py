@@ -45,7 +45,7 @@ def impatient_world():
 def test_a_world_of_what_is_no_communicator_is_refused():
     from adjointlab.worlds.mpi.world import MPIWorld
 
-    with pytest.raises(TypeError, match=r"^comm: 3 is no communicator of mpi4py's"):
+    with pytest.raises(TypeError, match=r"^comm: 3 is not a communicator of mpi4py's"):
         MPIWorld(3)
 
 

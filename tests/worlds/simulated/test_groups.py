@@ -210,7 +210,7 @@ def test_functions_of_mpi4pys_class_take_groups_of_simulated_ranks_and_the_empty
 
 def test_what_is_no_group_is_refused() -> None:
     def body(context: RankContext, _: None) -> None:
-        with pytest.raises(TypeError, match="is no group of ranks of the case"):
+        with pytest.raises(TypeError, match="is not a group of ranks of the case"):
             context.comm.Create([0, 1])
 
     assert SimulatedWorld(1).run(body).completed

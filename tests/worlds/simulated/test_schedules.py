@@ -75,7 +75,10 @@ def test_several_schedules_follow_from_a_seed_and_the_first_is_what_the_seed_alo
         (dict(strategy="fair"), "'fair' is not one of round-robin, random, pct"),
         (dict(strategy="pct"), "depth: at least 1 for pct"),
         (dict(strategy="random", depth=2), "and 0 for any other, not 2"),
-        (dict(strategy="random", decisions="no record"), "decisions: 'no record' is no record of a schedule"),
+        (
+            dict(strategy="random", decisions="no record"),
+            "decisions: 'no record' is not a record of a schedule",
+        ),
     ],
 )
 def test_what_is_no_schedule_is_refused_with_what_is_legal(given, message):
