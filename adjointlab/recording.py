@@ -51,9 +51,7 @@ def at_work(
     )
     with _exhaustion_recorded(world, progress, record_folder / NAME), ExitStack() as stack:
         if world.share(world.is_exhausted):
-            raise Exhausted(
-                "too many communicators were left behind in cases that failed: start the job again"
-            )
+            raise Exhausted("failed cases have leaked too many communicators: restart the job")
         if job_log is not None:
             stack.enter_context(job_log.at(check_id, folder, is_leader=world.is_leader))
         file = stack.enter_context(recording(record_folder, progress, is_leader=world.is_leader))

@@ -77,7 +77,7 @@ def unsupported(world: World, subject: Subject, device: str | None = None) -> Ve
         return None
     return unjudged(
         "it takes a communicator, which ranks of torchrun do not have: check it under mpiexec, or on simulated ranks, without a "
-        "launcher; code of torch.distributed says process_group=True",
+        "launcher; torch.distributed code says process_group=True",
         kind=NO_COMMUNICATOR,
     )
 

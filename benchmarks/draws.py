@@ -3,7 +3,7 @@
     python benchmarks/draws.py                          prints a Markdown table, of seed 1
     python benchmarks/draws.py --bugs layers --seed 2   of some bugs
 
-Each bug is put to the checks that compare values, each with up to 200 cases of either kind, and is not made smaller.
+Each bug is put to the checks that compare values, each with up to 200 cases of either kind, and is not shrunk.
 "Seen in n" is a share of those that either kind sees in that check. The last column is the processor's time of all cases.
 """
 

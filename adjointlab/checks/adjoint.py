@@ -183,7 +183,7 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
 
 _UNWRITTEN: Final = (
     "perhaps",
-    "it reads memory that nobody wrote, as numpy.empty returns it: the purity check finds that",
+    "it reads uninitialised memory, as numpy.empty returns it: the purity check finds that",
 )
 
 

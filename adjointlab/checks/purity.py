@@ -153,7 +153,7 @@ def _of_circumstances(
         if len(orders) > 1 and (orders != set(ORDERS[:2]) or _has_orders(argument)):
             headline = f"{direction} depends on where its argument lies in memory"
             return difference.verdict(headline, *names, hint=_STRIDES)
-        headline = f"{direction} reads memory that nobody wrote"
+        headline = f"{direction} reads uninitialised memory"
         if _may_be_fresh_memory(space, difference):
             return difference.verdict(headline, *names)
         headline += ", or changes its result from call to call"

@@ -39,8 +39,8 @@ class Inapplicable(Exception):
 
 PERHAPS: Final = (
     "perhaps",
-    "a cast to a narrower element type, a solver that stops at a tolerance, an ill-conditioned one, or a declared gain beside coefficients "
-    "that are no integers: how far it may be off is declared as `rounding`",
+    "a cast to a narrower element type, a solver that stops at a tolerance, an ill-conditioned one, or a declared gain with coefficients "
+    "that are not integers: if that is meant, declare the allowed error as `rounding`",
 )
 """Line on the possible causes of relative errors below :data:`~adjointlab.checks.elements.SMALL`."""
 

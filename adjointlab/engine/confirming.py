@@ -25,11 +25,13 @@ pass every other time; a run that returns costs milliseconds.
 """
 
 _SLOW: Final = (
-    "a rank was slower than the others wait for it, on a busy machine or in a first call that imports or compiles something; or it hangs "
-    "where messages come in an order that is seldom"
+    "a rank took longer than the others wait for it, on a busy machine or in a first call that imports or compiles something; or it hangs "
+    "only if messages arrive in a rare order"
 )
 
-_OTHER_VALUES: Final = "it reads memory that nobody wrote, which the purity check finds, random numbers without a seed, or a clock"
+_OTHER_VALUES: Final = (
+    "it reads uninitialised memory, which the purity check finds, random numbers without a seed, or a clock"
+)
 
 
 class Confirmed(NamedTuple):
@@ -51,7 +53,7 @@ class Confirmation:
         if judgement is None or not judgement.verdict.is_hang:
             return None
         told = f"with simulated ranks, and seen again under {self._world.name.ranks_run_under}"
-        return judgement.verdict.with_lines(("made smaller", told))
+        return judgement.verdict.with_lines(("shrunk", told))
 
     def with_fewer_schedules(self, case: Case, first: Verdict) -> Case:
         """Return a case that has failed by `first`, without the schedules that its failure does not need."""

@@ -42,12 +42,12 @@ _MISMATCHES: Final = frozenset({FindingKind.MISMATCHED_COLLECTIVE, FindingKind.M
 
 _REFUSED: Final = (
     (WrongClaim, "a tensor is not what it claims to be"),
-    (ParameterMisplaced, "a rank has other elements of a parameter than are its part"),
+    (ParameterMisplaced, "a rank has elements of a parameter that are not its part"),
     (OtherOutputs, "the layer does not return its outputs as the sequential one does"),
     (ParameterNotInSpace, "a parameter is not in its declared space"),
     (NotInSpace, "an output is not in its declared space"),
-    (NotContiguous, "a process group gets a tensor that is not contiguous"),
-    (GroupsInOtherOrder, "ranks make process groups in different order"),
+    (NotContiguous, "a process group gets a non-contiguous tensor"),
+    (GroupsInOtherOrder, "ranks make process groups in different orders"),
 )
 """Exceptions by which the lab refuses what the code under test does, each before those that it is one of, with the headline."""
 

@@ -96,7 +96,7 @@ def require_own_group(options: Options, method: str) -> None:
     """Require that the option of a process group is not off."""
     if not options.get("process_group", True):
         raise SubjectError(
-            f"process_group: False, and @subject.{method} is for code of torch.distributed: leave it out"
+            f"process_group: False, and @subject.{method} is for torch.distributed code: leave it out"
         )
 
 

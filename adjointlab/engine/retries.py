@@ -6,7 +6,7 @@ A retry tells something only beside a *control*, which differs from it in that o
   the memory order, the course of the passes, or the cuts (:mod:`adjointlab.engine.even_cuts`);
 - a relation of wrong values to those that are due is told where it holds under several keys, of values with many digits;
 - where it shows under some schedule, and not where ranks run in turn and messages arrive at once, it needs the former;
-- a result of a layer is of a rank's own part where it stays as it is when the other ranks hold other values.
+- a result of a layer is of a rank's own part where it does not change when the other ranks hold other values.
 
 A case that could not be judged tells nothing.
 """
@@ -238,7 +238,7 @@ class _Retries:
         ranks = sorted({rank for each in found for rank in each})
         return Hint(
             FaultKind.OWN_PART,
-            f"of the own part alone: on {ranks_listed(ranks)} it stays as it is when the other ranks hold other values, and should not",
+            f"of the rank's own part only: on {ranks_listed(ranks)} it does not change when the other ranks hold other values, and should",
         )
 
     # Running

@@ -248,20 +248,20 @@ _ADVICE_ON_LEAKS: Final = (
 
 _ADVICE_ON_RANKS: Final = (
     "advice",
-    "make the partition of the number of ranks that the strategy is given, or say ranks=(...) in the decorator if the subject has others",
+    "make a partition of as many ranks as the strategy is given, or say in the decorator, as ranks=(...), which numbers the subject supports",
 )
 
 _ADVICE_ON_FROZEN: Final = (
     "frozen",
-    "the lab has frozen parameters of this case, as it does in half of them: if the code is not to take that, forbid it by frozen=() of "
-    "check_parallel, or by frozen=0 in the dictionary of the strategy",
+    "the lab has frozen parameters in this case, as in half of all cases: if the code does not support that, pass frozen=() to "
+    "check_parallel, or put frozen=0 into the strategy's dictionary",
 )
 
 
 _ADVICE_ON_MESHES: Final = (
     "mesh",
-    "the lab draws meshes of every number of ranks: if sizes of the code cannot be cut by this one, give a mesh, such as mesh=(2,) of "
-    "check_parallel, or the numbers of ranks that it is for, such as ranks=(1, 2, 4) of the subject",
+    "the lab draws meshes of every number of ranks: if the code's sizes cannot be cut by this one, fix the mesh, such as mesh=(2,) in "
+    "check_parallel, or the numbers of ranks, such as ranks=(1, 2, 4) in the subject",
 )
 
 

@@ -346,7 +346,7 @@ class Search:
 
     def _unconfirmed(self, case: Case, judgement: Judgement) -> SearchResult:
         """The result of a search that is interrupted now."""
-        told = judgement.verdict.with_lines(("interrupted", "before it was made smaller and seen again"))
+        told = judgement.verdict.with_lines(("interrupted", "before it was shrunk and seen again"))
         return self._failed(told, case, judgement.spaces)
 
     def _judge(self, case: Case) -> Judgement | None:

@@ -175,7 +175,7 @@ def zeros(results: Sequence[CheckResult]) -> str:
         return ""
     return (
         f"{', '.join(dict.fromkeys(names))}: every result was zero, in both directions; zeros are adjoint to zeros, whatever was meant: "
-        "code that sends another buffer than the one it has filled has such results"
+        "code that sends a buffer other than the one it filled gives such results"
     )
 
 

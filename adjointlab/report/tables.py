@@ -177,11 +177,11 @@ def _reach(entry: CheckResult, like: CheckResult | None) -> str:
         notes.append(f"floating error {error:.1g}")
     if isinstance(taken := figures.get(Figure.ROUNDING), float) and taken > _TELLING:
         notes.append(
-            f"differences up to {taken:.1%} taken for rounding, as it is declared or the sequential layer shows it"
+            f"differences up to {taken:.1%} counted as rounding, as declared or as measured on the sequential layer"
         )
     if figures.get(Figure.REACHED) == 1:
         notes.append(
-            "of a parameter that is cut, a gradient reaches one part alone in every case: perhaps indices or masks leave out the other ranks"
+            "gradients reach only one part of a parameter that is cut, in every case: perhaps indices or masks leave out the other ranks"
         )
     if proved := figures.get(Figure.PROVED):
         notes.append(

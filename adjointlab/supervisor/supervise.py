@@ -177,10 +177,10 @@ class _Supervisor:
         self._stalls = self._stalls + 1 if progress == self._progress else 0
         self._progress = progress
         if self._stalls >= _MOST_STALLS:
-            self._log("the job asks to be started again and again without getting any further: giving up")
+            self._log("the job asks for restarts without making progress: giving up")
             return self._summarise(ExitCode.UNJUDGED)
         self._job_log.clear()
-        self._log("the job has used up what MPI has; it is started again, to go on where it was")
+        self._log("the job has used up MPI's communicators; it is restarted, to go on where it was")
         return None
 
     def _code_after_crash(self, death: Death, output: Output) -> int | None:
@@ -217,8 +217,8 @@ class _Supervisor:
         if name not in map(_name, deaths):
             output.release()
             self._log_crash(death)
-            purpose = "to make the case smaller and then go on" if death.case else "to go on after it"
-            self._log(f"  all its processes are ended; the job is started again, {purpose}")
+            purpose = "to shrink the case and then go on" if death.case else "to go on after it"
+            self._log(f"  all its processes are ended; the job is restarted, {purpose}")
         return None
 
     def _death(self, report: ExitReport, *, is_stuck: bool) -> Death:
@@ -324,10 +324,10 @@ class _Supervisor:
             if not target.exists():
                 # Not renamed: the folders may lie in different file systems.
                 in_folder(target, partial(write_atomically, target, read_file(source)))
-                self._log(f"  {death.check_id}: not made smaller; {target}")
+                self._log(f"  {death.check_id}: not shrunk; {target}")
         except OSError as error:
             problem = f"{source} cannot be copied to {target}: {error.strerror or error}"
-            self._log(f"  {death.check_id}: not made smaller; {problem}")
+            self._log(f"  {death.check_id}: not shrunk; {problem}")
             return False
         return True
 

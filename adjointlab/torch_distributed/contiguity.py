@@ -27,7 +27,7 @@ __all__ = [
 _REFUSED: Final = "gloo refuses it"
 _REFUSED_BY_NCCL: Final = "nccl refuses it"
 _SILENT: Final = (
-    "real backends refuse it, or go through its memory as it lies, and have wrong numbers without an error"
+    "real backends refuse it, or read its memory in storage order, and silently give wrong numbers"
 )
 
 
@@ -172,5 +172,5 @@ def _strides_and_sizes(tensor: torch.Tensor) -> list[tuple[int, int]]:
 def _problem(call: str, argument: str, problem: str, tensor: torch.Tensor, consequence: str) -> NotContiguous:
     return NotContiguous(
         f"{call} at {call_site()}: its {argument} {problem} (shape {tuple(tensor.shape)}, strides {tensor.stride()}); "
-        f"{consequence}; hand over a contiguous tensor, as .contiguous() makes one"
+        f"{consequence}; pass a contiguous tensor, as .contiguous() returns"
     )

@@ -65,7 +65,7 @@ def needs(package: str) -> pytest.MarkDecorator:
 def test_it_is_coherent_but_for_what_is_known(
     world: al.SimulatedWorld, file: str, cases: int, step: int
 ) -> None:
-    # A failure is not made smaller: that takes longer than to see it, and the subjects of known ones have one case.
+    # A failure is not shrunk: that takes longer than to see it, and the subjects of known ones have one case.
     budget = Budget(cases, ranks=4, seed=1, shrinking=0)
     wrong = []
     for subject, check in subjects(file, step):

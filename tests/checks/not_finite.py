@@ -45,14 +45,14 @@ class KeepsNan(RingShift):
 
 
 class ReadsFreshMemory(RingShift):
-    """Adds what lies in memory that nobody wrote."""
+    """Adds what lies in uninitialised memory."""
 
     def shifted(self, x: Any, step: int) -> Any:
         return super().shifted(x, step) + np.empty(x.shape, x.dtype)
 
 
 class KeepsFreshMemory(RingShift):
-    """Adds what lay in memory that nobody wrote when it was first called, or nothing."""
+    """Adds what lay in uninitialised memory when it was first called, or nothing."""
 
     kept: Any = None
 

@@ -308,7 +308,7 @@ def test_nan_may_be_memory_that_nobody_wrote(value: float, is_told: bool) -> Non
 
     verdict = ADJOINT.judge(FULL, observed(ring(forward=fault)))
     assert [
-        text.startswith("it reads memory that nobody wrote")
+        text.startswith("it reads uninitialised memory")
         for label, text in verdict.lines
         if label == "perhaps"
     ] == [True] * is_told

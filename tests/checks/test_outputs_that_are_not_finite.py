@@ -57,4 +57,4 @@ def test_a_nan_that_is_kept_from_an_earlier_call_is_reported_as_that():
 def test_a_nan_from_memory_that_nobody_wrote_is_reported_as_that(subject: str):
     report = investigated(getattr(not_finite, subject), "purity")
 
-    assert report.verdict.headline == "forward reads memory that nobody wrote"
+    assert report.verdict.headline == "forward reads uninitialised memory"

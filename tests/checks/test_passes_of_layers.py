@@ -166,25 +166,25 @@ def test_a_plainer_seed_takes_one_thing_from_the_plan(seed: int) -> None:
     told = [(hint.kind, hint.text, PassPlan.of(other, backward=True)) for hint, other in plainer_seeds(seed)]
     kept = (
         FaultKind.KEPT,
-        "right where each pass goes backward before the next one goes forward, and wrong where both go forward first",
+        "right if each pass runs backward before the next one runs forward, and wrong if both run forward first",
         replace(plan, together=False, last_first=False),
     )
     added = (
         FaultKind.ACCUMULATED,
-        "right where there are no gradients before, and wrong where they are added to earlier ones; of a parallel module, "
+        "right if there are no gradients before, and wrong if they are added to earlier ones; for a parallel module, "
         "accumulates=False says that they never are",
         replace(plan, accumulated=False),
     )
     how = {"evaluation": "forward without gradients", "training": "forward and backward"}.get(plan.before)
-    with_another = ", of a parallel module with another batch unless it says one_batch_size=True"
+    with_another = ", for a parallel module with another batch unless it says one_batch_size=True"
     before = (
         FaultKind.KEPT,
-        f"right where nothing comes before, and wrong where the instance has gone {how}{with_another * bool(plan.other_batch)}",
+        f"right if nothing comes before, and wrong if the instance has gone {how}{with_another * bool(plan.other_batch)}",
         replace(plan, before="", other_batch=""),
     )
     ordered = (
         FaultKind.KEPT,
-        "right where of two passes the first goes backward first, and wrong where the last one does",
+        "right if the first pass runs backward first, and wrong if the last one does",
         replace(plan, last_first=False),
     )
     assert told == [ordered] * plan.last_first + [kept] * plan.together + [added] * plan.accumulated + [
@@ -428,14 +428,14 @@ ELEMENT = "y[3] (rank 1)"
             observed([1.0, np.nan]),
             "outputs are not the sequential ones",
             {
-                "perhaps": "it reads memory that nobody wrote, or the result of a message that has not been waited for, which are filled with "
+                "perhaps": "it reads uninitialised memory, or the result of a message that has not been waited for, which are filled with "
                 "NaN here; or a formula has no value there, such as 0/0"
             },
         ),
         (
             observed([1.0, 3.5], "input gradient", accumulated=True, without=frozenset()),
             "input gradient is not the sequential one",
-            {"accumulated": ".grad held other gradients before, which are taken off here"},
+            {"accumulated": ".grad held other gradients before, which are subtracted here"},
         ),
         (observed([1.0, 3.5], accumulated=True), "outputs are not the sequential ones", {}),
     ],

@@ -294,7 +294,7 @@ def test_a_solver_is_judged_within_the_rounding_that_it_declares(check: str) -> 
 def test_a_small_error_may_be_that_of_a_solver() -> None:
     """The entry that is off is shown, with what it may come from."""
     found = verdict(Approximate, "adjoint", (4, 7), rounding=None)
-    assert "is declared as `rounding`" in dict(found.lines)["perhaps"]
+    assert "declare the allowed error as `rounding`" in dict(found.lines)["perhaps"]
 
 
 @pytest.mark.parametrize("rounding", [0, -1e-3, 1.0, "1e-8", float("nan")])

@@ -39,4 +39,4 @@ def test_a_sum_over_the_ranks_is_left_out_where_copies_differ_and_add_up_to_what
     assert bool(hint) is bool(missing)
     if hint is not None:
         assert hint.kind is FaultKind.SUM_DROPPED
-        assert hint.text.endswith(f"a {missing} over the ranks is left out")
+        assert hint.text.endswith(f"a {missing} over the ranks is missing")

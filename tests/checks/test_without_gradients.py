@@ -311,7 +311,7 @@ def test_what_an_evaluation_leaves_behind_is_not_used_in_training() -> None:
     assert wrong.headline == "the layer's parameter gradient is not the sequential one"
     assert dict(wrong.lines)["before"].startswith("the same instance has gone forward without gradients")
     texts = [hint.text for hint in hints_told(wrong)]
-    assert any("wrong where the instance has gone forward without gradients" in text for text in texts)
+    assert any("wrong if the instance has gone forward without gradients" in text for text in texts)
 
 
 class Shared(torch.autograd.Function):

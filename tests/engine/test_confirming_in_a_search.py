@@ -101,7 +101,7 @@ def test_a_result_that_is_another_one_once_depends_on_the_run(
         ("again", told),
         (
             "perhaps",
-            "it reads memory that nobody wrote, which the purity check finds, random numbers without a seed, or a clock",
+            "it reads uninitialised memory, which the purity check finds, random numbers without a seed, or a clock",
         ),
         ("form", "exact"),
         kind=NONDETERMINISTIC,
@@ -117,7 +117,7 @@ def test_a_wait_that_was_too_long_once_is_told_to_be_of_a_slow_rank_perhaps(
     blocked = unjudged("blocked", kind=FindingKind.BLOCKED, is_hang=True)
     lines = dict(search_of()._confirmation.confirmed(case_on(2), blocked).verdict.lines)
     assert (lines["first"], lines["again"]) == ("blocked", "no failure")
-    assert lines["perhaps"].startswith("a rank was slower than the others wait for it")
+    assert lines["perhaps"].startswith("a rank took longer than the others wait for it")
 
 
 def test_a_death_that_is_not_seen_again_stays_one_but_is_not_called_smallest(
@@ -136,7 +136,7 @@ def test_a_hang_that_was_shrunk_in_simulation_is_told_so_if_mpi_hangs_too(
     assert search_of()._confirmation.hang_under_mpi(case_on(2)) == unjudged(
         "deadlock",
         ("rank 0", "waits"),
-        ("made smaller", "with simulated ranks, and seen again under MPI"),
+        ("shrunk", "with simulated ranks, and seen again under MPI"),
         is_hang=True,
     )
     for other in (None, RIGHT, GONE):

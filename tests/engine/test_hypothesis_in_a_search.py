@@ -172,7 +172,7 @@ def test_a_failure_that_is_yet_to_be_made_smaller_says_so() -> None:
     search = search_of()
     search._drawn.counts.judged = 6
     begin_shrinking(search)
-    lines = (("form", "exact"), ("interrupted", "before it was made smaller and seen again"))
+    lines = (("form", "exact"), ("interrupted", "before it was shrunk and seen again"))
     assert search._unconfirmed(case_on(2), WRONG) == SearchResult(
         "RingShift",
         "adjoint",

@@ -90,7 +90,7 @@ WHAT = (
 LACKS = "@subject(forward=..., adjoint=...) lacks `{}`; the lab checks one against the other"
 BOTH = "@subject(layer=..., sequential=...) takes both, and no other kind of subject"
 ONE = "@subject takes one kind of subject, not {} together"
-NO_GROUP = "process_group: False, and @subject.{} is for code of torch.distributed: leave it out"
+NO_GROUP = "process_group: False, and @subject.{} is for torch.distributed code: leave it out"
 NAMELESS = partial(cases)
 STEPS = "@subject.{} takes `steps` of at least 1 together with an `optimizer`"
 OF_A_CASE = ". What belongs to a case, such as placements, is returned by the decorated function"

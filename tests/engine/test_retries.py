@@ -378,7 +378,7 @@ def test_a_run_that_could_not_be_judged_tells_nothing_of_the_own_part(
 
     monkeypatch.setattr(_Retries, "_observed", observed)
     monkeypatch.setattr(type(check_named("gradients")), "is_of_own_part", lambda self, *given: True)
-    text = "of the own part alone: on ranks 0, 1, 2 it stays as it is when the other ranks hold other values, and should not"
+    text = "of the rank's own part only: on ranks 0, 1, 2 it does not change when the other ranks hold other values, and should"
     told = scripted([])._own_part(structs.replace(CASE, ranks=3))
     assert told == (Hint(FaultKind.OWN_PART, text) if failures < 4 else None)
 

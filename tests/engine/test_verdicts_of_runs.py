@@ -83,7 +83,7 @@ BLOCKED = "blocked in Recv(source=1) at ring.py:7, waiting for rank 1"
         ((OUTSIDE, MINE), found(FindingKind.DEADLOCK), incoherent("an output is not in its declared space", ("rank", "0"), ("error", "shape (3,)"))),
         ((MINE, raised(ParameterNotInSpace, NotInSpace)), (), incoherent("a parameter is not in its declared space", ("rank", "1"), ("error", "no"))),
         ((DONE, raised(WrongClaim, NotInSpace)), (), incoherent("a tensor is not what it claims to be", ("rank", "1"), ("error", "no"))),
-        ((DONE, raised(NotContiguous)), (), incoherent("a process group gets a tensor that is not contiguous", ("rank", "1"), ("error", "no"))),
+        ((DONE, raised(NotContiguous)), (), incoherent("a process group gets a non-contiguous tensor", ("rank", "1"), ("error", "no"))),
         # A watchdog
         ((OUTSIDE, LATE), (), unjudged("rank 1 has been at work for 10 s", ("rank 0", "raised NotInSpace: shape (3,)"), ("rank 1", "raised Overdue: has been at work for 10 s"), traceback("Overdue", LATE.message), LIMIT, kind="no return")),
         ((LATE, raised(NotContiguous)), (), unjudged("rank 0 has been at work for 10 s", ("rank 0", "raised Overdue: has been at work for 10 s"), ("rank 1", "raised NotContiguous: no"), traceback("Overdue", LATE.message), LIMIT, kind="no return")),
@@ -219,8 +219,8 @@ def test_spaces_that_differ_are_incoherent_and_those_on_absent_ranks_are_refused
             ("tensor", str(tensor)),
             (
                 "advice",
-                "make the partition of the number of ranks that the strategy is given, or say ranks=(...) in the decorator if "
-                "the subject has others",
+                "make a partition of as many ranks as the strategy is given, or say in the decorator, as ranks=(...), which numbers "
+                "the subject supports",
             ),
         )
     far = al.Space(al.Layout((4,), al.Partition((2,), (5, 1))))

@@ -278,8 +278,8 @@ FAULTS = declared(
             ranks=1,
         ),
         fault(
-            "reads memory that nobody wrote",
-            ("forward reads memory that nobody wrote", *WRONG),
+            "reads uninitialised memory",
+            ("forward reads uninitialised memory", *WRONG),
             base=Unwritten,
             check="purity",
             ranks=1,

@@ -301,7 +301,7 @@ class Spent(SimulatedWorld):
 
 def test_a_job_that_has_to_be_started_again_says_so(tmp_path: Path):
     world = Spent(4)
-    with pytest.raises(Exhausted, match="start the job again"):
+    with pytest.raises(Exhausted, match="restart the job"):
         run_check(world, found_as(right), "adjoint", Budget(5, seed=0), tmp_path)
     world.close()
 

@@ -96,7 +96,7 @@ def test_a_case_is_stored_in_a_folder_of_another_file_system(
     supervisor, lines = died_at(case, failures)
     assert supervisor.store_unshrunk_cases()
     assert (failures / "case.json").read_bytes() == b"{}"
-    assert lines == [f"  subject: not made smaller; {failures / 'case.json'}"]
+    assert lines == [f"  subject: not shrunk; {failures / 'case.json'}"]
 
 
 @pytest.mark.parametrize("is_there", [True, False])

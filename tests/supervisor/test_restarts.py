@@ -29,4 +29,4 @@ def test_a_job_that_asks_to_be_started_again_is_but_not_for_ever(tmp_path: Path)
 
     assert ended.returncode == 3
     assert len((tmp_path / "asked").read_text()) == 4
-    assert "without getting any further: giving up" in ended.stderr
+    assert "without making progress: giving up" in ended.stderr

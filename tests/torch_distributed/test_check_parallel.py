@@ -370,7 +370,7 @@ def test_inputs_in_another_memory_order_than_that_of_the_case_are_told(world: al
     for order, told in (("column-major", True), ("row-major", False)):
         case = Case("tokens", "gradients", 2, parameters, InputSetting(0, "torch", order), 0)
         verdict = replay(world, tokens, case).verdict
-        line = "inputs", "row-major, for the sequential module takes none in column-major memory"
+        line = "inputs", "row-major, because the sequential module takes none in column-major memory"
         assert (line in verdict.lines) == told, verdict
 
 

@@ -202,7 +202,7 @@ def test_groups_made_in_different_order_are_explained(
     assert all("makes group number" in text for text in raised)
     assert all("all ranks have to make all groups, in one order" in text for text in raised)
     verdict = verdict_on_failure(found)
-    assert verdict.headline == "ranks make process groups in different order"
+    assert verdict.headline == "ranks make process groups in different orders"
     assert verdict.status is Status.INCOHERENT
 
 

@@ -90,7 +90,7 @@ def test_a_weight_that_is_cut_as_one_block_with_another_is_found_and_not_one_tha
     assert gated(al.SimulatedWorld(2), each_apart).is_coherent
     verdict = gated(al.SimulatedWorld(2), as_one_block)
     assert verdict.status is Status.INCOHERENT
-    assert verdict.headline == "a rank has other elements of a parameter than are its part"
+    assert verdict.headline == "a rank has elements of a parameter that are not its part"
     assert "has values of other elements of the sequential module" in str(verdict.lines)
 
 
@@ -319,7 +319,7 @@ def test_parameters_of_integers_hide_no_misplaced_ones() -> None:
     def reversed_columns(module: Any, mesh: Any) -> None:
         module.b.weight = nn.Parameter(module.b.weight.detach().flip(1))
 
-    with pytest.raises(AssertionError, match="a rank has other elements of a parameter"):
+    with pytest.raises(AssertionError, match="a rank has elements of a parameter that are not its part"):
         al.check_parallel(Quantised, reversed_columns, inputs, cases=4)
 
 

@@ -52,7 +52,7 @@ def hooked(module: nn.Module, mesh: DeviceMesh) -> None:
 def test_code_that_cannot_do_with_frozen_parameters_is_told_how_to_forbid_them(
     world: al.SimulatedWorld,
 ) -> None:
-    with pytest.raises(AssertionError, match=r"forbid it by frozen=\(\) of check_parallel"):
+    with pytest.raises(AssertionError, match=r"pass frozen=\(\) to check_parallel"):
         al.check_parallel(model, hooked, EXAMPLE, mesh=(2,), cases=6, world=world)
     al.check_parallel(model, hooked, EXAMPLE, mesh=(2,), frozen=(), cases=6, world=world)
 
@@ -65,7 +65,7 @@ def test_code_whose_sizes_a_mesh_cannot_cut_is_told_how_to_leave_that_mesh_out()
         return parallelize_module(module, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
 
     batch = torch.randn(2, 4)
-    with pytest.raises(AssertionError, match=r"such as mesh=\(2,\) of check_parallel"):
+    with pytest.raises(AssertionError, match=r"such as mesh=\(2,\) in check_parallel"):
         al.check_parallel(partial(hidden, 10), parallelize, batch, cases=12)
     al.check_parallel(partial(hidden, 10), parallelize, batch, mesh=(2,), cases=2)
 
@@ -117,7 +117,7 @@ def test_where_one_rank_has_nothing_but_frozen_parameters_users_are_told_how_to_
         cases=8,
         world=world,
     )
-    with pytest.raises(AssertionError, match=r"(?s)mismatched.*forbid it by frozen=\(\) of check_parallel"):
+    with pytest.raises(AssertionError, match=r"(?s)mismatched.*pass frozen=\(\) to check_parallel"):
         check()
     check(frozen=())
 

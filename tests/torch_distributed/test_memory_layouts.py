@@ -218,7 +218,7 @@ def test_a_layout_that_real_backends_cannot_use_is_refused(
     # A verdict on a run that has failed asks nothing of its case.
     verdict = judge(None, run)  # type: ignore[arg-type]
     assert verdict.status is Status.INCOHERENT
-    assert verdict.headline == "a process group gets a tensor that is not contiguous"
+    assert verdict.headline == "a process group gets a non-contiguous tensor"
 
 
 @pytest.mark.parametrize(("name", "given", "room"), TAKEN)

@@ -51,7 +51,7 @@ SECOND_PASS: Final = (
 
 _RANDOM: Final = (
     "random",
-    "the sequential layer gives something else with other random numbers, as dropout in training mode does, and the layer draws its own: "
+    "the sequential layer gives another result with other random numbers, as dropout in training mode does, and the layer draws its own: "
     "call .eval() on both, or let both seed a generator alike",
 )
 
@@ -62,19 +62,19 @@ _JOINED: Final = (
 
 _UNWRITTEN: Final = (
     "perhaps",
-    "it reads memory that nobody wrote, or the result of a message that has not been waited for, which are filled with NaN here; or a "
+    "it reads uninitialised memory, or the result of a message that has not been waited for, which are filled with NaN here; or a "
     "formula has no value there, such as 0/0",
 )
 
 _INFINITE_INPUT: Final = (
     "perhaps",
-    "an infinite input meets a zero, such as that of a mask, or another infinite one; where they are not meant, `prepare` makes legal inputs",
+    "an infinite input meets a zero, such as a mask's, or another infinity; if infinite inputs are not legal, `prepare` makes legal ones",
 )
 
 _ANOTHER_FORMULA: Final = (
     "perhaps",
-    "a cast to a narrower element type, or a formula that rounds more than the sequential one: how far it may be off is declared as "
-    "`rounding`, relative to the largest value of the tensor, or to `reach` if that is larger; where neither is meant, it is a fault",
+    "a cast to a narrower element type, or a formula that rounds more than the sequential one: if that is meant, declare the allowed error as "
+    "`rounding`, relative to the largest value of the tensor, or to `reach` if that is larger; otherwise it is a fault",
 )
 
 AFTER_STEPS: Final = "parameters after the steps"
@@ -207,7 +207,7 @@ def _circumstances(
     if is_repeated:
         yield SECOND_PASS
     if is_gradient and plan.accumulated:
-        yield "accumulated", ".grad held other gradients before, which are taken off here"
+        yield "accumulated", ".grad held other gradients before, which are subtracted here"
     if wrong.what == PARAMETER_GRADIENT.name and plan.joined:
         yield _JOINED
     if is_gradient and (without := _not_required(first)):
@@ -217,7 +217,7 @@ def _circumstances(
         how = "without gradients" if plan.before == EVALUATION else "and backward"
         yield "before", f"the same instance has gone forward {how}, with {others}"
     if first.refused_order:
-        yield "inputs", f"row-major, for the sequential module takes none in {first.refused_order} memory"
+        yield "inputs", f"row-major, because the sequential module takes none in {first.refused_order} memory"
     if first.small_cotangents and wrong.what not in _VALUES:
         yield "cotangents", "far below 1, so that gradients are small"
     if is_gradient and first.left_out:

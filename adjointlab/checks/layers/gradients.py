@@ -26,8 +26,8 @@ __all__ = ["GRADIENTS", "GradcheckCheck", "GradientsCheck"]
 
 
 _OF_RIGHT_CODE: Final = (
-    "of right code too: at a kink, or among equal values of which the layer may take another one, as a maximum does, where `prepare=torch.sin` "
-    "makes inputs without any; at infinite inputs; and where it casts to a narrower type"
+    "of right code too: at a kink; at a tie, where a maximum, say, may take another of the equal values (`prepare=torch.sin` makes inputs "
+    "without ties); at infinite inputs; and where it casts to a narrower type"
 )
 
 

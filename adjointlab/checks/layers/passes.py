@@ -177,22 +177,22 @@ def plainer_seeds(seed: int) -> Iterator[tuple[Hint, int]]:
     """Seeds whose plan of passes with a backward pass is plainer in one respect, each with the hint on a fault that it does not show."""
     plan = PassPlan.of(seed, backward=True)
     if plan.last_first:
-        text = "right where of two passes the first goes backward first, and wrong where the last one does"
+        text = "right if the first pass runs backward first, and wrong if the last one does"
         yield Hint(FaultKind.KEPT, text), LAST_FIRST.changed(seed, 0)
     if plan.together:
-        text = "right where each pass goes backward before the next one goes forward, and wrong where both go forward first"
+        text = "right if each pass runs backward before the next one runs forward, and wrong if both run forward first"
         yield Hint(FaultKind.KEPT, text), APART.changed(seed, 1)
     if plan.accumulated:
         text = (
-            "right where there are no gradients before, and wrong where they are added to earlier ones; of a parallel module, "
+            "right if there are no gradients before, and wrong if they are added to earlier ones; for a parallel module, "
             "accumulates=False says that they never are"
         )
         yield Hint(FaultKind.ACCUMULATED, text), ACCUMULATED.changed(seed, 0)
     if plan.before:
         how = "forward without gradients" if plan.before == EVALUATION else "forward and backward"
         if plan.other_batch:
-            how += ", of a parallel module with another batch unless it says one_batch_size=True"
-        text = f"right where nothing comes before, and wrong where the instance has gone {how}"
+            how += ", for a parallel module with another batch unless it says one_batch_size=True"
+        text = f"right if nothing comes before, and wrong if the instance has gone {how}"
         # Eight on modulo 20, nothing comes before; the same modulo 64, what is left out stays.
         course = (COURSE.of(seed) + 4 * _SUBSETS) % COURSE.base
         yield Hint(FaultKind.KEPT, text), COURSE.changed(seed, course)

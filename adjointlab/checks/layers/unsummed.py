@@ -14,12 +14,12 @@ __all__ = ["unsummed_hint"]
 
 _SUM = Hint(
     FaultKind.SUM_DROPPED,
-    "right once the different copies of all ranks are added up: a sum over the ranks is left out",
+    "right once the different copies of all ranks are summed: a sum over the ranks is missing",
 )
 
 _MEAN = Hint(
     FaultKind.SUM_DROPPED,
-    "right once the mean of the different copies of all ranks is taken: a mean over the ranks is left out",
+    "right once the different copies of all ranks are averaged: a mean over the ranks is missing",
 )
 
 

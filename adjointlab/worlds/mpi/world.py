@@ -125,8 +125,8 @@ class MPIWorld(ProcessWorld):
 
     def _exhausted(self) -> Exhausted:
         return Exhausted(
-            f"MPI has hardly a communicator left: {self._most_leaked} were left behind in cases that failed. Start the "
-            "job again, or let `adjointlab run` do so"
+            f"MPI has hardly any communicators left: failed cases have leaked {self._most_leaked}. Restart the job, or let "
+            "`adjointlab run` do so"
         )
 
     def _conclude(self, outcomes: tuple[Outcome, ...], statistics: Sequence[_Statistics]) -> Conclusion:

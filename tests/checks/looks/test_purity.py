@@ -94,7 +94,7 @@ def circumstances(direction: str) -> list[Look]:
     """Looks at one direction of an operator without other forms."""
     argument = f"{direction} writes into its argument"
     place = f"{direction} depends on where its argument lies in memory"
-    fresh = f"{direction} reads memory that nobody wrote"
+    fresh = f"{direction} reads uninitialised memory"
 
     def setting(order: str) -> InputSetting:
         return InputSetting(0, "numpy", **{"primal_order" if direction == "forward" else "dual_order": order})

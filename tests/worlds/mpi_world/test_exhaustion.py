@@ -44,7 +44,7 @@ def test_exhaustion_is_reported_in_time_and_on_all_ranks(world):
             said.append(world.is_exhausted)
             run("bad", world.ranks)
 
-    with pytest.raises(Exhausted, match=r"hardly a communicator left: \d+ were left behind"):
+    with pytest.raises(Exhausted, match=r"hardly any communicators left: failed cases have leaked \d+"):
         world.lead(fail, conduct)
     if world.is_leader:
         # A hundred cases more could be run between the warning and the end.
