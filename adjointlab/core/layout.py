@@ -101,9 +101,9 @@ def balanced_cut(length: int, parts: int) -> tuple[int, ...]:
 class Layout(Drawable):
     """For each worker and each dimension of a global tensor, the window of global indices that it holds.
 
-    `partition` may be given by its sides: ``(2, 3)`` is the grid of the ranks 0 to 5.
-    Dimension k of the tensor is laid along dimension ``axes[k]`` of the partition (default: k, so the orders must be equal), or
-    along none (``None``: every worker holds the one window). ``windows[k]`` has one window for each index along that
+    `partition` may be given by its shape: ``(2, 3)`` is the grid of the ranks 0 to 5.
+    Dimension k of the tensor lies along dimension ``axes[k]`` of the partition (default: k, so the orders must be equal), or
+    along none (``None``: every worker holds the only window). ``windows[k]`` has one window for each index along that
     partition dimension. Partition dimensions that no tensor dimension uses hold copies.
 
     The usual layout is a *cut* (:meth:`cut`): the windows of each dimension are disjoint and cover it. In general they may be

@@ -111,22 +111,22 @@ class LinearOperator(Drawable, ABC):
     - `gain` bounds the largest absolute row sum of any intermediate, in both directions: a positive integer. It sets the size of
       the integers with which the lab tests, so that no sum of them is rounded. `None` means unknown: only the test with a
       tolerance applies, as it does where the images of integers are fractions.
-    - `fan_in` bounds the number of terms added up for any output, which sets that tolerance. `None` means unknown.
-    - `rounding` is the error of its results relative to the largest, where that is more than rounding: of an iterative solver, its
-      tolerance times the condition number. The tests then allow for it, and none is exact. `None` means that rounding is all.
-    - `batched`: the operator takes local tensors with one trailing dimension more, a batch of b >= 1 arguments, and returns the
+    - `fan_in` bounds the number of terms summed for any output, which sets that tolerance. `None` means unknown.
+    - `rounding` is the error of its results relative to the largest, if that is more than rounding: for an iterative solver, its
+      tolerance times the condition number. The tests then allow for it, and none is exact. `None` means rounding only.
+    - `batched`: the operator takes local tensors with an extra trailing dimension, a batch of b >= 1 arguments, and returns the
       batch of results. On an inactive rank a batch has the shape (*layout.local_shape(rank), b), without elements. The
       lab then probes many basis vectors at once.
-    - `is_identity`: the operator returns a copy of its argument, on every rank, and sends nothing, so that callers may leave
-      it out.
+    - `is_identity`: the operator returns a copy of its argument, on every rank, and sends nothing, so that callers may skip
+      it.
     - `symbol` is what the paper calls the operator; compositions print themselves with it.
 
     A rank that is inactive in the partition of a result returns a tensor without elements, or `None`.
 
-    Two more forms are conventions that the lab checks where an operator follows them. Where `forward` and `adjoint` both have a
-    keyword `out` with the default `None`, that is row-major memory for the result (a tuple where there are several), which
-    is overwritten and returned; a rank that is inactive in the result's partition passes none. Where there are `forward_`
-    and `adjoint_`, and both spaces are laid out alike, these work in the memory of their arguments and return it.
+    The lab checks two more forms if an operator has them. If `forward` and `adjoint` both have a
+    keyword `out` with the default `None`, that is row-major memory for the result (a tuple if there are several), which
+    is overwritten and returned; a rank that is inactive in the result's partition passes none. If there are `forward_`
+    and `adjoint_`, and both spaces have the same layouts, these work in the memory of their arguments and return it.
     """
 
     comm: Communicator

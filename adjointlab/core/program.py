@@ -200,8 +200,8 @@ def move_to_new(source: Buffer, target: Buffer) -> tuple[Generator, ...]:
 class Program(Drawable):
     """Generators in the order of their execution, from the buffers in scope at the start.
 
-    Raises `ValueError` for a buffer that is in scope twice or unknown, a region outside its buffer, a step that is no generator, and an
-    Add whose regions overlap or differ in shape or element type; `TypeError` for inputs that are no buffers.
+    Raises `ValueError` for a buffer that is in scope twice or unknown, a region outside its buffer, a step that is not a generator, and an
+    Add whose regions overlap or differ in shape or element type; `TypeError` for inputs that are not buffers.
     """
 
     inputs: tuple[Buffer, ...]

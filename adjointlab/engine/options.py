@@ -26,8 +26,8 @@ class Options(TypedDict, total=False):
     arrays: Sequence[str] | None
     """The array libraries to draw inputs from. Default: torch for what torch differentiates, else NumPy."""
     orders: Sequence[str]
-    """The memory orders of inputs and cotangents. Default: all; in some cases even ranks alone have them in NumPy's memory. Tensors
-    of torch lie alike on all ranks unless an order is named such as "column-major on even ranks"."""
+    """The memory orders of inputs and cotangents. Default: all; in some cases only even ranks have them in NumPy's memory. torch
+    tensors have the same order on all ranks, unless one is named such as "column-major on even ranks"."""
     ranks: Sequence[int]
     """The numbers of ranks to draw. Default: every one up to 8, powers of two above, and the largest that is asked for."""
     name: str | None
@@ -36,7 +36,7 @@ class Options(TypedDict, total=False):
     """For ``adjointlab exhaust``: a function with the bounds as keyword arguments and their defaults, such as
     ``every(ranks=3, side=2)``, that yields all cases as pairs of a number of ranks and the arguments."""
     rank_local: Sequence[str]
-    """Packages whose module-level variables each simulated rank has for itself, such as those that keep process groups in them.
+    """Packages whose module-level variables each simulated rank has for itself, such as packages that keep process groups there.
     Default: none."""
     process_group: bool
     """The code calls torch.distributed: its default process group has the ranks of the case, and functions, autograd functions

@@ -68,12 +68,12 @@ def check_parallel(
     world: World | None = None,
     **others: Never,
 ) -> Mapping[str, Verdict]:
-    """Check that a module is, once ``parallelize(module, mesh)`` has made it parallel, the same as before.
+    """Check a module that ``parallelize(module, mesh)`` has made parallel against the sequential one.
 
-    Its outputs, gradients, buffers and, with an `optimizer`, the parameters after so many `steps` are compared with those of
-    `sequential`, a module or a function that makes one, in so many `cases` on up to 4 simulated ranks (or in another `world`).
+    Its outputs, gradients, buffers and, with an `optimizer`, the parameters after `steps` steps are compared with those of
+    `sequential`, a module or a function that makes one, in `cases` cases on up to 4 simulated ranks (or in another `world`).
 
-    `inputs` are examples, of which shapes and element types matter, or a strategy ``inputs(draw, ranks)`` that draws shapes, the mesh,
+    `inputs` are examples, whose shapes and element types matter, or a strategy ``inputs(draw, ranks)`` that draws shapes, the mesh,
     and arguments of `sequential`; what it may contain, and all options that are not explained here, are explained at ``adjointlab.subject.parallel``. `mesh` is a
     shape, which fixes the number of ranks, or names of dimensions, whose extents are drawn; by default one dimension of all ranks.
 
@@ -140,13 +140,13 @@ def check_pipeline(
     world: World | None = None,
     **others: Never,
 ) -> Mapping[str, Verdict]:
-    """Check that a step of the schedule that ``pipeline(module)`` makes of a module's parts is the step of that module.
+    """Check that a step of the schedule that ``pipeline(module)`` makes from a module's parts equals a step of that module.
 
-    Its loss, outputs, gradients, buffers and, with an `optimizer`, the parameters after so many `steps` are compared with those of
-    `sequential`, a module or a function that makes one, with ``loss(output, target)``, in so many `cases` on up to 4 simulated ranks, or
-    on so many `ranks` (or in another `world`).
+    Its loss, outputs, gradients, buffers and, with an `optimizer`, the parameters after `steps` steps are compared with those of
+    `sequential`, a module or a function that makes one, with ``loss(output, target)``, in `cases` cases on up to 4 simulated ranks, or
+    on `ranks` ranks (or in another `world`).
 
-    `inputs` and `target` are examples, of which shapes and element types matter (by default the target is as the output), or `inputs` is a
+    `inputs` and `target` are examples, whose shapes and element types matter (by default the target is like the output), or `inputs` is a
     strategy ``inputs(draw, ranks)`` that draws shapes and the arguments of `pipeline`; what it may contain, and `reduction`, is explained
     at ``adjointlab.subject.pipeline``. Tensors lie on the host, or on the CUDA device on which an example or the module lies.
 

@@ -33,9 +33,9 @@ def check_subject(
     seed: int = 0,
     world: World | None = None,
 ) -> Mapping[str, Verdict]:
-    """Put a subject to all its checks, as ``adjointlab check`` does: so many `cases` on up to 8, or so many, simulated `ranks`.
+    """Run all checks of a subject, as ``adjointlab check`` does: `cases` cases on up to `ranks` simulated ranks (default: 8).
 
-    In another `world`, such as ``adjointlab.MPIWorld()``, this is collective. Returns the verdicts by check, and warns where no rank
+    In another `world`, such as ``adjointlab.MPIWorld()``, this is collective. Returns the verdicts by check, and warns if no rank
     communicated with another in any case. Raises `AssertionError` with the smallest failing case if one is not coherent, `TypeError`
     for what is no subject or world, `ValueError` for `cases` or `ranks` that are no number or out of range, and :class:`SubjectError` for a wrong declaration.
     """

@@ -74,8 +74,8 @@ class _SubjectDecorators:
         """Check two functions, called as ``forward(comm, *x, **arguments)`` and ``adjoint(comm, *y, **arguments)``.
 
         The dictionary of a case also has the spaces `domain` and `codomain`, which are not passed on, and may have `gain`: a bound on the
-        largest absolute row sum of any intermediate in both directions, 1 where each element goes to one place, with which results must
-        be exact; and `rounding`, the error of results relative to the largest, as of an iterative solver. Neither is passed on, unless one
+        largest absolute row sum of any intermediate in both directions, 1 if each element goes to one place, with which results must
+        be exact; and `rounding`, the error of results relative to the largest, as for an iterative solver. Neither is passed on, unless one
         of the functions has a parameter of that name: then it is an argument of both, and no bound.
         """
         require_functions(forward=forward, adjoint=adjoint)
@@ -86,7 +86,7 @@ class _SubjectDecorators:
 
         A subclass of `torch.autograd.Function` is applied to ``(*x, comm, *arguments.values())``; any other function is
         called as ``function(comm, *x, **arguments)``. The dictionary of a case also has the spaces `domain` and `codomain`,
-        which are not passed on, and may have `gain`, as in :meth:`pair`. Code of torch.distributed gets no `comm`, but a default group::
+        which are not passed on, and may have `gain`, as in :meth:`pair`. torch.distributed code gets no `comm`, but a default group::
 
             @al.subject.autograd(GatherRows, process_group=True)
             def gathers(draw, ranks):
@@ -112,22 +112,22 @@ class _SubjectDecorators:
         """Check a distributed layer against its sequential twin.
 
         ``layer(comm, **arguments)`` makes a `torch.nn.Module` on each rank, ``sequential(**arguments)`` its twin.
-        ``prepare(*inputs)`` makes legal inputs of drawn ones, element by element. With `twice_differentiable`, second
-        derivatives are checked too. It takes no `reference`, which is the twin.
+        ``prepare(*inputs)`` makes legal inputs from drawn ones, element by element. With `twice_differentiable`, second
+        derivatives are checked too. It takes no `reference`, because the twin is one.
 
-        The lab has to know more of a layer, as attributes of the module or entries of the dictionary, which are not passed on:
+        The lab reads more about a layer from attributes of the module or entries of the dictionary, which are not passed on:
 
         - `domain` and `codomain`, the spaces of its inputs and outputs; `parameter_space` and `buffer_space`, those of its
-          parameters and buffers, named as both modules name them: of all of them, but for buffers that are not persistent;
+          parameters and buffers, named as both modules name them: all of them, except for buffers that are not persistent;
         - `rounding`, how far results may differ from the twin's, relative to the largest value of each tensor (default: measured
-          on the twin; 0: exact on small integers), and `reach`, the least that this value counts for, where terms cancel
+          on the twin; 0: exact on small integers), and `reach`, a lower bound for this value, where terms cancel
           (default 0);
-        - `overwrites_inputs`, that it may write into its inputs (default `False`);
-        - `forward_mode`, that it can be differentiated in forward mode (default `True`);
-        - `uniform_requires_grad`, that what requires a gradient is the same on all ranks (default `False`: other tensors on
-          each rank, though replicated or invariant copies of a parameter alike);
-        - ``training``, of the dictionary alone: the mode that both modules are put into. Draw it for a layer that does
-          something else in training than in evaluation; the lab cannot know.
+        - `overwrites_inputs`: it may write into its inputs (default `False`);
+        - `forward_mode`: it can be differentiated in forward mode (default `True`);
+        - `uniform_requires_grad`: the same tensors require a gradient on all ranks (default `False`: they differ between
+          ranks, except for replicated or invariant copies of a parameter);
+        - ``training``, only in the dictionary: the mode that both modules are put into. Draw it for a layer that behaves
+          differently in training and evaluation; the lab cannot know.
         """
         require_functions(layer=layer, sequential=sequential, prepare=prepare)
         require_makers(layer=layer, sequential=sequential)
@@ -162,33 +162,36 @@ class _SubjectDecorators:
         """Check a module that torch.distributed code makes parallel against the module that it is made from.
 
         ``sequential(**arguments)`` makes the module, ``parallelize(module, mesh)`` applies tensor parallelism, ``fully_shard``,
-        `DistributedDataParallel` or layers of one's own to it, in place or returning another one. The dictionary of a case has
+        `DistributedDataParallel` or custom layers to it, in place or returning another one. The dictionary of a case has
 
         - ``inputs``, the global shape of the input, or a list of several;
         - ``mesh``, its extents, or extents by name (default: all ranks in one dimension);
         - ``dtype`` (default: "float64", into which the module is converted) and ``training``; ``input_dtypes``, one for each input that is
           of another element type, such as "complex128";
-        - ``dtensors``, if inputs are handed over as DTensors (default `False`);
-        - ``input_placements`` and ``output_placements``, a list of placements on the mesh for each, where plain tensors are no copies; and
-          ``parameter_placements``, one by name, for plain parameters that are no copies, with ``parameter_pieces``, the sizes by name of
+        - ``dtensors``, if the module gets its inputs as DTensors (default `False`);
+        - ``input_placements`` and ``output_placements``, a list of placements on the mesh for each, if plain tensors are not copies; and
+          ``parameter_placements``, a list by name, for plain parameters that are not copies, with ``parameter_pieces``, the sizes by name of
           pieces of fused ones, of each of which every rank has a part;
-        - ``rounding`` and ``reach``, as in :meth:`layer`, where the parallel module computes by another formula or in another type.
+        - ``rounding`` and ``reach``, as in :meth:`layer`, if the parallel module computes by another formula or in another type.
 
         With `data_parallel`, ranks share the batch, the first dimension of inputs and outputs, along the first mesh dimension, or
-        along those of a mapping such as ``{"dp": "mean"}``; their gradients of parameters are added up ("sum") or averaged ("mean").
-        Code that reduces gradients when the backward pass is over comes as ``after_backward(module)``, and code that clears others than
+        along those of a mapping such as ``{"dp": "mean"}``; their gradients of parameters are summed ("sum") or averaged ("mean").
+        Pass code that reduces gradients after the backward pass as ``after_backward(module)``, and code that clears gradients outside
         ``.grad``, such as Megatron's `main_grad`, as ``before_backward(module)``. Passes run in ``context()``, such as torch's
         `loss_parallel`.
-        Unless gradients are added up by "sum", or code before or after the backward pass may clear or add up what stood in ``.grad``, they
-        are added to earlier ones in some cases; `accumulates` says whether they may be. Where it is True, or left out beside
-        `before_backward`, those of two passes are added up between one call of `before_backward` and one of `after_backward` in some.
-        In some cases the module has been evaluated or trained before on twice or half the first dimension of all inputs, where the
-        sequential module takes that; not with `one_batch_size`. With `twice_differentiable`, derivatives of the gradients by inputs are compared too, as a penalty on
-        gradients needs them.
+
+        In some cases gradients accumulate over earlier ones, unless they are summed by "sum", or code before or after the backward pass may
+        clear or sum what ``.grad`` held; `accumulates` says whether they may. If it is True, or left out beside
+        `before_backward`, some cases accumulate the gradients of two passes between one call of `before_backward` and one of `after_backward`.
+        In some cases the module has been evaluated or trained before on twice or half the first dimension of all inputs, if the
+        sequential module accepts that; not with `one_batch_size`. With `twice_differentiable`, derivatives of the input gradients are
+        compared too, as a gradient penalty needs them.
+
         In some cases parameters are frozen before the module is made parallel; ``frozen=0`` in the dictionary forbids that. In some both
-        modules are put into evaluation mode, where outputs have the same places, shapes and types in it: not with ``evaluated=False``, nor
-        where ``training`` is given.
-        ``optimizer(parameters)`` makes an optimiser. What it has made of parameters and buffers after so many `steps` is compared too.
+        modules are in evaluation mode, if outputs then have the same places, shapes and types: not with ``evaluated=False``, nor
+        if ``training`` is given.
+
+        ``optimizer(parameters)`` makes an optimiser. Parameters and buffers after `steps` of its steps are compared too.
         """
         require_optimizer(optimizer, steps, "parallel")
         require_functions(
@@ -243,19 +246,19 @@ class _SubjectDecorators:
         """Check a schedule of torch.distributed.pipelining against the module whose parts are its stages.
 
         ``sequential(**arguments)`` makes the module, and ``pipeline(module, **arguments)`` on each rank the schedule, with stages made
-        of parts of that module. One step of it has to have the loss ``loss(module(*inputs), target)``, the outputs and the gradients of
-        the whole batch, with losses of microbatches that the schedule averages (`reduction` "mean", as torch does by default) or adds up
+        from parts of that module. One step of it has to give the loss ``loss(module(*inputs), target)``, the outputs and the gradients of
+        the whole batch. The schedule averages the losses of microbatches (`reduction` "mean", torch's default) or sums them
         ("sum", with ``scale_grads=False``). The dictionary of a case has
 
         - ``inputs``, the shape of the input of a batch, or a list of several, and ``input_dtypes``, as in :meth:`parallel`;
-        - ``target``, that of the target (default: the shape of the output);
-        - ``pipeline``, the arguments of `pipeline` beside the module: ``adjointlab.strategies.pipelines(ranks)`` draws a schedule,
-          where the module is cut, and a number of microbatches;
-        - ``input_gradient``, if the gradients by the inputs are compared too (default `False`). torch averages those of parameters alone;
+        - ``target``, the shape of the target (default: that of the output);
+        - ``pipeline``, the arguments of `pipeline` after the module: ``adjointlab.strategies.pipelines(ranks)`` draws a schedule,
+          the cuts of the module, and a number of microbatches;
+        - ``input_gradient``, if the gradients of the inputs are compared too (default `False`). torch averages only those of parameters;
         - ``dtype`` (default: "float64", into which the module is converted), ``training``, ``frozen``, ``rounding`` and ``reach``.
 
-        ``prepare(*inputs, target)`` makes legal tensors of drawn ones. ``after_backward(module)`` gets the module whose parts the stages
-        are, once their gradients are there. ``optimizer(parameters)`` makes an optimiser, of which so many `steps` are compared too.
+        ``prepare(*inputs, target)`` makes legal tensors from drawn ones. ``after_backward(module)`` gets the module whose parts the stages
+        are, once their gradients are there. ``optimizer(parameters)`` makes an optimiser; `steps` of its steps are compared too.
         """
         require_optimizer(optimizer, steps, "pipeline")
         require_functions(
@@ -301,8 +304,8 @@ class _SubjectDecorators:
         of a case has `inputs`, the global shape of the argument or a list of several; `placements`, those of the argument or a list
         for each; and, if these are not the defaults, `mesh` (all ranks in one dimension) and `dtype` ("float64").
 
-        What results claim, shapes and placements, is compared with what the ranks have. A `linear` function is checked as an
-        operator: dot test, matrix and the rest. For any other, ``prepare(*inputs)`` makes legal inputs of drawn ones, as for a layer::
+        The shapes and placements that results claim are compared with what the ranks have. A `linear` function is checked as an
+        operator: dot test, matrix and the rest. For any other, ``prepare(*inputs)`` makes legal inputs from drawn ones, as for a layer::
 
             @adjointlab.subject.dtensor(lambda x, to: x.redistribute(placements=to), reference=lambda x, to: x, linear=True)
             def redistributions(draw, ranks):

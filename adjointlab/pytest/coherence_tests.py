@@ -22,7 +22,7 @@ def coherence_tests(subject: Subject, *, checks: Sequence[str] | None = None) ->
     """Return a class for pytest to collect, with one test for each check of `subject`: ``test_adjoint``, ``test_matrix``, ...
 
     Assign it to a name that starts with ``Test``. Every test is collective: it replays what the corpus folder holds
-    of its subject and check, then draws fresh cases. `checks` picks some.
+    of its subject and check, then draws fresh cases. `checks` selects some.
 
     Raises :class:`SubjectError` if `subject` is none, `ValueError` for a check that is unknown or does not apply to it.
     """

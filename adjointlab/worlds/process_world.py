@@ -96,7 +96,7 @@ class ProcessWorld(ABC):
     """The processes that `control` connects. Making one is collective; `allgather` gives everybody's argument to all.
 
     `patience` is how many seconds a call may wait, with no rank failing meanwhile, before it counts as blocked. Once
-    a run has hung, it is measured by the slowest good run so far: a hundred times that, and two seconds at least, so that
+    a run has hung, it is measured by the slowest good run so far: a hundred times that, and at least two seconds, so that
     a hang is shrunk in bearable time. `expire` is for :class:`~adjointlab.worlds.watchdog.RaisingWatchdog`.
     """
 

@@ -71,7 +71,7 @@ class MPIWorld(ProcessWorld):
     """The processes of an MPI communicator (default: ``COMM_WORLD``). Making one is collective.
 
     `patience` is how many seconds a call may wait, with no rank failing meanwhile, before it counts as blocked. Once
-    a run has hung, it is measured by the slowest good run so far: a hundred times that, and two seconds at least, so that
+    a run has hung, it is measured by the slowest good run so far: a hundred times that, and at least two seconds, so that
     a hang is shrunk in bearable time. In a `strict` world the ranks compare every blocking collective before it is
     carried out: one that does not match is reported at once, before the library can go wrong on it, at the price of more
     messages. `communicators` is how many MPI can have at a time; the default is what is known of the library.
