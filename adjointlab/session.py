@@ -283,9 +283,9 @@ def _obstacle(world: World, case: Case, device: str | None) -> str:
     if case.ranks > world.ranks:
         return f"it needs {case.ranks} ranks, and this run has {world.ranks}"
     if not on(device, [memory]):
-        return f"it is in memory of {memory}, and this run is on --device {device}"
+        return f"it is in the memory {memory}, and this run is on --device {device}"
     if not installed(memory):
-        return f"it is in memory of {memory}, which cannot be used here"
+        return f"it is in the memory {memory}, which cannot be used here"
     return ""
 
 
@@ -304,7 +304,7 @@ def _undeclared(subject: Subject, case: Case) -> str:
     if case.ranks not in subject.ranks_up_to(case.ranks):
         return f"not for {counted(case.ranks, 'rank')}"
     if setting.library not in subject.arrays:
-        return f"and has no arrays in memory of {setting.library}"
+        return f"and has no arrays in the memory {setting.library}"
     orders = map(unmixed, setting.orders)
     return next(
         (f"and has no arrays in {order} memory" for order in orders if order not in subject.orders), ""

@@ -166,8 +166,10 @@ def _require(memory: str, found: Found, file: Path) -> None:
     here = probes.found() if any(map(is_on_device, missing)) else probes.Found()
     why = "; ".join(map(here.lacking_of, missing))
     of_host = [library for library in on("cpu", found.subject.arrays) if installed(library)]
-    instead = f"; --device cpu moves it into memory of {of_host[0]}" if of_host else ""
-    raise UsageError(f"{file}: the case is in memory of {memory}, which cannot be used here ({why}){instead}")
+    instead = f"; --device cpu moves it into the memory {of_host[0]}" if of_host else ""
+    raise UsageError(
+        f"{file}: the case is in the memory {memory}, which cannot be used here ({why}){instead}"
+    )
 
 
 def _by_file(found: Found) -> Found:

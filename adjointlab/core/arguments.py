@@ -40,7 +40,7 @@ def mismatch(tensor: Tensor, value: object, rank: int, batch: tuple[int, ...] | 
         return ""
     layout = tensor.layout
     if not arrays.is_array(value):
-        return f"{described_type(value)} on rank {rank}, not an array of NumPy, torch or CuPy (numpy.asarray makes one)"
+        return f"{described_type(value)} on rank {rank}, not a NumPy, torch or CuPy array (numpy.asarray makes one)"
     shape, local = tuple(map(int, value.shape)), layout.local_shape(rank)
     if not layout.partition.is_active(rank):
         if 0 in shape:

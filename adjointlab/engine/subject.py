@@ -243,7 +243,7 @@ class Subject:
             raise SubjectError(f"{self.name}: none of the array libraries {self.arrays} is installed")
         if not (chosen := on(device, present)):
             raise SubjectError(
-                f"{self.name}: draws no tensors in memory of {device}, but in {', '.join(present)}; leave out "
+                f"{self.name}: draws no tensors in {device} memory, but in {', '.join(present)}; leave out "
                 f"--device {device}, or name a memory of {device} in arrays=... of its decorator"
             )
         return chosen

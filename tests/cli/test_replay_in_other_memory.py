@@ -52,8 +52,8 @@ def test_a_replay_says_that_there_is_no_such_memory_and_how_to_move_the_case(fil
     here = file.parents[1]
     done = run("adjointlab", "replay", file, *OF_FILE, cwd=here)
     assert done.returncode == 2
-    assert "the case is in memory of cupy, which cannot be used here (CuPy: " in done.stderr
-    assert "; --device cpu moves it into memory of numpy" in done.stderr
+    assert "the case is in the memory cupy, which cannot be used here (CuPy: " in done.stderr
+    assert "; --device cpu moves it into the memory numpy" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     moved = run("adjointlab", "replay", file, *OF_FILE, "--device", "cpu", cwd=here)
     assert moved.returncode == 1, moved.stdout + moved.stderr
@@ -70,7 +70,7 @@ def test_a_check_passes_it_over_and_a_coherent_one_says_so(file: Path) -> None:
     coherent = run(*CHECK, cwd=file.parents[1])
     assert coherent.returncode == 0, coherent.stdout
     assert (
-        "a failure of Scaled (adjoint) is not replayed: it is in memory of cupy, which cannot be used here:"
+        "a failure of Scaled (adjoint) is not replayed: it is in the memory cupy, which cannot be used here:"
         in coherent.stderr
     )
 
@@ -79,7 +79,7 @@ def test_a_run_on_the_host_alone_says_that_it_does_not_replay_what_is_elsewhere(
     (file.parents[1] / "scaled.py").write_text(SUBJECT.replace("2 * y", "3 * y"))
     coherent = run(*CHECK, "--device", "cpu", cwd=file.parents[1])
     assert coherent.returncode == 0, coherent.stdout
-    assert "is not replayed: it is in memory of cupy, and this run is on --device cpu:" in coherent.stderr
+    assert "is not replayed: it is in the memory cupy, and this run is on --device cpu:" in coherent.stderr
 
 
 def test_a_case_moves_out_of_host_memory_that_there_is_not(file: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_case_moves_out_of_host_memory_that_there_is_not(file: Path) -> None:
     (here / "scaled.py").write_text("import sys\nsys.modules['torch'] = None\n" + subject)
     refused = run("adjointlab", "replay", file, *OF_FILE, cwd=here)
     assert refused.returncode == 2
-    assert "(torch: not installed); --device cpu moves it into memory of numpy" in refused.stderr
+    assert "(torch: not installed); --device cpu moves it into the memory numpy" in refused.stderr
     assert run("adjointlab", "replay", file, *OF_FILE, "--device", "cpu", cwd=here).returncode == 1
 
 

@@ -128,7 +128,7 @@ CUT_TEXT = "the layout [5] cut at 0|3|5 over 2 over ranks 0, 2"
         (np.zeros((3, 4), "f4"), 0, (4,), ""),
         (np.zeros(0), 1, None, ""),
         (np.zeros((0, 7)), 1, None, ""),
-        ([0.0], 0, None, "a list on rank 0, not an array of NumPy, torch or CuPy (numpy.asarray makes one)"),
+        ([0.0], 0, None, "a list on rank 0, not a NumPy, torch or CuPy array (numpy.asarray makes one)"),
         (np.zeros(3), 0, None, "float64 on rank 0, but the operator was made for float32"),
         (np.zeros((2, 4)), 2, None, "float64 on rank 2, but the operator was made for float32"),
         (np.zeros(2, "f4"), 0, None, f"shape (2,) on rank 0, but {CUT_TEXT} gives it (3,)"),

@@ -269,7 +269,7 @@ def test_a_part_that_returns_none_of_what_it_holds_is_refused_in_a_composition_t
         ((), "returned 0 tensors, but the space has 1"),
         (
             None,
-            "returned None on rank 0, not an array of NumPy, torch or CuPy",
+            "returned None on rank 0, not a NumPy, torch or CuPy array",
         ),
         ([[0.0, 0.0]], "returned a list on rank 0"),
         (

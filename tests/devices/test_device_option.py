@@ -103,7 +103,7 @@ def test_a_subject_without_memory_there_is_not_judged_and_told_why(
 ) -> None:
     result = run_check(SimulatedWorld(2), found_as(of_host), "adjoint", Budget(5, device="cuda"), tmp_path)
     assert result.status is Status.UNJUDGED
-    assert "of the host: draws no tensors in memory of cuda, but in numpy" in result.result.verdict.headline
+    assert "of the host: draws no tensors in cuda memory, but in numpy" in result.result.verdict.headline
 
 
 def test_stored_cases_in_other_memory_are_passed_over(torch_is_a_device: None, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_replay_moves_the_case_into_that_memory(torch_is_a_device: None, tmp_p
 def test_a_proof_is_in_numpys_memory_unless_a_device_is_asked_for(torch_is_a_device: None) -> None:
     assert [memory_of_proofs(both, device) for device in (None, "cpu", "cuda")] == ["numpy", "numpy", "torch"]
     assert memory_of_proofs(replace(both, arrays=("torch",)), "cpu") == "numpy"
-    with pytest.raises(SubjectError, match="draws no tensors in memory of cuda"):
+    with pytest.raises(SubjectError, match="draws no tensors in cuda memory"):
         memory_of_proofs(of_host, "cuda")
 
 

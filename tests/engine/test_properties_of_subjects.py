@@ -80,7 +80,7 @@ def test_arrays_are_drawn_from_the_libraries_that_are_there_and_on_the_device(
     assert subject.libraries("cpu") == ("torch", "numpy")
     assert subject.libraries("cuda") == ("torch-cuda",)
     refused = (
-        "RingShift: draws no tensors in memory of cuda, but in torch, numpy; leave out --device cuda, or name a memory of "
+        "RingShift: draws no tensors in cuda memory, but in torch, numpy; leave out --device cuda, or name a memory of "
         "cuda in arrays=... of its decorator"
     )
     with pytest.raises(SubjectError, match=f"^{re.escape(refused)}$"):

@@ -141,7 +141,7 @@ def test_a_request_is_completed_by_the_first_test_that_finds_it_ready() -> None:
 def test_a_request_of_a_device_is_waited_for(name: str, done: str) -> None:
     with pytest.raises(NotImplementedError) as raised:
         getattr(Counted(0), name)()
-    assert str(raised.value) == f"a message from or to memory of a device is not {done}; wait for it"
+    assert str(raised.value) == f"a message from or to device memory cannot be {done}; wait for it"
 
 
 def test_a_sum_is_the_default_of_a_reduction() -> None:

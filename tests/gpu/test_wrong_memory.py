@@ -77,7 +77,7 @@ def test_an_mpi_library_that_does_not_take_device_memory_gets_none(cupy: Any) ->
     pytest.importorskip("mpi4py", reason="needs mpi4py (the extra mpi)")
     from adjointlab.worlds.mpi import buffer_calls
 
-    with pytest.raises(BufferError, match="device 0, and the MPI library does not take memory of a device"):
+    with pytest.raises(BufferError, match="device 0, and the MPI library does not take device memory"):
         buffer_calls.native([cupy.empty(3), 3])
     assert buffer_calls.native(7) == 7
 

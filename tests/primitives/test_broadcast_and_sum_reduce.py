@@ -156,7 +156,7 @@ def test_summing_over_workers_with_different_windows_is_refused(spmd: Any) -> No
     [
         (np.zeros(3), r"x: shape \(3,\) on rank 0, but the layout .* gives it \(4,\)"),
         (np.zeros(4, np.float32), "x: float32 on rank 0, but the operator was made for float64"),
-        ([0.0] * 4, "x: a list on rank 0, not an array of NumPy, torch or CuPy"),
+        ([0.0] * 4, "x: a list on rank 0, not a NumPy, torch or CuPy array"),
     ],
 )
 def test_a_wrong_argument_is_named_before_the_first_message(x: Any, message: str, spmd: Any) -> None:

@@ -100,11 +100,11 @@ class DeviceRequest(MPI.Request, ABC):
 
     def Cancel(self) -> NoReturn:
         """Messages of arrays are not withdrawn."""
-        raise NotImplementedError("a message from or to memory of a device is not cancelled; wait for it")
+        raise NotImplementedError("a message from or to device memory cannot be cancelled; wait for it")
 
     def Free(self) -> NoReturn:
         """Messages of arrays are waited for."""
-        raise NotImplementedError("a message from or to memory of a device is not freed; wait for it")
+        raise NotImplementedError("a message from or to device memory cannot be freed; wait for it")
 
 
 def given(op: Op) -> dict[str, Op]:

@@ -77,7 +77,7 @@ def _refuse_unless_aware(buffer: Any) -> None:
     library = loaded_library()
     if not library.is_aware:
         raise BufferError(
-            f"message: an array on {arrays.place_name(buffer)}, and the MPI library does not take memory of a device "
+            f"message: an array on {arrays.place_name(buffer)}, and the MPI library does not take device memory "
             f"({library.reason}); copy it to the host, or move it with an operator of adjointlab.primitives, which stages it; "
             f"{OVERRIDE}=yes where you know that the library takes it"
         )
