@@ -119,7 +119,7 @@ def _matrices(matrices: ComparedMatrices) -> Matrices:
 def _place(place: Place, most_ranks: int) -> Iterator[Part]:
     yield replace(_with_fewer(place.grid, most_ranks), note="")
     (name, value), (other, expected) = place.values
-    yield Remark(f"{Role.WRONG.value} {place.where}: {name} {value}, {other} {expected}")
+    yield Remark(f"{Role.WRONG.value} {place.where}: {name} = {value}, {other} = {expected}")
 
 
 # Hangs and schedules

@@ -34,7 +34,7 @@ class Circumstance(NamedTuple):
     fill: str  # as text: NaN is no key, for it does not equal the NaN of another process
 
     def __str__(self) -> str:
-        return f"{self.order} argument, fresh memory {self.fill}"
+        return f"{self.order} argument, fresh memory filled with {self.fill}"
 
 
 _NOT_FROM_MEMORY = (

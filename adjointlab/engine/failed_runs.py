@@ -81,7 +81,7 @@ def verdict_on_failure(run: Run) -> Verdict:
         return _of_findings(run, [*lines, *tracebacks])
     if raised:
         return _of_exception(*raised[0], lines)
-    return unjudged("not every rank came back", *lines)
+    return unjudged("not every rank returned", *lines)
 
 
 def _of_refusal(raised: Sequence[tuple[int, Raised]]) -> Verdict | None:

@@ -194,8 +194,8 @@ def came_back(function: Callable[..., object] | None) -> str:
     function = None if function is None else inspect.unwrap(function)
     code = getattr(function, "__code__", None)
     if code is None:
-        return "come back from user code"
-    return f"come back from {code.co_qualname} at {code.co_filename}:{code.co_firstlineno}"
+        return "returned from user code"
+    return f"returned from {code.co_qualname} at {code.co_filename}:{code.co_firstlineno}"
 
 
 class SimulatedCall:

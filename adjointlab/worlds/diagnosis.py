@@ -26,7 +26,7 @@ def is_synchronous(call: str) -> bool:
 
 def heading(blocked: int, ranks: int) -> str:
     """First line of the report of a deadlock."""
-    return f"{blocked} of {ranks} ranks wait, and nobody can go on"
+    return f"{blocked} of {ranks} ranks wait, and none can proceed"
 
 
 def waits_for_text(ranks: Sequence[int], ended: Sequence[bool]) -> str:

@@ -64,7 +64,7 @@ def _end(who: str, exception: BaseException | None) -> NoReturn:
         code = exception.code if isinstance(exception.code, int) else int(exception.code is not None)
         os._exit(code & 0xFF)  # all that a parent sees of it; os._exit refuses what is no int of C
     how = "" if exception is None else f", by {type(exception).__name__}"
-    text = f"adjointlab: a child process that {who} has forked came back from user code{how}, and ends here\n"
+    text = f"adjointlab: a child process that {who} has forked returned from user code{how}, and ends here\n"
     with suppress(OSError):
         os.write(2, text.encode(errors="backslashreplace"))
     os._exit(int(exception is not None))

@@ -153,10 +153,8 @@ class Watchdog:
     def report_overdue(self, who: str, limit: float, payload: object, thread: int) -> None:
         """Print the stacks and store the case, before the process is ended."""
         place = call_site_of_thread(thread)
-        self.show_stacks(
-            f"{who} has not come back within {limit:g} s, at {place}; the stacks of its threads:"
-        )
-        late = f"{who} did not come back within {limit:g} s, at {place}"
+        self.show_stacks(f"{who} has not returned within {limit:g} s, at {place}; the stacks of its threads:")
+        late = f"{who} did not return within {limit:g} s, at {place}"
         self.store_overdue(payload, late, stack_of_thread(thread))
 
     def store_overdue(self, payload: object, late: str, stack: str) -> None:
@@ -190,7 +188,7 @@ def _number_of_outer(entries: Sequence[traceback.FrameSummary]) -> int:
 
 def overdue(limit: float, place: str) -> Overdue:
     """Exception for a rank that has exceeded `limit`, with its message."""
-    return Overdue(f"did not come back within {limit:g} s, at {place}")
+    return Overdue(f"did not return within {limit:g} s, at {place}")
 
 
 class Elapsed:

@@ -86,7 +86,7 @@ class Returned:
     value: Any
 
     def __str__(self) -> str:
-        return "came back"
+        return "returned"
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def test_the_labs_own_calls_are_not_told(tmp_path: Path, ranks: int, options: tu
     assert ended.returncode == 3, ended.stderr
     assert "mismatched collective" in ended.stdout
     assert re.search(r"rank 0 calls allreduce\((op=)?SUM\) at .*hanging\.py:\d+", ended.stdout)
-    assert re.search(r"rank 1 has come back from Copy\.forward at .*hanging\.py:\d+", ended.stdout)
+    assert re.search(r"rank 1 has returned from Copy\.forward at .*hanging\.py:\d+", ended.stdout)
     assert "allgather" not in ended.stdout
 
 
@@ -71,7 +71,7 @@ def test_of_a_rank_that_has_returned_the_function_is_named(
         r"rank 0 in recv\(source=1, tag=5\) at .*hanging\.py:\d+, waits for rank 1", ended.stdout
     )
     assert re.search(
-        rf"rank 1 has come back from {function} at .*hanging\.py:\d+, waits for rank 0", ended.stdout
+        rf"rank 1 has returned from {function} at .*hanging\.py:\d+, waits for rank 0", ended.stdout
     )
     assert "allgather" not in ended.stdout
 

@@ -50,7 +50,7 @@ CASE = Case("Ring", "purity", 2, {}, InputSetting(), 0)
 HERE = "ring.py:7"
 LAB = f"{al.__path__[0]}/checks/purity.py:3"
 DONE, WAITS, DIED = Returned(3), Blocked("Recv(source=1)", HERE, (1,)), Dead("killed by signal 9")
-IN_LAB = Blocked("allgather()", LAB, (0,), came_back="come back from Ring.forward at ring.py:5")
+IN_LAB = Blocked("allgather()", LAB, (0,), came_back="returned from Ring.forward at ring.py:5")
 
 
 def raised(*types: type[BaseException], message: str = "no") -> Raised:
@@ -93,14 +93,14 @@ BLOCKED = "blocked in Recv(source=1) at ring.py:7, waiting for rank 1"
         ((MINE, raised(SubjectError)), (), unjudged("rank 0 raised MyError: no", ("rank 1", "raised SubjectError: no"), traceback("MyError"), kind="raised MyError")),
         ((WAITS, raised(SubjectError)), found(FindingKind.DEADLOCK), unjudged("no", kind="SubjectError")),
         # Exceptions
-        ((DONE, MINE), (), unjudged("rank 1 raised MyError: no", ("rank 0", "came back"), traceback("MyError"), kind="raised MyError")),
+        ((DONE, MINE), (), unjudged("rank 1 raised MyError: no", ("rank 0", "returned"), traceback("MyError"), kind="raised MyError")),
         ((MINE, MINE), (), unjudged("rank 0 raised MyError: no", ("rank 1", "raised the same exception"), traceback("MyError"), kind="raised MyError")),
         ((MINE, VALUE), (), unjudged("rank 0 raised MyError: no", ("rank 1", "raised ValueError: no"), traceback("MyError"), kind="raised MyError")),
         ((WAITS, VALUE), (), unjudged("rank 1 raised ValueError: no", ("rank 0", BLOCKED), traceback("ValueError"), kind="raised ValueError")),
         ((WAITS, DONE, VALUE, MINE), found(FindingKind.MESSAGE_LEFT_OVER), unjudged("message left over", ("rank 2", "raised ValueError: no"), ("rank 3", "raised MyError: no"), ("message left over", "a message left over"), traceback("ValueError"))),
         # Neither exceptions nor findings
-        ((DONE, WAITS), (), unjudged("not every rank came back", ("rank 0", "came back"), ("rank 1", BLOCKED))),
-        ((DONE, DIED), (), unjudged("not every rank came back", ("rank 0", "came back"), ("rank 1", "dead: killed by signal 9"))),
+        ((DONE, WAITS), (), unjudged("not every rank returned", ("rank 0", "returned"), ("rank 1", BLOCKED))),
+        ((DONE, DIED), (), unjudged("not every rank returned", ("rank 0", "returned"), ("rank 1", "dead: killed by signal 9"))),
         # Findings
         ((DONE, WAITS), found(FindingKind.DEADLOCK), unjudged("deadlock", ("deadlock", "a deadlock"), is_hang=True)),
         ((DONE, DIED), found(FindingKind.BLOCKED), unjudged("blocked", ("rank 1", "dead: killed by signal 9"), ("blocked", "a blocked"), is_hang=True, is_death=True)),
@@ -134,12 +134,12 @@ def test_a_hang_shows_each_rank_with_the_call_that_it_sat_in_or_how_it_ended() -
         Wait(0, "Recv(source=1)", HERE, (1,), is_blocked=True),
         Wait(1, "dead: killed by signal 9", is_blocked=False),
         Wait(2, "raised MyError: no …", is_blocked=False),
-        Wait(3, "had come back from Ring.forward at ring.py:5", "", (0,), is_blocked=True),
-        Wait(4, "came back", is_blocked=False),
+        Wait(3, "had returned from Ring.forward at ring.py:5", "", (0,), is_blocked=True),
+        Wait(4, "returned", is_blocked=False),
     )
     assert judge(CASE, run).evidence == Evidence(waits=waits)
     assert judge(CASE, Run((DIED, DONE), found(FindingKind.DEADLOCK))).evidence is None
-    assert came_back(None) == "come back from user code"
+    assert came_back(None) == "returned from user code"
 
 
 def test_a_hang_in_a_backward_pass_says_who_was_in_it() -> None:

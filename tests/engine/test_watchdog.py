@@ -36,7 +36,7 @@ def test_an_endless_loop_of_a_simulated_rank_is_ended_and_made_smaller():
 
     assert (report.status, report.verdict.kind) == (Status.UNJUDGED, NO_RETURN)
     assert re.fullmatch(
-        rf"rank 1 did not come back within 0\.6 s, at {re.escape(str(HANGING))}:\d+", report.verdict.headline
+        rf"rank 1 did not return within 0\.6 s, at {re.escape(str(HANGING))}:\d+", report.verdict.headline
     )
     assert "--watchdog SECONDS" in dict(report.verdict.lines)["limit"]
     assert report.case is not None
@@ -46,7 +46,7 @@ def test_an_endless_loop_of_a_simulated_rank_is_ended_and_made_smaller():
 def test_an_exception_is_not_lost_in_a_callback_of_the_garbage_collector(tmp_path: Path):
     ended = check_hanging("collecting", tmp_path, "--watchdog", "0.5", "--cases", "5")
 
-    assert re.search(r"rank 1 did not come back within 0\.5 s, at .*hanging\.py:\d+ +\(found", ended.stdout)
+    assert re.search(r"rank 1 did not return within 0\.5 s, at .*hanging\.py:\d+ +\(found", ended.stdout)
     assert "Exception ignored" not in ended.stderr
 
 
@@ -93,7 +93,7 @@ def test_of_a_rank_that_cannot_be_asked_only_what_is_known_is_told(tmp_path: Pat
 
     assert ended.returncode == 3, ended.stderr
     assert re.search(
-        rf"rank 1 did not come back, and could not be asked .*{state}; it was last seen \d+ s ago, at ",
+        rf"rank 1 did not return, and could not be asked .*{state}; it was last seen \d+ s ago, at ",
         ended.stderr,
     )
     record = running.read(tmp_path / FOLDER)
@@ -113,7 +113,7 @@ def test_a_strategy_that_does_not_return_is_one_that_could_not_be_judged(
     ended = run("adjointlab", *words, cwd=tmp_path, ranks=ranks)
 
     assert ended.returncode == 3, ended.stderr
-    assert re.search(r"the strategy did not come back within 3 s, at .*hanging\.py:\d+", ended.stdout)
+    assert re.search(r"the strategy did not return within 3 s, at .*hanging\.py:\d+", ended.stdout)
     assert re.search(r"1 of 2 checks judged|1 coherent", ended.stdout)
     assert running.read(tmp_path / FOLDER) is None
 
@@ -128,7 +128,7 @@ def test_a_strategy_that_no_exception_reaches_ends_the_process_and_is_no_failure
     ended = check_hanging(subject, tmp_path, "--watchdog", "0.5", ranks=ranks)
 
     assert ended.returncode == 3, ended.stderr
-    assert "the strategy has not come back within 3 s" in ended.stderr
+    assert "the strategy has not returned within 3 s" in ended.stderr
     assert f'File "{HANGING}", line' in ended.stderr
     record = running.read(tmp_path / FOLDER)
     assert record is not None
@@ -158,12 +158,13 @@ def test_a_module_whose_import_does_not_return_ends_the_command_which_says_where
 
     assert ended.returncode == 3, ended.stdout + ended.stderr
     late = re.search(
-        r"loading the subjects (did|has) not come back within 3 s, at .*endless\.py:\d", ended.stderr
+        r"loading the subjects (did not return|has not returned) within 3 s, at .*endless\.py:\d",
+        ended.stderr,
     )
     assert late
     assert ("on rank 1: loading" in ended.stderr) == (where == 1)
     # Where the module lets no exception through, as on Python 3.14, the process is ended with the stacks of all its threads.
-    is_ended_by_exception = late[1] == "did"
+    is_ended_by_exception = late[1] == "did not return"
     assert is_ended_by_exception or handler
     if is_ended_by_exception:
         assert "typer" not in ended.stderr, "the stack is of the module, not of what has called the lab"
@@ -194,7 +195,7 @@ def test_under_mpi_what_user_code_makes_of_the_exception_is_never_a_verdict(tmp_
 
     assert ended.returncode == 3, ended.stderr
     assert "incoherent" not in ended.stdout
-    assert re.search(r"rank 1 did not come back within [\d.]+ s, at .*hanging\.py:\d+", ended.stdout)
+    assert re.search(r"rank 1 did not return within [\d.]+ s, at .*hanging\.py:\d+", ended.stdout)
 
 
 def test_an_endless_loop_that_makes_calls_is_ended():
@@ -204,14 +205,14 @@ def test_an_endless_loop_that_makes_calls_is_ended():
     )
 
     assert (report.status, report.verdict.kind) == (Status.UNJUDGED, NO_RETURN)
-    assert f"did not come back within {TIMES_IN_ALL * patience:g} s" in report.verdict.headline
+    assert f"did not return within {TIMES_IN_ALL * patience:g} s" in report.verdict.headline
 
 
 def _ended_by_the_watchdog(
     ended: subprocess.CompletedProcess[str], folder: Path, subject: str, world: str
 ) -> None:
     assert ended.returncode == 3, ended.stderr
-    assert "rank 1 has not come back" in ended.stderr
+    assert "rank 1 has not returned" in ended.stderr
     assert "--watchdog SECONDS" in ended.stderr
     assert f'File "{HANGING}", line' in ended.stderr
     record = running.read(folder / FOLDER)
@@ -233,7 +234,7 @@ def test_a_process_that_does_not_come_back_is_interrupted_and_the_run_goes_on(tm
     )
 
     assert ended.returncode == 3, ended.stderr
-    assert re.search(r"rank 1 did not come back within [\d.]+ s, at .*hanging\.py:\d+ +\(found", ended.stdout)
+    assert re.search(r"rank 1 did not return within [\d.]+ s, at .*hanging\.py:\d+ +\(found", ended.stdout)
     assert "on 2 ranks" in ended.stdout or "shrunk to 2 ranks" in ended.stdout
     assert "1 coherent, 1 could not be judged" in ended.stdout
     assert running.read(tmp_path / FOLDER) is None

@@ -20,7 +20,7 @@ def test_a_strategy_that_the_watchdog_has_ended_did_not_return(tmp_path: Path) -
     JobLog(tmp_path).at("module:subject adjoint", tmp_path, is_leader=True).__enter__()
     progress = Progress("module:subject", "module:subject", "adjoint", WorldName.SIMULATED, 8, 1)
     report = _overdue_report(found_as(right), progress, tmp_path, tmp_path / NAME)
-    report(None, "the strategy did not come back within 15 s, at cases.py:3", "")
+    report(None, "the strategy did not return within 15 s, at cases.py:3", "")
     death = supervisor._death(
         ExitReport("a rank left by os._exit(3)", {0: "it left by os._exit(3)"}), is_stuck=False
     )
@@ -28,5 +28,5 @@ def test_a_strategy_that_the_watchdog_has_ended_did_not_return(tmp_path: Path) -
     assert death.check_id == "module:subject adjoint"
     verdict = str(death.verdict())
     assert verdict.startswith("no return")
-    assert "the strategy did not come back within 15 s, at cases.py:3" in verdict
+    assert "the strategy did not return within 15 s, at cases.py:3" in verdict
     assert "os._exit" not in verdict

@@ -73,7 +73,7 @@ def test_a_run_is_printed_with_the_ranks_of_each_outcome_and_one_traceback():
 
 
 def test_a_run_that_completed_is_printed_in_a_line():
-    assert str(SimulatedWorld().run(lambda *_: 1, ranks=2)) == "ranks 0, 1: came back"
+    assert str(SimulatedWorld().run(lambda *_: 1, ranks=2)) == "ranks 0, 1: returned"
 
 
 def test_an_exception_without_a_message_is_told_by_the_name_of_its_class_alone() -> None:

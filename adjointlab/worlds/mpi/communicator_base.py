@@ -93,7 +93,7 @@ class CommBase(LocalCalls):
         return None if isinstance(key, ours.Keyval) else self.inner.Get_attr(key)
 
     def note_return(self, function: Callable[..., object]) -> None:
-        """Note that this rank has come back from a function of user code."""
+        """Note that this rank has returned from a function of user code."""
         self.guard.note_return(function)
 
     def note_application(self) -> None:

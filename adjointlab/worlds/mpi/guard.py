@@ -157,7 +157,7 @@ class Guard:
         return found
 
     def note_return(self, function: Callable[..., object]) -> None:
-        """Note that this rank has come back from a function of user code."""
+        """Note that this rank has returned from a function of user code."""
         # The first log is that of the run's own communicator, on which the lab makes its calls.
         log = next(iter(self.logs.values()), None)
         calls = 0 if log is None else log.calls

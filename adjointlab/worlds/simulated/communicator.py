@@ -100,7 +100,7 @@ class Communicator(Messages):
     Disconnect = Free
 
     def note_return(self, function: Callable[..., object]) -> None:
-        """Note that this rank has come back from a function of user code."""
+        """Note that this rank has returned from a function of user code."""
         self._task.returned_from = function
 
     def note_application(self) -> None:

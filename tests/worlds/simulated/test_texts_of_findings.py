@@ -303,7 +303,7 @@ def test_a_receive_waits_for_its_source_or_for_all_other_ranks(source: int) -> N
         others = (1,) if source == 1 else (0, 1, 3)
         named = "1" if source == 1 else "ANY_SOURCE"
         assert text_of(result) == (
-            "deadlock: 1 of 4 ranks wait, and nobody can go on\n"
+            "deadlock: 1 of 4 ranks wait, and none can proceed\n"
             f"  rank 2 in Recv(source={named}, tag=4), waits for "
             + ", ".join(f"rank {rank} (which has ended)" for rank in others)
         )

@@ -112,7 +112,7 @@ def test_an_exception_in_the_middle_of_a_hand_over_leaves_no_rank_behind(
         following = original(self) if taken or rank.rank != 1 else None
         if rank.rank == 1 and rank.worker is not None and next(calls) == number:
             rank.worker.is_spent, rank.cancelled_as = True, Dead("overdue")
-            raise Overdue("did not come back within 1 s, at ring.py:7")
+            raise Overdue("did not return within 1 s, at ring.py:7")
         return following or original(self)
 
     def hangs() -> None:
