@@ -162,7 +162,7 @@ def _rounded_up(shape: Sequence[int], parts: Sequence[int], least: int) -> tuple
 def cuts(draw: DrawFn, length: int, parts: int, *, least: int = 0) -> tuple[int, ...]:
     """Draw boundaries that cut `length` into `parts`: balanced, or any, of at least `least` elements each.
 
-    By default parts may be empty. Raises `ValueError` where the length is less than `parts` times `least`.
+    By default parts may be empty. Raises `ValueError` if the length is less than `parts` times `least`.
     """
     _require(0, length=length, least=least)
     _require(1, parts=parts)
@@ -314,7 +314,7 @@ def _workers_by_part(grid: Partition, shards: Sequence[Sequence[tuple[int, int]]
 @made_once
 @st.composite
 def meshes(draw: DrawFn, ranks: int, max_dims: int = 2) -> tuple[int, ...]:
-    """Draw shapes of device meshes over all ranks of a world of `ranks`; of one dimension at first, and of several often without sides of 1."""
+    """Draw shapes of device meshes over all ranks of a world of `ranks`: the simplest have one dimension; others often have no side of 1."""
     _require(1, ranks=ranks, max_dims=max_dims)
     dims = draw(integers(1, max_dims))
     # The last of the grids has all ranks along its first dimension.
@@ -333,8 +333,8 @@ def placements(
 ) -> tuple[Placement, ...]:
     """Draw placements of a DTensor of `ndim` dimensions on a mesh of those extents, by name or not: ``Shard`` and ``Replicate``.
 
-    With `partial` also ``Partial``, as placements of an input are: a sum that has not been carried out. With the shape of the tensor
-    as `strided` also ``_StridedShard``, as FSDP over tensor parallelism has it, where the shards are even. They are torch's objects.
+    With `partial` also ``Partial``, a pending sum, as for placements of an input. With the shape of the tensor
+    as `strided` also ``_StridedShard``, which FSDP over tensor parallelism uses, where the shards are even. They are torch's objects.
     """
     from torch.distributed.tensor import Partial, Replicate, Shard
     from torch.distributed.tensor.placement_types import _StridedShard
@@ -394,8 +394,8 @@ def dtypes(
 ) -> SearchStrategy[str]:
     """Draw names of element types: real and complex, down to half precision; float64 is the simplest.
 
-    `bfloat16` adds that type where torch is installed: NumPy does not have it. `integers` adds int64 and int32, in which an
-    operator is linear as long as nothing overflows. Raises `ValueError` for `names` that are none of element types.
+    `bfloat16` adds that type if torch is installed: NumPy does not have it. `integers` adds int64 and int32, in which an
+    operator is linear as long as nothing overflows. Raises `ValueError` for `names` that are not a list of element types.
     """
     several: object = names
     if several is not None and (isinstance(several, str) or not isinstance(several, Sequence) or not several):
@@ -427,9 +427,9 @@ class DrawnPipeline(TypedDict):
 
 @st.composite
 def pipelines(draw: DrawFn, ranks: int, *, schedules: Sequence[str] = SCHEDULES) -> DrawnPipeline:
-    """Draw a schedule of torch.distributed.pipelining for so many ranks, by the name of its class.
+    """Draw a schedule of torch.distributed.pipelining for `ranks` ranks, by the name of its class.
 
-    Stage k is of the layers from ``cuts[k]`` to ``cuts[k + 1]``, at least one and not the same number in each; ``cuts[-1]`` is the number
+    Stage k has the layers from ``cuts[k]`` to ``cuts[k + 1]``, at least one and not the same number in each; ``cuts[-1]`` is the number
     of all layers. Schedules of several stages on each rank get two or three, ``ScheduleZBVZeroBubble`` two. The number of `microbatches` is
     one that the schedule takes.
     """
