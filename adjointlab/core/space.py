@@ -86,7 +86,7 @@ class Tensor:
     the buffers of a specification; it does not matter for equality.
 
     Raises `ValueError` for another number of types than the partition has dimensions, and for a type other than varying along a
-    dimension whose workers hold different windows; `TypeError` for what is no layout, and for types in one string.
+    dimension whose workers hold different windows; `TypeError` for what is not a layout, and for types in one string.
     """
 
     layout: Layout
@@ -276,7 +276,7 @@ class Space(Drawable):
     ``Space(layout, dtype="float32")`` has one tensor; ``Space(Tensor(...), Tensor(...))`` has several. A layout among the
     arguments stands for a tensor of the given dtype, by its name or as a type of NumPy, torch or JAX, and types.
 
-    Raises `ValueError` for repeated names, and for a dtype or types beside tensors alone that have others; `TypeError` for what is
+    Raises `ValueError` for repeated names, and for a dtype or types beside tensors, which have their own; `TypeError` for what is
     neither a layout nor a tensor.
     """
 

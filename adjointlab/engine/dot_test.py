@@ -27,9 +27,9 @@ def check_adjoint(operator: LinearOperator, *, seed: int = 0, library: str = "nu
     exact, and a gain that is declared or specified; elsewhere differences within rounding pass, and an operator of at most
     256 dimensions is compared entry by entry too. `str(verdict)` says which it was. Raises `AssertionError` with the
     verdict's text, naming the wrong entry where the operator is small, if the adjoint is wrong; `TypeError` for what has no
-    `comm`, `domain` and `codomain`; `ValueError` for integers of which no bound keeps sums exact, and for a `library` that is none; `ModuleNotFoundError` for one
+    `comm`, `domain` and `codomain`; `ValueError` for integers of which no bound keeps sums exact, and for an unknown `library`; `ModuleNotFoundError` for one
     that is not installed. What the operator raises is not
-    caught: a rank that raises alone leaves the others waiting, as in any program of MPI, unless the program runs under
+    caught: a rank that raises alone leaves the others waiting, as in any MPI program, unless the program runs under
     ``python -m mpi4py``, which ends them.
     """
     __tracebackhide__ = True  # in pytest and IPython: what failed is the caller's

@@ -37,7 +37,7 @@ def check_subject(
 
     In another `world`, such as ``adjointlab.MPIWorld()``, this is collective. Returns the verdicts by check, and warns if no rank
     communicated with another in any case. Raises `AssertionError` with the smallest failing case if one is not coherent, `TypeError`
-    for what is no subject or world, `ValueError` for `cases` or `ranks` that are no number or out of range, and :class:`SubjectError` for a wrong declaration.
+    for what is not a subject or world, `ValueError` for `cases` or `ranks` that are not numbers or out of range, and :class:`SubjectError` for a wrong declaration.
     """
     __tracebackhide__ = True  # in pytest and IPython: what failed is the caller's
     if isinstance(subject, type):

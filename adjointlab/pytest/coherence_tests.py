@@ -24,7 +24,7 @@ def coherence_tests(subject: Subject, *, checks: Sequence[str] | None = None) ->
     Assign it to a name that starts with ``Test``. Every test is collective: it replays what the corpus folder holds
     of its subject and check, then draws fresh cases. `checks` selects some.
 
-    Raises :class:`SubjectError` if `subject` is none, `ValueError` for a check that is unknown or does not apply to it.
+    Raises :class:`SubjectError` if `subject` is not one, `ValueError` for a check that is unknown or does not apply to it.
     """
     if not isinstance(subject, Subject):
         raise SubjectError(

@@ -106,7 +106,7 @@ def device_mesh(
 ) -> Iterator[DeviceMesh]:
     """Context with a mesh of the ranks of `comm` on `device_type`, in a default process group that is open as long.
 
-    Raises `TypeError` for a shape that is none, `ValueError` for one that has not as many entries as there are ranks, and what
+    Raises `TypeError` for what is not a shape, `ValueError` for one whose size is not the number of ranks, and what
     :func:`process_group` does.
     """
     extents, ranks = integers("shape", shape), size_of(comm)
