@@ -314,8 +314,8 @@ def _undeclared(subject: Subject, case: Case) -> str:
 def _note_of_other_declaration(world: World, path: Path, why: str) -> None:
     """Say that the failure stored at `path` is of a case that the subject's declaration does not fit any more."""
     world.watchdog.say(
-        f"adjointlab: note: the failure stored in {printable(str(path))} is not replayed: remove it, for its subject is declared in "
-        f"another way now, {printable(why)}\n"
+        f"adjointlab: note: the failure stored in {printable(str(path))} is not replayed: remove it, because its subject is now "
+        f"declared differently, {printable(why)}\n"
     )
 
 

@@ -15,7 +15,7 @@ __all__ = [
     "waits_for_text",
 ]
 
-POLLING: Final = "these ranks ask again and again, and nothing moves any more"
+POLLING: Final = "these ranks poll again and again without progress"
 UNBUFFERED_SENDS: Final = "  (a send may wait until it is received: MPI promises no buffering)"
 
 

@@ -69,7 +69,7 @@ def test_a_stored_case_that_does_not_fit_its_subject_any_more_is_passed_over_wit
     corrected = run(*CHECK, cwd=subject.parent)
     assert corrected.returncode == 0, corrected.stdout
     assert (
-        "is not replayed: remove it, for its subject is declared in another way now, in which"
+        "is not replayed: remove it, because its subject is now declared differently, in which"
         in corrected.stderr
     )
     assert "but Scaled(comm, layout, by) takes no `factor`" in corrected.stderr
@@ -83,7 +83,7 @@ def test_a_stored_case_that_does_not_fit_its_subject_any_more_is_passed_over_wit
 @pytest.mark.parametrize(
     ("declared", "changed", "told"),
     [
-        ('arrays=("numpy",)', {"library": "torch"}, ", and has no arrays in memory of torch"),
+        ('arrays=("numpy",)', {"library": "torch"}, ", and has no arrays in the memory torch"),
         (
             'orders=("row-major",)',
             {"primal_order": "column-major on even ranks"},
@@ -104,7 +104,7 @@ def test_a_stored_case_that_is_not_declared_any_more_is_passed_over_with_a_note(
     subject.write_text(SUBJECT.replace("(Scaled)", f"(Scaled, {declared})").replace("(2 * y,)", "(3 * y,)"))
     passed_over = run(*CHECK, cwd=subject.parent)
     assert passed_over.returncode == 0, passed_over.stdout
-    assert f"its subject is declared in another way now{told}" in passed_over.stderr
+    assert f"its subject is now declared differently{told}" in passed_over.stderr
 
 
 def stored_in(folder: Path) -> Path:
