@@ -134,12 +134,7 @@ def _logged(job_log: JobLog, world: World, found: Found, check: str, seed: int) 
 
 
 def _searched(
-    world: World,
-    found: Found,
-    check: str,
-    budget: Budget,
-    folder: Path,
-    tick: Callable[[int], None],
+    world: World, found: Found, check: str, budget: Budget, folder: Path, tick: Callable[[int], None]
 ) -> SearchResult:
     """Collective: the result of a search, also where user code ends it; an interrupt keeps the smallest failure so far.
 

@@ -66,10 +66,7 @@ class ChannelModule(AffineModule):
         whole_inputs, whole_outputs = ((0, inputs),), ((0, outputs),)
         self.local_groups = ((0, 1),)
         if groups == 1:
-            of_outputs, of_inputs = (
-                balanced_windows(outputs, co),
-                balanced_windows(inputs, ci),
-            )
+            of_outputs, of_inputs = (balanced_windows(outputs, co), balanced_windows(inputs, ci))
             if transposed:
                 return ChannelCuts(of_inputs, of_outputs, of_inputs, of_outputs, (2, 1))
             return ChannelCuts(of_inputs, of_outputs, of_outputs, of_inputs, (1, 2))

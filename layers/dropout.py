@@ -93,11 +93,7 @@ class SeededDropout(nn.Module):
 
 
 def _dropped(
-    x: torch.Tensor,
-    p: float,
-    seed: int,
-    shape: Sequence[int],
-    window: Sequence[Window],
+    x: torch.Tensor, p: float, seed: int, shape: Sequence[int], window: Sequence[Window]
 ) -> torch.Tensor:
     # The numbers come from the host, and the mask is an eighth of them to copy to a device.
     kept = (uniform(seed, shape, window) >= p).to(x.device)

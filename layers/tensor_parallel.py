@@ -168,9 +168,7 @@ class ColumnParallelLinear(_TensorParallel):
         self.own(module, {"weight": weight, "bias": bias})
         if skip_bias_add and module.bias is not None:
             self.separate_bias(
-                bias,
-                self.whole((outputs,)) if gather_output else bias,
-                _WHOLE if gather_output else None,
+                bias, self.whole((outputs,)) if gather_output else bias, _WHOLE if gather_output else None
             )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:

@@ -16,13 +16,7 @@ from adjointlab.core.partition import Partition, shared_property
 # The functions here are memoised: simulated ranks ask the same of the same data, and what P ranks would each do in P
 # steps is done once.
 
-__all__ = [
-    "BroadcastPattern",
-    "CopyGroup",
-    "broadcast_pattern",
-    "copied_layout",
-    "summed_layout",
-]
+__all__ = ["BroadcastPattern", "CopyGroup", "broadcast_pattern", "copied_layout", "summed_layout"]
 
 
 # P_x = 3 x 1 broadcasts to P_y = 3 x 4: its dimension of side 1 is copied, and each worker of P_x is the one of a group:

@@ -219,10 +219,5 @@ class Redistribute(LinearOperator):
 
 def _repartition(comm: Communicator, source: Tensor, target: Tensor) -> Repartition:
     return Repartition(
-        comm,
-        source.layout,
-        target.layout,
-        dtype=source.dtype,
-        types=source.types,
-        target_types=target.types,
+        comm, source.layout, target.layout, dtype=source.dtype, types=source.types, target_types=target.types
     )

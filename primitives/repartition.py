@@ -284,11 +284,7 @@ class _Exchange:
         return requests, to_copy, to_add
 
     def _send(
-        self,
-        comm: Communicator,
-        group: Sequence[tuple[int, ViewIndex]],
-        array: Array,
-        batch: tuple[int, ...],
+        self, comm: Communicator, group: Sequence[tuple[int, ViewIndex]], array: Array, batch: tuple[int, ...]
     ) -> list[Request]:
         """Pack what is not in one piece of memory, and start the messages."""
         messages, to_pack = [], []

@@ -50,10 +50,7 @@ def compared(
     (source, column_vectors), (target, row_vectors) = bases
     column, row = (int(index) for index in np.argwhere(wrong.T)[0])
     rows, columns = _around(row, wrong.shape[0]), _around(column, wrong.shape[1])
-    vectors = (
-        tuple(int(row_vectors[i]) for i in rows),
-        tuple(int(column_vectors[j]) for j in columns),
-    )
+    vectors = (tuple(int(row_vectors[i]) for i in rows), tuple(int(column_vectors[j]) for j in columns))
     at_source, at_target = int(column_vectors[column]), int(row_vectors[row])
     of_domain, of_codomain = (at_target, at_source) if of_adjoint else (at_source, at_target)
     domain, codomain = (target, source) if of_adjoint else (source, target)
@@ -74,11 +71,7 @@ def compared(
     )
 
 
-def _hint(
-    names: tuple[str, str],
-    matrices: tuple[NumpyArray, NumpyArray],
-    bases: Bases,
-) -> Hint | None:
+def _hint(names: tuple[str, str], matrices: tuple[NumpyArray, NumpyArray], bases: Bases) -> Hint | None:
     first, second = matrices
     if max(first.shape) > _RANKED:
         return None

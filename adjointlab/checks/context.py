@@ -18,13 +18,7 @@ from adjointlab.checks.verdict import Measurement
 from adjointlab.core import arrays
 from adjointlab.core.bases import LinearMap
 from adjointlab.core.layer import Layer
-from adjointlab.core.operator import (
-    Direction,
-    LinearOperator,
-    apply_adjoint,
-    apply_forward,
-    programs_of,
-)
+from adjointlab.core.operator import Direction, LinearOperator, apply_adjoint, apply_forward, programs_of
 from adjointlab.core.program import Program
 from adjointlab.core.space import Space, Tensor
 from adjointlab.core.vectors import SMALL_INTEGERS, THIRDS, Draw, Side, local_values

@@ -211,10 +211,7 @@ def _measured_rounding(context: CheckContext) -> float:
 
 
 def _norms(
-    context: CheckContext,
-    space: Space,
-    apply: Apply,
-    element: Callable[[int, int], tuple[Array, ...]],
+    context: CheckContext, space: Space, apply: Apply, element: Callable[[int, int], tuple[Array, ...]]
 ) -> list[tuple[float, float]]:
     """For each factor this rank's norms: of what an image is otherwise times it, and of the image."""
     # Integers that leave room for the factor, so that nothing rounds outside the operator.

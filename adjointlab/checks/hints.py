@@ -106,10 +106,7 @@ def value_hint(
     wrong = np.abs(got - want) > allowed
     moved = got[wrong]
     if are_telling(moved, allowed).any() and _all_among(moved[moved != 0], want, allowed):
-        return Hint(
-            FaultKind.MISPLACED,
-            "the wrong elements hold values expected at other elements",
-        )
+        return Hint(FaultKind.MISPLACED, "the wrong elements hold values expected at other elements")
     return hint
 
 

@@ -40,14 +40,7 @@ from adjointlab.checks.verdict import (
 from adjointlab.core.operator import Direction
 from adjointlab.typing import NumpyArray
 
-__all__ = [
-    "MATRIX",
-    "WITNESS",
-    "MatrixCheck",
-    "Witness",
-    "WitnessedCheck",
-    "first_witness",
-]
+__all__ = ["MATRIX", "WITNESS", "MatrixCheck", "Witness", "WitnessedCheck", "first_witness"]
 
 _SPECIFIED = 2**16
 """Most entries of a matrix beside which that of the specification is shown: it takes as much memory again, and time."""

@@ -14,12 +14,7 @@ import numpy as np
 
 from adjointlab.checks.check import BothDirections
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.gain import (
-    ROUNDING_FACTORS,
-    ROUNDING_MARGIN,
-    largest_rounding,
-    times,
-)
+from adjointlab.checks.gain import ROUNDING_FACTORS, ROUNDING_MARGIN, largest_rounding, times
 from adjointlab.core.bases import LinearMap
 from adjointlab.core.operator import AdaptedOperator, Direction, has_program
 from adjointlab.core.program import Program
@@ -94,8 +89,7 @@ def probed(context: CheckContext, limit: int) -> ProbedMatrices:
         context.operator.gain or 0,
         _without_graph(context),
         repeated=BothDirections(
-            _repeated(context, forward, columns, matrix),
-            _repeated(context, adjoint, rows, adjoint_matrix),
+            _repeated(context, forward, columns, matrix), _repeated(context, adjoint, rows, adjoint_matrix)
         ),
         alone=BothDirections(alone, adjoint_alone),
         precision=context.arithmetic.precision,

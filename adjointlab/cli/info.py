@@ -24,8 +24,7 @@ _SECONDS_FOR_OUTPUT = 5.0
 
 def info(
     json_to: Annotated[
-        str | None,
-        typer.Option("--json", metavar="FILE", help="Write it as JSON; - is standard output."),
+        str | None, typer.Option("--json", metavar="FILE", help="Write it as JSON; - is standard output.")
     ] = None,
 ) -> int:
     """Print what a bug report needs: versions, MPI, devices. Also print the worlds and transports that can be used.

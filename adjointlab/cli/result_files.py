@@ -181,13 +181,7 @@ def _save_json(target: str, run: RunResults, *, is_whole: bool) -> str:
 
     code = run.code if is_whole else run.code or ExitCode.UNJUDGED
     data = as_data(
-        run.results,
-        run.world,
-        run.ranks,
-        code,
-        run.asked,
-        complete=not run.incomplete,
-        nameless=run.notes,
+        run.results, run.world, run.ranks, code, run.asked, complete=not run.incomplete, nameless=run.notes
     )
     return write_json(target, data)
 

@@ -113,10 +113,7 @@ def or_usage_error(
     watchdog = watchdog or Watchdog()
     raising = RaisingWatchdog(watchdog, _end_job)
     try:
-        with (
-            raising.signal_handler(),
-            raising.watch(doing, None, watchdog.seconds_of_import) as watched,
-        ):
+        with raising.signal_handler(), raising.watch(doing, None, watchdog.seconds_of_import) as watched:
             return prepare()
     except Overdue as late:
         raise NotLoaded(f"{doing} {late}; the stack there:\n{watched.stack}") from None

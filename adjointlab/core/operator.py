@@ -414,11 +414,7 @@ def apply_adjoint(operator: LinearOperator, y: Sequence[A]) -> tuple[A, ...]:
 
 
 def _apply(
-    direction: Direction,
-    operator: LinearOperator,
-    source: Space,
-    target: Space,
-    arguments: Sequence[A],
+    direction: Direction, operator: LinearOperator, source: Space, target: Space, arguments: Sequence[A]
 ) -> tuple[A, ...]:
     rank = operator.comm.Get_rank()
     batch = _batch_of(source, arguments, rank)

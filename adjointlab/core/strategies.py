@@ -280,11 +280,7 @@ def nested_shards(
     counts = [tuple(parts for _, parts in of_dim) for of_dim in shards]
     shape = draw(_sides(tuple(map(math.prod, counts)), least, divisible=False))
     ends = [draw(_nested_cuts(side, parts, least)) for side, parts in zip(shape, counts, strict=True)]
-    return {
-        "grid": grid,
-        "shards": shards,
-        "layout": Layout.cut(shape, _workers_by_part(grid, shards), ends),
-    }
+    return {"grid": grid, "shards": shards, "layout": Layout.cut(shape, _workers_by_part(grid, shards), ends)}
 
 
 @made_once
@@ -446,9 +442,7 @@ def pipelines(draw: DrawFn, ranks: int, *, schedules: Sequence[str] = SCHEDULES)
     layers = stages + draw(st.integers(0, 2))
     legal = [n for n in range(1, 2 * stages + 2) if _takes(schedule, n, ranks, stages)]
     return DrawnPipeline(
-        schedule=schedule,
-        cuts=draw(cuts(layers, stages, least=1)),
-        microbatches=draw(st.sampled_from(legal)),
+        schedule=schedule, cuts=draw(cuts(layers, stages, least=1)), microbatches=draw(st.sampled_from(legal))
     )
 
 

@@ -136,11 +136,7 @@ def _is_held_by(holder: int, tensor: Tensor, rank: int) -> bool:
 
 
 def _bits(
-    window: Sequence[tuple[int, int]],
-    hull: Sequence[tuple[int, int]],
-    part: int,
-    parts: int,
-    are_equal: bool,
+    window: Sequence[tuple[int, int]], hull: Sequence[tuple[int, int]], part: int, parts: int, are_equal: bool
 ) -> NumpyArray:
     """Random bits of each element of a window, the same for all keys; or those of one for all."""
     # The counter of an element is its row-major index in the hull of the tensor and all windows, not in the tensor: windows may

@@ -31,16 +31,7 @@ from adjointlab.quantities import counted
 from adjointlab.spelling import described_type, did_you_mean
 from adjointlab.worlds.collection_thresholds import few_collections
 
-__all__ = [
-    "GROUP",
-    "Found",
-    "NotFound",
-    "find",
-    "find_and_note",
-    "find_subject",
-    "found_as",
-    "installed",
-]
+__all__ = ["GROUP", "Found", "NotFound", "find", "find_and_note", "find_subject", "found_as", "installed"]
 
 GROUP = "adjointlab.subjects"
 """The entry-point group whose modules hold subjects."""

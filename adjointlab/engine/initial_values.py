@@ -104,12 +104,7 @@ def has_its_parts(
 
 
 def _is_its_part(
-    module: torch.nn.Module,
-    tensor: Tensor,
-    rank: int,
-    whole: NumpyArray,
-    anywhere: NumpyArray,
-    pieces: Fused,
+    module: torch.nn.Module, tensor: Tensor, rank: int, whole: NumpyArray, anywhere: NumpyArray, pieces: Fused
 ) -> bool:
     """Return True for the part of the `whole` parameter; `anywhere` are the values of all parameters, parts of which may be mixed up."""
     part = arrays.local_part(module.get_parameter(tensor.name).detach())

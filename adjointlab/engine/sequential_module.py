@@ -31,10 +31,7 @@ __all__ = [
 
 
 def sequential_module(
-    make: UserFunction,
-    parameters: Parameters,
-    declarations: frozenset[str],
-    device_type: DeviceType = "cpu",
+    make: UserFunction, parameters: Parameters, declarations: frozenset[str], device_type: DeviceType = "cpu"
 ) -> torch.nn.Module:
     """Make the sequential module of a case, and move it to a device; its entries that are `declarations` are not passed to the module."""
     import torch

@@ -30,10 +30,7 @@ def space_drawing(space: Space) -> Drawing:
 
 
 def grid_of_tensor(
-    tensor: Tensor,
-    title: str | None = None,
-    marks: Sequence[Mark] = (),
-    most_pieces: int = _MOST_PIECES,
+    tensor: Tensor, title: str | None = None, marks: Sequence[Mark] = (), most_pieces: int = _MOST_PIECES
 ) -> Grid:
     """The picture of a tensor; `title` is its name by default."""
     note = f"{tensor.without_workers} over partition {tensor.layout.partition}"

@@ -197,10 +197,7 @@ class _Plane:
                 centre = (margin + (column + 0.5) * unit, 18 + (row + 0.5) * unit)
                 elements.append(_mark(mark, centre))
                 places.append((mark.role, centre))
-        return (
-            Figure(margin + columns.cells * unit + 2, 20 + rows.cells * unit, "".join(elements)),
-            places,
-        )
+        return (Figure(margin + columns.cells * unit + 2, 20 + rows.cells * unit, "".join(elements)), places)
 
     def _box(
         self, windows: Sequence[tuple[int, int]], rows: Scale, columns: Scale, unit: float, margin: float

@@ -27,13 +27,7 @@ from adjointlab.report.github_job import is_github
 from adjointlab.variables import SUPERVISED
 from adjointlab.worlds.exit_of_c import guard_exit_of_c
 from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, launched_rank, launched_world
-from adjointlab.worlds.process import (
-    earn,
-    install_exit_guard,
-    install_handlers,
-    raise_interrupt,
-    restore,
-)
+from adjointlab.worlds.process import earn, install_exit_guard, install_handlers, raise_interrupt, restore
 from adjointlab.worlds.process_end import end_despite_leftovers
 from adjointlab.worlds.world import WorldName
 

@@ -38,16 +38,7 @@ from adjointlab.store.reproducer import Written
 from adjointlab.variables import HOOKED, SUPERVISED
 from adjointlab.worlds.world import Dead, Finding, Run
 
-__all__ = [
-    "DeadlyCases",
-    "Death",
-    "Done",
-    "JobLog",
-    "check_id_of",
-    "claimed",
-    "stopped_by",
-    "supervised",
-]
+__all__ = ["DeadlyCases", "Death", "Done", "JobLog", "check_id_of", "claimed", "stopped_by", "supervised"]
 
 
 @dataclass(frozen=True)

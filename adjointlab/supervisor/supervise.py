@@ -106,12 +106,7 @@ class _Supervisor:
         self._results.record_finished()
         command = self._command
         job = Job(
-            command.command,
-            command.ranks,
-            command.launcher,
-            self._job_log.folder,
-            output,
-            self._before_stop,
+            command.command, command.ranks, command.launcher, self._job_log.folder, output, self._before_stop
         )
         end = job.run(command.patience, signals)
         if end.unkillable:

@@ -66,12 +66,7 @@ class Collectives(Operations):
         return self._started(label, self._comm.Ibcast, staged.array, root, into=(staged,), tensors=[tensor])
 
     def reduce(
-        self,
-        tensors: Tensors,
-        opts: Any = 0,
-        op: Any = dist.ReduceOp.SUM,
-        timeout: Any = None,
-        **given: Any,
+        self, tensors: Tensors, opts: Any = 0, op: Any = dist.ReduceOp.SUM, timeout: Any = None, **given: Any
     ) -> dist.Work:
         tensor, root = _only("reduce", tensors), _root(opts, given)
         reduction = self._reduction(getattr(opts, "reduceOp", op), tensor)

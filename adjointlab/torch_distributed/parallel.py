@@ -37,11 +37,7 @@ from adjointlab.torch_distributed.held_parts import HeldPart, agreed, as_held, g
 from adjointlab.torch_distributed.names import Names, missing
 from adjointlab.typing import Communicator
 
-__all__ = [
-    "NamedModule",
-    "ParallelModule",
-    "Placing",
-]
+__all__ = ["NamedModule", "ParallelModule", "Placing"]
 
 
 @dataclass(frozen=True)

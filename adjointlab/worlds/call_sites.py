@@ -43,11 +43,7 @@ __all__ = [
 ]
 
 _LAB: Final = str(Path(__file__).parents[1]) + os.sep
-_WORLDS: Final = (
-    str(Path(__file__).parent) + os.sep,
-    str(MPI.__file__),
-    _LAB + "torch_distributed" + os.sep,
-)
+_WORLDS: Final = (str(Path(__file__).parent) + os.sep, str(MPI.__file__), _LAB + "torch_distributed" + os.sep)
 _TESTED_BY_LAB: Final = (
     *(_LAB + package + os.sep for package in ("primitives", "layers", "adapters")),
     # The messages of operators: a rank with memory of a device calls there what another one calls in the operator.

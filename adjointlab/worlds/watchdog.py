@@ -199,9 +199,7 @@ class Elapsed:
     """
 
     def __init__(
-        self,
-        now: Callable[[], float] = time.monotonic,
-        delayed: Callable[[int], float] | None = None,
+        self, now: Callable[[], float] = time.monotonic, delayed: Callable[[int], float] | None = None
     ) -> None:
         self.total = 0.0
         self.idle = 0.0

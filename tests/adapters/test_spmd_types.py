@@ -75,8 +75,7 @@ def test_types_that_do_not_say_how_the_ranks_hold_a_tensor_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("name", "src", "dst", "wrong"),
-    [("sums", "P", "I", "R"), ("gathers", shard, "R", "I")],
+    ("name", "src", "dst", "wrong"), [("sums", "P", "I", "R"), ("gathers", shard, "R", "I")]
 )
 def test_a_function_is_coherent_between_its_own_types(
     world: al.SimulatedWorld, name: str, src: Any, dst: str, wrong: str

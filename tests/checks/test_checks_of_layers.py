@@ -77,8 +77,7 @@ def test_a_layer_that_declares_what_it_has_is_coherent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "named"),
-    [("parameter_space", "the parameter weight"), ("buffer_space", "the buffer calls")],
+    ("space", "named"), [("parameter_space", "the parameter weight"), ("buffer_space", "the buffer calls")]
 )
 def test_a_tensor_that_no_space_names_is_refused_by_every_check(space: str, named: str) -> None:
     subject = scaled(**{space: al.Space()})

@@ -92,11 +92,7 @@ def test_all_steps_are_evaluated_on_both_sides_of_the_point() -> None:
 
 def test_each_element_of_each_array_has_an_estimate_of_its_own() -> None:
     def evaluate(t: float) -> list[np.ndarray]:
-        return [
-            np.array([[3 * t, t + t**2], [abs(t), 5.0]], np.float32),
-            np.zeros((0, 2)),
-            np.array(-7 * t),
-        ]
+        return [np.array([[3 * t, t + t**2], [abs(t), 5.0]], np.float32), np.zeros((0, 2)), np.array(-7 * t)]
 
     matrix, empty, scalar = derivatives(evaluate, evaluate(0.0), lambda largest: 0.0)
     assert matrix.value.tolist() == [[3, 1], [0, 0]]

@@ -312,11 +312,7 @@ def test_the_first_copy_that_differs_is_told_with_the_other_one() -> None:
         found = unequal_copies_verdict("adjoint", space, [*equal[:2], (np.array([1.0, wrong]),)])
         assert found is not None
         assert found.headline == "adjoint returns different copies of what is declared equal"
-        assert found.lines == (
-            ("element", "x[1] (rank 2)"),
-            ("value", f"{wrong:g}"),
-            ("but", "2 on rank 0"),
-        )
+        assert found.lines == (("element", "x[1] (rank 2)"), ("value", f"{wrong:g}"), ("but", "2 on rank 0"))
         assert found.evidence is not None
         assert found.evidence.place is not None
         assert found.evidence.place.values == (("this copy", f"{wrong:g}"), ("the other one", "2 on rank 0"))

@@ -35,13 +35,7 @@ pytestmark = pytest.mark.mpi_skip
 
 BUGS = {
     bug.bug: bug
-    for bug in (
-        *reductions.PLANTED,
-        *halos.PLANTED,
-        *table.FAULTS,
-        *layers.PLANTED,
-        *parallel_layers.PLANTED,
-    )
+    for bug in (*reductions.PLANTED, *halos.PLANTED, *table.FAULTS, *layers.PLANTED, *parallel_layers.PLANTED)
 }
 
 

@@ -72,12 +72,7 @@ def rows(
             layout = al.Layout.cut((4, COLUMNS), al.Partition((ranks, 1)), ends)
         space = al.Space(layout, dtype=dtype)
         eps = torch.finfo(getattr(torch, dtype)).eps
-        return {
-            "domain": space,
-            "codomain": space,
-            "rounding": roundings * eps,
-            "reach": reach,
-        }
+        return {"domain": space, "codomain": space, "rounding": roundings * eps, "reach": reach}
 
     return draws
 

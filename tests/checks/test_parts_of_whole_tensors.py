@@ -72,8 +72,7 @@ RIGHT = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
 
 
 @pytest.mark.parametrize(
-    ("times", "found"),
-    [(-2, None), (-1, -1), (0, None), (1, 1), (2, 2), (3, 3), (0.5, None), (1.25, None)],
+    ("times", "found"), [(-2, None), (-1, -1), (0, None), (1, 1), (2, 2), (3, 3), (0.5, None), (1.25, None)]
 )
 def test_elements_that_are_wrong_differ_by_a_whole_multiple_of_the_terms(
     times: float, found: int | None

@@ -148,11 +148,7 @@ def test_any_output_with_a_gradient_may_be_left_out_of_the_loss_but_not_all(codo
 
 @pytest.mark.parametrize(
     ("of", "is_left_out"),
-    [
-        (layer(codomain=TWO), True),
-        (layer(codomain=TWO, needs_all_outputs=True), False),
-        (layer(), False),
-    ],
+    [(layer(codomain=TWO), True), (layer(codomain=TWO, needs_all_outputs=True), False), (layer(), False)],
 )
 def test_no_output_is_left_out_where_all_are_needed_or_there_is_one(of: Layer, is_left_out: bool) -> None:
     plan = PassPlan(True, ALL, together=True, accumulated=True, left_out=7)

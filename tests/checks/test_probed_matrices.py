@@ -314,8 +314,7 @@ def test_a_setting_with_other_memory_orders_has_a_plainer_one(primal: str, dual:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "rounding"),
-    [("float64", 2.0**-41), ("float32", 2.0**-12), ("float16", 0.0), ("bfloat16", 0.0)],
+    ("dtype", "rounding"), [("float64", 2.0**-41), ("float32", 2.0**-12), ("float16", 0.0), ("bfloat16", 0.0)]
 )
 def test_what_is_the_same_but_for_rounding_has_as_many_bits_as_the_element_type(
     dtype: str, rounding: float

@@ -164,11 +164,7 @@ MISSING = Hint(FaultKind.MISSING, "zero where another value is expected")
             Hint(FaultKind.ZERO_RANK, "all is zero on rank 2, and right elsewhere"),
         ),
         (np.eye(3) * [0, 1, 0], np.eye(3), MISSING),
-        (
-            np.eye(3) + np.eye(3, k=2),
-            np.eye(3),
-            Hint(FaultKind.EXTRA, "a value where zero is expected"),
-        ),
+        (np.eye(3) + np.eye(3, k=2), np.eye(3), Hint(FaultKind.EXTRA, "a value where zero is expected")),
         ([[1, 0, 0], [0, 0, 0], [0, 0, 0]], [[1, 0, 0], [1, 0, 0], [1, 0, 0]], SUM_DROPPED),
         ([[1, 0, 0], [0, 0, 0], [0, 0, 0]], [[1, 1, 1], [0, 0, 0], [0, 0, 0]], SUM_DROPPED),
         ([[1, 0, 0], [0, 0, 0], [0, 0, 0]], [[1, 0, 0], [1, 0, 0], [0, 0, 1]], MISSING),

@@ -41,10 +41,7 @@ ACTIONS = {
 
 @pytest.mark.parametrize("words", [["list"], ["check", "--json", "v.json"], ["replay", "x.json"]])
 def test_a_command_that_is_started_in_a_folder_that_is_gone_is_a_wrong_call(
-    words: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()

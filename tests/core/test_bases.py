@@ -7,13 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adjointlab.core.bases import (
-    LinearMap,
-    basis_batch,
-    basis_vector,
-    combination,
-    coordinates,
-)
+from adjointlab.core.bases import LinearMap, basis_batch, basis_vector, combination, coordinates
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor

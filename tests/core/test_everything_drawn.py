@@ -111,11 +111,7 @@ EVERYTHING: dict[str, tuple[Callable[[], Any], set[Any], int]] = {
     ),
     "shapes of order 2": (lambda: strategies.shapes(2), {*product(range(7), repeat=2)}, 200),
     "shapes of order 3": (lambda: strategies.shapes(3), {*product(range(5), repeat=3)}, 400),
-    "shapes in parts": (
-        lambda: strategies.shapes(1, 4, divisible_by=(3,)),
-        {(0,), (3,), (6,)},
-        60,
-    ),
+    "shapes in parts": (lambda: strategies.shapes(1, 4, divisible_by=(3,)), {(0,), (3,), (6,)}, 60),
     "cuts into two": (lambda: strategies.cuts(5, 2), cuts_by_definition(5, 2, 0), 100),
     "cuts into two of at least one": (
         lambda: strategies.cuts(4, 2, least=1),

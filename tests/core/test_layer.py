@@ -67,11 +67,7 @@ BUFFERS = ("calls", "part.running_mean", "part.running_var", "part.num_batches_t
                 "has no buffer cache, which buffer_space names",
             ],
         ),
-        (
-            (*PARAMETERS, "calls"),
-            BUFFERS,
-            ["has no parameter calls, which parameter_space names"],
-        ),
+        ((*PARAMETERS, "calls"), BUFFERS, ["has no parameter calls, which parameter_space names"]),
     ],
 )
 def test_differences_between_a_module_and_its_spaces_are_listed(

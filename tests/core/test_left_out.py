@@ -58,10 +58,7 @@ OTHERWISE: dict[str, dict[str, float]] = {
         "subject_decorators._with_defaults.has_mesh": True,
         "subject_check.check_subject.cases": 50,
     },
-    "store": {
-        "interrupted.checks_at_work.are_kept": True,
-        "job_log.DeadlyCases.__call__.times": 1,
-    },
+    "store": {"interrupted.checks_at_work.are_kept": True, "job_log.DeadlyCases.__call__.times": 1},
     "worlds.simulated": {
         "buffer_collectives._received.blocks": 1,
         "buffer_collectives._reduction.receives": True,

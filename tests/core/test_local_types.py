@@ -143,10 +143,7 @@ REDUCE_SCATTER: dict[Cell, str] = {
     ("partial", "varying"): "all-gather",
     ("invariant", "varying"): "P * all-gather",
 }
-PLACE: dict[Cell, str] = {
-    ("varying", "varying"): "slice",
-    ("varying", "partial"): "slice",
-}
+PLACE: dict[Cell, str] = {("varying", "varying"): "slice", ("varying", "partial"): "slice"}
 ALL_GATHER: dict[Cell, str] = {
     ("varying", "varying"): "reduce-scatter",
     ("varying", "replicated"): "reduce-scatter",

@@ -9,13 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adjointlab.core.layout import Layout
-from adjointlab.core.operator import (
-    LinearOperator,
-    NotInSpace,
-    ProductOperator,
-    apply_adjoint,
-    apply_forward,
-)
+from adjointlab.core.operator import LinearOperator, NotInSpace, ProductOperator, apply_adjoint, apply_forward
 from adjointlab.core.partition import Partition
 from adjointlab.core.program import Allocate, Buffer, Program, buffers, move_to_new
 from adjointlab.core.space import Space, Tensor
@@ -267,10 +261,7 @@ def test_a_part_that_returns_none_of_what_it_holds_is_refused_in_a_composition_t
     [
         ((np.zeros(2), np.zeros(2)), "returned 2 tensors, but the space has 1"),
         ((), "returned 0 tensors, but the space has 1"),
-        (
-            None,
-            "returned None on rank 0, not a NumPy, torch or CuPy array",
-        ),
+        (None, "returned None on rank 0, not a NumPy, torch or CuPy array"),
         ([[0.0, 0.0]], "returned a list on rank 0"),
         (
             np.zeros((2, 1)),

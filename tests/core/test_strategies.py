@@ -354,10 +354,7 @@ def test_no_side_is_above_the_largest_that_is_given(order: int, largest: int) ->
         (lambda: strategies.shapes(1, 2, least=3), "least: 3 is above the largest side, 2"),
         (lambda: strategies.rank_orders(2, 5), "size: 5 of 2 ranks cannot be drawn"),
         (lambda: strategies.layouts(2, ndim=3, shape=(4,)), "ndim: 3, but the shape (4,) has 1 dimension"),
-        (
-            lambda: strategies.layouts(2, ndim=3, partition=(2,)),
-            "partition: 2 cuts 1 dimension, not 3",
-        ),
+        (lambda: strategies.layouts(2, ndim=3, partition=(2,)), "partition: 2 cuts 1 dimension, not 3"),
         (
             lambda: strategies.dtypes("float32"),
             "names: 'float32' is not a list of element types, such as ['float32']",

@@ -21,12 +21,7 @@ def program(*inputs: Buffer, steps: tuple[object, ...] = ()) -> LinearOperator:
 
 
 SQUARE, OTHER, NEW = Buffer(0, "x", (2, 3)), Buffer(1, "y", (2, 3)), Buffer(1, "z", (2, 3))
-PARTS = (
-    Allocate(NEW),
-    Add(SQUARE[:, 1:], NEW[:, :2]),
-    Add(NEW[:1], OTHER[1:]),
-    Clear(NEW[:1, :1]),
-)
+PARTS = (Allocate(NEW), Add(SQUARE[:, 1:], NEW[:, :2]), Add(NEW[:1], OTHER[1:]), Clear(NEW[:1, :1]))
 
 TEXTS: list[tuple[LinearOperator, str]] = [
     (

@@ -13,11 +13,7 @@ from adjointlab.devices.compatibility import (
     version_text,
 )
 
-FOR_11, FOR_12, FOR_13 = (
-    ("cupy-cuda11x", "13.6.0"),
-    ("cupy-cuda12x", "14.2.0"),
-    ("cupy-cuda13x", "14.2.0"),
-)
+FOR_11, FOR_12, FOR_13 = (("cupy-cuda11x", "13.6.0"), ("cupy-cuda12x", "14.2.0"), ("cupy-cuda13x", "14.2.0"))
 TORCH = "2.13.0"
 
 
@@ -83,11 +79,7 @@ def test_what_fits_together_is_not_refused(stack: CudaStack) -> None:
                 "install cupy-cuda12x alone",
             ],
         ),
-        (
-            CudaStack((FOR_11, FOR_13), 12000, None),
-            [Problem.SEVERAL_WHEELS],
-            ["install cupy-cuda12x alone"],
-        ),
+        (CudaStack((FOR_11, FOR_13), 12000, None), [Problem.SEVERAL_WHEELS], ["install cupy-cuda12x alone"]),
         (
             CudaStack((FOR_13,), None, 13020),
             [Problem.NO_DRIVER],

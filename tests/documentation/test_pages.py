@@ -28,10 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),
 ]  # a reader's Python shows warnings, and goes on
 
-PAGES = [
-    ROOT / "README.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
-]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES_THAT_RUN = [page for page in PAGES if any(block.is_run for block in blocks(page))]
 DEFINITIONS = (ast.FunctionDef, ast.ClassDef)
 LANGUAGES = {"python", "console", "sh", "text", "yaml", "toml", "json", "bash"}

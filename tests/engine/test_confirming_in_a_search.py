@@ -82,8 +82,7 @@ def test_a_wrong_result_is_seen_ten_times_and_a_crash_or_hang_once(
 
 
 @pytest.mark.parametrize(
-    ("again", "told"),
-    [(None, "nothing to judge"), (RIGHT, "no failure"), (OTHER, "of another kind")],
+    ("again", "told"), [(None, "nothing to judge"), (RIGHT, "no failure"), (OTHER, "of another kind")]
 )
 @pytest.mark.parametrize("seen_before", [0, 1, 9])
 def test_a_result_that_is_another_one_once_depends_on_the_run(

@@ -67,22 +67,10 @@ def test_a_subject_without_options_has_the_defaults() -> None:
         "declared_in": "",
     }
     assert replace(operator(), declared_in="") == Subject(
-        name="RingShift",
-        kind=Kind.OPERATOR,
-        build=RingShift,
-        draws=cases,
-        target=RingShift,
-        **defaults,
+        name="RingShift", kind=Kind.OPERATOR, build=RingShift, draws=cases, target=RingShift, **defaults
     )
     bare = Subject("Ring", Kind.PAIR, RingShift, cases, RingShift)
-    assert bare == Subject(
-        "Ring",
-        Kind.PAIR,
-        RingShift,
-        cases,
-        RingShift,
-        **defaults,
-    )
+    assert bare == Subject("Ring", Kind.PAIR, RingShift, cases, RingShift, **defaults)
 
 
 def test_a_subject_keeps_its_options() -> None:

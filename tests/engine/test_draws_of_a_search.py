@@ -241,10 +241,7 @@ def test_what_takes_seconds_to_see_or_may_end_a_job_is_not_tried_in_single_steps
     ],
 )
 def test_a_single_step_fails_if_a_case_fails_alike(
-    answers: Sequence[Judgement | None],
-    fails: bool,
-    tried: int,
-    monkeypatch: pytest.MonkeyPatch,
+    answers: Sequence[Judgement | None], fails: bool, tried: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     search = search_of()
     begin_shrinking(search)

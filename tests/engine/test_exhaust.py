@@ -120,12 +120,7 @@ def test_a_wrong_adjoint_is_found_without_a_specification_too() -> None:
         def specification(self) -> None:  # type: ignore[override]
             return None
 
-    assert headlines(Unspecified, ranks=1, side=3) == [
-        "",
-        "",
-        "",
-        "adjoint is not the transpose of forward",
-    ]
+    assert headlines(Unspecified, ranks=1, side=3) == ["", "", "", "adjoint is not the transpose of forward"]
 
 
 def test_a_wrong_copy_which_no_matrix_sees_is_found() -> None:
@@ -158,11 +153,9 @@ def test_the_script_of_a_failure_shows_the_entry_that_is_wrong(name: str, tmp_pa
         [sys.executable, str(written.script)], capture_output=True, text=True, timeout=120, check=False
     )
     right = "1.0" if name == "loses" else "0.0"
-    assert result.stdout.splitlines() == [
-        f"<Fx, y>  = {right}",
-        "<x, F*y> = 0.0",
-        "expected  = 1.0",
-    ], result.stderr
+    assert result.stdout.splitlines() == [f"<Fx, y>  = {right}", "<x, F*y> = 0.0", "expected  = 1.0"], (
+        result.stderr
+    )
     assert result.returncode == 1
 
 

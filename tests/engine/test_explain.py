@@ -145,11 +145,7 @@ def test_a_case_is_looked_for_among_three_hundred(monkeypatch: pytest.MonkeyPatc
 def test_the_program_of_forward_says_whether_there_are_messages() -> None:
     given = Buffer(0, "a", (1,))
     local, sent = (Program([given], move_to_new(given, Buffer(rank, "b", (1,)))) for rank in (0, 1))
-    for specification, has_messages in (
-        ((sent, local), True),
-        ((local, sent), False),
-        (None, False),
-    ):
+    for specification, has_messages in (((sent, local), True), ((local, sent), False), (None, False)):
         operator: Any = SimpleNamespace(specification=lambda given=specification: given)
         assert module._has_messages(operator) is has_messages
 

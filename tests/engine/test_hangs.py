@@ -57,8 +57,7 @@ def test_the_labs_own_calls_are_not_told(tmp_path: Path, ranks: int, options: tu
 
 @pytest.mark.parametrize("ranks", [0, MPI_RANKS])
 @pytest.mark.parametrize(
-    ("subject", "function"),
-    [("expecting_message", r"Copy\.forward"), ("expecting_function", "expecting")],
+    ("subject", "function"), [("expecting_message", r"Copy\.forward"), ("expecting_function", "expecting")]
 )
 def test_of_a_rank_that_has_returned_the_function_is_named(
     tmp_path: Path, subject: str, function: str, ranks: int

@@ -181,14 +181,7 @@ def test_exact_results_that_differ_from_those_of_the_first_run_depend_on_the_sch
 
 @pytest.mark.parametrize(
     ("needed", "kept"),
-    [
-        ({0}, [0]),
-        ({2}, [2]),
-        ({0, 1}, [0, 1]),
-        ({0, 2}, [0, 2]),
-        ({1, 2}, [1, 2]),
-        ({0, 1, 2}, None),
-    ],
+    [({0}, [0]), ({2}, [2]), ({0, 1}, [0, 1]), ({0, 2}, [0, 2]), ({1, 2}, [1, 2]), ({0, 1, 2}, None)],
 )
 def test_a_failure_is_kept_with_the_fewest_of_its_schedules_and_their_decisions(
     needed: set[int], kept: list[int] | None

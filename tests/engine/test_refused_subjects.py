@@ -15,14 +15,7 @@ from adjointlab.checks.memory_orders import MIXED_ORDERS, ORDERS
 from adjointlab.core.operator import LinearOperator
 from adjointlab.engine.subject import Kind, Subject, SubjectError
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from tests.engine.test_declarations_of_subjects import (
-    SPACE,
-    cases,
-    copied,
-    module,
-    operator,
-    parallel_module,
-)
+from tests.engine.test_declarations_of_subjects import SPACE, cases, copied, module, operator, parallel_module
 from tests.samples import RingShift
 
 pytestmark = pytest.mark.mpi_skip
@@ -218,10 +211,7 @@ def test_missing_arguments_are_those_of_a_method_as_users_call_it() -> None:
     [
         ({}, "domain is missing and codomain is missing"),
         ({"domain": SPACE}, "codomain is missing"),
-        (
-            {"domain": SPACE, "codomian": SPACE},
-            "codomain is missing: it is perhaps what is called codomian",
-        ),
+        ({"domain": SPACE, "codomian": SPACE}, "codomain is missing: it is perhaps what is called codomian"),
         ({"domain": 3, "codomain": SPACE}, "domain is an int"),
         ({"domain": SPACE.tensors[0], "codomain": None}, "domain is a Tensor and codomain is missing"),
     ],

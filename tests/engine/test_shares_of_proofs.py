@@ -65,11 +65,7 @@ def test_a_case_has_its_number_for_a_seed_and_for_a_schedule_of_sixteen_bits() -
     assert default.setting.library == "numpy"
     many = every_case(listing(lambda: ((1, {}) for _ in range(2**16 + 2))), {})
     last = list(islice(many, 2**16 - 1, None))
-    assert [(each.setting.seed, each.schedule) for each in last] == [
-        (65535, 65535),
-        (65536, 0),
-        (65537, 1),
-    ]
+    assert [(each.setting.seed, each.schedule) for each in last] == [(65535, 65535), (65536, 0), (65537, 1)]
 
 
 @pytest.mark.parametrize(
@@ -115,10 +111,7 @@ def raising(error: BaseException | None) -> Any:
             "Listed: there is no case within the bound ranks 3, side 0; give a larger one",
         ),
         (lambda: [], "Listed: every= lists no case"),
-        (
-            lambda ranks=3: [(1025, {})],
-            "Listed: every= yields a case on 1025 ranks; legal are 1 to 1024",
-        ),
+        (lambda ranks=3: [(1025, {})], "Listed: every= yields a case on 1025 ranks; legal are 1 to 1024"),
         (lambda ranks=3: [(0, {})], "Listed: every= yields a case on 0 ranks; legal are 1 to 1024"),
         (raising(ValueError("no")), "Listed: every= fails, ValueError: no"),
         (raising(SystemExit(3)), "Listed: every= fails, SystemExit: 3"),

@@ -8,15 +8,7 @@ import numpy as np
 
 from adjointlab import MPI
 from adjointlab.worlds.launch import is_launched
-from tests.faults.declaring import (
-    COHERENT,
-    DEADLOCK,
-    OPEN,
-    WRONG,
-    Shift,
-    declared,
-    fault,
-)
+from tests.faults.declaring import COHERENT, DEADLOCK, OPEN, WRONG, Shift, declared, fault
 
 REFUSED = ("raised RuntimeError", "raised Exception", "raised ValueError", "raised AttributeError")
 

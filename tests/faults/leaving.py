@@ -120,12 +120,7 @@ FAULTS = declared(
             first={"forward": lambda op: in_a_thread(sys.exit, 0)},
             ranks=0,
         ),
-        fault(
-            "sys.exit(0) in a child process",
-            COHERENT,
-            first={"forward": child_that_exits},
-            ranks=0,
-        ),
+        fault("sys.exit(0) in a child process", COHERENT, first={"forward": child_that_exits}, ranks=0),
         fault("sys.exit(0) in a reference", EXIT, reference=reference(sys.exit), check="sequential", ranks=1),
         RuntimeFault(
             "sys.exit(0) in a strategy",
@@ -159,16 +154,9 @@ FAULTS = declared(
         ended("exit(0) of C", exit_of_c),
         ended("immediate _exit(0) of C", immediate_exit_of_c),
         ended("execv of another program", replaced_by_another_program),
-        fault(
-            "fork whose child comes back",
-            COHERENT,
-            first={"forward": child_that_comes_back},
-            ranks=0,
-        ),
+        fault("fork whose child comes back", COHERENT, first={"forward": child_that_comes_back}, ranks=0),
         # It may wait for the other ranks, which do not call it.
-        simulated_process(
-            fault("MPI_Finalize", ENDED, (*ENDED, "no return"), first={"forward": finalizing}),
-        ),
+        simulated_process(fault("MPI_Finalize", ENDED, (*ENDED, "no return"), first={"forward": finalizing})),
         of_corpus("sys.exit(0) at import", "exit_at_import", ("SystemExit",), is_refused=True),
         of_corpus("os._exit(0) in a hook at the end of the process", "exit_hook", WRONG, ranks=1),
         of_corpus("pytest.skip in adjoint", "pytest_skip_in_a_call", ("raised Skipped",), ranks=1),

@@ -8,15 +8,7 @@ import numpy as np
 
 from adjointlab import MPI
 from adjointlab.engine.interleavings import DEPENDS
-from tests.faults.declaring import (
-    DEADLOCK,
-    MESSAGE,
-    WRONG,
-    RuntimeFault,
-    Shift,
-    declared,
-    fault,
-)
+from tests.faults.declaring import DEADLOCK, MESSAGE, WRONG, RuntimeFault, Shift, declared, fault
 
 REFUSED = ("raised ValueError", "raised Exception", "raised TypeError", "raised BufferError")
 LEFT_OVER = ("message left over",)

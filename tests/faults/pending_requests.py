@@ -7,15 +7,7 @@ from typing import Any
 import numpy as np
 
 from adjointlab import MPI
-from tests.faults.declaring import (
-    COHERENT,
-    DEADLOCK,
-    MISUSED,
-    WRONG,
-    Shift,
-    declared,
-    fault,
-)
+from tests.faults.declaring import COHERENT, DEADLOCK, MISUSED, WRONG, Shift, declared, fault
 
 OPEN = ("request left open",)
 REQUEST_OR_MESSAGE = ("request left open", "message left over")
@@ -150,11 +142,7 @@ FAULTS = declared(
             base=ReadsBeforeItWaits,
             ranks=0,
         ),
-        fault(
-            "writes into a send buffer that is in use",
-            (*MISUSED, *WRONG),
-            base=ReusesTheSendBuffer,
-        ),
+        fault("writes into a send buffer that is in use", (*MISUSED, *WRONG), base=ReusesTheSendBuffer),
         # Under MPI it shows only where the message is already there, and no copy of the buffer says whether it is.
         fault(
             "writes into a receive buffer that is in use",

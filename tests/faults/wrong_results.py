@@ -8,15 +8,7 @@ import numpy as np
 
 import adjointlab as al
 from adjointlab import MPI
-from tests.faults.declaring import (
-    WRONG,
-    RuntimeFault,
-    Shift,
-    blocks,
-    cuts,
-    declared,
-    fault,
-)
+from tests.faults.declaring import WRONG, RuntimeFault, Shift, blocks, cuts, declared, fault
 
 OUTPUT = ("an output is not in its declared space",)
 NOT_LINEAR = ("forward is not linear", *WRONG)

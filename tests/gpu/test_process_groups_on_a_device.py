@@ -53,10 +53,7 @@ def wait(work: Any) -> None:
 
 def body(context: RankContext, name: str) -> list[str]:
     program, wrong = PROGRAMS[name], []
-    with (
-        arrays.rank_context("torch-cuda", context.rank),
-        al.process_group(context.comm, "cuda"),
-    ):
+    with arrays.rank_context("torch-cuda", context.rank), al.process_group(context.comm, "cuda"):
         for dtype in program.dtypes:
             result = on_host(program.run(values(context.rank, dtype).to("cuda"), wait, False))
             wanted = program.expected([values(rank, dtype) for rank in range(context.size)], context.rank)
@@ -82,10 +79,7 @@ def test_a_module_made_parallel_by_hand_is_judged_by_its_backward_pass(
 
 
 def refused(context: RankContext, call: str) -> str:
-    with (
-        arrays.rank_context("torch-cuda", context.rank),
-        al.process_group(context.comm, "cuda"),
-    ):
+    with arrays.rank_context("torch-cuda", context.rank), al.process_group(context.comm, "cuda"):
         column_major = torch.zeros(3, 2, device="cuda").T
         try:
             if call == "all_reduce":

@@ -16,12 +16,7 @@ from adjointlab.layers.windows import local_window
 from adjointlab.worlds.forward_mode import dual_level
 from adjointlab.worlds.world import World
 
-from .twin_assertions import (
-    assert_matches_twin,
-    error_of_every_rank,
-    reversed_line,
-    run_on_ranks,
-)
+from .twin_assertions import assert_matches_twin, error_of_every_rank, reversed_line, run_on_ranks
 
 DOUBLE = torch.float64
 

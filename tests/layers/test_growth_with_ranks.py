@@ -64,15 +64,7 @@ def passes(context: RankContext, make: Make) -> int:
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        convolution,
-        convolution_of_a_batch,
-        transposed_convolution,
-        linear,
-        pooling,
-        flatten,
-    ],
+    "make", [convolution, convolution_of_a_batch, transposed_convolution, linear, pooling, flatten]
 )
 def test_a_layer_and_its_passes_take_a_rank_as_many_steps_among_many_as_among_few(make: Make) -> None:
     world = SimulatedWorld(MANY)

@@ -62,10 +62,7 @@ def test_panels_of_a_and_b_come_to_the_product_and_their_gradients_are_summed(
 
 @pytest.mark.parametrize(
     ("algorithm", "moved", "summed"),
-    [
-        ("stationary-a", K // 2 * N // 2, M // 2 * N // 2),
-        ("stationary-b", M // 2 * K // 2, M // 2 * N // 2),
-    ],
+    [("stationary-a", K // 2 * N // 2, M // 2 * N // 2), ("stationary-b", M // 2 * K // 2, M // 2 * N // 2)],
 )
 def test_a_factor_that_stays_is_never_moved(
     adjointlab_world: World, algorithm: str, moved: int, summed: int

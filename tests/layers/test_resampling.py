@@ -91,11 +91,7 @@ def test_the_nearest_element_in_two_dimensions_is_torchs_where_a_factor_keeps_or
         (lambda *a: ReflectionPad1d(*a, (5, 0)), (1, 2, 5), "Padding size should be less than"),
         (lambda *a: CircularPad1d(*a, (6, 0)), (1, 2, 5), "wrapping around more than once"),
         (lambda *a: CircularPad1d(*a, (-1, 2)), (1, 2, 2), "unsupported operation"),
-        (
-            lambda *a: Upsample(*a, mode="bicubic", size=3),
-            (1, 2, 5),
-            "(got bicubic)",
-        ),
+        (lambda *a: Upsample(*a, mode="bicubic", size=3), (1, 2, 5), "(got bicubic)"),
         (lambda *a: Upsample(*a, mode="linear", size=3), (1, 0, 5), "Non-empty 3D data tensor expected"),
         (lambda *a: Upsample(*a, scale_factor=0.1), (1, 2, 5), "should be greater than"),
     ],

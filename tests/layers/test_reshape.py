@@ -67,10 +67,7 @@ def test_the_output_comes_to_where_it_is_wanted(adjointlab_world: World) -> None
 
     def body(comm: Any) -> None:
         wanted = Layout((4, 6), reversed_line(ranks, 1, 2))
-        for layer, twin, shape in (
-            (Reshape, Reshaped((4, 6)), (3, 8)),
-            (Permute, Permuted((1, 0)), (6, 4)),
-        ):
+        for layer, twin, shape in ((Reshape, Reshaped((4, 6)), (3, 8)), (Permute, Permuted((1, 0)), (6, 4))):
             made = layer.from_sequential(twin, comm, along(ranks, 0, 2), shape, DOUBLE, target=wanted)
             assert made.codomain.tensors[0].layout == wanted
             assert_matches_twin(comm, made, twin, sines(*shape))

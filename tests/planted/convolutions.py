@@ -12,9 +12,7 @@ import adjointlab as al
 from adjointlab.core.layout import Layout, Window
 from adjointlab.layers.convolution import Convolution
 from adjointlab.layers.subjects import installed as subjects
-from adjointlab.layers.transposed_convolution import (
-    TransposedConvolution,
-)
+from adjointlab.layers.transposed_convolution import TransposedConvolution
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
 from tests.planted.altered import Altered, averaged, not_reduced

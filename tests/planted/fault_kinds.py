@@ -10,14 +10,8 @@ from adjointlab.checks.hints import FaultKind as Kind
 __all__ = ["MAY_BE_NAMED"]
 
 _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
-    (
-        (Kind.ACCUMULATED,),
-        ("accumulated gradient lost",),
-    ),
-    (
-        (Kind.BY_RANKS, Kind.HALVED),
-        ("gradients averaged over the sequence dimension too",),
-    ),
+    ((Kind.ACCUMULATED,), ("accumulated gradient lost",)),
+    ((Kind.BY_RANKS, Kind.HALVED), ("gradients averaged over the sequence dimension too",)),
     (
         (Kind.BY_RANKS, Kind.HALVED, Kind.FRACTION),
         (
@@ -27,42 +21,18 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
             "positions counted by every worker",
         ),
     ),
-    (
-        (Kind.CONJUGATE,),
-        ("conjugate missing",),
-    ),
-    (
-        (Kind.DOUBLED,),
-        ("overlap adds the rim twice",),
-    ),
-    (
-        (Kind.DOUBLED, Kind.HALVED),
-        ("sum doubled",),
-    ),
-    (
-        (Kind.EXTRA,),
-        ("trimmed rows not restored as zero",),
-    ),
-    (
-        (Kind.EXTRA, Kind.KEPT),
-        ("adjoint does not clear the halo", "halos at the border keep old values"),
-    ),
+    ((Kind.CONJUGATE,), ("conjugate missing",)),
+    ((Kind.DOUBLED,), ("overlap adds the rim twice",)),
+    ((Kind.DOUBLED, Kind.HALVED), ("sum doubled",)),
+    ((Kind.EXTRA,), ("trimmed rows not restored as zero",)),
+    ((Kind.EXTRA, Kind.KEPT), ("adjoint does not clear the halo", "halos at the border keep old values")),
     (
         (Kind.EXTRA, Kind.MISPLACED),
         ("wraps round where it should not", "groups counted from the worker's first channel"),
     ),
-    (
-        (Kind.EXTRA, Kind.TIMES_RANKS, Kind.DOUBLED),
-        ("rows of other workers' vocabulary kept",),
-    ),
-    (
-        (Kind.HALVED,),
-        ("scale skipped on one rank", "running variance biased", "average counts padding"),
-    ),
-    (
-        (Kind.IMAGINARY, Kind.REAL_PART),
-        ("imaginary part lost",),
-    ),
+    ((Kind.EXTRA, Kind.TIMES_RANKS, Kind.DOUBLED), ("rows of other workers' vocabulary kept",)),
+    ((Kind.HALVED,), ("scale skipped on one rank", "running variance biased", "average counts padding")),
+    ((Kind.IMAGINARY, Kind.REAL_PART), ("imaginary part lost",)),
     (
         (Kind.KEPT,),
         (
@@ -98,10 +68,7 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
             "heads without their part of the output projection",
         ),
     ),
-    (
-        (Kind.MISPLACED, Kind.KEPT),
-        ("send buffer reused before the send completed",),
-    ),
+    ((Kind.MISPLACED, Kind.KEPT), ("send buffer reused before the send completed",)),
     (
         (Kind.MISPLACED, Kind.OWN_PART),
         (
@@ -116,10 +83,7 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
         (Kind.MISPLACED, Kind.OWN_PART, Kind.TIMES_RANKS, Kind.DOUBLED),
         ("block of the first ring step in every step",),
     ),
-    (
-        (Kind.MISPLACED, Kind.UNEVEN, Kind.OWN_PART),
-        ("stride counted from the local start",),
-    ),
+    ((Kind.MISPLACED, Kind.UNEVEN, Kind.OWN_PART), ("stride counted from the local start",)),
     (
         (Kind.MISSING,),
         (
@@ -133,14 +97,8 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
             "gradients without a graph",
         ),
     ),
-    (
-        (Kind.MISSING, Kind.EXTRA, Kind.MISPLACED),
-        ("send slice runs into the sender's own halo",),
-    ),
-    (
-        (Kind.MISSING, Kind.EXTRA, Kind.OWN_PART),
-        ("constant padding at every part's border",),
-    ),
+    ((Kind.MISSING, Kind.EXTRA, Kind.MISPLACED), ("send slice runs into the sender's own halo",)),
+    ((Kind.MISSING, Kind.EXTRA, Kind.OWN_PART), ("constant padding at every part's border",)),
     (
         (Kind.MISSING, Kind.MISPLACED),
         (
@@ -150,20 +108,14 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
             "left and right halo swapped",
         ),
     ),
-    (
-        (Kind.MISSING, Kind.MISPLACED, Kind.KEPT),
-        ("halo read before it arrived",),
-    ),
+    ((Kind.MISSING, Kind.MISPLACED, Kind.KEPT), ("halo read before it arrived",)),
     (
         (Kind.MISSING, Kind.MISPLACED, Kind.OWN_PART),
         ("unpooled by local index", "transposed convolution pads every part"),
     ),
     (
         (Kind.MISSING, Kind.MISPLACED, Kind.UNEVEN),
-        (
-            "receive buffer kept where shapes differ",
-            "overlap placed relative to the own old window",
-        ),
+        ("receive buffer kept where shapes differ", "overlap placed relative to the own old window"),
     ),
     (
         (Kind.MISSING, Kind.MISPLACED, Kind.UNEVEN, Kind.EMPTY, Kind.OWN_PART),
@@ -181,10 +133,7 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
         (Kind.MISSING, Kind.ZERO_RANK),
         ("interior taken as x[n:-0]", "padding row counted from the own vocabulary"),
     ),
-    (
-        (Kind.MISSING, Kind.ZERO_RANK, Kind.EXTRA, Kind.MISPLACED),
-        ("wrong root",),
-    ),
+    ((Kind.MISSING, Kind.ZERO_RANK, Kind.EXTRA, Kind.MISPLACED), ("wrong root",)),
     (
         (Kind.MISSING, Kind.ZERO_RANK, Kind.MISPLACED),
         (
@@ -197,18 +146,12 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
         (Kind.MISSING, Kind.ZERO_RANK, Kind.MISPLACED, Kind.UNEVEN, Kind.EMPTY),
         ("wide halo filled by the nearest neighbours alone",),
     ),
-    (
-        (Kind.MISSING, Kind.ZERO_RANK, Kind.OWN_PART),
-        ("scattered input's gradient not gathered",),
-    ),
+    ((Kind.MISSING, Kind.ZERO_RANK, Kind.OWN_PART), ("scattered input's gradient not gathered",)),
     (
         (Kind.MISSING, Kind.ZERO_RANK, Kind.UNEVEN, Kind.EMPTY),
         ("last rows of an uneven cut not sent", "rank without rows skips the exchange"),
     ),
-    (
-        (Kind.NARROWED,),
-        ("dtype narrowed",),
-    ),
+    ((Kind.NARROWED,), ("dtype narrowed",)),
     (
         (Kind.OWN_PART,),
         (
@@ -255,10 +198,7 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
         (Kind.SUM_DROPPED, Kind.DECLARATION),
         ("missing sum in a broadcast's adjoint", "adjoint of an all-gather is a slice"),
     ),
-    (
-        (Kind.SUM_DROPPED, Kind.EXTRA, Kind.MISPLACED),
-        ("sliced before the sum",),
-    ),
+    ((Kind.SUM_DROPPED, Kind.EXTRA, Kind.MISPLACED), ("sliced before the sum",)),
     (
         (Kind.SUM_DROPPED, Kind.EXTRA, Kind.UNEVEN, Kind.EMPTY, Kind.OWN_PART),
         ("mean over the local longitudes",),
@@ -271,14 +211,8 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
         (Kind.SUM_DROPPED, Kind.MISPLACED, Kind.TIMES_RANKS, Kind.DOUBLED),
         ("third step of a butterfly exchanges with rank ^ 3",),
     ),
-    (
-        (Kind.SUM_DROPPED, Kind.MISSING),
-        ("corners skipped in the adjoint",),
-    ),
-    (
-        (Kind.SUM_DROPPED, Kind.MISSING, Kind.MISPLACED),
-        ("adjoint's dimensions in forward order",),
-    ),
+    ((Kind.SUM_DROPPED, Kind.MISSING), ("corners skipped in the adjoint",)),
+    ((Kind.SUM_DROPPED, Kind.MISSING, Kind.MISPLACED), ("adjoint's dimensions in forward order",)),
     (
         (Kind.SUM_DROPPED, Kind.MISSING, Kind.OWN_PART),
         ("overlap's weight gradient of own cells", "overlap sends the interior's data gradient"),
@@ -292,10 +226,7 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
             "column-parallel input gradient not reduced",
         ),
     ),
-    (
-        (Kind.SUM_DROPPED, Kind.MISSING, Kind.ZERO_RANK, Kind.UNEVEN, Kind.EMPTY),
-        ("uneven shard dropped",),
-    ),
+    ((Kind.SUM_DROPPED, Kind.MISSING, Kind.ZERO_RANK, Kind.UNEVEN, Kind.EMPTY), ("uneven shard dropped",)),
     (
         (Kind.SUM_DROPPED, Kind.OWN_PART),
         (
@@ -317,10 +248,7 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
         (Kind.TIMES_RANKS, Kind.DOUBLED),
         ("scaled by the number of ranks", "adjoint sums by the local type of the primal"),
     ),
-    (
-        (Kind.TIMES_RANKS, Kind.BY_RANKS, Kind.DOUBLED, Kind.HALVED),
-        ("dropout scaled by the own share",),
-    ),
+    ((Kind.TIMES_RANKS, Kind.BY_RANKS, Kind.DOUBLED, Kind.HALVED), ("dropout scaled by the own share",)),
     (
         (Kind.TIMES_RANKS, Kind.DOUBLED, Kind.MULTIPLE),
         (
@@ -341,14 +269,8 @@ _GROUPS: Final[tuple[tuple[tuple[Kind, ...], tuple[str, ...]], ...]] = (
             "group's variance averaged over uneven parts",
         ),
     ),
-    (
-        (Kind.UNEVEN, Kind.EMPTY, Kind.BY_RANKS, Kind.HALVED),
-        ("mean of local means under uneven cuts",),
-    ),
-    (
-        (Kind.UNEVEN, Kind.EMPTY, Kind.MISPLACED),
-        ("same local shape taken for same layout",),
-    ),
+    ((Kind.UNEVEN, Kind.EMPTY, Kind.BY_RANKS, Kind.HALVED), ("mean of local means under uneven cuts",)),
+    ((Kind.UNEVEN, Kind.EMPTY, Kind.MISPLACED), ("same local shape taken for same layout",)),
     (
         (
             Kind.UNEVEN,

@@ -9,9 +9,7 @@ import torch
 
 from adjointlab.layers.batch_norm import BatchNormalisation
 from adjointlab.layers.group_norm import GroupNorm
-from adjointlab.layers.instance_norm import (
-    InstanceNormalisation,
-)
+from adjointlab.layers.instance_norm import InstanceNormalisation
 from adjointlab.layers.layer_norm import LayerNorm, RMSNorm
 from tests.planted.altered import Altered, not_reduced
 

@@ -286,10 +286,7 @@ def planted(bug: str, kind: type[nn.Module], check: str, least_ranks: int = 2) -
         if issubclass(kind, family)
     )
     made = al.subject(
-        layer=partial(layer, kind=kind),
-        sequential=sequential,
-        twice_differentiable=True,
-        name=kind.__name__,
+        layer=partial(layer, kind=kind), sequential=sequential, twice_differentiable=True, name=kind.__name__
     )(right.draws)
     return PlantedBug(bug, made, check, least_ranks)
 
@@ -298,12 +295,7 @@ FAMILIES: tuple[tuple[type[nn.Module], Subject, Any, Any], ...] = (
     (ColumnParallelLinear, subjects.column_parallel_linears, sequential_linear, parallel_linear),
     (RowParallelLinear, subjects.row_parallel_linears, sequential_linear, parallel_linear),
     (Convolution, lines, sequential_convolution, convolution),
-    (
-        MultiheadAttention,
-        subjects.multihead_attentions,
-        sequential_multihead_attention,
-        multihead_attention,
-    ),
+    (MultiheadAttention, subjects.multihead_attentions, sequential_multihead_attention, multihead_attention),
 )
 """A family, and the subject, the sequential twin and the maker that its bugs share."""
 

@@ -509,10 +509,7 @@ class StaleRingAttention(RingAttention):
 
 def ring(kind: type[RingAttention]) -> Subject:
     return al.subject.parallel(
-        Attention,
-        lambda module, mesh: kind(),
-        data_parallel="sum",
-        name=kind.__name__,
+        Attention, lambda module, mesh: kind(), data_parallel="sum", name=kind.__name__
     )(batches)
 
 

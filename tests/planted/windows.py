@@ -10,12 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from adjointlab.layers.padding import Padding
-from adjointlab.layers.pooling import (
-    AdaptiveAveragePooling,
-    AveragePooling,
-    MaxPooling,
-    MaxUnpooling,
-)
+from adjointlab.layers.pooling import AdaptiveAveragePooling, AveragePooling, MaxPooling, MaxUnpooling
 from adjointlab.layers.upsampling import Upsample
 from tests.planted.altered import Altered
 

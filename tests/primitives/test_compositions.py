@@ -34,15 +34,7 @@ Step = dict[str, Any]
 
 PRIMITIVES: dict[str, Callable[..., LinearOperator]] = {
     entry.__name__: entry
-    for entry in (
-        AllGather,
-        AllSumReduce,
-        Broadcast,
-        HaloExchange,
-        ReduceScatter,
-        Repartition,
-        SumReduce,
-    )
+    for entry in (AllGather, AllSumReduce, Broadcast, HaloExchange, ReduceScatter, Repartition, SumReduce)
 }
 
 

@@ -23,12 +23,7 @@ APPENDIX_B = {
         [(0, 2), (2, 2), (2, 0)],
         [(2, 0), (0, 0), (0, 2)],
     ),
-    "B.3, unbalanced convolution": (
-        (11, 3, {"kernel": 5}),
-        7,
-        [(0, 3), (1, 1), (3, 0)],
-        [(0, 0)] * 3,
-    ),
+    "B.3, unbalanced convolution": ((11, 3, {"kernel": 5}), 7, [(0, 3), (1, 1), (3, 0)], [(0, 0)] * 3),
     "B.4, simple unbalanced pooling": (
         (10, 3, {"kernel": 2, "stride": 2}),
         5,

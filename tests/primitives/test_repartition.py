@@ -235,8 +235,7 @@ def test_outside_the_tensor_x_is_ignored_and_its_cotangent_zero(spmd: Any) -> No
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize(
-    "dtype",
-    ["float16", "bfloat16", "float32", "float64", "complex64", "complex128", "int32", "int64"],
+    "dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "complex128", "int32", "int64"]
 )
 def test_every_element_type_is_carried_and_summed(dtype: str, library: str, apply_both: Any) -> None:
     if not arrays.supports(library, dtype):

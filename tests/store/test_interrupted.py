@@ -10,13 +10,7 @@ from msgspec import structs
 
 from adjointlab.checks.context import InputSetting
 from adjointlab.engine.case import Case
-from adjointlab.store.interrupted import (
-    checks_at_work,
-    interrupted_at,
-    keep_running,
-    note_replay,
-    note_seed,
-)
+from adjointlab.store.interrupted import checks_at_work, interrupted_at, keep_running, note_replay, note_seed
 from adjointlab.store.reproducer import read
 from adjointlab.store.running_case import Progress, Running, RunningCaseFile, is_record
 from adjointlab.worlds.world import WorldName

@@ -22,15 +22,7 @@ from adjointlab.checks.verdict import Status, coherent
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget, SearchResult
-from adjointlab.store.job_log import (
-    DeadlyCases,
-    Death,
-    Done,
-    JobLog,
-    claimed,
-    stopped_by,
-    supervised,
-)
+from adjointlab.store.job_log import DeadlyCases, Death, Done, JobLog, claimed, stopped_by, supervised
 from adjointlab.store.reproducer import Written
 from adjointlab.variables import HOOKED, SUPERVISED
 from adjointlab.worlds.simulated.world import SimulatedWorld

@@ -57,13 +57,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(Path(__file__).with_name("scripted"), folder, dirs_exist_ok=True)
     options = ["--cases=2", "--seed=1", "--ranks=3", "--quiet", "--check=adjoint"]
     found = run(
-        "adjointlab",
-        "check",
-        "subjects.py",
-        "--check=sequential",
-        "--json=found.json",
-        *options,
-        cwd=folder,
+        "adjointlab", "check", "subjects.py", "--check=sequential", "--json=found.json", *options, cwd=folder
     )
     assert found.returncode == 1, found.stderr
     # In another folder, or the failure that is stored already would be all that is run.

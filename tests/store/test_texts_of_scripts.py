@@ -165,11 +165,7 @@ SCHEDULES = (Schedule("random", 1),)
     ],
 )
 def test_a_script_that_replays_is_run_where_the_failure_was_seen_or_on_simulated_ranks(
-    world: str,
-    schedules: Any,
-    process_group: bool,
-    command: str,
-    monkeypatch: pytest.MonkeyPatch,
+    world: str, schedules: Any, process_group: bool, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subject = replace(two_functions, process_group=process_group)
     monkeypatch.setattr(sys.modules[__name__], "two_functions", subject)
@@ -235,10 +231,7 @@ def test_the_two_basis_vectors_are_stated_rank_by_rank(column: int, row: int) ->
     text = text_of(entry=MatrixEntry(column, row), spaces=Spaces(SPACE, HALF))
     for name, index, dtype in (("X", column, "float64"), ("Y", row, "float32")):
         whole = [float(index == at) for at in range(3)]
-        assert stated(text, name) == [
-            [(tuple(whole[:2]), dtype, (2,))],
-            [(tuple(whole[2:]), dtype, (1,))],
-        ]
+        assert stated(text, name) == [[(tuple(whole[:2]), dtype, (2,))], [(tuple(whole[2:]), dtype, (1,))]]
 
 
 def test_of_invariant_copies_the_first_counts() -> None:

@@ -315,14 +315,8 @@ def test_a_preparation_gets_drawn_numbers_of_the_element_type_of_the_example() -
         (dict(one_batch_size="no"), "one_batch_size: 'no' is neither True nor False"),
         (dict(twice_differentiable=2), "twice_differentiable: 2 is neither True nor False"),
         (dict(accumulates="no"), "accumulates: 'no' is neither True nor False"),
-        (
-            dict(optimizer=torch.optim.SGD, steps="2"),
-            "steps: '2' is not a whole number",
-        ),
-        (
-            dict(optimizer=torch.optim.SGD, steps=2.0),
-            "steps: 2.0 is not a whole number",
-        ),
+        (dict(optimizer=torch.optim.SGD, steps="2"), "steps: '2' is not a whole number"),
+        (dict(optimizer=torch.optim.SGD, steps=2.0), "steps: 2.0 is not a whole number"),
     ],
     ids=lambda given: str(given),
 )

@@ -13,21 +13,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import adjointlab as al
 from adjointlab.core.declaration import SubjectError
 from adjointlab.engine.meshes import as_mesh
 from adjointlab.engine.sequential_module import shapes_of
-from tests.torch_distributed.parallel_samples import (
-    EXAMPLE,
-    as_it_is,
-    model,
-)
+from tests.torch_distributed.parallel_samples import EXAMPLE, as_it_is, model
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,10 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import adjointlab as al
-from tests.torch_distributed.parallel_samples import (
-    EXAMPLE,
-    Parallelize,
-    model,
-)
+from tests.torch_distributed.parallel_samples import EXAMPLE, Parallelize, model
 
 
 def renamed(module: Any, mesh: DeviceMesh) -> nn.Module:

@@ -34,12 +34,7 @@ def test_what_goes_wrong_from_the_second_step_on_is_found(world: al.SimulatedWor
         module.is_reduced = True
 
     subject = al.subject.parallel(
-        model,
-        as_it_is,
-        data_parallel="sum",
-        after_backward=reduced_once,
-        optimizer=MOMENTUM,
-        steps=2,
+        model, as_it_is, data_parallel="sum", after_backward=reduced_once, optimizer=MOMENTUM, steps=2
     )(batches)
     verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0, shrinking=0)).verdict
     assert verdict.headline == "the layer's parameters after the steps are not the sequential ones"

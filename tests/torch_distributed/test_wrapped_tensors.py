@@ -29,8 +29,7 @@ def plain(result: Any) -> Any:
 
 # Without those of objects, which torch itself does not serialise there.
 @pytest.mark.parametrize(
-    "name",
-    [name for name, each in PROGRAMS.items() if torch.float64 in each.dtypes and name != "objects"],
+    "name", [name for name, each in PROGRAMS.items() if torch.float64 in each.dtypes and name != "objects"]
 )
 def test_a_collective_of_wrapped_tensors_has_its_result(world: al.SimulatedWorld, name: str) -> None:
     program, dtype = PROGRAMS[name], torch.float64

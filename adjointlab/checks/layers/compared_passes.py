@@ -34,14 +34,7 @@ from adjointlab.checks.verdict import Figure, Figures, Verdict, coherent, incohe
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.typing import NumpyArray
 
-__all__ = [
-    "AFTER_STEPS",
-    "SECOND_PASS",
-    "Change",
-    "Comparison",
-    "PassObservation",
-    "first_wrong",
-]
+__all__ = ["AFTER_STEPS", "SECOND_PASS", "Change", "Comparison", "PassObservation", "first_wrong"]
 
 
 SECOND_PASS: Final = (

@@ -47,13 +47,7 @@ if TYPE_CHECKING:
 
 ArrayT = TypeVar("ArrayT", "NumpyArray", "torch.Tensor")
 
-__all__ = [
-    "LocalModule",
-    "ModuleUnderTest",
-    "SequentialTwin",
-    "first_positions",
-    "values",
-]
+__all__ = ["LocalModule", "ModuleUnderTest", "SequentialTwin", "first_positions", "values"]
 
 
 class ModuleUnderTest(ABC):

@@ -140,10 +140,7 @@ def _step(version: ModuleUnderTest, optimizer: torch.optim.Optimizer, keys: Mapp
 
 
 def _state(
-    version: ModuleUnderTest,
-    optimizer: torch.optim.Optimizer,
-    parameters: Sequence[torch.Tensor],
-    kind: str,
+    version: ModuleUnderTest, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor], kind: str
 ) -> tuple[Local, frozenset[str]]:
     """The state of that kind, zero for parameters that have none; and the names of these."""
     tensors = version.layer.parameters.tensors

@@ -10,15 +10,7 @@ import numpy as np
 
 from adjointlab.core.arrays.devices import is_on_device
 from adjointlab.core.arrays.element_types import DTYPES
-from adjointlab.core.arrays.libraries import (
-    dtype_of,
-    is_torch,
-    library_of,
-    module,
-    name_of,
-    native,
-    supports,
-)
+from adjointlab.core.arrays.libraries import dtype_of, is_torch, library_of, module, name_of, native, supports
 from adjointlab.core.arrays.memory import copy, copy_into, empty, is_row_major
 from adjointlab.typing import Array, NumpyArray
 

@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from adjointlab.core.arrays.element_types import dtype
-from adjointlab.core.arrays.libraries import (
-    dtype_of,
-    is_scalar,
-    is_torch,
-    library_of,
-    module,
-    native,
-)
+from adjointlab.core.arrays.libraries import dtype_of, is_scalar, is_torch, library_of, module, native
 from adjointlab.typing import Array, NumpyArray
 
 if TYPE_CHECKING:

@@ -179,12 +179,7 @@ class ObjectReceive(GuardedRequest):
     _object: Any
 
     def __new__(
-        cls,
-        inner: MPI.Request,
-        call: GuardedCall,
-        guard: Guard,
-        entry: ReceiveEntry | None,
-        room: ObjectRoom,
+        cls, inner: MPI.Request, call: GuardedCall, guard: Guard, entry: ReceiveEntry | None, room: ObjectRoom
     ) -> Self:
         self = super().__new__(cls, inner, call, guard, entry=entry)
         self._needs_status = True

@@ -30,15 +30,7 @@ from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.polling import keep_alive
 from adjointlab.worlds.process_world import Command, Conclusion, ProcessWorld, any_raised
 from adjointlab.worlds.watchdog import Overdue, Watchdog, Watched
-from adjointlab.worlds.world import (
-    Exhausted,
-    Outcome,
-    Raised,
-    RankContext,
-    Run,
-    WorldName,
-    causes,
-)
+from adjointlab.worlds.world import Exhausted, Outcome, Raised, RankContext, Run, WorldName, causes
 
 __all__ = ["MPIWorld"]
 

@@ -39,12 +39,7 @@ from adjointlab.worlds.simulated.requests import SimulatedRequest
 from adjointlab.worlds.simulated.topologies import Graph, Grid, Topology
 from adjointlab.worlds.world import Cancelled, Dead, Finding, Matched
 
-__all__ = [
-    "CartesianCommunicator",
-    "Communicator",
-    "GraphCommunicator",
-    "TopologyCommunicator",
-]
+__all__ = ["CartesianCommunicator", "Communicator", "GraphCommunicator", "TopologyCommunicator"]
 
 
 _INTERNAL: Final = frozenset(

@@ -41,13 +41,7 @@ from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.simulated.workers import Worker, WorkerPool
 from adjointlab.worlds.world import Cancelled, Dead, Finding, Matched, Outcome
 
-__all__ = [
-    "IN_ANOTHER_THREAD",
-    "Pending",
-    "Scheduler",
-    "StuckHandler",
-    "Task",
-]
+__all__ = ["IN_ANOTHER_THREAD", "Pending", "Scheduler", "StuckHandler", "Task"]
 
 
 IN_ANOTHER_THREAD: Final = (

@@ -187,9 +187,7 @@ def conclude(
 
 
 def _stuck(
-    outcomes: Sequence[Outcome],
-    failures: Sequence[GroupFailure | None],
-    statistics: Sequence[RankStatistics],
+    outcomes: Sequence[Outcome], failures: Sequence[GroupFailure | None], statistics: Sequence[RankStatistics]
 ) -> Finding:
     lines = []
     for rank, outcome in enumerate(outcomes):

@@ -124,10 +124,7 @@ def test_random_vectors_of_a_proof_have_integers_up_to_64() -> None:
 
 @pytest.mark.parametrize(
     ("seed", "forward", "adjoint"),
-    [
-        (0, [-7, 4, 1, 1, 4, -3], [4, -7, -5, 6, 7, 0]),
-        (3, [3, -3, 2, -1, -2, 3], [6, -6, 2, -1, -7, -3]),
-    ],
+    [(0, [-7, 4, 1, 1, 4, -3], [4, -7, -5, 6, 7, 0]), (3, [3, -3, 2, -1, -2, 3], [6, -6, 2, -1, -7, -3])],
 )
 def test_a_case_that_was_stored_is_replayed_with_the_random_vectors_that_it_had(
     seed: int, forward: list[int], adjoint: list[int]

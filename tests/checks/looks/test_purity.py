@@ -9,16 +9,7 @@ import numpy as np
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.purity import PURITY
 from tests.checks.looks.harness import Look, assert_seen, each_of
-from tests.checks.looks.operators import (
-    Ring,
-    RingWithForms,
-    filled_with,
-    last_lost,
-    lies,
-    on,
-    ring,
-    where,
-)
+from tests.checks.looks.operators import Ring, RingWithForms, filled_with, last_lost, lies, on, ring, where
 
 ORDERS = ("column-major", "strided", "offset", "reversed")
 

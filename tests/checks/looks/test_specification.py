@@ -81,11 +81,7 @@ def both(direction: str) -> list[Look]:
     ]  # fmt: skip
 
 
-LOOKS = [
-    *both("forward"),
-    *both("adjoint"),
-    Look("a program of the spaces", ring(is_specified=True), "", 3),
-]
+LOOKS = [*both("forward"), *both("adjoint"), Look("a program of the spaces", ring(is_specified=True), "", 3)]
 
 
 @each_of(LOOKS)

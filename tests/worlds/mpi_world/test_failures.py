@@ -323,11 +323,7 @@ def different_collectives(comm):
         ),
         (leave_large_send, "request left open", "rank 0 never completed Isend(dest=1, tag=0) at "),
         (leave_broadcast, "mismatched collective", "rank 1 has ended after 0"),
-        (
-            different_collectives,
-            "mismatched collective",
-            f"rank 0 calls Barrier() at {__file__}",
-        ),
+        (different_collectives, "mismatched collective", f"rank 0 calls Barrier() at {__file__}"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

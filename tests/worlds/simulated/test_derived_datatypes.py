@@ -173,10 +173,7 @@ def test_persistent_requests_are_completed_by_the_functions_of_their_own_class()
         from mpi4py import MPI as mpi4py
 
         received, other = np.zeros(1), 1 - comm.Get_rank()
-        requests = [
-            comm.Recv_init(received, other),
-            comm.Send_init(np.full(1, 7.0 + comm.Get_rank()), other),
-        ]
+        requests = [comm.Recv_init(received, other), comm.Send_init(np.full(1, 7.0 + comm.Get_rank()), other)]
         mpi4py.Prequest.Startall(requests)
         mpi4py.Prequest.Waitall(requests)
         return float(received[0])

@@ -57,11 +57,7 @@ REFUSED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
         ValueError,
         "mismatch in send count 3 and receive count 4",
     ),
-    (
-        lambda comm: comm.Reduce_scatter(np.ones(3), np.zeros(1), [3]),
-        ValueError,
-        "expecting 2 items, got 1",
-    ),
+    (lambda comm: comm.Reduce_scatter(np.ones(3), np.zeros(1), [3]), ValueError, "expecting 2 items, got 1"),
     (
         lambda comm: comm.Reduce_scatter(np.ones(5), np.zeros(2), [2, 2]),
         ValueError,
@@ -77,11 +73,7 @@ REFUSED: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
         ValueError,
         "mismatch in send count 3 and receive count 2",
     ),
-    (
-        lambda comm: comm.Reduce_scatter_block(MPI.IN_PLACE, np.zeros(3)),
-        ValueError,
-        "not a multiple",
-    ),
+    (lambda comm: comm.Reduce_scatter_block(MPI.IN_PLACE, np.zeros(3)), ValueError, "not a multiple"),
     *(
         (
             lambda comm, name=name, sizes=sizes: getattr(comm, name)(np.ones(sizes[0]), np.ones(sizes[1])),

@@ -28,11 +28,7 @@ append(RECORD, DecisionKind.NEXT, 2)
 
 @pytest.mark.parametrize(
     ("schedule", "kind"),
-    [
-        (Schedule(), RoundRobin),
-        (Schedule("random", 5), RandomWalk),
-        (Schedule("pct", 5, 2), PriorityWalk),
-    ],
+    [(Schedule(), RoundRobin), (Schedule("random", 5), RandomWalk), (Schedule("pct", 5, 2), PriorityWalk)],
 )
 def test_a_schedule_has_the_strategy_of_its_name_with_or_without_a_record(schedule: Any, kind: type) -> None:
     strategy = strategy_for(schedule)
@@ -49,10 +45,7 @@ def test_a_schedule_has_the_strategy_of_its_name_with_or_without_a_record(schedu
 
 @pytest.mark.parametrize(
     ("walk", "chances"),
-    [
-        (RandomWalk, (0.25, 0.5, 1.0)),
-        (lambda seed: PriorityWalk(seed, 1), (0.0, 0.25, 0.5, 1.0)),
-    ],
+    [(RandomWalk, (0.25, 0.5, 1.0)), (lambda seed: PriorityWalk(seed, 1), (0.0, 0.25, 0.5, 1.0))],
 )
 def test_a_run_deviates_with_one_of_a_few_chances_each_of_which_is_drawn_as_often(
     walk: Any, chances: tuple[float, ...]

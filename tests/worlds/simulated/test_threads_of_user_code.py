@@ -107,8 +107,7 @@ def test_a_rank_may_run_another_world_meanwhile(imports_mpi4py: bool) -> None:
     def body(comm: Any) -> object:
         inner = SimulatedWorld(2)
         led = inner.lead(
-            lambda context, _: context.comm.allgather(context.rank),
-            lambda run_on: run_on(None, 2),
+            lambda context, _: context.comm.allgather(context.rank), lambda run_on: run_on(None, 2)
         )
         return comm.allreduce(1), led.values[0]
 
