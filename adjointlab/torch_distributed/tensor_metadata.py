@@ -82,7 +82,7 @@ def _derived(operation: _Operation) -> object:
 
 
 def _key(argument: Any) -> object:
-    """What an argument has a part in the metadata by: of a tensor its own, of a number its type too."""
+    """The part of an argument that the metadata depend on: of a tensor its own metadata, of a number its type too."""
     if (metadata := getattr(argument, "tensor_meta", None)) is not None:
         return metadata, argument.mesh.device_type
     if isinstance(argument, Mapping):
