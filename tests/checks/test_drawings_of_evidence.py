@@ -123,7 +123,7 @@ def test_a_place_is_drawn_with_both_values_and_the_hint() -> None:
     place = Place(grid_of(2, 1), "y[1] (rank 1)", (("distributed", "4"), ("sequential", "2")))
     grid, told, *_ = drawn(Evidence(place=place, hint=hint))
     assert grid == Grid("x", "", (2,), place.grid.pieces, (), place.grid.marks)
-    assert told == Remark(f"{Role.WRONG.value} y[1] (rank 1): distributed 4, sequential 2")
+    assert told == Remark(f"{Role.WRONG.value} y[1] (rank 1): distributed = 4, sequential = 2")
 
 
 def test_ranks_that_wait_are_drawn_with_their_lines_of_code(

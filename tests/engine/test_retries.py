@@ -119,11 +119,11 @@ def test_a_fault_vanishes_where_no_key_shows_it_and_half_of_them_do_in_the_contr
 @pytest.mark.parametrize(
     ("ranks", "stays", "told"),
     [
-        (6, {0: {1}, 1: {3}, 2: {1, 3}}, "on ranks 1, 3 it stays"),
-        (6, {0: {2}, 3: {2}, 5: {2}}, "on rank 2 it stays"),
+        (6, {0: {1}, 1: {3}, 2: {1, 3}}, "on ranks 1, 3 it does not change"),
+        (6, {0: {2}, 3: {2}, 5: {2}}, "on rank 2 it does not change"),
         (6, {0: {2}, 5: {2}}, None),
         (6, {0: {4}, 1: {4}, 2: {4}, 3: {5}}, None),  # four ranks are looked at
-        (2, {0: {0, 1}, 1: {0, 1}, 2: {0, 1}}, "on ranks 0, 1 it stays"),
+        (2, {0: {0, 1}, 1: {0, 1}, 2: {0, 1}}, "on ranks 0, 1 it does not change"),
         (1, {0: {0}, 1: {0}, 2: {0}}, None),
     ],
 )
