@@ -25,6 +25,7 @@ from adjointlab.engine.subject import Subject
 from adjointlab.torch_distributed.opening import load_process_groups, lone_group
 from adjointlab.typing import Array, Communicator
 from adjointlab.worlds.call_sites import is_lab
+from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.torch.requirements import MissingTorch
 from adjointlab.worlds.world import Body, RankContext
 
@@ -49,7 +50,8 @@ def body(subject: Subject) -> Body:
     note_state(subject)
     # Here, where no watchdog watches.
     if any(memory.startswith("torch") for memory in subject.arrays):
-        arrays.warm_up_torch()
+        # Code with an adjoint of its own seldom has torch differentiate; but real ranks wait for the one that imports last.
+        arrays.warm_up_torch(cotangents=subject.kind.is_differentiated or is_launched())
     if subject.process_group:
         with suppress(MissingTorch):  # each rank raises it
             load_process_groups()

@@ -69,6 +69,11 @@ class Kind(Enum):
     AUTOGRAD = "autograd"
     LAYER = "layer"
 
+    @property
+    def is_differentiated(self) -> bool:
+        """True for what torch differentiates; the others have an adjoint of their own."""
+        return self in (Kind.AUTOGRAD, Kind.LAYER)
+
 
 @dataclass(frozen=True)
 class Subject:

@@ -437,7 +437,7 @@ def _declare(
     if build_on is not None:
         require_one_place(options)
     has_group = options.get("process_group", False)
-    library = "torch" if has_group or kind in (Kind.AUTOGRAD, Kind.LAYER) else "numpy"
+    library = "torch" if has_group or kind.is_differentiated else "numpy"
 
     def declare(draws: DrawParameters) -> Subject:
         _require_strategy(draws)

@@ -310,7 +310,7 @@ def test_torch_is_made_ready_before_anything_is_watched(
         done.append("loaded")
         raise case_body.MissingTorch("none")
 
-    monkeypatch.setattr(case_body.arrays, "warm_up_torch", lambda: done.append("warmed"))
+    monkeypatch.setattr(case_body.arrays, "warm_up_torch", lambda **_: done.append("warmed"))
     monkeypatch.setattr(case_body, "load_process_groups", load)
     body(ring(arrays=arrays, process_group=process_group))
     assert (done.count("warmed"), done.count("loaded")) == (warmed, loaded)

@@ -16,6 +16,7 @@ from adjointlab.core import arrays
 from adjointlab.engine.case_body import body
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search_result import Budget
+from adjointlab.engine.subject import Kind
 from adjointlab.session import run_check
 from adjointlab.worlds.call_sites import call_site_of_thread, frame_of_thread
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -133,12 +134,23 @@ def test_torch_differentiates_before_the_first_case_of_a_subject_that_uses_it():
     assert arrays.warm_up_torch.cache_info().currsize == 1
 
 
+@pytest.mark.mpi_skip  # which all kinds are on real ranks
+@pytest.mark.parametrize("kind", list(Kind))
+def test_torch_imports_what_given_cotangents_take_beforehand_for_what_it_differentiates(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[bool] = []
+    monkeypatch.setattr(arrays, "warm_up_torch", lambda *, cotangents: asked.append(cotangents))
+    body(replace(hanging.right, arrays=("torch",), kind=kind))
+    assert asked == [kind in (Kind.AUTOGRAD, Kind.LAYER)]
+
+
 @pytest.mark.skipif(not arrays.installed("torch"), reason="needs torch")
 def test_a_backward_pass_of_a_given_cotangent_imports_nothing_any_more(tmp_path: Path):
     program = "\n".join([
         "import sys",
         "from adjointlab.core import arrays",
-        "arrays.warm_up_torch()",
+        "arrays.warm_up_torch(cotangents=True)",
         "import torch",
         "before = set(sys.modules)",
         "x = torch.ones(2, requires_grad=True)",

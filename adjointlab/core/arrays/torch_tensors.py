@@ -97,10 +97,10 @@ def convert_module(module: torch.nn.Module, dtype: torch.dtype) -> None:
 
 
 @cache
-def warm_up_torch() -> None:
+def warm_up_torch(*, cotangents: bool = False) -> None:
     """Differentiate something small, once in a process: the first time, torch imports modules and starts threads.
 
-    Some of the modules are for cotangents that it is given.
+    With `cotangents` for a given one, which takes it half a second more: that imports sympy.
     """
     if not installed("torch"):
         return
@@ -108,4 +108,5 @@ def warm_up_torch() -> None:
 
     with suppress(Exception), torch.enable_grad():  # what is wrong with it shows in the cases
         ones = torch.ones(2, 2)
-        torch.autograd.backward(torch.ones(2, 2, requires_grad=True) @ ones, ones)
+        product = torch.ones(2, 2, requires_grad=True) @ ones
+        torch.autograd.backward(*((product, ones) if cotangents else (product.sum(),)))
