@@ -37,9 +37,8 @@ def shared_metadata() -> Iterator[None]:
     def derive_once(self: Any, schema: Any) -> object:
         if schema.op.namespace != "aten":
             return derive(self, schema)  # by user code, which may change from case to case
-        operation = _Operation(schema, lambda: derive(self, schema))
         try:
-            hash(operation)
+            operation = _Operation(schema, lambda: derive(self, schema))
         except TypeError:  # sizes are symbols, as where code is compiled
             return derive(self, schema)
         return _derived(operation)
@@ -49,30 +48,28 @@ def shared_metadata() -> Iterator[None]:
 
 
 class _Operation:
-    """An operation on tensors of some metadata; equal ones return tensors of equal metadata."""
+    """An operation on tensors of some metadata; equal ones return tensors of equal metadata.
+
+    Raises `TypeError` for arguments that cannot be hashed.
+    """
 
     def __init__(self, schema: Any, derive: Callable[[], object]) -> None:
-        self._key = (
-            schema.op,
-            torch.get_default_dtype(),
-            _key(schema.args_schema),
-            _key(schema.kwargs_schema),
-        )
+        arguments = _key(schema.args_schema), _key(schema.kwargs_schema)
+        self._key = schema.op, torch.get_default_dtype(), arguments
+        self._hash = hash(self._key)
         self._derive: Callable[[], object] | None = derive
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Operation) and self._key == other._key
 
     def derived(self) -> object:
         """The metadata of what the operation returns, which can be asked for once."""
-        derive, self._derive = (
-            self._derive,
-            None,
-        )  # it holds the meshes of a case, and this object is kept for others
+        derive = self._derive
         assert derive is not None
+        self._derive = None  # it holds the meshes of a case, and this object is kept for others
         return derive()
 
 
