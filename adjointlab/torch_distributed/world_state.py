@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from adjointlab.core.arrays import DeviceType
+from adjointlab.replacement import replaced
 from adjointlab.torch_distributed.meshes import forget_meshes, meshes_of_ranks
 from adjointlab.torch_distributed.tensor_metadata import shared_metadata
 
@@ -100,7 +101,7 @@ class _Installation:
         self._make_before = self._module._new_process_group_helper
         self.of_thread = local()
         self._open = 0
-        self._of_dtensor = ExitStack()
+        self._replacements = ExitStack()
 
     def current(self) -> Any:
         """The state of the calling thread: its own, or the one before where it has none."""
@@ -135,17 +136,16 @@ class _Installation:
                 self._uninstall()
 
     def _install(self) -> None:
-        self._module._world = _WorldOfThread(self)
-        self._module._new_process_group_helper = self._new_process_group
+        enter = self._replacements.enter_context
+        enter(replaced(self._module, "_world", _WorldOfThread(self)))
+        enter(replaced(self._module, "_new_process_group_helper", self._new_process_group))
         _in_c._set_thread_isolation_mode(True)
-        self._of_dtensor.enter_context(meshes_of_ranks(lambda: getattr(self.current(), "identity", None)))
-        self._of_dtensor.enter_context(shared_metadata())
+        self._replacements.callback(_in_c._set_thread_isolation_mode, False)
+        enter(meshes_of_ranks(lambda: getattr(self.current(), "identity", None)))
+        enter(shared_metadata())
 
     def _uninstall(self) -> None:
-        self._module._world = self.world_before
-        self._module._new_process_group_helper = self._make_before
-        _in_c._set_thread_isolation_mode(False)
-        self._of_dtensor.close()
+        self._replacements.close()
         default = self.world_before.default_pg
         _in_c._set_global_rank(-1 if default is None else default.rank())
 
