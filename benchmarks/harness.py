@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import hypothesis
-from hypothesis import HealthCheck, Phase, Verbosity, given
+from hypothesis import given
 from timing import interleaved, is_smoke, least, print_table, seconds_per_rank, words
 
 import adjointlab as al
@@ -25,7 +25,7 @@ from adjointlab.core import strategies
 from adjointlab.engine.case import Case, cases
 from adjointlab.engine.case_body import body
 from adjointlab.engine.discovery import installed
-from adjointlab.engine.independent_draws import INDEPENDENT
+from adjointlab.engine.hypothesis_searches import settings_of
 from adjointlab.engine.run_case import run_case
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
@@ -57,15 +57,7 @@ def drawn(count: int, check: str) -> list[Case]:
     found: list[Case] = []
 
     @hypothesis.seed(1)
-    @hypothesis.settings(
-        max_examples=count,
-        backend=INDEPENDENT,
-        database=None,
-        deadline=None,
-        verbosity=Verbosity.quiet,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings_of(count)
     @given(case=cases(broadcasts, check, (1, 4)))
     def collect(case: Case) -> None:
         found.append(case)
