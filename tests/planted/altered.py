@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 import adjointlab as al
+from adjointlab.engine.subject import Subject
+from adjointlab.layers.losses import CrossEntropyLoss
 from adjointlab.primitives.broadcast import Broadcast
 
 
@@ -46,3 +49,19 @@ def averaged(broadcast: Broadcast) -> Altered:
     source, target = (space.tensors[0].layout.partition for space in (broadcast.domain, broadcast.codomain))
     copies = target.size // source.size
     return Altered(broadcast, adjoint=lambda y: broadcast.adjoint(y) / copies)
+
+
+def layers_of(right: Subject, name: str) -> Any:
+    """Decorator of another strategy for the layers of `right` and their twins."""
+    build: Any = right.build
+    reference: Any = right.reference
+    return al.subject(layer=build.args[0], sequential=reference.args[0], twice_differentiable=True, name=name)
+
+
+@contextmanager
+def counting_own_classes(loss: CrossEntropyLoss) -> Iterator[None]:
+    """Context in which a loss takes the classes of its worker for all that there are."""
+    whole, (start, stop) = loss.classes, loss.class_window
+    loss.classes = max(1, stop - start)
+    yield
+    loss.classes = whole

@@ -15,7 +15,7 @@ from adjointlab.layers.subjects import installed as subjects
 from adjointlab.layers.transposed_convolution import TransposedConvolution
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.halo_exchange import HaloExchange
-from tests.planted.altered import Altered, averaged, not_reduced
+from tests.planted.altered import Altered, averaged, layers_of, not_reduced
 
 
 class BiasOnEveryChannelWorker(Convolution):
@@ -154,12 +154,7 @@ class OutputsPlacedFromTheFirstInput(TransposedConvolution):
         return left - shift, right + shift
 
 
-@al.subject(
-    layer=subjects.convolutions.build.args[0],  # type: ignore[attr-defined]
-    sequential=subjects.convolutions.reference.args[0],  # type: ignore[union-attr]
-    twice_differentiable=True,
-    name="Conv1d",
-)
+@layers_of(subjects.convolutions, "Conv1d")
 def lines(draw: Any, ranks: int) -> dict[str, Any]:
     """Convolutions in one dimension: all that the bugs need, and small enough to be shrunk in a test."""
     kernel, stride = draw(st.integers(1, 3)), draw(st.integers(1, 3))

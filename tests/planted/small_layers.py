@@ -15,6 +15,7 @@ from adjointlab.layers.pooling import AdaptiveMaxPooling, LPPooling, MaxUnpoolin
 from adjointlab.layers.pooling.windows import global_positions
 from adjointlab.layers.reshape import Reshape, Unflatten
 from adjointlab.layers.shuffle import ChannelShuffle, PixelShuffle, PixelUnshuffle
+from tests.planted.altered import counting_own_classes
 
 
 def instead(own: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -149,11 +150,8 @@ class ProbabilitiesSmoothedOverTheOwnClasses(OfProbabilities):
     """Divides the label smoothing by the number of the worker's own classes."""
 
     def expected(self, x: torch.Tensor, targets: torch.Tensor, log_sums: torch.Tensor) -> torch.Tensor:
-        whole, (start, stop) = self.classes, self.class_window
-        self.classes = max(1, stop - start)
-        losses = super().expected(x, targets, log_sums)
-        self.classes = whole
-        return losses
+        with counting_own_classes(self):
+            return super().expected(x, targets, log_sums)
 
 
 class PositionsCountedByEveryWorker(OfProbabilities):

@@ -18,18 +18,13 @@ from adjointlab.layers.subjects import installed as subjects
 from adjointlab.layers.torch_modules import dtype_name
 from adjointlab.primitives.all_gather import AllGather
 from adjointlab.primitives.broadcast import Broadcast
-from tests.planted.altered import Altered, averaged
+from tests.planted.altered import Altered, averaged, layers_of
 
 GRIDS = ((1, 1, 1), (1, 2, 1), (2, 1, 1), (1, 1, 2), (1, 3, 1), (2, 2, 1), (1, 2, 2), (2, 3, 1), (2, 2, 2))
 """P_c x P_f x P_0."""
 
 
-@al.subject(
-    layer=subjects.stationary_convolutions.build.args[0],  # type: ignore[attr-defined]
-    sequential=subjects.stationary_convolutions.reference.args[0],  # type: ignore[union-attr]
-    twice_differentiable=True,
-    name="StationaryConv1d",
-)
+@layers_of(subjects.stationary_convolutions, "StationaryConv1d")
 def stationary_lines(draw: Any, ranks: int) -> dict[str, Any]:
     """Stationary-w convolutions in one dimension: all that the bugs need, and small enough to be shrunk in a test."""
 
