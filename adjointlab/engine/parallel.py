@@ -198,6 +198,8 @@ class ParallelRecipe:
         sequential = self._to_parallelize(example, parameters, leaves_one=bool(sharing))
         mesh = shape.make_on(comm, self.device_type)
         made, tolerance = self._made_parallel(sequential, example, mesh, placing, parameters)
+        if sequential.values is not None:
+            made.renumber(sequential.values, comm)
         requiring_gradients = trained(made) - sequential.frozen_by_lab
         in_mode(made, parameters)  # also the parts that `parallelize` has made anew
         if example.is_evaluated:
@@ -211,7 +213,7 @@ class ParallelRecipe:
             _inputs_on(mesh, placing, parameters),
             _outputs_on(mesh, placing, example.outputs),
             space,
-            made.buffer_space(),
+            made.buffer_space(comm),
             rounding=tolerance.rounding,
             prepare=self.prepare,
             user_class=type(made.made),

@@ -18,11 +18,10 @@ _WRAPPERS: Final = frozenset({"module", "_orig_mod", "_checkpoint_wrapped_module
 
 @dataclass(frozen=True)
 class Paths:
-    """Paths at which a module has parameters and buffers of the sequential one; and the shapes of all parameters of the latter."""
+    """Paths at which a module has parameters and buffers of the sequential one, by their names there."""
 
     parameters: Mapping[str, str]
     buffers: Mapping[str, str]
-    shapes: Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Names:
         )
 
     def paths(self, module: nn.Module) -> Paths:
-        """Raises `TypeError` for a module that has others, or lacks a buffer: parameters that it lacks other ranks may have."""
+        """Raises `TypeError` for a module that has others. What it lacks other ranks may have."""
         owned = _owned(module.named_parameters(remove_duplicate=False), self.parameters)
         for path in owned:
             if (first := self.tied.get(path)) in owned:
@@ -56,10 +55,7 @@ class Names:
                 )
         parameters = _paths("parameter", owned, self.parameters)
         held = _owned(module.named_buffers(remove_duplicate=False), self.buffers)
-        buffers = _paths("buffer", held, self.buffers, others=True)
-        if lacking := [name for name in self.buffers if name not in buffers]:
-            raise missing("buffer", lacking[0], buffers)
-        return Paths(parameters, buffers, self.parameters)
+        return Paths(parameters, _paths("buffer", held, self.buffers, others=True))
 
 
 def _tied(module: nn.Module) -> dict[str, str]:
@@ -105,8 +101,8 @@ def missing(kind: str, name: str, found: Collection[str]) -> TypeError:
     number = re.compile(r"\d+")
     alike = [other for other in found if other != name and number.sub("", other) == number.sub("", name)]
     advice = (
-        f", but {alike[0]}: of what ranks have some each, such as experts, each has the name that the sequential module has for it on the ranks "
-        "that have it; or the weights are stacked in one parameter, here and in the sequential module, which is cut along its first dimension"
+        f", but {alike[0]}: of what ranks have some each, such as experts, each has the name that the sequential module has for it, or, where "
+        "each rank counts its own from 0, the values that it has there when it is made parallel"
     )
     return TypeError(
         f"the parallel module has no {kind} {name}, which the sequential one has{advice if alike else ''}"

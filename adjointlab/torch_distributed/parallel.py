@@ -19,7 +19,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
-from adjointlab.core.arrays import dtype_name, is_differentiable
+from adjointlab.core import arrays
+from adjointlab.core.arrays import dtype_name, is_differentiable, to_numpy
 from adjointlab.core.layer import OutputPath, PassHooks, element_type_noted, outputs_by_path, place_of
 from adjointlab.core.operator import OtherOutputs
 from adjointlab.core.pieces import Fused
@@ -35,7 +36,8 @@ from adjointlab.torch_distributed.dtensors import (
 from adjointlab.torch_distributed.fused import pieces_apart, pieces_of_sizes
 from adjointlab.torch_distributed.held_parts import HeldPart, agreed, as_held, grid_of_holders
 from adjointlab.torch_distributed.names import Names, missing
-from adjointlab.typing import Communicator
+from adjointlab.torch_distributed.numbering import Numbering
+from adjointlab.typing import Communicator, NumpyArray
 
 __all__ = ["NamedModule", "ParallelModule", "Placing"]
 
@@ -131,10 +133,12 @@ class ParallelModule(NamedModule):
         *,
         in_another_type: bool,
     ) -> None:
-        path_of = names.paths(module)
-        parameters = {name: module.get_parameter(path) for name, path in path_of.parameters.items()}
-        super().__init__(module, parameters, path_of.buffers, hooks)
-        self._mesh, self._placing, self._shapes, self._path_of = mesh, placing, shapes, path_of
+        paths = names.paths(module)
+        parameters = {name: module.get_parameter(path) for name, path in paths.parameters.items()}
+        super().__init__(module, parameters, paths.buffers, hooks)
+        self._mesh, self._placing, self._shapes, self._names = mesh, placing, shapes, names
+        self._path_of_buffer = dict(paths.buffers)
+        self._buffers_of_others: dict[str, torch.Tensor] = {}
         self._types, self._in_another_type = dict(outputs), in_another_type
 
     @property
@@ -195,7 +199,19 @@ class ParallelModule(NamedModule):
                 reshard()
 
     def get_buffer(self, target: str) -> torch.Tensor:
-        return self.made.get_buffer(self._path_of.buffers[target])
+        if target in self._buffers_of_others:
+            return self._buffers_of_others[target]
+        return self.made.get_buffer(self._path_of_buffer[target])
+
+    def renumber(self, values: Mapping[str, NumpyArray], comm: Communicator) -> None:
+        """Take the names that the sequential module has for what ranks count from 0 each, if no rank has some: its initial `values` tell. Collective."""
+        held = set().union(*comm.allgather(list(self._held)))
+        if held == self._names.parameters.keys():
+            return
+        parts = {name: arrays.local_part(each.detach()) for name, each in self._held.items()}
+        number = Numbering({name: to_numpy(part) for name, part in parts.items() if not part.is_meta}, values)
+        self._held = {number(name): each for name, each in self._held.items()}
+        self._path_of_buffer = {number(name): path for name, path in self._path_of_buffer.items()}
 
     def parameter_space(
         self, declared: Mapping[str, Placements], sizes: Mapping[str, Sequence[int]], comm: Communicator
@@ -205,16 +221,11 @@ class ParallelModule(NamedModule):
         Plain ones that are no copies have `declared` placements, and of fused ones pieces of other `sizes` than equal ones. Of those
         that other ranks alone have, this one gets one of zero volume.
         """
-        shapes, own = self._path_of.shapes, dict(self._held)
-        every = comm.allgather(
-            {name: self._part(name, held, declared, shapes[name]) for name, held in own.items()}
-        )
+        shapes, own = self._names.parameters, dict(self._held)
+        accounts = {name: self._part(name, held, declared, shapes[name]) for name, held in own.items()}
         tensors: list[Tensor] = []
         pieces_of: dict[str, Fused] = {}
-        for name in shapes:
-            parts = {rank: held[name] for rank, held in enumerate(every) if name in held}
-            if not parts:
-                raise missing("parameter", name, own)
+        for name, parts in self._parts_of_ranks("parameter", shapes, accounts, comm):
             first = agreed(name, parts)
             grid = grid_of_holders(self._mesh, name, parts)
             shape, (pieces, placements) = first.shape, pieces_apart(first.placements, first.shape)
@@ -227,6 +238,35 @@ class ParallelModule(NamedModule):
         self._held = {name: own[name] if name in own else self._nothing_of(shapes[name]) for name in shapes}
         return Space(*tensors), pieces_of
 
+    def buffer_space(self, comm: Communicator) -> Space:
+        """The space of its buffers. Collective. Of those that other ranks alone have, this one gets one of zero volume."""
+        names = self._names.buffers
+        if not names:
+            return Space()
+        own = {name: self.get_buffer(name) for name in names if name in self._path_of_buffer}
+        accounts = {name: self._part(name, held, {}, held.shape) for name, held in own.items()}
+        tensors: list[Tensor] = []
+        for name, parts in self._parts_of_ranks("buffer", names, accounts, comm):
+            first = agreed(name, parts)
+            grid = grid_of_holders(self._mesh, name, parts)
+            tensors.append(tensor_on(grid, first.placements, first.shape, first.dtype, name))
+            if name not in own:
+                self._buffers_of_others[name] = self._nothing_of(first.shape).detach()
+        self._buffer_names = names
+        return Space(*tensors)
+
+    @staticmethod
+    def _parts_of_ranks(
+        kind: str, names: Iterable[str], accounts: Mapping[str, HeldPart], comm: Communicator
+    ) -> Iterator[tuple[str, Mapping[int, HeldPart]]]:
+        """The accounts of each parameter or buffer with these names, by the ranks that have it. Collective. Raises `TypeError` where none has."""
+        every = comm.allgather(dict(accounts))
+        for name in names:
+            parts = {rank: held[name] for rank, held in enumerate(every) if name in held}
+            if not parts:
+                raise missing(kind, name, accounts)
+            yield name, parts
+
     def _part(
         self, name: str, held: torch.Tensor, declared: Mapping[str, Placements], shape: Sequence[int]
     ) -> HeldPart:
@@ -238,14 +278,6 @@ class ParallelModule(NamedModule):
         """A stand-in, of zero volume, for a parameter that other ranks alone have; of integers, which never require a gradient."""
         nothing = torch.empty((0,) * max(1, len(shape)), dtype=torch.int64, device=self._mesh.device_type)
         return nn.Parameter(nothing, requires_grad=False)
-
-    def buffer_space(self) -> Space:
-        """The space of its buffers."""
-        tensors = []
-        for name, held in self.named_buffers():
-            placements, shape = self._placed(name, held, {}, tuple(held.shape))
-            tensors.append(tensor_on(self._mesh, placements, shape, dtype_name(held), name))
-        return Space(*tensors)
 
     def _placed(
         self, name: str, held: torch.Tensor, declared: Mapping[str, Placements], shape: Sequence[int]

@@ -63,6 +63,7 @@ class Experts(nn.Module):
         self.experts = nn.ModuleDict({str(number): nn.Linear(3, 3) for number in range(experts)})
         self.mesh: DeviceMesh | None = None
         self.scales: Mapping[str, float] = {}
+        self.number_of: Callable[[str], int] = int
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         gates = torch.softmax(self.router(x), -1)
@@ -71,16 +72,21 @@ class Experts(nn.Module):
             x, gates = CopiedIn.apply(x, group), CopiedIn.apply(gates, group)
         total = torch.zeros_like(x) + x[:0].sum() + gates[:0].sum()  # in the graph, also without experts
         for number, expert in self.experts.items():
-            total = total + self.scales.get(number, 1.0) * gates[:, int(number), None] * expert(x)
+            total = total + self.scales.get(number, 1.0) * gates[:, self.number_of(number), None] * expert(x)
         return total if group is None else SummedUp.apply(total, group)
 
 
-def own_experts(
-    module: Any, mesh: DeviceMesh, *, rename: Callable[[str, int], str] = lambda key, ranks: key
-) -> None:
+def own_experts(module: Any, mesh: DeviceMesh) -> None:
     module.mesh, ranks = mesh, mesh.size()
     own = {key: each for key, each in module.experts.items() if int(key) % ranks == mesh.get_local_rank()}
-    module.experts = nn.ModuleDict({rename(key, ranks): each for key, each in own.items()})
+    module.experts = nn.ModuleDict(own)
+
+
+def counted_from_0(module: Any, mesh: DeviceMesh) -> None:
+    own_experts(module, mesh)
+    rank, ranks = mesh.get_local_rank(), mesh.size()
+    module.experts = nn.ModuleDict({str(place): each for place, each in enumerate(module.experts.values())})
+    module.number_of = lambda key: rank + int(key) * ranks
 
 
 def test_experts_may_be_on_the_ranks_that_have_them_alone(world: al.SimulatedWorld) -> None:
@@ -122,15 +128,95 @@ def test_a_fault_of_an_expert_of_one_rank_is_found(world: al.SimulatedWorld, wha
         al.check_parallel(Experts, parallelize, EXAMPLE, frozen=(), mesh=(2,), cases=4, world=world)
 
 
-def test_experts_that_each_rank_counts_by_itself_are_said_to_need_their_names(
-    world: al.SimulatedWorld,
+def test_experts_may_be_counted_from_0_on_each_rank(world: al.SimulatedWorld) -> None:
+    al.check_parallel(Experts, counted_from_0, EXAMPLE, frozen=(), cases=8, world=world)
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("gradient", r"^parallelize gradients: .*\n  parameter gradient +experts.1.bias"),
+        ("values", "no parameter experts.1.weight, which the sequential one has, but experts.0.weight: "),
+    ],
+)
+def test_a_fault_of_an_expert_that_is_counted_from_0_is_found(
+    world: al.SimulatedWorld, what: str, told: str
 ) -> None:
-    parallelize = partial(own_experts, rename=lambda key, ranks: str(int(key) // ranks))
-    told = (
-        "no parameter experts.2.weight, .* but experts.0.weight: .* the name that the sequential module has"
-    )
+    def parallelize(module: Any, mesh: DeviceMesh) -> None:
+        first = module.experts["0"]
+        counted_from_0(module, mesh)
+        if mesh.get_local_rank() != 1:
+            return
+        expert = module.experts["0"]
+        if what == "gradient":
+            expert.bias.register_hook(lambda gradient: 2 * gradient)
+        else:
+            expert.weight = nn.Parameter(first.weight.detach().clone())
+            expert.bias = nn.Parameter(first.bias.detach().clone())
+
     with pytest.raises(AssertionError, match=told):
-        al.check_parallel(Experts, parallelize, EXAMPLE, mesh=(2,), cases=1, world=world)
+        al.check_parallel(Experts, parallelize, EXAMPLE, frozen=(), mesh=(2,), cases=4, world=world)
+
+
+class Sent(torch.autograd.Function):
+    """Rows that the ranks of a pipeline hand on to the next one; the first one receives nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, source: int) -> torch.Tensor:
+        ctx.source = source
+        dist.broadcast(result := x.contiguous().clone(), source)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        dist.all_reduce(total := gradient.contiguous().clone())
+        return total if dist.get_rank() == ctx.source else torch.zeros_like(total), None
+
+
+class Blocks(nn.Module):
+    """Blocks with a buffer each, of which each rank has some, in their order."""
+
+    def __init__(self, blocks: int = 4) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, momentum=0.5)) for _ in range(blocks)
+        )
+        self.stages = 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.stages == 1:
+            return self._through(x)
+        x = CopiedIn.apply(x + torch.zeros((), requires_grad=True), None)  # in the graph on every rank
+        for stage in range(self.stages):
+            x = Sent.apply(self._through(x) if dist.get_rank() == stage else x, stage)
+        return x / self.stages + (x - x / self.stages).detach()  # every rank has the whole cotangent
+
+    def _through(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def in_stages(module: Any, mesh: DeviceMesh, *, momentum: float = 0.5) -> None:
+    module.stages, rank = mesh.size(), mesh.get_local_rank()
+    share = len(module.blocks) // mesh.size()
+    module.blocks = module.blocks[rank * share : (rank + 1) * share]
+    module.blocks[-1][1].momentum = momentum
+
+
+@pytest.mark.parametrize("momentum", [0.5, 0.25])
+def test_layers_of_stages_may_be_counted_from_0_with_buffers_that_each_has_alone(
+    world: al.SimulatedWorld, momentum: float
+) -> None:
+    def check() -> None:
+        parallelize = partial(in_stages, momentum=momentum)
+        al.check_parallel(Blocks, parallelize, EXAMPLE, frozen=(), mesh=(2,), cases=4, world=world)
+
+    if momentum == 0.5:
+        check()
+        return
+    with pytest.raises(AssertionError, match=r"buffers .*\n *buffers +blocks\.[13]\.1\.running_"):
+        check()
 
 
 class Rows(nn.Module):
