@@ -65,13 +65,15 @@ def check_parallel(
     rank_local: Sequence[str] = (),
     cases: int = 20,
     seed: int = 0,
+    checks: Collection[str] | None = None,
     world: World | None = None,
     **others: Never,
 ) -> Mapping[str, Verdict]:
     """Check a module that ``parallelize(module, mesh)`` has made parallel against the sequential one.
 
     Its outputs, gradients, buffers and, with an `optimizer`, the parameters after `steps` steps are compared with those of
-    `sequential`, a module or a function that makes one, in `cases` cases on up to 4 simulated ranks (or in another `world`).
+    `sequential`, a module or a function that makes one, in `cases` cases on up to 4 simulated ranks (or in another `world`), by all checks
+    that apply or by those that `checks` names.
 
     `inputs` are examples, whose shapes and element types matter, or a strategy ``inputs(draw, ranks)`` that draws shapes, the mesh,
     and arguments of `sequential`; what it may contain, and all options that are not explained here, are explained at ``adjointlab.subject.parallel``. `mesh` is a
@@ -119,7 +121,7 @@ def check_parallel(
             given["frozen"] = list(frozen)
         return {"mesh": make_mesh(draw, ranks), **given, **drawn}
 
-    return verdicts_of(parallel, Budget(cases, ranks=fixed or _RANKS, seed=seed), world)
+    return verdicts_of(parallel, Budget(cases, ranks=fixed or _RANKS, seed=seed), world, checks)
 
 
 def check_pipeline(
@@ -137,6 +139,7 @@ def check_pipeline(
     ranks: int | None = None,
     cases: int = 20,
     seed: int = 0,
+    checks: Collection[str] | None = None,
     world: World | None = None,
     **others: Never,
 ) -> Mapping[str, Verdict]:
@@ -144,7 +147,7 @@ def check_pipeline(
 
     Its loss, outputs, gradients, buffers and, with an `optimizer`, the parameters after `steps` steps are compared with those of
     `sequential`, a module or a function that makes one, with ``loss(output, target)``, in `cases` cases on up to 4 simulated ranks, or
-    on `ranks` ranks (or in another `world`).
+    on `ranks` ranks (or in another `world`), by all checks that apply or by those that `checks` names.
 
     `inputs` and `target` are examples, whose shapes and element types matter (by default the target is like the output), or `inputs` is a
     strategy ``inputs(draw, ranks)`` that draws shapes and the arguments of `pipeline`; what it may contain, and `reduction`, is explained
@@ -178,7 +181,7 @@ def check_pipeline(
             return inputs(draw, ranks)
         return _shapes(_listed(inputs)) | ({} if target is None else {"target": tuple(target.shape)})
 
-    return verdicts_of(steps_of_pipeline, Budget(cases, ranks=ranks or _RANKS, seed=seed), world)
+    return verdicts_of(steps_of_pipeline, Budget(cases, ranks=ranks or _RANKS, seed=seed), world, checks)
 
 
 def _refuse_others(

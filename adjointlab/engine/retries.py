@@ -24,6 +24,7 @@ from adjointlab.checks.check import check_named
 from adjointlab.checks.context import FRACTIONS
 from adjointlab.checks.evidence import Evidence
 from adjointlab.checks.hints import FaultKind, Hint
+from adjointlab.checks.layers.training import TRAINING
 from adjointlab.checks.matrix import MATRIX
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.core.space import Space
@@ -185,6 +186,8 @@ class _Retries:
         hint = self._relation(case)
         if hint is not None and hint.kind in _ROOTS:
             return self._in_both_directions(hint)
+        if hint is not None and hint.kind is FaultKind.SUM_DROPPED and self.subject.takes_steps:
+            return self._until_a_step(hint)
         if self.subject.is_layer and (hint is None or hint.kind in _NOTHING_THERE):
             return self._own_part(case) or hint
         return hint
@@ -215,6 +218,15 @@ class _Retries:
             return None
         return Hint(
             hint.kind, f"{hint.text}, and the adjoint is its transpose: both directions have the factor"
+        )
+
+    def _until_a_step(self, hint: Hint) -> Hint:
+        """The hint on a sum of gradients that is missing, where the optimiser does what is missing."""
+        if not self._all_pass(structs.replace(self.case, check=TRAINING.name)):
+            return hint
+        return Hint(
+            hint.kind,
+            f"{hint.text}; but parameters are right after the steps: where the optimiser reduces gradients, ask for the check {TRAINING.name} alone",
         )
 
     def _own_part(self, case: Case) -> Hint | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
 from adjointlab import options
-from adjointlab.checks.check import checks_of
+from adjointlab.checks.check import check_named, checks_of
 from adjointlab.checks.told import hints_told, lines_told
 from adjointlab.checks.verdict import Verdict
 from adjointlab.core.declaration import SubjectError
@@ -31,13 +31,15 @@ def check_subject(
     cases: int = options.CASES.default,
     ranks: int | None = None,
     seed: int = 0,
+    checks: Collection[str] | None = None,
     world: World | None = None,
 ) -> Mapping[str, Verdict]:
-    """Run all checks of a subject, as ``adjointlab check`` does: `cases` cases on up to `ranks` simulated ranks (default: 8).
+    """Run all checks of a subject, as ``adjointlab check`` does, or those that `checks` names: `cases` cases on up to `ranks` simulated ranks (default: 8).
 
     In another `world`, such as ``adjointlab.MPIWorld()``, this is collective. Returns the verdicts by check, and warns if no rank
     communicated with another in any case. Raises `AssertionError` with the smallest failing case if one is not coherent, `TypeError`
-    for what is not a subject or world, `ValueError` for `cases` or `ranks` that are not numbers or out of range, and :class:`SubjectError` for a wrong declaration.
+    for what is not a subject or world, `ValueError` for `cases` or `ranks` that are not numbers or out of range and for a check that does not apply, and :class:`SubjectError` for a
+    wrong declaration.
     """
     __tracebackhide__ = True  # in pytest and IPython: what failed is the caller's
     if isinstance(subject, type):
@@ -48,23 +50,26 @@ def check_subject(
         raise TypeError(
             f"subject: {described_type(subject)} is not a subject; decorate a strategy with adjointlab.subject"
         )
-    return verdicts_of(subject, Budget(cases, ranks=ranks, seed=seed), world)
+    return verdicts_of(subject, Budget(cases, ranks=ranks, seed=seed), world, checks)
 
 
-def verdicts_of(subject: Subject, budget: Budget, world: World | None) -> Mapping[str, Verdict]:
+def verdicts_of(
+    subject: Subject, budget: Budget, world: World | None, checks: Collection[str] | None = None
+) -> Mapping[str, Verdict]:
     """The verdicts of :func:`check_subject`, whose caller called it: a warning names that line."""
     __tracebackhide__ = True
     if not (world is None or isinstance(world, World)):
         raise TypeError(
             f"world: {described_type(world)} is not a world: give an instance of adjointlab.SimulatedWorld, MPIWorld or TorchWorld, or none"
         )
+    chosen = _chosen(subject, checks)
     verdicts: dict[str, Verdict] = {}
     counts: list[CaseCounts] = []
     with ExitStack() as stack:
         if world is None:
             world = SimulatedWorld(budget.ranks or options.RANKS.default)
             stack.callback(world.close)
-        for check in checks_of(subject):
+        for check in chosen:
             try:
                 result = investigate(world, subject, check, budget)
             except KeyboardInterrupt as interrupt:
@@ -81,6 +86,21 @@ def verdicts_of(subject: Subject, budget: Budget, world: World | None) -> Mappin
             stacklevel=3,
         )
     return verdicts
+
+
+def _chosen(subject: Subject, checks: Collection[str] | None) -> tuple[str, ...]:
+    """The checks that apply to a subject, of those that are named if any are."""
+    applying = checks_of(subject)
+    if checks is None:
+        return applying
+    if isinstance(checks, str) or not checks:
+        raise TypeError(f"checks: {checks!r} is not a list of names of checks, such as {[applying[0]]}")
+    for name in checks:
+        if check_named(name).name not in applying:
+            raise ValueError(
+                f"checks: {name!r} does not apply to {subject.name}, to which these do: {', '.join(applying)}"
+            )
+    return checks_of(subject, checks)
 
 
 def _text(result: SearchResult) -> str:

@@ -66,6 +66,16 @@ def test_a_subject_is_put_to_all_its_checks(world: al.SimulatedWorld) -> None:
         al.check_subject(3)  # type: ignore[arg-type]
 
 
+def test_a_subject_may_be_put_to_some_checks_alone(world: al.SimulatedWorld) -> None:
+    wrong = shift(factor=2)
+    assert list(al.check_subject(wrong, cases=6, checks=["purity", "linearity"], world=world)) == [
+        "linearity",
+        "purity",
+    ]
+    with pytest.raises(ValueError, match=r"check: 'adjont' is not one of .*; did you mean adjoint"):
+        al.check_subject(wrong, checks=["adjont"], world=world)
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
@@ -73,6 +83,17 @@ def test_a_subject_is_put_to_all_its_checks(world: al.SimulatedWorld) -> None:
         ({"cases": 2.5}, ValueError, "cases: 2.5 is not a whole number of at least 1"),
         ({"ranks": "2"}, ValueError, "ranks: '2' is not a whole number of at least 1 and at most 1024"),
         ({"seed": 2.5}, TypeError, "seed: 2.5 is not a whole number"),
+        (
+            {"checks": "matrix"},
+            TypeError,
+            "checks: 'matrix' is not a list of names of checks, such as ['adjoint']",
+        ),
+        ({"checks": []}, TypeError, "checks: [] is not a list of names of checks, such as ['adjoint']"),
+        (
+            {"checks": ["purity", "training"]},
+            ValueError,
+            "checks: 'training' does not apply to shift, to which these do: adjoint, matrix, linearity, declared, purity, reentrancy",
+        ),
         (
             {"world": 3},
             TypeError,
@@ -116,7 +137,7 @@ def test_all_checks_run_in_the_world_or_in_one_of_their_own_that_is_closed(
     checked: Any = object()
     monkeypatch.setattr(subject_check, "SimulatedWorld", World)
     monkeypatch.setattr(subject_check, "investigate", judged)
-    monkeypatch.setattr(subject_check, "checks_of", lambda subject: ["one", "two"])
+    monkeypatch.setattr(subject_check, "checks_of", lambda subject: ("one", "two"))
     budget = Budget(5, ranks=ranks)
     assert verdicts_of(checked, budget, world) == {"one": coherent(), "two": coherent()}
     assert ran == [(world, checked, name, budget) for name in ("one", "two")]

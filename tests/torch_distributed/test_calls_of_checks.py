@@ -38,14 +38,15 @@ class Declared:
         self.draws: Any = None
         self.budget: Budget | None = None
         self.world: Any = None
+        self.checks: Any = None
         self.sequential: Any = None
 
         def declare(sequential: Any, *given: Any, **options: Any) -> Callable[[Any], Any]:
             self.sequential, self.given, self.options = sequential, given, options
             return lambda draws: setattr(self, "draws", draws)
 
-        def verdicts(checked: Any, budget: Budget, world: Any) -> Mapping[str, Any]:
-            self.budget, self.world = budget, world
+        def verdicts(checked: Any, budget: Budget, world: Any, checks: Any) -> Mapping[str, Any]:
+            self.budget, self.world, self.checks = budget, world, checks
             return {}
 
         monkeypatch.setattr(parallel_check, "subject", SimpleNamespace(parallel=declare, pipeline=declare))
@@ -95,6 +96,7 @@ def test_a_parallel_module_is_declared_as_it_is_given(declared: Declared, world:
         rank_local=("package",),
         cases=7,
         seed=11,
+        checks=["training"],
         world=world,
     )
     assert declared.given == (parallelize,)
@@ -118,7 +120,11 @@ def test_a_parallel_module_is_declared_as_it_is_given(declared: Declared, world:
         "frozen": ["0.weight"],
         "inputs": [(4, 3), (4, 3)],
     }
-    assert (declared.budget, declared.world) == (Budget(7, ranks=6, seed=11), world)
+    assert (declared.budget, declared.world, declared.checks) == (
+        Budget(7, ranks=6, seed=11),
+        world,
+        ["training"],
+    )
 
 
 def test_complex_examples_have_inputs_of_complex_numbers(declared: Declared) -> None:
@@ -174,6 +180,7 @@ def test_a_pipeline_is_declared_as_it_is_given(declared: Declared, world: al.Sim
         ranks=2,
         cases=7,
         seed=11,
+        checks=["training"],
         world=world,
     )
     assert declared.given == (schedule,)
@@ -188,7 +195,11 @@ def test_a_pipeline_is_declared_as_it_is_given(declared: Declared, world: al.Sim
         "ranks": (2,),
     }
     assert drawn(declared.draws, 2) == {"inputs": [(4, 3)], "target": (4,)}
-    assert (declared.budget, declared.world) == (Budget(7, ranks=2, seed=11), world)
+    assert (declared.budget, declared.world, declared.checks) == (
+        Budget(7, ranks=2, seed=11),
+        world,
+        ["training"],
+    )
 
 
 def test_a_pipeline_has_twenty_cases_and_a_target_like_the_output_by_default(declared: Declared) -> None:

@@ -1,0 +1,42 @@
+"""Gradients that an optimiser reduces in its step are said to be so, and may be left out."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import adjointlab as al
+from tests.torch_distributed.parallel_samples import EXAMPLE, as_it_is, model
+
+pytestmark = pytest.mark.mpi_skip
+
+
+class Reducing(torch.optim.SGD):
+    """Takes means of gradients over all ranks in its step."""
+
+    def step(self, closure: Any = None) -> Any:
+        for parameter in (each for group in self.param_groups for each in group["params"]):
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= dist.get_world_size()
+        return super().step(closure)
+
+
+def test_of_gradients_that_the_optimiser_reduces_only_the_steps_are_checked(
+    world: al.SimulatedWorld,
+) -> None:
+    def check(optimizer: type[torch.optim.Optimizer], **given: Any) -> None:
+        made: Any = partial(optimizer, lr=0.1)
+        given |= dict(optimizer=made, steps=2, frozen=(), mesh=(2,), cases=6, world=world)
+        al.check_parallel(model(), as_it_is, EXAMPLE, data_parallel="mean", **given)
+
+    check(Reducing, checks=["training"])
+    missing = r"parameter gradient is not (.|\n)* a mean over the ranks is missing"
+    with pytest.raises(AssertionError, match=f"{missing}; but parameters are right after the steps: "):
+        check(Reducing)
+    with pytest.raises(AssertionError, match=f"{missing}\n"):
+        check(torch.optim.SGD)
