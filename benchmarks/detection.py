@@ -196,8 +196,8 @@ def table_of_checks(world: World, seed: int, bugs: Sequence[HasSubject]) -> tupl
         )
     lines += [
         "",
-        f"Seed {seed}, {len(planted)} bugs, {world.name} world of {world.ranks} ranks. No check sees {missed} of them in its part of {CASES} "
-        "cases.",
+        f"Seed {seed}, {len(planted)} bugs, {world.name} world of {world.ranks} ranks. {len(planted) - missed} of them are seen by some check "
+        f"in its part of {CASES} cases.",
     ]
     return lines, 0
 
