@@ -210,8 +210,10 @@ class ParallelModule(NamedModule):
             return
         parts = {name: arrays.local_part(each.detach()) for name, each in self._held.items()}
         number = Numbering({name: to_numpy(part) for name, part in parts.items() if not part.is_meta}, values)
-        self._held = {number(name): each for name, each in self._held.items()}
-        self._path_of_buffer = {number(name): path for name, path in self._path_of_buffer.items()}
+        renumbered = {number(name): each for name, each in self._held.items()}
+        if len(renumbered) == len(self._held):  # not so where a rank has the values of one of them twice
+            self._held = renumbered
+            self._path_of_buffer = {number(name): path for name, path in self._path_of_buffer.items()}
 
     def parameter_space(
         self, declared: Mapping[str, Placements], sizes: Mapping[str, Sequence[int]], comm: Communicator

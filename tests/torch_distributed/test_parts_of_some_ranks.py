@@ -137,6 +137,7 @@ def test_experts_may_be_counted_from_0_on_each_rank(world: al.SimulatedWorld) ->
     [
         ("gradient", r"^parallelize gradients: .*\n  parameter gradient +experts.1.bias"),
         ("values", "no parameter experts.1.weight, which the sequential one has, but experts.0.weight: "),
+        ("twice", "no parameter experts.3.weight, which the sequential one has, but experts."),
     ],
 )
 def test_a_fault_of_an_expert_that_is_counted_from_0_is_found(
@@ -148,14 +149,18 @@ def test_a_fault_of_an_expert_that_is_counted_from_0_is_found(
         if mesh.get_local_rank() != 1:
             return
         expert = module.experts["0"]
-        if what == "gradient":
+        if what == "twice":
+            module.experts["1"].load_state_dict(expert.state_dict())
+        elif what == "gradient":
             expert.bias.register_hook(lambda gradient: 2 * gradient)
         else:
             expert.weight = nn.Parameter(first.weight.detach().clone())
             expert.bias = nn.Parameter(first.bias.detach().clone())
 
     with pytest.raises(AssertionError, match=told):
-        al.check_parallel(Experts, parallelize, EXAMPLE, frozen=(), mesh=(2,), cases=4, world=world)
+        al.check_parallel(
+            partial(Experts, 4), parallelize, EXAMPLE, frozen=(), mesh=(2,), cases=4, world=world
+        )
 
 
 class Sent(torch.autograd.Function):
