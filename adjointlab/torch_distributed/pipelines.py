@@ -24,6 +24,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, Pipeli
 from torch.distributed.pipelining.stage import _PipelineStageBase
 from torch.distributed.tensor import DTensor
 
+from adjointlab.core import arrays
 from adjointlab.core.arrays import DeviceType
 from adjointlab.core.layer import NO_HOOKS, PassHooks
 from adjointlab.core.layout import Layout
@@ -31,6 +32,7 @@ from adjointlab.core.operator import as_tuple
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space, Tensor
 from adjointlab.torch_distributed.names import Names, sequential_name
+from adjointlab.torch_distributed.numbering import Numbering
 from adjointlab.torch_distributed.parallel import NamedModule
 
 __all__ = [
@@ -124,10 +126,11 @@ class Stages:
         buffers: dict[str, torch.Tensor] = {}
         known_parameters, known_buffers = dict(module.named_parameters()), dict(module.named_buffers())
         for stage in stages:
+            number = _numbering(stage.submod, known_parameters)
             for path, held in stage.submod.named_parameters():
-                parameters[_parameter_name(known_parameters, path, held)] = held
+                parameters[_parameter_name(known_parameters, path, held, number)] = held
             for path, buffer in stage.submod.named_buffers():
-                if (name := _name_of(known_buffers, path, buffer)) is not None:
+                if (name := _name_of(known_buffers, path, buffer, number)) is not None:
                     buffers[name] = buffer
         return cls(schedule, stages, parameters, buffers)
 
@@ -148,19 +151,37 @@ class Stages:
         )
 
 
-def _name_of(known: Mapping[str, torch.Tensor], path: str, held: torch.Tensor) -> str | None:
+def _numbering(stage: nn.Module, known: Mapping[str, torch.Tensor]) -> Numbering:
+    """The numbers that layers of a stage have in the sequential module, of which it may have copies that it counts from 0."""
+    own = {id(held) for held in known.values()}
+    parts = {
+        sequential_name(path, known) or path: arrays.to_numpy(held.detach())
+        for path, held in stage.named_parameters()
+        if id(held) not in own and not isinstance(held, DTensor)
+    }
+    wholes = {name: arrays.to_numpy(held.detach()) for name, held in known.items()} if parts else {}
+    return Numbering(parts, wholes)
+
+
+def _name_of(
+    known: Mapping[str, torch.Tensor], path: str, held: torch.Tensor, number: Numbering
+) -> str | None:
     """The name of a tensor of a stage: of the same tensor, else one that fits its path."""
     same = next((name for name, tensor in known.items() if tensor is held), None)
-    return sequential_name(path, known) if same is None else same
+    if same is not None or (name := sequential_name(path, known)) is None:
+        return same
+    return renumbered if (renumbered := number(name)) in known else name
 
 
-def _parameter_name(known: Mapping[str, torch.Tensor], path: str, held: torch.Tensor) -> str:
+def _parameter_name(
+    known: Mapping[str, torch.Tensor], path: str, held: torch.Tensor, number: Numbering
+) -> str:
     """The name of a parameter of a stage. Raises `NotImplementedError` for a DTensor, `TypeError` for one without a name."""
     if isinstance(held, DTensor):
         raise NotImplementedError(
             f"the parameter {path} of a stage is a DTensor: pipelines of sharded stages are not compared"
         )
-    name = _name_of(known, path, held)
+    name = _name_of(known, path, held, number)
     if name is None or known[name].shape != held.shape:
         raise TypeError(
             f"a stage has a parameter {path}, and the sequential module none of that name: make stages of parts of the module that "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,42 @@ def test_buffers_are_compared_where_their_stages_are(world: al.SimulatedWorld) -
     check(normalized, partial(gpipe, cuts=(0, 1, 3), microbatches=2), evaluated)
     with pytest.raises(AssertionError, match="buffers are not the sequential ones"):
         check(normalized, overwritten, evaluated)
+
+
+class Blocks(nn.Module):
+    """Blocks in a list, of which each has a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(2, width), nn.BatchNorm1d(width), nn.Linear(width, 2))
+            for width in (2, 3, 2, 3)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+@pytest.mark.parametrize("cut", [2, 1])
+def test_stages_may_be_copies_that_count_their_layers_from_0(world: al.SimulatedWorld, cut: int) -> None:
+    factor = 1
+
+    def evaluated(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(4, 2), training=False)
+
+    def copied(module: Any) -> ScheduleGPipe:
+        stage, rank = copy.deepcopy(module), dist.get_rank()
+        stage.blocks = stage.blocks[cut:] if rank else stage.blocks[:cut]
+        stage.blocks[0][2].weight.register_hook(lambda gradient: gradient * (factor if rank else 1))
+        return gpipe_of(PipelineStage(stage, rank, 2, CPU))
+
+    check = partial(al.check_pipeline, Blocks, copied, evaluated, loss=mse_loss, ranks=2, cases=2)
+    check(world=world)
+    factor = 2
+    with pytest.raises(AssertionError, match=rf"parameter gradient +blocks\.{cut}\.2\.weight"):
+        check(world=world)
 
 
 # Bad input: the same sentence on every rank, and never a hang
