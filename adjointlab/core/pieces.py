@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-__all__ = ["IN_ONE", "Fused", "Pieces", "UnequalPieces"]
+__all__ = ["IN_ONE", "ArrayT", "Fused", "Pieces", "UnequalPieces"]
 
 
 class _Reshaped(Protocol):

@@ -206,7 +206,9 @@ class ParallelRecipe:
             made.eval()
         names = list(sequential.names.parameters)
         declared = placements_by_name(parameters, names, shape)
-        space, pieces = made.parameter_space(declared, piece_sizes(parameters, names), comm)
+        space, pieces = made.parameter_space(
+            declared, piece_sizes(parameters, names), sequential.values, comm
+        )
         return Layer(
             comm,
             made,

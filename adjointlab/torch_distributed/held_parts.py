@@ -22,17 +22,27 @@ __all__ = ["HeldPart", "agreed", "as_held", "grid_of_holders"]
 
 @dataclass(frozen=True)
 class HeldPart:
-    """A rank's account of a parameter that it holds: placements on the mesh, the global shape, and that of its part where it is plain."""
+    """A rank's account of a parameter that it holds: placements on the mesh, the global shape, and that of its part where it is plain.
+
+    A flat part `begins` with one of these elements of the whole, if its values tell.
+    """
 
     placements: tuple[Placement, ...]
     shape: tuple[int, ...]
     local_shape: tuple[int, ...] | None
     dtype: str
+    begins: frozenset[int] | None = None
 
     @property
     def whole(self) -> tuple[object, ...]:
         """The properties that all ranks have to give alike."""
         return self.placements, self.shape, self.dtype
+
+    @property
+    def is_flat(self) -> bool:
+        """True for a plain part of one dimension which is not the whole, and of which nothing else is said."""
+        is_plain = self.local_shape is not None and all(map(Placement.is_replicate, self.placements))
+        return is_plain and self.local_shape != self.shape and len(self.local_shape or ()) == 1
 
 
 def agreed(name: str, parts: Mapping[int, HeldPart]) -> HeldPart:

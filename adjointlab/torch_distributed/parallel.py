@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -33,6 +33,7 @@ from adjointlab.torch_distributed.dtensors import (
     restricted,
     tensor_on,
 )
+from adjointlab.torch_distributed.flat_parts import begins_of, flattened
 from adjointlab.torch_distributed.fused import pieces_apart, pieces_of_sizes
 from adjointlab.torch_distributed.held_parts import HeldPart, agreed, as_held, grid_of_holders
 from adjointlab.torch_distributed.names import Names, missing
@@ -197,6 +198,8 @@ class ParallelModule(NamedModule):
         for part in self.made.modules():
             if callable(reshard := getattr(part, "reshard", None)):
                 reshard()
+            elif _is_flattening(part):
+                _free_gathered(part)
 
     def get_buffer(self, target: str) -> torch.Tensor:
         if target in self._buffers_of_others:
@@ -216,20 +219,35 @@ class ParallelModule(NamedModule):
             self._path_of_buffer = {number(name): path for name, path in self._path_of_buffer.items()}
 
     def parameter_space(
-        self, declared: Mapping[str, Placements], sizes: Mapping[str, Sequence[int]], comm: Communicator
+        self,
+        declared: Mapping[str, Placements],
+        sizes: Mapping[str, Sequence[int]],
+        values: Mapping[str, NumpyArray] | None,
+        comm: Communicator,
     ) -> tuple[Space, Mapping[str, Fused]]:
-        """The space of its parameters, and the pieces of fused ones by name. Collective.
+        """The space of its parameters, and how it has fused or flattened ones, by name. Collective.
 
         Plain ones that are no copies have `declared` placements, and of fused ones pieces of other `sizes` than equal ones. Of those
-        that other ranks alone have, this one gets one of zero volume.
+        that other ranks alone have, this one gets one of zero volume. Initial `values` tell where flat parts lie.
         """
         shapes, own = self._names.parameters, dict(self._held)
         accounts = {name: self._part(name, held, declared, shapes[name]) for name, held in own.items()}
+        for name, account in accounts.items():
+            if account.is_flat and values is not None:
+                begins = begins_of(to_numpy(own[name].detach()), values[name])
+                accounts[name] = replace(account, begins=begins)
         tensors: list[Tensor] = []
         pieces_of: dict[str, Fused] = {}
         for name, parts in self._parts_of_ranks("parameter", shapes, accounts, comm):
             first = agreed(name, parts)
             grid = grid_of_holders(self._mesh, name, parts)
+            if any(part.is_flat for part in parts.values()):
+                flat = flattened(name, parts, grid, comm.Get_rank())
+                if flat is None:
+                    raise _misfit(name, first.local_shape or (), first.shape, self._mesh)
+                tensors.append(flat[0])
+                pieces_of[name] = flat[1]
+                continue
             shape, (pieces, placements) = first.shape, pieces_apart(first.placements, first.shape)
             if name in sizes:
                 pieces_of[name] = pieces_of_sizes(name, sizes[name], placements, shape, grid.shape)
@@ -288,36 +306,48 @@ class ParallelModule(NamedModule):
         if isinstance(held, DTensor):
             check_claim(held)
             return extended(self._mesh, held.device_mesh, held.placements), tuple(held.shape)
-        if name not in declared and tuple(held.shape) != tuple(shape):
-            if _has_flat_parameters(self.made):
-                raise TypeError(
-                    "FullyShardedDataParallel flattens parameters, so that no rank has a part of one by itself: use torch's fully_shard"
-                )
-            shapes = (
-                f"the parameter {name} has shape {tuple(held.shape)}, and the sequential one {tuple(shape)}"
-            )
-            if held.ndim != len(shape):
-                raise TypeError(
-                    f"{shapes}: no placement has parts of another number of dimensions. Flatten the sequential one too, or keep "
-                    "as parameters the parts that ranks have of it in its own shape, and flatten those where they are used"
-                )
-            likely = _likely_placements(held, shape, self._mesh)
-            raise TypeError(
-                f'{shapes}: say how the ranks share it, with parameter_placements={{"{name}": [{likely}]}} in the dictionary of the strategy'
-            )
+        # Those of one dimension may be consecutive elements of one that is flattened.
+        if name not in declared and tuple(held.shape) != tuple(shape) and held.ndim != 1:
+            raise _misfit(name, held.shape, shape, self._mesh)
         return declared.get(name, [Replicate()] * self._mesh.ndim), shape
 
 
-def _likely_placements(held: torch.Tensor, shape: Sequence[int], mesh: DeviceMesh) -> str:
+def _misfit(name: str, own: Sequence[int], shape: Sequence[int], mesh: DeviceMesh) -> TypeError:
+    """The error for a plain part of a parameter of this `shape`, which nobody has said how ranks share."""
+    shapes = f"the parameter {name} has shape {tuple(own)}, and the sequential one {tuple(shape)}"
+    if len(own) != len(shape):
+        return TypeError(
+            f"{shapes}: no placement has parts of another number of dimensions. Keep as parameters the parts that ranks have of it in its own "
+            "shape, or consecutive elements of it in one dimension, which may be padded to one length"
+        )
+    likely = _likely_placements(own, shape, mesh)
+    return TypeError(
+        f'{shapes}: say how the ranks share it, with parameter_placements={{"{name}": [{likely}]}} in the dictionary of the strategy'
+    )
+
+
+def _likely_placements(part: Sequence[int], shape: Sequence[int], mesh: DeviceMesh) -> str:
     """Placements that a plain part of a parameter of this `shape` may have: cut along the last mesh dimension, where it is smaller."""
-    smaller = [dim for dim, (own, whole) in enumerate(zip(held.shape, shape, strict=True)) if own < whole]
+    smaller = [dim for dim, (own, whole) in enumerate(zip(part, shape, strict=True)) if own < whole]
     cut = smaller[0] if smaller else 0
     return ", ".join(["Replicate()"] * (mesh.ndim - 1) + [f"Shard({cut})"])
 
 
 def _has_flat_parameters(module: nn.Module) -> bool:
-    """Return True if a part is of torch's FullyShardedDataParallel, which takes long to import."""
-    return any(type(part).__name__ == "FullyShardedDataParallel" for part in module.modules())
+    """Return True if a part is of torch's FullyShardedDataParallel."""
+    return any(map(_is_flattening, module.modules()))
+
+
+def _is_flattening(part: nn.Module) -> bool:
+    """Return True for torch's FullyShardedDataParallel, which takes long to import."""
+    return type(part).__name__ == "FullyShardedDataParallel"
+
+
+def _free_gathered(flattening: Any) -> None:
+    """Free the gathered parameters of a FullyShardedDataParallel, which no public method does; before its first pass there are none."""
+    handle = flattening._handle
+    if handle is not None and handle.uses_sharded_strategy and hasattr(handle.flat_param, "_local_shard"):
+        handle.reshard(free_unsharded_flat_param=True)
 
 
 def _is_data_parallel(part: nn.Module) -> bool:

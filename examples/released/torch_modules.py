@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import strategies as st
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
 from torch.distributed.tensor.parallel import (
@@ -295,6 +295,29 @@ frozen_norm = al.subject.parallel(
     name="torch.SequenceParallel.frozen",
     ranks=[1],
 )(lambda draw, ranks: dict(inputs=(2, 1, IN), frozen=0))
+
+
+def flattened(module: Any, mesh: Any) -> nn.Module:
+    """A step goes forward, clears the gradients and goes backward, as `optimizer.zero_grad()` after the loss does."""
+    wrap: Any = partial(
+        FullyShardedDataParallel,
+        process_group=mesh.get_group(),
+        use_orig_params=True,
+        device_id=torch.device("cpu"),
+        sharding_strategy=ShardingStrategy.SHARD_GRAD_OP,
+    )
+    module[0] = wrap(module[0])
+    result: nn.Module = wrap(module)
+    return result
+
+
+cleared_after_the_loss = al.subject.parallel(
+    lambda: nn.Sequential(nn.Linear(IN, OUT)),
+    flattened,
+    data_parallel="mean",
+    name="torch.FullyShardedDataParallel.zero_grad",
+    ranks=[2],
+)(lambda draw, ranks: dict(inputs=(2, IN), frozen=0))
 
 penalty_on_a_column = al.subject.parallel(
     lambda: nn.Sequential(nn.Linear(IN, 2), nn.Tanh(), nn.Linear(2, OUT)),

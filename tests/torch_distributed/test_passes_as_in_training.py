@@ -309,14 +309,6 @@ def test_a_function_that_returns_one_and_the_same_module_is_refused() -> None:
         al.check_parallel(lambda: module, lambda module, mesh: None, EXAMPLE, cases=2)
 
 
-def test_modules_with_flattened_parameters_are_told_to_use_fully_shard() -> None:
-    def flattened(module: nn.Module, mesh: Any) -> nn.Module:
-        return FullyShardedDataParallel(module, use_orig_params=True, device_id=torch.device("cpu"))
-
-    with pytest.raises(AssertionError, match="use torch's fully_shard"):
-        al.check_parallel(linear, flattened, EXAMPLE, data_parallel="mean", mesh=(2,), cases=2)
-
-
 @pytest.mark.filterwarnings("ignore:The `NO_SHARD` sharding strategy is deprecated:FutureWarning")
 def test_modules_with_flattened_parameters_that_are_whole_go_backward_after_every_forward_pass() -> None:
     def whole(module: nn.Module, mesh: Any) -> nn.Module:
