@@ -17,7 +17,7 @@ from adjointlab.core.declaration import require_accepts
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.rounding import perturb_of_now
 from adjointlab.engine.adapters import UserFunction
-from adjointlab.engine.case import from_data, to_data
+from adjointlab.engine.case_data import from_data, to_data
 from adjointlab.typing import Array
 
 __all__ = ["Program", "Whole", "as_module", "gradients_of", "is_shape", "returned"]

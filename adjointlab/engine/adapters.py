@@ -36,7 +36,7 @@ UserFunction: TypeAlias = Callable[..., Any]
 """A function of the user's, or a class: it takes what its case holds, and arrays or modules of a library go in and out."""
 
 Parameters: TypeAlias = Mapping[str, Any]
-"""The arguments of one case, as its strategy draws them: plain data (:mod:`adjointlab.engine.case`)."""
+"""The arguments of one case, as its strategy draws them: plain data (:mod:`adjointlab.engine.case_data`)."""
 
 
 class Ranks(Enum):

@@ -29,7 +29,8 @@ import msgspec
 
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.verdict import Verdict, unjudged
-from adjointlab.engine.case import Case, from_data, to_data
+from adjointlab.engine.case import Case
+from adjointlab.engine.case_data import from_data, to_data
 from adjointlab.engine.search_result import SearchResult
 from adjointlab.store import json_lines
 from adjointlab.store.files import open_file

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import adjointlab as al
 from adjointlab.checks.verdict import Status
 from adjointlab.core import kept_strategies, strategies
-from adjointlab.engine.case import from_data, to_data
+from adjointlab.engine.case_data import from_data, to_data
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.worlds.simulated.world import SimulatedWorld

@@ -18,7 +18,8 @@ import adjointlab as al
 from adjointlab.checks.context import INPUT_VALUES, InputSetting
 from adjointlab.core.space import LocalType
 from adjointlab.engine import case as module
-from adjointlab.engine.case import Case, _memory_orders, cases, from_data, to_data
+from adjointlab.engine.case import Case, _memory_orders, cases
+from adjointlab.engine.case_data import from_data, to_data
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search_result import Budget
 from adjointlab.session import run_check

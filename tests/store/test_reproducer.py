@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 import adjointlab as al
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status, Verdict, incoherent
-from adjointlab.engine.case import Case, from_data, to_data
+from adjointlab.engine.case import Case
+from adjointlab.engine.case_data import from_data, to_data
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget, SearchResult

@@ -16,7 +16,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 import adjointlab as al
 from adjointlab.checks.check import checks_of
 from adjointlab.checks.verdict import Status
-from adjointlab.engine.case import from_data, to_data
+from adjointlab.engine.case_data import from_data, to_data
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject, SubjectError

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard, distribute_tensor
 
 import adjointlab as al
-from adjointlab.engine.case import from_data, to_data
+from adjointlab.engine.case_data import from_data, to_data
 from adjointlab.worlds.world import RankContext
 
 
