@@ -158,12 +158,7 @@ class Collectives(Operations):
         into, room = self._gathered(parts)
         return self._started(label, self._comm.Iallgatherv, moved(tensor), room, into=(into,), tensors=parts)
 
-    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> dist.Work:
-        return self._all_gather_single(output, tensor)
-
-    _allgather_base = all_gather_single
-
-    def _all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor) -> RequestWork:
+    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> RequestWork:
         if output.numel() != tensor.numel() * self._size or output.dtype != tensor.dtype:
             raise ValueError(
                 f"all_gather_into_tensor: {self._size} ranks gather {tensor.numel()} elements of {tensor.dtype} each, and "
@@ -182,8 +177,10 @@ class Collectives(Operations):
         sent = MPI.IN_PLACE if is_in_place else moved(tensor)
         return self._started(label, self._comm.Iallgatherv, sent, room, into=(into,), tensors=[output])
 
+    _allgather_base = all_gather_single
+
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
-        return _joined([self._all_gather_single(*each) for each in zip(outputs, inputs, strict=True)])
+        return _joined([self.all_gather_single(*each) for each in zip(outputs, inputs, strict=True)])
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -200,20 +197,17 @@ class Collectives(Operations):
 
     def reduce_scatter_single(
         self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = dist.ReduceOp.SUM
-    ) -> dist.Work:
-        return self._reduce_scatter_single(output, tensor, opts)
-
-    _reduce_scatter_base = reduce_scatter_single
-
-    def _reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> RequestWork:
+    ) -> RequestWork:
         counts = [output.numel()] * self._size
         return self._reduce_scatter("reduce_scatter_tensor", output, tensor, opts, counts)
+
+    _reduce_scatter_base = reduce_scatter_single
 
     def reduce_scatter_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = dist.ReduceOp.SUM
     ) -> dist.Work:
         return _joined(
-            [self._reduce_scatter_single(*each, opts) for each in zip(outputs, inputs, strict=True)]
+            [self.reduce_scatter_single(*each, opts) for each in zip(outputs, inputs, strict=True)]
         )
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -334,13 +328,9 @@ class Collectives(Operations):
         return [size * row for size in sizes]
 
 
-def _listed(tensors: Tensors | torch.Tensor) -> Tensors:
-    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-
-
 def _only(call: str, tensors: Tensors | torch.Tensor) -> torch.Tensor:
     """The one tensor that a rank hands over. Raises `ValueError` for several: nccl refuses them, and gloo may add them up."""
-    given = _listed(tensors)
+    given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     if len(given) != 1:
         raise ValueError(
             f"{call}: a rank hands over {len(given)} tensors in one call, and should hand over one"

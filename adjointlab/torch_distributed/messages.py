@@ -8,7 +8,7 @@ from adjointlab import MPI
 from adjointlab.torch_distributed.contiguity import check_contiguous
 from adjointlab.torch_distributed.memory import Staged, moved, received
 from adjointlab.torch_distributed.operations import Operations, Tensors
-from adjointlab.torch_distributed.work import RequestWork, new_status
+from adjointlab.torch_distributed.work import RequestWork
 from adjointlab.torch_distributed.wrapped_tensors import of_plain_tensors
 from adjointlab.worlds.call_labels import CallLabel
 from adjointlab.worlds.local_calls import LARGEST_TAG
@@ -36,7 +36,7 @@ class Messages(Operations):
     def _received(self, tensors: Tensors, source: int, label: CallLabel, tag: int) -> RequestWork:
         (tensor,) = tensors
         check_contiguous("recv", "tensor", [tensor], is_refused=True)
-        into, status = received(tensor), new_status()
+        into, status = received(tensor), MPI.Status()
 
         def check_size() -> None:
             if status.count != into.array.nbytes:

@@ -10,12 +10,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from adjointlab import MPI
 from adjointlab.torch_distributed.wrapped_tensors import of_plain_tensors
 from adjointlab.typing import Request, Status
 from adjointlab.worlds.call_labels import CallLabel, called_as
 
-__all__ = ["Handle", "JoinedWork", "RequestWork", "new_status"]
+__all__ = ["Handle", "JoinedWork", "RequestWork"]
 
 
 class Handle(dist.Work):
@@ -72,10 +71,10 @@ class RequestWork(Handle):
         self,
         label: CallLabel,
         request: Request,
-        tensors: Sequence[torch.Tensor] = (),
-        finish: Sequence[Callable[[], None]] = (),
-        status: Status | None = None,
-        unwaited: set[RequestWork] | None = None,
+        tensors: Sequence[torch.Tensor],
+        finish: Sequence[Callable[[], None]],
+        status: Status | None,
+        unwaited: set[RequestWork],
     ) -> None:
         super().__init__()
         self._unwaited = unwaited  # those of its group that are not complete; it leaves them when it is
@@ -103,8 +102,7 @@ class RequestWork(Handle):
 
     def _leave(self) -> None:
         self._request = None
-        if self._unwaited is not None:
-            self._unwaited.discard(self)
+        self._unwaited.discard(self)
 
     def is_completed(self) -> bool:
         if self._request is not None:
@@ -140,8 +138,3 @@ class JoinedWork(Handle):
 
     def result(self) -> list[torch.Tensor]:
         return [tensor for work in self._works for tensor in work.result()]
-
-
-def new_status() -> Status:
-    """A status to be filled by a receive."""
-    return MPI.Status()
