@@ -31,12 +31,14 @@ from typing import Final
 
 from adjointlab.store.running_case import NAME
 from adjointlab.supervisor.exit_hooks import STACKS_SIGNAL
+from adjointlab.supervisor.job_output import Output
 from adjointlab.supervisor.launcher import Launcher
 from adjointlab.supervisor.processes import descendants, die_with_parent, kill_descendants
 from adjointlab.supervisor.rank_files import RankFiles
 from adjointlab.supervisor.shared_memory import SharedMemory
+from adjointlab.supervisor.stop_signals import StopSignals
 
-__all__ = ["Job", "JobEnd", "Output", "StopSignals"]
+__all__ = ["Job", "JobEnd"]
 
 _WRAPPER: Final = Path(__file__).with_name("rank.py")
 _TICK: Final = 0.05
@@ -51,9 +53,6 @@ _LAUNCHER_GRACE: Final = 1.0
 _OUTSIDE_CASES: Final = 10
 """Factor on the patience outside cases: during imports, in ordinary tests."""
 
-_TAIL: Final = 20_000
-"""Bytes of standard error that are kept for the exit report."""
-
 
 @dataclass(frozen=True)
 class JobEnd:
@@ -64,93 +63,6 @@ class JobEnd:
     stderr_tail: str
     stuck_reason: str = ""
     unkillable: int = 0  # processes that are still there
-
-
-class StopSignals:
-    """Counts SIGINT, SIGTERM and SIGHUP while it is entered, instead of raising: the first asks the job to end.
-
-    A second one means at once.
-    """
-
-    def __init__(self) -> None:
-        self.first = 0
-        self.count = 0
-        self._handlers: dict[int, signal._HANDLER] = {}
-        self._wakeup = -1
-
-    def __enter__(self) -> StopSignals:
-        # The limits here are those of the job, not those of a command that does its work itself (adjointlab.worlds.deadline).
-        self._wakeup = signal.set_wakeup_fd(-1)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            self._handlers[number] = signal.signal(number, self._receive)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(self._wakeup)
-
-    def _receive(self, number: int, frame: object) -> None:
-        self.first = self.first or number
-        self.count += 1
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of a program that the first signal has ended; 130 for Ctrl-C."""
-        return 128 + self.first
-
-
-class Output:
-    """Passes on standard output and error of a job.
-
-    A job that is started again to shrink a failure prints once more what the job before it has printed. With
-    `held_until`, its output is held back until that returns True, and dropped if the job dies first.
-    """
-
-    def __init__(self, held_until: Callable[[], bool] | None = None) -> None:
-        self._held_until = held_until
-        self._held: list[tuple[bytes, bool]] | None = None if held_until is None else []
-        self._tail = b""
-        self.lost = ""  # why standard output has not taken all, such as a full disk
-
-    @property
-    def tail(self) -> str:
-        """The end of the standard error."""
-        return self._tail.decode(errors="replace")
-
-    def write(self, data: bytes, *, is_error: bool) -> None:
-        """Take `data` that the job has printed."""
-        if is_error:
-            self._tail = (self._tail + data)[-_TAIL:]
-        if self._held is not None:
-            self._held.append((data, is_error))
-        else:
-            self._pass_on(data, is_error)
-
-    def release_when_due(self) -> None:
-        """Release what is held back, if `held_until` says so now."""
-        if self._held_until is not None and self._held_until():
-            self.release()
-
-    def release(self) -> None:
-        """Pass on what was held back, and from now on everything at once."""
-        held, self._held, self._held_until = self._held, None, None
-        for data, is_error in held or ():
-            self._pass_on(data, is_error)
-
-    def _pass_on(self, data: bytes, is_error: bool) -> None:
-        stream = sys.stderr if is_error else sys.stdout
-        try:
-            stream.flush()
-            while data:
-                # Without the stream's buffer, which would try again later to write what could not be written.
-                data = data[os.write(stream.fileno(), data) :]
-        except (BrokenPipeError, AttributeError):
-            # With the reader gone (`| head`), or without the stream, the job still goes on: its failures are stored on disk.
-            return
-        except OSError as error:
-            if not is_error:
-                self.lost = self.lost or error.strerror or str(error)
 
 
 class _Ending:

@@ -34,10 +34,12 @@ from adjointlab.store.files import in_folder, read_file, write_atomically
 from adjointlab.store.job_log import Death, JobLog, check_id_of
 from adjointlab.store.reproducer import BadReproducer, keep_interrupted, read, write_case
 from adjointlab.supervisor.exit_report import ExitReport, exit_report
-from adjointlab.supervisor.job import Job, JobEnd, Output, StopSignals
+from adjointlab.supervisor.job import Job, JobEnd
+from adjointlab.supervisor.job_output import Output
 from adjointlab.supervisor.launcher import Launcher
 from adjointlab.supervisor.processes import adopt_orphans
 from adjointlab.supervisor.pytest_results import SessionResults
+from adjointlab.supervisor.stop_signals import StopSignals
 
 __all__ = ["SupervisedCommand", "supervise"]
 

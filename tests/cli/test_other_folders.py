@@ -14,7 +14,8 @@ from adjointlab.cli.main import exit_code_of, main
 from adjointlab.exit_codes import ExitCode
 from adjointlab.store import json_lines
 from adjointlab.store.job_log import JobLog
-from adjointlab.supervisor.job import Job, Output
+from adjointlab.supervisor.job import Job
+from adjointlab.supervisor.job_output import Output
 
 pytestmark = pytest.mark.mpi_skip
 
