@@ -23,7 +23,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,7 +145,7 @@ class Job:
                     assert pipe is not None
                     pipes.register(pipe, selectors.EVENT_READ, (pipe, is_error))
                 stuck_reason = self._watch(process, pipes, patience, signals)
-                self._memory.look(self._processes(), again=True)
+                self._memory.look(self._processes(self._ranks), again=True)
                 exit_code = process.poll()
                 if exit_code is None:
                     # First the launcher, for it alone can end ranks on other machines; then all that is left here.
@@ -189,7 +189,7 @@ class Job:
             progress.note(now, self._state_of_files(), has_printed=has_printed and not has_begun)
             if now - looked > _LOOK:
                 looked = now
-                self._memory.look(self._processes())
+                self._memory.look(self._processes(self._ranks))
             if signals.count > forwarded:
                 forwarded = signals.count
                 if forwarded > 1:
@@ -204,7 +204,7 @@ class Job:
                     return ""
             elif reason := self._stuck_reason(progress.seconds_since(now), patience):
                 # Only to hooked ranks: the signal would kill any other process.
-                self._signal_ranks([rank for rank in self._ranks if rank.is_hooked], STACKS_SIGNAL)
+                self._signal([rank for rank in self._ranks if rank.is_hooked], STACKS_SIGNAL)
                 self._pump_until(lambda: False, pipes, 0.5)
                 return reason
         return ""
@@ -217,13 +217,13 @@ class Job:
         a rank dies, since only somebody else can have sent that.
         """
         self._before_stop(number)
-        self._signal_ranks(self._ranks, signal.SIGINT)
+        self._signal(self._ranks, signal.SIGINT)
 
     def _begin_if_due(self, ending: _Ending, now: float, patience: float) -> None:
         """Note that the job is ending, if it is."""
         if self._is_ending():
             ending.begin(now, _GRACE)
-            self._memory.look(self._processes(), again=True)
+            self._memory.look(self._processes(self._ranks), again=True)
         elif self._has_nothing_left():
             # They may never come back from MPI's end of the process, as those whose connections user code has closed.
             ending.begin(now, patience)
@@ -249,21 +249,19 @@ class Job:
             has_ended or rank.is_finished for has_ended, rank in zip(ends, self._ranks, strict=True)
         )
 
-    def _processes(self) -> list[int]:
-        """The processes of the ranks that run on this machine."""
-        known = [rank.process for rank in self._ranks if rank.end is None]
-        return [
-            process.pid for process in known if process is not None and process.host == os.uname().nodename
-        ]
-
-    def _signal_ranks(self, ranks: Sequence[RankFiles], number: int) -> None:
-        """Send a signal to those of `ranks` that run on this machine."""
+    def _processes(self, ranks: Sequence[RankFiles]) -> Iterator[int]:
+        """The processes of those of `ranks` that run on this machine."""
         for rank in ranks:
             process = rank.process
             # The number of a process that has ended may be that of another one by now.
             if rank.end is None and process is not None and process.host == os.uname().nodename:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(process.pid, number)
+                yield process.pid
+
+    def _signal(self, ranks: Sequence[RankFiles], number: int) -> None:
+        """Send a signal to those of `ranks` that run on this machine."""
+        for process in self._processes(ranks):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process, number)
 
     def _pump(self, pipes: selectors.BaseSelector, seconds: float) -> bool:
         """Pass on what the job prints within `seconds`; return True if it printed anything."""
