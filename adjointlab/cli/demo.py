@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -104,13 +104,13 @@ def _dot_test_on_two_ranks(world: World) -> str:
     return "true" if all(isinstance(each, Returned) and each.value is True for each in outcomes) else "false"
 
 
-def _source(*functions: object) -> str:
+def _source(*functions: Callable[..., object]) -> str:
     """The code of methods, without docstrings and what only a type checker reads."""
     return "\n\n".join("\n".join(_lines(function)) for function in functions) + "\n"
 
 
-def _lines(function: object) -> Iterator[str]:
-    for line in textwrap.dedent(inspect.getsource(function)).splitlines():  # type: ignore[arg-type]
+def _lines(function: Callable[..., object]) -> Iterator[str]:
+    for line in textwrap.dedent(inspect.getsource(function)).splitlines():
         if '"""' not in line:
             yield "    " + line.partition("  #")[0].replace(": NumpyArray", "").replace(" -> NumpyArray", "")
 

@@ -96,8 +96,9 @@ class UnequalPieces(NamedTuple):
     def joined(self, apart: ArrayT, shape: Sequence[int]) -> ArrayT:
         """The inverse."""
         order = self._order()
-        joined: ArrayT = self._taken(apart, sorted(range(len(order)), key=order.__getitem__))
-        return joined.reshape(tuple(shape))  # type: ignore[no-any-return]
+        inverse = sorted(range(len(order)), key=order.__getitem__)
+        joined: ArrayT = self._taken(apart, inverse).reshape(tuple(shape))
+        return joined
 
     def _taken(self, array: ArrayT, indices: list[int]) -> ArrayT:
         if len(array.shape) <= self.dim or array.shape[self.dim] != len(indices):

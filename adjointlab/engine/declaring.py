@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from types import FunctionType, ModuleType
-from typing import Final
+from typing import Any, Final, TypeGuard
 
 from adjointlab.core.operator import LinearOperator
 
@@ -38,7 +38,7 @@ def _is_function(value: object) -> bool:
     return isinstance(value, FunctionType)
 
 
-def _is_operator(value: object) -> bool:
+def _is_operator(value: object) -> TypeGuard[type[Any]]:
     return inspect.isclass(value) and (issubclass(value, LinearOperator) or hasattr(value, "adjoint"))
 
 
@@ -87,7 +87,7 @@ def _uses_torch_distributed(module: ModuleType) -> bool:
     return any(isinstance(home, str) and f"{home}.".startswith("torch.distributed.") for home in homes)
 
 
-def _of_operator(operator: object, name: str) -> str:
+def _of_operator(operator: type[Any] | None, name: str) -> str:
     arguments = [each for each in _names(operator) if "comm" not in each] or ["layout"]
     drawn = {"layout": "draw(adjointlab.strategies.layouts(ranks))"}
     given = ", ".join(f"{argument}={drawn.get(argument, '...')}" for argument in arguments)
@@ -96,7 +96,7 @@ def _of_operator(operator: object, name: str) -> str:
         "    def cases(draw, ranks):",
         f"        return dict({given})  # the arguments of one case",
     ]
-    if operator is not None and not issubclass(operator, LinearOperator):  # type: ignore[arg-type]  # a class, by its caller
+    if operator is not None and not issubclass(operator, LinearOperator):
         lines.append(
             f"\nHere {name} has to derive from adjointlab.LinearOperator, to be made as {name}(comm, ...), and to have `domain` and `codomain`."
         )

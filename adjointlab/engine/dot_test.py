@@ -52,9 +52,9 @@ def check_adjoint(operator: LinearOperator, *, seed: int = 0, library: str = "nu
     except Inapplicable as error:
         raise ValueError(f"operator: {error}") from error
     if verdict.is_coherent and verdict.is_exact:
-        return _named(
+        return replace(
             verdict,
-            f"coherent (exact; missed with probability {verdict.figures[Figure.MISS_PROBABILITY]:.1g}{where})",
+            headline=f"coherent (exact; missed with probability {verdict.figures[Figure.MISS_PROBABILITY]:.1g}{where})",
         )
     entries: Verdict | None = None
     if max(operator.domain.dimension, operator.codomain.dual.dimension) <= _WITNESS_DIMENSION:
@@ -62,17 +62,13 @@ def check_adjoint(operator: LinearOperator, *, seed: int = 0, library: str = "nu
         entries = check.judge(spaces, operator.comm.allgather(check.observe(context)))
     if verdict.is_coherent and (entries is None or entries.is_coherent):
         how = "within rounding, in which a small error may hide" if entries is None else "every entry"
-        return _named(verdict, f"coherent ({how}{where})")
+        return replace(verdict, headline=f"coherent ({how}{where})")
     wrong = entries if verdict.is_coherent and entries is not None else verdict
     lines = verdict.lines + (() if entries is None else entries.lines)
     raise AssertionError(
-        str(_named(replace(wrong, lines=lines), f"{type(operator).__name__}: {wrong.headline}"))
+        str(replace(wrong, lines=lines, headline=f"{type(operator).__name__}: {wrong.headline}"))
     )
 
 
 def _of_products(context: CheckContext, spaces: Spaces, comm: Communicator) -> Verdict:
     return AdjointCheck().judge(spaces, comm.allgather(AdjointCheck().observe(context)))
-
-
-def _named(verdict: Verdict, headline: str) -> Verdict:
-    return replace(verdict, headline=headline)

@@ -71,13 +71,13 @@ def _parameters(case: Case, spaces: Sequence[Space], cuts: Cuts) -> dict[str, An
         for dim in range(layout.order):
             if _is_uneven(layout, dim):
                 parts.setdefault(layout.shape, {}).setdefault(dim, set()).add(len(layout.windows[dim]))
-    parameters: Any = dict(case.parameters)
+    parameters = dict(case.parameters)
     for shape, by_dim in parts.items():
         sides = {
             dim: _even_side(shape[dim], found, longer=cuts is Cuts.LONGER) for dim, found in by_dim.items()
         }
         parameters = _changed(parameters, _Uneven(shape, sides), cuts)
-    return parameters  # type: ignore[no-any-return]
+    return parameters
 
 
 def _is_uneven(layout: Layout, dim: int) -> bool:

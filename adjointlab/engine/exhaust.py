@@ -94,9 +94,7 @@ def bound_of(subject: Subject, given: Mapping[str, int] | None = None) -> Bound:
     bound = {name: (given or {}).get(name, default) for name, default in defaults.items()}
     try:
         first = next(every_case(subject, bound), None)
-    except SubjectError:
-        raise
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SubjectError):
         raise
     except BaseException as error:
         text = kind_and_message(error)
