@@ -116,7 +116,7 @@ CASES: Final = Option(
     least=1,
 )
 SEED: Final = Option[int | None](
-    "seed", None, int, "Seed of the draws.", "a fresh one, which the table and --json show", least=0
+    "seed", None, int, "Seed of the draws.", "a fresh one, which the report shows", least=0
 )
 RANKS: Final = Option(
     "ranks",
@@ -178,7 +178,7 @@ MAX_TIME: Final = Option[float | None](
     "max-time",
     None,
     float,
-    "Seconds for all checks together; each draws at least 10 cases. An option of `adjointlab check`, not of pytest.",
+    "Seconds for all checks together; each draws at least 10 cases.",
     "no limit",
     least=0,
 )
@@ -190,14 +190,14 @@ WORLD: Final = Option(
     "auto",
     str,
     "Where coherence tests run: simulated, mpi, torch, or auto, which is mpi under mpiexec, torch under torchrun, and simulated "
-    "elsewhere. An option of pytest only.",
+    "elsewhere.",
     choices=("auto", "simulated", "mpi", "torch"),
 )
 PATIENCE: Final = Option(
     "patience",
     300.0,
     float,
-    "Under mpiexec or torchrun, seconds that ranks wait for one another between tests. An option of pytest only.",
+    "Under mpiexec or torchrun, seconds that ranks wait for one another between tests.",
     "300",
     least=0,
 )

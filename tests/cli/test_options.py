@@ -48,6 +48,10 @@ def test_a_legal_text_is_converted(option: Option[Any], text: str, value: object
     assert option.parse(text) == value
 
 
+def test_the_help_that_both_front_ends_print_names_no_option_of_one_of_them() -> None:
+    assert not [option.name for option in options.OPTIONS if "--" in option.full_help]
+
+
 def test_the_command_line_and_the_budget_have_the_declared_defaults() -> None:
     parameters = inspect.signature(check).parameters
     assert {name: parameters[name].default for name in CHECKS} == {
