@@ -21,8 +21,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from adjointlab.worlds.call_sites import call_site_of_thread, frame_of_thread
+from adjointlab.worlds.elapsed import Elapsed
 from adjointlab.worlds.process import ENDING, HookEnded, install_handlers
-from adjointlab.worlds.watchdog import Elapsed
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess

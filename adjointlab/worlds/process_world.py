@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
+from adjointlab.worlds.elapsed import TIMES_IN_ALL, Elapsed
 from adjointlab.worlds.forks import forks_cut_off, forks_ended
 from adjointlab.worlds.heartbeat import Heartbeats, LastSeen
 from adjointlab.worlds.interposition import CurrentRun, Interposition
@@ -28,7 +29,7 @@ from adjointlab.worlds.process_group import process_groups_of
 from adjointlab.worlds.randomness import RandomStreams, global_streams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.shared_functions import BEFORE, DURING, FunctionsReplaced, refuse_replaced
-from adjointlab.worlds.watchdog import TIMES_IN_ALL, Elapsed, Overdue, RaisingWatchdog, Watchdog, Watched
+from adjointlab.worlds.watchdog import Overdue, RaisingWatchdog, Watchdog, Watched
 from adjointlab.worlds.world import (
     Blocked,
     Body,

@@ -1,8 +1,8 @@
 """Watchdogs: they end what nothing else can, user code that loops or sleeps without a call that could be cancelled.
 
 They watch the runs of cases, the drawing of cases between them, and the import of a subject's module. What counts is progress
-(:class:`Elapsed`): a rank exceeds its limit when it has made no call on its communicator for so many seconds, or has been
-at work :data:`TIMES_IN_ALL` as long whatever calls it makes. Seconds in which it waited for a processor, was stopped, or sat
+(:class:`~adjointlab.worlds.elapsed.Elapsed`): a rank exceeds its limit when it has made no call on its communicator for so many seconds, or has been
+at work :data:`~adjointlab.worlds.elapsed.TIMES_IN_ALL` as long whatever calls it makes. Seconds in which it waited for a processor, was stopped, or sat
 in a debugger do not count; an import and a compilation have the longer time.
 
 What exceeds its limit is ended in two steps. First, :class:`Overdue` is raised in the rank's own
@@ -24,17 +24,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 from adjointlab.worlds.call_sites import call_site_of_thread, frame_of_thread, is_lab, is_worlds
+from adjointlab.worlds.elapsed import TIMES_IN_ALL, Elapsed, is_importlibs
 from adjointlab.worlds.held_collections import HeldCollections
 
 __all__ = [
     "DRAWING",
-    "TIMES_IN_ALL",
-    "Elapsed",
     "Overdue",
     "OverdueReport",
     "RaisingWatchdog",
@@ -52,18 +50,12 @@ _TIMES_AT_IMPORT: Final = 10.0
 _LEAST_OF_DRAWING: Final = 3.0
 _SIGNAL: Final = signal.SIGUSR2
 
-TIMES_IN_ALL: Final = 4
-"""A run that makes calls, imports modules or compiles may last so many times the limit."""
-
 DRAWING: Final = "the strategy"
 """Subject of the sentence that a strategy does not return."""
 
 _OUTSIDE: Final = "a place between two cases"
 
 _SECONDS_BETWEEN_BEATS: Final = 0.5
-
-_LONGEST_STEP: Final = 1.0
-"""Seconds between two looks at most: where more have passed, this process was stopped."""
 
 OverdueReport = Callable[[Any, str, str], str]
 """Stores the payload of a run as a failure, given a sentence about the rank that is overdue, and its stack.
@@ -83,7 +75,7 @@ class Overdue(BaseException):
 class Watchdog:
     """Limit on the time of a run, and the report when it does not end.
 
-    `limit` is in seconds as :class:`Elapsed` counts them; by default it is three times the patience in force. `overdue_report`
+    `limit` is in seconds as :class:`~adjointlab.worlds.elapsed.Elapsed` counts them; by default it is three times the patience in force. `overdue_report`
     is set while a subject is checked, by the engine: worlds do not know how cases are stored.
     """
 
@@ -179,9 +171,7 @@ def stack_of_thread(thread: int) -> str:
 def _number_of_outer(entries: Sequence[traceback.FrameSummary]) -> int:
     """The number of frames, from the outermost on, that have started the work: of the world, or of the lab where it imports a module."""
     of_world = [number for number, entry in enumerate(entries, 1) if is_worlds(entry.filename)]
-    before_import = takewhile(
-        lambda numbered: not _is_importlibs(numbered[1].filename), enumerate(entries, 1)
-    )
+    before_import = takewhile(lambda numbered: not is_importlibs(numbered[1].filename), enumerate(entries, 1))
     importing = [number for number, entry in before_import if is_lab(entry.filename)]
     return max(of_world or importing, default=0)
 
@@ -189,90 +179,6 @@ def _number_of_outer(entries: Sequence[traceback.FrameSummary]) -> int:
 def overdue(limit: float, place: str) -> Overdue:
     """Exception for a rank that has exceeded `limit`, with its message."""
     return Overdue(f"did not return within {limit:g} s, at {place}")
-
-
-class Elapsed:
-    """Seconds that count for a limit: in all, and since the last progress.
-
-    A step between two looks counts without the seconds in which the thread could have run and had no processor, and never for
-    more than a second: so neither a busy machine nor a process that was stopped brings the limit nearer.
-    """
-
-    def __init__(
-        self, now: Callable[[], float] = time.monotonic, delayed: Callable[[int], float] | None = None
-    ) -> None:
-        self.total = 0.0
-        self.idle = 0.0
-        self._now = now
-        self._delayed_of = delayed or _seconds_without_processor
-        self._last = now()
-        # A thread, and the seconds that it has waited for a processor.
-        self._delay = (0, 0.0)
-        self._progress: object = None
-
-    def look(self, native_thread: int, progress: object) -> None:
-        """Count the step since the last look; `progress` differs from that of then if there was any."""
-        now, delay = self._now(), self._delayed_of(native_thread)
-        before, self._delay = self._delay, (native_thread, delay)
-        waited = delay - before[1] if before[0] == native_thread else 0.0
-        step = max(0.0, min(now - self._last - waited, _LONGEST_STEP))
-        self._last = now
-        self.total += step
-        self.idle = 0.0 if progress != self._progress else self.idle + step
-        self._progress = progress
-
-    def exceeded(self, limit: float, thread: int) -> float:
-        """Seconds that are exceeded; 0 where none are."""
-        if self.idle < limit and self.total < TIMES_IN_ALL * limit:
-            return 0.0
-        is_debugged, is_preparing = _is_debugged_or_preparing(thread)
-        if is_debugged:
-            return 0.0
-        if self.total >= TIMES_IN_ALL * limit:
-            return TIMES_IN_ALL * limit
-        return 0.0 if is_preparing else limit
-
-
-def _seconds_without_processor(native_thread: int) -> float:
-    """Seconds for which a thread could have run and had no processor; 0 where the system does not say."""
-    try:
-        # See "sched-stats" in the documentation of the kernel; a cgroup's quota counts, too.
-        text = Path(f"/proc/self/task/{native_thread}/schedstat").read_text(encoding="ascii")
-        return int(text.split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
-
-
-_DEBUGGERS: Final = (os.sep + "bdb.py", os.sep + "pdb.py")
-_DEBUGGER_PACKAGES: Final = (os.sep + "debugpy" + os.sep, os.sep + "pydevd", os.sep + "_pydev")
-_COMPILERS: Final = tuple(
-    os.sep + file.replace("/", os.sep)
-    for file in (
-        "utils/cpp_extension.py",
-        "_dynamo/convert_frame.py",
-        "_inductor/compile_fx.py",
-        "numba/core/dispatcher.py",
-    )
-)
-"""Files of which a thread has one on its stack while it compiles, and not while it runs what was compiled."""
-_IMPORTLIB: Final = "<frozen importlib"
-
-
-def _is_debugged_or_preparing(thread: int) -> tuple[bool, bool]:
-    """Tell if a thread sits in a debugger, and if it imports or compiles, which takes long once."""
-    frame = frame_of_thread(thread)
-    files = set()
-    while frame is not None:
-        files.add(frame.f_code.co_filename)
-        frame = frame.f_back
-    is_debugged = any(
-        file.endswith(_DEBUGGERS) or any(each in file for each in _DEBUGGER_PACKAGES) for file in files
-    )
-    return is_debugged, any(_is_importlibs(file) or file.endswith(_COMPILERS) for file in files)
-
-
-def _is_importlibs(filename: str) -> bool:
-    return filename.startswith(_IMPORTLIB)
 
 
 @dataclass(eq=False)

@@ -19,8 +19,9 @@ from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Kind
 from adjointlab.session import run_check
 from adjointlab.worlds.call_sites import call_site_of_thread, frame_of_thread
+from adjointlab.worlds.elapsed import TIMES_IN_ALL, Elapsed
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.watchdog import TIMES_IN_ALL, Elapsed, Watchdog, stack_of_thread
+from adjointlab.worlds.watchdog import Watchdog, stack_of_thread
 from tests import hanging
 from tests.running import run_python
 
