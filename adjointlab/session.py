@@ -165,7 +165,7 @@ def _searched(
     except BaseException as error:
         # A SubjectError, SystemExit and pytest's `skip` among them: the next check has its turn. On all ranks alike, for `lead` raises
         # the leader's exception everywhere.
-        return _failed_search(world, found.subject, check, seed, error)
+        return _without_case(world, found.subject, check, seed, _verdict_on(error, found.subject))
 
 
 def check_with_corpus(
@@ -248,8 +248,8 @@ def replay_corpus(
     except BaseException as error:
         # As of a search: the next check has its turn, with a stored case that cannot be judged too.
         last = printable(str(replayed[-1])) if replayed else "what is stored"
-        result = _failed_search(world, found.subject, check, 0, error, f"while {last} was replayed")
-        return CheckResult(found, result)
+        verdict = _verdict_on(error, found.subject, f"while {last} was replayed")
+        return CheckResult(found, _without_case(world, found.subject, check, 0, verdict))
     if failing is None:
         return None
     path, result = failing
@@ -415,13 +415,7 @@ def _replayed(world: World, run: Runner, subject: Subject, case: Case) -> Search
     )
 
 
-def _failed_search(
-    world: World, subject: Subject, check: str, seed: int, error: BaseException, when: str = ""
-) -> SearchResult:
-    return _without_case(world, subject, check, seed, _verdict_on(error, subject, when))
-
-
-def _verdict_on(error: BaseException, subject: Subject, when: str) -> Verdict:
+def _verdict_on(error: BaseException, subject: Subject, when: str = "") -> Verdict:
     """The verdict on a search that an error of the subject's code has ended, `when` it did something else than draw cases."""
     if isinstance(error, Overdue):
         text = "".join(traceback.format_exception(error)).rstrip()
