@@ -94,7 +94,8 @@ def check(
     ] = None,
 ) -> int:
     """Check subjects: draw cases, judge them, shrink what fails."""
-    from adjointlab.cli.parallel import CheckProcesses, Setup, Surroundings
+    from adjointlab.cli.parallel import CheckProcesses
+    from adjointlab.cli.parallel_messages import Setup, Surroundings
 
     # The user's code may change the directory.
     surroundings = Surroundings.now()

@@ -21,7 +21,8 @@ from adjointlab.worlds.process import ended_by, ended_by_user_code, signal_of
 
 if TYPE_CHECKING:
     from adjointlab.check_result import CheckResult
-    from adjointlab.cli.parallel import CheckProcesses, Ended, Printed, Setup
+    from adjointlab.cli.parallel import CheckProcesses, Ended, Printed
+    from adjointlab.cli.parallel_messages import Setup
     from adjointlab.worlds.world import World
 
 __all__ = ["CHECKS_FOR_A_PROCESS", "CheckRun", "processes_for"]
@@ -146,7 +147,7 @@ class CheckRun:
 
     def _run_in_processes(self, count: int, line: ProgressLine) -> None:
         """Run every check of the plan in other processes, and take the results in the order of the plan."""
-        from adjointlab.cli.parallel import PlannedCheck
+        from adjointlab.cli.parallel_messages import PlannedCheck
 
         tick = line.track(f"{len(self.record.plan)} checks in {count} processes", len(self.record.plan))
         ended: dict[int, Ended] = {}

@@ -25,31 +25,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from enum import StrEnum, auto
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
+from adjointlab.cli.parallel_messages import MessageKind, Outcome, PlannedCheck, Setup, Surroundings
 from adjointlab.variables import COMMAND
 
-if TYPE_CHECKING:
-    from adjointlab.engine.discovery import Found
-    from adjointlab.engine.search_result import Budget, SearchResult
-    from adjointlab.store.reproducer import Written
-
-__all__ = [
-    "CheckProcesses",
-    "Ended",
-    "MessageKind",
-    "Outcome",
-    "PlannedCheck",
-    "Printed",
-    "Setup",
-    "Surroundings",
-    "ending_of",
-]
+__all__ = ["CheckProcesses", "Ended", "Printed", "ending_of"]
 
 _PROGRAM: Final = "import sys; sys.path.insert(0, {root!r}); from adjointlab.cli.parallel_process import main; main({descriptor})"
 _LOOK: Final = 0.2
@@ -62,77 +46,6 @@ _SECONDS_TO_END: Final = 10.0
 """Seconds that they get in the end: threads and hooks of user code may hold them up."""
 
 _CHUNK: Final = 1 << 20
-
-
-class MessageKind(StrEnum):
-    """The first entry of a message of a process."""
-
-    READY = auto()
-    """With the checks of the subjects that it has loaded."""
-    RESULT = auto()
-    INTERRUPTED = auto()
-    """With the result of a search that had found a failure when it was interrupted."""
-    FORCED = auto()
-    """With the call by which user code is about to end the process."""
-
-
-class PlannedCheck(NamedTuple):
-    """A check of a subject, by what tells it apart in any process."""
-
-    location: str
-    reference: str
-    check: str
-
-    @classmethod
-    def of(cls, found: Found, check: str) -> PlannedCheck:
-        """That check of a subject that was found."""
-        return cls(found.subject.location, found.reference, check)
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """The state of a process when a command begins, before it imports any user code, which may change all of this."""
-
-    environment: Mapping[str, str]
-    path: tuple[str, ...]  # sys.path
-    arguments: tuple[str, ...]  # sys.argv
-    folder: Path
-
-    @classmethod
-    def now(cls) -> Surroundings:
-        """Those of this process."""
-        return cls(dict(os.environ), tuple(sys.path), tuple(sys.argv), Path.cwd())
-
-
-@dataclass(frozen=True)
-class Setup:
-    """All that a process needs to know, once, and before this one has loaded any subject."""
-
-    surroundings: Surroundings
-    subjects: tuple[str, ...]  # as the user named them
-    checks: tuple[str, ...] | None
-    budget: Budget
-    watchdog: float | None
-    folder: Path  # of failures
-
-
-class Outcome(NamedTuple):
-    """The result of a check, without the subject, and without what a list of known failures says, which the command itself reads."""
-
-    result: SearchResult
-    written: Written | None
-    unwritten: str
-    replayed: Path | None
-    has_unseen_failures: bool
-
-    def pickled(self) -> bytes:
-        """As bytes that are known to open; none where parameters of a case are objects that no other process can have."""
-        try:
-            data = pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
-            pickle.loads(data)  # noqa: S301 - our own
-        except Exception:
-            return b""
-        return data
 
 
 class Printed(NamedTuple):

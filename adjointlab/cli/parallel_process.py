@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from adjointlab.check_result import CheckResult, SearchInterrupted
-from adjointlab.cli.parallel import MessageKind, Outcome, PlannedCheck, Setup
+from adjointlab.cli.parallel_messages import MessageKind, Outcome, PlannedCheck, Setup
 from adjointlab.cli.selection import selected
 from adjointlab.cli.startup import opened_world
 from adjointlab.engine.hypothesis_searches import prepare

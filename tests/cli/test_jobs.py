@@ -17,7 +17,7 @@ import pytest
 from adjointlab.check_result import CheckResult
 from adjointlab.cli.check_run import processes_for
 from adjointlab.cli.main import main
-from adjointlab.cli.parallel import Outcome
+from adjointlab.cli.parallel_messages import Outcome
 from tests.running import ROOT, begun, run, run_python
 
 # One process starts the others.
