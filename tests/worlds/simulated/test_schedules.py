@@ -214,7 +214,7 @@ def test_correct_code_completes_alike_under_every_schedule(ranks):
             comm.send(comm.rank, 0)
         return (tuple(field.tolist()), matched)
 
-    results = [run(body, ranks, schedule) for schedule in SEVERAL]
+    results = [run(body, ranks, schedule) for schedule in (*SEVERAL, *map(Schedule.of, range(30)))]
     assert all(result.completed for result in results), results
     assert len({repr(result.values) for result in results}) == 1
 
