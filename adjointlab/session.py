@@ -29,10 +29,11 @@ from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.quantities import counted
 from adjointlab.recording import at_work
+from adjointlab.store.corpus import damaged, homeless, stored
 from adjointlab.store.files import printable
 from adjointlab.store.interrupted import note_seed
 from adjointlab.store.job_log import Done, JobLog, check_id_of, supervised
-from adjointlab.store.reproducer import BadReproducer, Written, damaged, homeless, read, stored, write
+from adjointlab.store.reproducer import BadReproducer, Written, read, write
 from adjointlab.store.running_case import left_behind
 from adjointlab.worlds.process import signal_of, signals_held
 from adjointlab.worlds.shared_functions import put_back

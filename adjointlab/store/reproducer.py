@@ -6,13 +6,9 @@ what it says of its subject is a name only. A JSON file of other content is neve
 
 from __future__ import annotations
 
-import os
-import sys
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Final
 
@@ -24,8 +20,7 @@ from adjointlab.checks.verdict import Verdict, unjudged
 from adjointlab.engine.case import Case
 from adjointlab.engine.search_result import SearchResult
 from adjointlab.engine.subject import Subject
-from adjointlab.store.files import encodable, in_folder, paths_in, read_file, write_atomically
-from adjointlab.store.running_case import is_record
+from adjointlab.store.files import encodable, in_folder, read_file, write_atomically
 from adjointlab.store.script import script
 from adjointlab.worlds.world import WorldName
 
@@ -33,11 +28,10 @@ __all__ = [
     "BadReproducer",
     "Reproducer",
     "Written",
-    "damaged",
-    "homeless",
     "read",
+    "read_own",
     "same_subject",
-    "stored",
+    "stem",
     "write",
     "write_case",
 ]
@@ -153,6 +147,11 @@ def read(path: Path | str) -> Reproducer:
     return _read(Path(path), Path.read_bytes)
 
 
+def read_own(path: Path) -> Reproducer:
+    """Read the reproducer in a file of the lab's own, which is no link, as :func:`read` does."""
+    return _read(path, read_file)
+
+
 def _read(path: Path, content_of: Callable[[Path], bytes]) -> Reproducer:
     try:
         data = content_of(path)
@@ -179,96 +178,6 @@ def _require_schema(fields: dict[str, object]) -> None:
         raise ValueError(
             f"its `schema` is {fields['schema']!r}, and this version of adjointlab reads {_SCHEMA}: another version has written it"
         )
-
-
-def damaged(folder: Path) -> list[BadReproducer]:
-    """The problem of each JSON file in `folder` that is neither a reproducer nor the record of a running case."""
-    problems = []
-    for path in paths_in(folder, "*.json"):
-        try:
-            if not is_record(path):
-                _read(path, read_file)
-        except BadReproducer as problem:
-            problems.append(problem)
-    return problems
-
-
-def homeless(folder: Path, subjects: Iterable[Subject]) -> list[tuple[Path, Reproducer, str]]:
-    """The failures in `folder` of which no subject is left, though one of these may be it under another name, and what has gone."""
-    present, found = list(subjects), []
-    for path in paths_in(folder, "*.json"):
-        with suppress(BadReproducer):
-            entry = _read(path, read_file)
-            if gone := _gone(entry, present):
-                found.append((path, entry, gone))
-    return found
-
-
-def _gone(entry: Reproducer, subjects: list[Subject]) -> str:
-    """Name the part of the subject of `entry` that was renamed, if one of `subjects` may be it; else empty."""
-    module, _, variable = entry.location.partition(":")
-    namesakes = [each for each in subjects if each.name == entry.subject]
-    in_place = [each for each in subjects if same_subject(entry.location, each.location)]
-    if any(each.name == entry.subject for each in in_place):
-        return ""
-    for each in in_place:
-        if _variables_of(each).get(variable) is each and not _is_named_in_the_file_of(each, entry.subject):
-            return f"where {each.name} stands now"
-    if namesakes and not _is_there(module):
-        return "and this run finds no such module"
-    homes = [
-        _variables_of(each) for each in namesakes if same_subject(module, each.location.partition(":")[0])
-    ]
-    is_gone = variable.isidentifier() and any(home and variable not in home for home in homes)
-    return "and that module has no such variable" if is_gone else ""
-
-
-def _variables_of(subject: Subject) -> Mapping[str, object]:
-    """The variables of the module that `subject` is declared in; none where it has not been imported."""
-    module = sys.modules.get(subject.location.partition(":")[0])
-    return {} if module is None else vars(module)
-
-
-def _is_named_in_the_file_of(subject: Subject, name: str) -> bool:
-    """Return True if the module of `subject` names `name`: of the subjects that a loop makes, a variable holds the last alone."""
-    file = _variables_of(subject).get("__file__")
-    try:
-        return isinstance(file, str) and name in Path(file).read_text(errors="replace")
-    except OSError:
-        return False
-
-
-def _is_there(module: str) -> bool:
-    """Return True if there is a module of that name, as far as that can be told without importing anything."""
-    # The lab begins the name of a file with "_" that can be no module of its own name.
-    if module in sys.modules or module.startswith("_"):
-        return True
-    places: Sequence[str] = sys.path
-    for part in module.split("."):
-        spec = PathFinder.find_spec(part, places)
-        if spec is None:
-            return False
-        # What a package without __init__.py gives as its folders asks for its parent among the imported modules.
-        if spec.has_location:
-            places = spec.submodule_search_locations or []
-        else:
-            places = [os.path.join(place, part) for place in places]
-    return True
-
-
-def stored(folder: Path, subject: Subject, check: str) -> list[tuple[Path, Case]]:
-    """The cases of `subject` and `check` in `folder`, by file name. A file that is no reproducer is passed over: see :func:`damaged`."""
-    found = []
-    for path in paths_in(folder, f"{_stem(subject.name, check)}-*.json"):
-        try:
-            entry = _read(path, read_file)
-        except BadReproducer:
-            continue
-        # The pattern fits too much: a subject's name may begin with another's.
-        is_of_subject = entry.subject == subject.name and same_subject(entry.location, subject.location)
-        if is_of_subject and entry.check == check:
-            found.append((path, entry.case))
-    return found
 
 
 def _refuse_unknown(given: object, known: object) -> None:
@@ -306,7 +215,7 @@ def _path_of(folder: Path, case: Case, location: str) -> Path:
     """
     digest = case.digest
     for length in range(4, len(digest)):
-        path = folder / f"{_stem(case.subject, case.check)}-{digest[:length]}.json"
+        path = folder / f"{stem(case.subject, case.check)}-{digest[:length]}.json"
         if not path.exists() or _holds(path, case, location):
             break
     return path
@@ -319,13 +228,14 @@ def same_subject(one: str, other: str) -> bool:
 
 def _holds(path: Path, case: Case, location: str) -> bool:
     try:
-        entry = _read(path, read_file)
+        entry = read_own(path)
         return entry.case.key() == case.key() and same_subject(entry.location, location)
     except BadReproducer:
         return False
 
 
-def _stem(subject: str, check: str) -> str:
+def stem(subject: str, check: str) -> str:
+    """The beginning of the names of files with failures of a check of a subject."""
     return f"{_safe(subject)}-{_safe(check)}"
 
 

@@ -20,7 +20,8 @@ from adjointlab.engine.interleavings import DEPENDS, judge_all, narrowed
 from adjointlab.engine.search import _is_smaller, investigate
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.single_steps import size
-from adjointlab.store.reproducer import read, stored, write_case
+from adjointlab.store.corpus import stored
+from adjointlab.store.reproducer import read, write_case
 from adjointlab.worlds.schedule import Schedule, schedules_from
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Raised, Run

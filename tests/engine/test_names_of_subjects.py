@@ -20,8 +20,8 @@ from adjointlab.report.junit import as_junit
 from adjointlab.report.recap import recap
 from adjointlab.report.summary import blind_spots, notes
 from adjointlab.session import kept
+from adjointlab.store.corpus import stored
 from adjointlab.store.known_failures import read
-from adjointlab.store.reproducer import stored
 
 FACTORY = """
 import adjointlab as al

@@ -25,6 +25,7 @@ from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.session import replay_corpus
+from adjointlab.store.corpus import stored
 from adjointlab.store.reproducer import (
     BadReproducer,
     Written,
@@ -32,7 +33,6 @@ from adjointlab.store.reproducer import (
     _safe,
     read,
     same_subject,
-    stored,
     write,
     write_case,
 )
