@@ -14,7 +14,7 @@ from adjointlab.engine.search_result import SearchResult
 from adjointlab.pictures.drawable import Drawable
 from adjointlab.pictures.model import Drawing
 from adjointlab.store.reproducer import Written
-from adjointlab.worlds.process import Terminated
+from adjointlab.worlds.interrupts import Terminated
 
 __all__ = ["NO_COMMUNICATOR", "NO_MEMORY", "CheckResult", "ReportedAs", "SearchInterrupted"]
 

@@ -28,7 +28,7 @@ from adjointlab.store.running_case import (
     recording,
     write_end,
 )
-from adjointlab.worlds.process import Terminated, signal_of
+from adjointlab.worlds.interrupts import Terminated, signal_of
 from adjointlab.worlds.watchdog import OverdueReport
 from adjointlab.worlds.world import Exhausted, World
 

@@ -35,7 +35,7 @@ from adjointlab.store.interrupted import note_seed
 from adjointlab.store.job_log import Done, JobLog, check_id_of, supervised
 from adjointlab.store.reproducer import BadReproducer, Written, read, write
 from adjointlab.store.running_case import left_behind
-from adjointlab.worlds.process import signal_of, signals_held
+from adjointlab.worlds.interrupts import signal_of, signals_held
 from adjointlab.worlds.shared_functions import put_back
 from adjointlab.worlds.watchdog import DRAWING, Overdue
 from adjointlab.worlds.world import (

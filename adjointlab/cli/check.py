@@ -42,8 +42,8 @@ from adjointlab.cli.selection import selected
 from adjointlab.cli.startup import UsageError, opened_world, or_usage_error
 from adjointlab.cores import cores
 from adjointlab.variables import SUPERVISED
+from adjointlab.worlds.exit_guard import before_forced_end
 from adjointlab.worlds.launch import is_launched
-from adjointlab.worlds.process import before_forced_end
 
 if TYPE_CHECKING:
     from adjointlab.cli.selection import Plan

@@ -16,8 +16,9 @@ from adjointlab.cli.run_record import RunRecord
 from adjointlab.cores import cores
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.deadline import Deadline
+from adjointlab.worlds.exit_guard import ended_by_user_code
+from adjointlab.worlds.interrupts import ended_by, signal_of
 from adjointlab.worlds.launch import launched_rank
-from adjointlab.worlds.process import ended_by, ended_by_user_code, signal_of
 
 if TYPE_CHECKING:
     from adjointlab.check_result import CheckResult

@@ -46,9 +46,10 @@ from adjointlab.exit_codes import ExitCode
 from adjointlab.report.github_job import is_github, tell_github
 from adjointlab.variables import SUPERVISED
 from adjointlab.worlds.deadline import Deadline
+from adjointlab.worlds.exit_guard import earn, install_exit_guard
 from adjointlab.worlds.exit_of_c import guard_exit_of_c
+from adjointlab.worlds.interrupts import ENDING, Interrupts, RepeatedInterrupt
 from adjointlab.worlds.launch import is_launched, launched_rank
-from adjointlab.worlds.process import ENDING, Interrupts, RepeatedInterrupt, earn, install_exit_guard
 from adjointlab.worlds.process_end import end_despite_leftovers, ignore_late_signals, ignore_signals_at_exit
 
 __all__ = ["app", "exit_code_of", "main"]

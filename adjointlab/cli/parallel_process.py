@@ -19,7 +19,8 @@ from adjointlab.engine.hypothesis_searches import prepare
 from adjointlab.exit_codes import ExitCode
 from adjointlab.session import check_with_corpus
 from adjointlab.supervisor.processes import die_with_parent
-from adjointlab.worlds.process import RepeatedInterrupt, before_forced_end, earn, install_exit_guard
+from adjointlab.worlds.exit_guard import before_forced_end, earn, install_exit_guard
+from adjointlab.worlds.interrupts import RepeatedInterrupt
 from adjointlab.worlds.process_end import end_despite_leftovers
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from adjointlab.report.github_job import is_github, tell_github
 from adjointlab.store.files import printable, why_unusable
 from adjointlab.store.outputs import is_replaceable, is_source, named_twice, refused
 from adjointlab.variables import SUPERVISED
+from adjointlab.worlds.interrupts import ended_by, signal_of
 from adjointlab.worlds.launch import launched_rank, launched_world
-from adjointlab.worlds.process import ended_by, signal_of
 
 if TYPE_CHECKING:
     from adjointlab.check_result import CheckResult

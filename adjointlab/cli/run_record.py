@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from adjointlab.cli.output import describe_ranks
 from adjointlab.cli.result_files import RunResults
 from adjointlab.exit_codes import ExitCode
-from adjointlab.worlds.process import earn
+from adjointlab.worlds.exit_guard import earn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from adjointlab.exit_codes import ExitCode
 from adjointlab.options import RANKS
 from adjointlab.worlds.exit_of_c import allow_exit_of_c
+from adjointlab.worlds.interrupts import Interrupts, RepeatedInterrupt, interrupt_by, signal_of
 from adjointlab.worlds.launch import (
     NoPartners,
     check_partners,
@@ -26,7 +27,6 @@ from adjointlab.worlds.launch import (
     open_channel,
     open_world,
 )
-from adjointlab.worlds.process import Interrupts, RepeatedInterrupt, interrupt_by, signal_of
 from adjointlab.worlds.watchdog import Overdue, RaisingWatchdog, Watchdog
 
 if TYPE_CHECKING:

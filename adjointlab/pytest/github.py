@@ -14,7 +14,7 @@ import pytest
 
 from adjointlab.pytest.xdist import XdistNode, hand_over, handed_over, is_worker
 from adjointlab.report.github_job import Problem, is_github, tell_github
-from adjointlab.worlds.process import ended_by, signal_of
+from adjointlab.worlds.interrupts import ended_by, signal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

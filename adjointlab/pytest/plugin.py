@@ -25,9 +25,10 @@ from adjointlab.pytest.running import COUNTS, KNOWN, CoherenceTest
 from adjointlab.pytest.xdist import XdistNode, hand_over, handed_over, is_distributed, is_worker
 from adjointlab.report.github_job import is_github
 from adjointlab.variables import SUPERVISED
+from adjointlab.worlds.exit_guard import earn, install_exit_guard
 from adjointlab.worlds.exit_of_c import guard_exit_of_c
+from adjointlab.worlds.interrupts import install_handlers, raise_interrupt, restore
 from adjointlab.worlds.launch import NoPartners, check_partners, is_launched, launched_rank, launched_world
-from adjointlab.worlds.process import earn, install_exit_guard, install_handlers, raise_interrupt, restore
 from adjointlab.worlds.process_end import end_despite_leftovers
 from adjointlab.worlds.world import WorldName
 

@@ -16,7 +16,8 @@ import pytest
 from adjointlab.exit_codes import ExitCode
 from adjointlab.pytest.github import GithubJob
 from adjointlab.pytest.html import HtmlPage
-from adjointlab.worlds.process import before_forced_end, ended_by_user_code, signal_of
+from adjointlab.worlds.exit_guard import before_forced_end, ended_by_user_code
+from adjointlab.worlds.interrupts import signal_of
 
 if TYPE_CHECKING:
     from adjointlab.check_result import CheckResult, SearchInterrupted

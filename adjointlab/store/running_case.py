@@ -29,7 +29,7 @@ from adjointlab.store.files import in_folder, open_file, paths_in, printable
 from adjointlab.store.json_lines import encoded
 from adjointlab.variables import COMMAND
 from adjointlab.worlds.forks import forks_cut_off
-from adjointlab.worlds.process import signals_held
+from adjointlab.worlds.interrupts import signals_held
 from adjointlab.worlds.world import WorldName
 
 __all__ = [

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from typing import Final
 
 from adjointlab.worlds.forks import forks_cut_off
-from adjointlab.worlds.process import ENDING
+from adjointlab.worlds.interrupts import ENDING
 
 __all__ = ["Deadline"]
 

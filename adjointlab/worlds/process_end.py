@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Final
 
 from adjointlab.worlds.call_sites import call_site_of_thread, frame_of_thread
 from adjointlab.worlds.elapsed import Elapsed
-from adjointlab.worlds.process import ENDING, HookEnded, install_handlers
+from adjointlab.worlds.exit_guard import HookEnded
+from adjointlab.worlds.interrupts import ENDING, install_handlers
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess

@@ -22,9 +22,9 @@ from adjointlab.worlds.elapsed import TIMES_IN_ALL, Elapsed
 from adjointlab.worlds.forks import forks_cut_off, forks_ended
 from adjointlab.worlds.heartbeat import Heartbeats, LastSeen
 from adjointlab.worlds.interposition import CurrentRun, Interposition
+from adjointlab.worlds.interrupts import Interrupts, interrupt_by, signal_of
 from adjointlab.worlds.pickling import PackedException, pack_outcome, unpack_outcome
 from adjointlab.worlds.polling import Channel
-from adjointlab.worlds.process import Interrupts, interrupt_by, signal_of
 from adjointlab.worlds.process_group import process_groups_of
 from adjointlab.worlds.randomness import RandomStreams, global_streams
 from adjointlab.worlds.schedule import Schedule

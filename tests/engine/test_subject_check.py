@@ -21,7 +21,7 @@ from adjointlab.engine import subject_check
 from adjointlab.engine.case import Case
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject_check import _text, verdicts_of
-from adjointlab.worlds.process import Terminated
+from adjointlab.worlds.interrupts import Terminated
 
 pytestmark = pytest.mark.mpi_skip
 

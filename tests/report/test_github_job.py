@@ -12,7 +12,7 @@ from adjointlab.pytest.github import GithubJob, tell_wrong_call
 from adjointlab.pytest.profile import read_profile
 from adjointlab.report.github_job import error_command, tell_github
 from adjointlab.report.places import place_in
-from adjointlab.worlds.process import Terminated
+from adjointlab.worlds.interrupts import Terminated
 from tests.running import run
 
 pytestmark = pytest.mark.mpi_skip

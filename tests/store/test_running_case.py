@@ -42,7 +42,7 @@ from adjointlab.store.running_case import (
     recording,
     write_end,
 )
-from adjointlab.worlds.process import RepeatedInterrupt, Terminated, signal_of
+from adjointlab.worlds.interrupts import RepeatedInterrupt, Terminated, signal_of
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Exhausted, WorldName
 from tests.running import ROOT, run

@@ -19,7 +19,7 @@ from tests.running import ROOT
 PROGRAM = """
 import os, signal, sys, time
 from adjointlab.worlds.deadline import Deadline
-from adjointlab.worlds.process import RepeatedInterrupt
+from adjointlab.worlds.interrupts import RepeatedInterrupt
 
 def work():
     try:
@@ -69,7 +69,7 @@ def test_one_that_does_not_end_by_itself_is_ended_after_its_report(
 FORKS = """
 import os, signal, time
 from adjointlab.worlds.deadline import Deadline
-from adjointlab.worlds.process import Interrupts, RepeatedInterrupt
+from adjointlab.worlds.interrupts import Interrupts, RepeatedInterrupt
 
 for context in (Interrupts, RepeatedInterrupt):
     with Deadline(seconds=0.0), context():

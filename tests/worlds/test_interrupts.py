@@ -13,7 +13,7 @@ import pytest
 
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
-from adjointlab.worlds.process import Interrupts, RepeatedInterrupt, signals_held
+from adjointlab.worlds.interrupts import Interrupts, RepeatedInterrupt, signals_held
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.samples import right
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.mpi_skip
 ENDING = """
 import atexit, multiprocessing, os, sys, time
 from adjointlab.worlds import process_end
-from adjointlab.worlds.process import earn, install_exit_guard
+from adjointlab.worlds.exit_guard import earn, install_exit_guard
 
 install_exit_guard()
 process_end._PATIENCE = 0.2
@@ -57,7 +57,7 @@ def test_user_code_that_closes_standard_output_and_ends_the_process_is_named_all
     tmp_path: Path,
 ) -> None:
     program = (
-        "import os, sys\nfrom adjointlab.worlds.process import install_exit_guard\ninstall_exit_guard()\n"
+        "import os, sys\nfrom adjointlab.worlds.exit_guard import install_exit_guard\ninstall_exit_guard()\n"
     )
     ended = run_python("-c", f"{program}sys.stdout.close()\nos._exit(0)", cwd=tmp_path)
     assert ended.returncode == ExitCode.UNJUDGED

@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.collection_thresholds import thresholds_for, thresholds_for_small_runs
 from adjointlab.worlds.forks import forks_ended
-from adjointlab.worlds.process import RepeatedInterrupt
+from adjointlab.worlds.interrupts import RepeatedInterrupt
 from adjointlab.worlds.randomness import global_streams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.shared_functions import BEFORE, DURING, FunctionsReplaced, refuse_replaced

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from adjointlab.worlds.process import ExitCode
+from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.simulated.scheduler import Scheduler, Task
 from adjointlab.worlds.simulated.simulation_watchdog import SimulationWatchdog
 from adjointlab.worlds.simulated.world import SimulatedWorld
