@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 from adjointlab.checks.check import all_checks
 from adjointlab.core.operator import LinearOperator
 from adjointlab.engine.declaring import how_to_declare, how_to_declare_in
-from adjointlab.engine.subject import Subject, declarations
+from adjointlab.engine.noted import declarations
+from adjointlab.engine.subject import Subject
 from adjointlab.engine.user_modules import (
     FORMS,
     NotFound,
@@ -31,7 +32,17 @@ from adjointlab.quantities import counted
 from adjointlab.spelling import described_type, did_you_mean
 from adjointlab.worlds.collection_thresholds import few_collections
 
-__all__ = ["GROUP", "Found", "NotFound", "find", "find_and_note", "find_subject", "found_as", "installed"]
+__all__ = [
+    "GROUP",
+    "Found",
+    "NotFound",
+    "find",
+    "find_and_note",
+    "find_subject",
+    "found_as",
+    "installed",
+    "require_own_names",
+]
 
 GROUP = "adjointlab.subjects"
 """The entry-point group whose modules hold subjects."""
@@ -64,7 +75,7 @@ class _Search(NamedTuple):
 def find(references: Sequence[str]) -> list[Found]:
     """The subjects that `references` name, each once; all installed ones where there are none.
 
-    Raises :class:`NotFound`.
+    Raises :class:`NotFound`, also for a module asked for in which a subject has taken the name of another.
     """
     return find_and_note(references)[0]
 
@@ -80,6 +91,8 @@ def find_and_note(references: Sequence[str]) -> tuple[list[Found], list[str]]:
             "package.module:name, or path/to/file.py:name"
         )
     modules = {id(module): module for search in searches for module in search.modules}.values()
+    for module in modules:
+        require_own_names(module, declared)
     notes = (note for module in modules for note in (_nameless(module, declared), _reason(module)))
     return found, [note for note in notes if note]
 
@@ -253,10 +266,28 @@ _DEPTH: Final = 3
 """Containers in containers, and attributes of classes, to which subjects are looked for."""
 
 
+def require_own_names(module: ModuleType, declared: Sequence[Subject]) -> None:
+    """Raise :class:`NotFound` where a subject `declared` in `module` has lost its name to another: the last alone would be checked."""
+    kept = {id(each) for value in list(vars(module).values()) for each in _held(value, module, _DEPTH)}
+    for each in _rebound(module, declared, kept):
+        name = each.draws.__name__
+        if isinstance(taker := vars(module).get(name), Subject):
+            raise NotFound(
+                f"{shown_name(module)}: two subjects are called {name} ({each.name}, {taker.name}), of which the last alone "
+                "would be checked; bind each to a name of its own in the module"
+            )
+
+
+def _rebound(module: ModuleType, declared: Sequence[Subject], kept: set[int]) -> list[Subject]:
+    """The subjects that are `declared` in `module` and neither have a name there nor are `kept` otherwise."""
+    kept = kept | {id(value) for _, value in _subjects(module)}
+    return [each for each in declared if each.draws.__module__ == module.__name__ and id(each) not in kept]
+
+
 def _nameless(module: ModuleType, declared: Sequence[Subject]) -> str:
     """A line on the subjects of `module` that none of its names refers to; empty if there are none.
 
-    They are in containers or classes, or were `declared` in the module under a name that was bound again.
+    They are in containers or classes, of tests too, or were `declared` in the module under a name that was bound again.
     """
     named = {id(value) for _, value in _subjects(module)}
     places: list[str] = []
@@ -266,10 +297,7 @@ def _nameless(module: ModuleType, declared: Sequence[Subject]) -> str:
         named |= held.keys()
         if inside:
             places.append(f"{_counted(inside)} in `{name}`")
-    rebound = [
-        each for each in declared if each.draws.__module__ == module.__name__ and id(each) not in named
-    ]
-    if rebound:
+    if rebound := _rebound(module, declared, named):
         places.append(f"{_counted(rebound)} to which no name refers any more")
     if not places:
         return ""
@@ -282,14 +310,14 @@ def _counted(subjects: Sequence[Subject]) -> str:
 
 
 def _held(value: object, module: ModuleType, depth: int) -> Iterator[Subject]:
-    """The subjects in a container, or in a class of `module`."""
+    """The subjects in a container, or in a class of `module`, which may be one of tests."""
     inside: Iterable[object] = ()
     if isinstance(value, dict):
         inside = list(value.values())
     elif isinstance(value, list | tuple | set | frozenset):
         inside = list(value)
     elif isinstance(value, type) and value.__module__ == module.__name__:
-        inside = list(vars(value).values())
+        inside = [*vars(value).values(), _tested_by(value)]
     for each in inside if depth else ():
         if isinstance(each, Subject):
             yield each

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -41,8 +40,6 @@ __all__ = [
     "Kind",
     "Subject",
     "SubjectError",
-    "declarations",
-    "note",
 ]
 
 DrawParameters: TypeAlias = Callable[[DrawFn, int], Parameters]
@@ -301,23 +298,3 @@ def _check_declared(name: str, layer: Layer) -> None:
 def _variables(module: str) -> list[tuple[str, object]]:
     """The variables of the module of that name; none of one that is not imported."""
     return list(vars(sys.modules[module]).items()) if module in sys.modules else []
-
-
-_declared: ContextVar[list[Subject] | None] = ContextVar("declared", default=None)
-
-
-@contextmanager
-def declarations() -> Iterator[list[Subject]]:
-    """Context whose value is a list of all subjects that are declared in it, also those that no name refers to any more."""
-    noted: list[Subject] = []
-    token = _declared.set(noted)
-    try:
-        yield noted
-    finally:
-        _declared.reset(token)
-
-
-def note(subject: Subject) -> None:
-    """Add a subject to the list of :func:`declarations`, in a context of that."""
-    if (noted := _declared.get()) is not None:
-        noted.append(subject)

@@ -31,6 +31,7 @@ from adjointlab.engine.legal_arguments import (
     require_own_group,
     require_truths,
 )
+from adjointlab.engine.noted import note
 from adjointlab.engine.options import Options, require_legal, require_one_place
 from adjointlab.engine.parallel import (
     DataParallel,
@@ -41,7 +42,7 @@ from adjointlab.engine.parallel import (
     require_reductions,
 )
 from adjointlab.engine.pipeline import MakePipeline, PipelineRecipe
-from adjointlab.engine.subject import EXAMPLE, BuildOn, Declare, DrawParameters, Kind, Subject, note
+from adjointlab.engine.subject import EXAMPLE, BuildOn, Declare, DrawParameters, Kind, Subject
 from adjointlab.engine.user_layers import make_layer, make_twin
 from adjointlab.spelling import described_type, did_you_mean
 from adjointlab.typing import Communicator

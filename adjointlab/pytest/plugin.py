@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from adjointlab.engine.noted import declarations
 from adjointlab.exit_codes import ExitCode
 from adjointlab.options import PATIENCE
 from adjointlab.pytest.github import GithubJob, tell_wrong_call
@@ -239,6 +240,25 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
         with suppress(OSError):  # which pytest reports
             if b"adjointlab" in collector.path.read_bytes():
                 _guard_ends(collector.config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Refuse a file in which a subject has taken the name of another: its tests would be green, and the other not tested."""
+    if not isinstance(collector, pytest.Module):
+        return (yield)
+    with declarations() as declared:
+        report = yield
+    if declared and report.passed:
+        from adjointlab.engine.discovery import NotFound, require_own_names
+
+        try:
+            require_own_names(collector.obj, declared)
+        except NotFound as problem:
+            return pytest.CollectReport(collector.nodeid, "failed", str(problem), [])
+    return report
 
 
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> None:

@@ -427,19 +427,18 @@ def test_a_file_that_is_named_twice_is_not_written(tmp_path: Path):
     assert (tmp_path / "a.txt").read_text() == "before"
 
 
-SHADOWED = (
+LOST = (
     PRINTING
     + """
-@al.subject.operator(Doubled, name="other")
-def doubled(draw, ranks):
-    return {}
+other = al.subject.operator(Doubled, name="other")(lambda draw, ranks: {})
+del doubled
 """
 )
 
 
 def test_what_may_be_meant_to_be_checked_and_is_not_is_told_quietly_too(tmp_path: Path):
-    (tmp_path / "shadowed.py").write_text(SHADOWED)
-    ended = shell(f"{sys.executable} -m adjointlab check shadowed.py --cases 3 --ranks 2 --quiet", tmp_path)
+    (tmp_path / "lost.py").write_text(LOST)
+    ended = shell(f"{sys.executable} -m adjointlab check lost.py --cases 3 --ranks 2 --quiet", tmp_path)
     assert ended.returncode == 0
     assert b"1 subject (Doubled) to which no name refers any more: not checked" in ended.stderr
     assert b"other: no rank communicated with another in any case" in ended.stderr

@@ -14,7 +14,8 @@ import adjointlab as al
 from adjointlab.checks.memory_orders import ORDERS
 from adjointlab.core.layer import PassHooks
 from adjointlab.engine.adapters import Differentiable, FunctionPair, Ranks
-from adjointlab.engine.subject import Kind, Subject, declarations
+from adjointlab.engine.noted import declarations
+from adjointlab.engine.subject import Kind, Subject
 from tests.samples import RingShift
 
 pytestmark = pytest.mark.mpi_skip

@@ -231,9 +231,17 @@ in_mapping = {"key": {"inner": made("C")}}
 class Group:
     member = made("D")
 
-for name in ("E", "F", "G"):
+made("E")
+made("F")
+"""
+
+CALLED_ALIKE = """
+import adjointlab as al
+from tests.samples import RingShift, equal_blocks
+
+for name in ("A", "B"):
     @al.subject.operator(RingShift, name=name)
-    def bound_again(draw, ranks):
+    def shifts(draw, ranks):
         return equal_blocks(draw, ranks)
 """
 
@@ -242,7 +250,7 @@ def test_subjects_without_a_name_of_their_own_are_counted_where_they_are(tmp_pat
     file = tmp_path / f"nameless_{tmp_path.name.replace('-', '_')}.py"
     file.write_text(NAMELESS)
     found, notes = find_and_note([str(file)])
-    assert sorted(entry.subject.name for entry in found) == ["G", "Named", "RingShift"]
+    assert sorted(entry.subject.name for entry in found) == ["Named", "RingShift"]
     assert len(notes) == 1
     for part in (
         "2 subjects (A, B) in `in_list`",
@@ -253,6 +261,27 @@ def test_subjects_without_a_name_of_their_own_are_counted_where_they_are(tmp_pat
         assert part in notes[0]
     assert find_and_note([f"{file}:named"])[1] == []
     assert find_and_note([str(SAMPLES)])[1] == []
+
+
+def test_a_file_in_which_two_subjects_have_one_name_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / f"called_alike_{tmp_path.name.replace('-', '_')}.py"
+    file.write_text(CALLED_ALIKE)
+    with pytest.raises(NotFound, match=r"two subjects are called shifts \(A, B\), of which the last alone"):
+        find([str(file)])
+
+
+@pytest.mark.parametrize(
+    "keeping",
+    [
+        "kept = [shifts]",
+        "TestA = al.coherence_tests(shifts)",
+        "class Tests: TestA = al.coherence_tests(shifts)",
+    ],
+)
+def test_a_subject_that_is_kept_may_lose_its_name(keeping: str, tmp_path: Path) -> None:
+    file = tmp_path / f"kept_{tmp_path.name.replace('-', '_')}.py"
+    file.write_text(f"{CALLED_ALIKE}    if name == 'A':\n        {keeping}\n")
+    assert [entry.subject.name for entry in find([str(file)])] == ["B"]
 
 
 def test_a_file_that_has_the_name_of_a_known_module_is_called_by_its_path(
@@ -268,7 +297,7 @@ def test_a_file_that_has_the_name_of_a_known_module_is_called_by_its_path(
 
 def test_a_file_whose_only_subject_is_made_in_a_function_and_not_returned_says_so(tmp_path: Path) -> None:
     file = tmp_path / f"unreturned_{tmp_path.name.replace('-', '_')}.py"
-    declaration = NAMELESS.partition("for name in")[2].partition("\n")[2]
+    declaration = CALLED_ALIKE.partition("for name in")[2].partition("\n")[2]
     file.write_text(
         f"import adjointlab as al\nfrom tests.samples import RingShift\ndef made(name):\n{declaration}\nmine = made('A')\n"
     )

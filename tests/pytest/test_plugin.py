@@ -178,6 +178,15 @@ def test_coherence_tests_that_are_not_collected_for_their_name_are_told(tmp_path
     assert warning in strict.stdout
 
 
+def test_a_file_in_which_two_subjects_have_one_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "test_twice.py").write_text(
+        f"from adjointlab import coherence_tests\n{ALONE.partition('TestAlone')[0]}{ALONE}"
+    )
+    refused = launch(cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "two subjects are called alone" in refused.stdout
+
+
 def test_options_come_from_the_configuration_file_too_and_bad_ones_are_refused(tmp_path: Path) -> None:
     (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\nadjointlab_seed = 77\nadjointlab_world = nowhere\n")

@@ -1,0 +1,32 @@
+"""Subjects that are declared while something runs, in a list. It imports nothing of the lab: the pytest plugin uses it in every run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from adjointlab.engine.subject import Subject
+
+__all__ = ["declarations", "note"]
+
+_declared: ContextVar[list[Subject] | None] = ContextVar("declared", default=None)
+
+
+@contextmanager
+def declarations() -> Iterator[list[Subject]]:
+    """Context whose value is a list of all subjects that are declared in it, also those that no name refers to any more."""
+    noted: list[Subject] = []
+    token = _declared.set(noted)
+    try:
+        yield noted
+    finally:
+        _declared.reset(token)
+
+
+def note(subject: Subject) -> None:
+    """Add a subject to the list of :func:`declarations`, in a context of that."""
+    if (noted := _declared.get()) is not None:
+        noted.append(subject)
