@@ -48,7 +48,7 @@ def _table(file: Path) -> Mapping[str, object] | None:
     if not os.path.isfile(file):  # where a folder may not be searched too
         return None
     try:
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
+        content = tomllib.loads(file.read_text(encoding="utf-8-sig"))  # editors may add a byte order mark
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror or error}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

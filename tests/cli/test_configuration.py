@@ -60,6 +60,11 @@ def test_what_is_not_legal_is_refused_by_both_front_ends(
     assert problem in (tmp_path / "summary.md").read_text()
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(here: Callable[..., Ended], tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_bytes(b"\xef\xbb\xbf" + TABLE.encode())
+    assert "7 cases" in here("check", f"{SAMPLES}:right", "--check", "adjoint").stdout
+
+
 @pytest.mark.parametrize("content", [b"[tool.adjointlab\ncases = 7\n", b"[tool.adjointlab]\n# \xff\n"])
 def test_a_file_that_cannot_be_read_is_refused_and_not_passed_over(
     here: Callable[..., Ended], tmp_path: Path, content: bytes
