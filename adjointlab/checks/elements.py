@@ -22,6 +22,7 @@ from adjointlab.typing import Array, NumpyArray
 
 __all__ = [
     "EXACT",
+    "NOT_FINITE",
     "SMALL",
     "Difference",
     "Local",
@@ -43,6 +44,9 @@ __all__ = [
 
 Local: TypeAlias = tuple[NumpyArray, ...]
 """One rank's part of an element of a space, in NumPy: one array for each tensor."""
+
+NOT_FINITE: Final = "is not finite"
+"""Ends the kind of a verdict on such a result, behind the direction that has returned it."""
 
 
 class Difference(NamedTuple):
@@ -305,7 +309,7 @@ def returned_not_finite(direction: str, rank: int, where: str, value: str) -> Ve
         ("element", where),
         ("but", "all inputs were finite"),
         # Not the headline: while a case shrinks, the rank may become another one.
-        kind=f"{direction} is not finite",
+        kind=f"{direction} {NOT_FINITE}",
     )
 
 

@@ -6,6 +6,7 @@ A retry tells something only beside a *control*, which differs from it in that o
   the memory order, the course of the passes, or the cuts (:mod:`adjointlab.engine.even_cuts`);
 - a relation of wrong values to those that are due is told where it holds under several keys, of values with many digits;
 - where it shows under some schedule, and not where ranks run in turn and messages arrive at once, it needs the former;
+  so do results that are not finite, where they are finite in the latter, be they wrong;
 - a result of a layer is of a rank's own part where it does not change when the other ranks hold other values.
 
 A case that could not be judged tells nothing.
@@ -22,6 +23,7 @@ from msgspec import structs
 
 from adjointlab.checks.check import check_named
 from adjointlab.checks.context import FRACTIONS
+from adjointlab.checks.elements import NOT_FINITE
 from adjointlab.checks.evidence import Evidence
 from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.layers.training import TRAINING
@@ -144,10 +146,15 @@ class _Retries:
     def of_schedule(self) -> Iterator[Hint]:
         """Hints on faults that need another order of ranks and messages than the simplest; hangs say so themselves."""
         simplest = structs.replace(self.case, schedule=0)
-        if not self.case.schedule or self.verdict.is_hang or not self._vanishes(simplest, self.case):
+        if not self.case.schedule or self.verdict.is_hang:
+            return
+        if self._vanishes(simplest, self.case):
+            text = "right where ranks run in turn and messages arrive at once, and wrong in another execution that MPI allows"
+        elif self._is_not_finite_unlike(simplest):
+            text = "finite, but wrong, where ranks run in turn and messages arrive at once"
+        else:
             return
         run: Run = self.run(self.case, self.case.ranks, seed=self.case.schedule)
-        text = "right where ranks run in turn and messages arrive at once, and wrong in another execution that MPI allows"
         if run.matched:
             crossing = (each for each in run.matched if each.crosses)
             text += f": perhaps because {next(crossing, run.matched[0])}"
@@ -163,6 +170,13 @@ class _Retries:
         judged = (self._judged(each) for each in _with_other_keys(control))
         failed = sum(each is not None and each.verdict.fails_like(self.verdict) for each in judged)
         return failed >= _TELLING
+
+    def _is_not_finite_unlike(self, changed: Case) -> bool:
+        """Return True if a result is not finite, but finite under all keys of `changed`, in which some of them are wrong."""
+        if not self.verdict.kind.endswith(NOT_FINITE):
+            return False
+        judged = [self._judged(each) for each in _with_other_keys(changed)]
+        return all(each is not None and not each.verdict.fails_like(self.verdict) for each in judged)
 
     def _passes_in_other_orders(self, case: Case) -> bool:
         """Return True if the case passes in other orders of ranks and messages too, so that its own is not why it does."""

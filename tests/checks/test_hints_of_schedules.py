@@ -42,6 +42,22 @@ class Shift(al.LinearOperator):
         return self._moved(y, -1)
 
 
+class Hasty(Shift):
+    """The same, but forward reads before another rank need have sent, so that it is wrong in every order of the ranks."""
+
+    def __init__(self, comm: Any) -> None:
+        super().__init__(comm, True, 1)
+
+    def _moved(self, x: Any, step: int) -> Any:
+        rank, size = self.comm.Get_rank(), self.comm.Get_size()
+        got = np.zeros(1)
+        receive = self.comm.Irecv(got, (rank - step) % size, 0)
+        early = got.copy()
+        self.comm.Send(np.ascontiguousarray(x), (rank + step) % size, 0)
+        receive.Wait()
+        return early if step == 1 and size > 1 else got
+
+
 class Asserting(Shift):
     """The same, but it raises where nothing has arrived before the wait."""
 
@@ -81,6 +97,16 @@ def test_what_is_read_before_a_wait_is_told_with_the_call() -> None:
 def test_what_is_wrong_in_any_order_has_no_such_hint() -> None:
     assert FaultKind.SCHEDULE not in told(early=False, factor=2)
     assert told(early=False, factor=1) == {}
+
+
+def test_what_is_read_too_early_in_any_order_is_told_where_it_is_not_a_number_in_some() -> None:
+    text = told(Hasty)[FaultKind.SCHEDULE]
+    assert text.startswith("finite, but wrong, where ranks run in turn and messages arrive at once: perhaps")
+    assert "used before the wait for Irecv(source=" in text
+
+
+def test_what_is_not_a_number_in_any_order_has_no_such_hint() -> None:
+    assert FaultKind.SCHEDULE not in told(early=False, factor=float("nan"))
 
 
 def test_an_exception_that_another_order_brings_is_told_with_the_call_that_was_not_waited_for() -> None:
