@@ -11,7 +11,11 @@ from adjointlab.engine.case_body import body
 from adjointlab.engine.interleavings import narrowed
 from adjointlab.engine.retries import with_hints_of_retries
 from adjointlab.engine.run_case import NONDETERMINISTIC, CaseRunner, run_case, with_follow_up
-from adjointlab.engine.simulation_artefacts import with_lines_on_exceptions, with_module_state
+from adjointlab.engine.simulation_artefacts import (
+    with_line_on_fewer_ranks,
+    with_lines_on_exceptions,
+    with_module_state,
+)
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.world import FindingKind, Runner, World
 
@@ -99,6 +103,8 @@ def explained(
         verdict, is_of_state = with_module_state(verdict, subject, passes, on_several_ranks=case.ranks > 1)
         if is_of_state:
             return verdict  # other runs of this case would say what they have in common with it, and not why
+    else:
+        verdict = with_line_on_fewer_ranks(verdict, subject, case.ranks, world.ranks)
     if not at_length or world.is_exhausted:
         return verdict
     return with_hints_of_retries(run, case, verdict, subject, may_change_parameters=world.can_schedule)

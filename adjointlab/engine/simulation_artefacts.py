@@ -1,4 +1,4 @@
-"""Failures by what simulated ranks share, as threads of one process, or have not; and by what modules keep from earlier cases."""
+"""Failures by what simulated ranks share, as threads of one process, or have not; and by what modules keep from earlier cases or the job."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ import numpy as np
 
 from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.subject import Subject
+from adjointlab.quantities import counted
 from adjointlab.typing import Communicator
 from adjointlab.worlds.interposition import asked_outside_runs
 from adjointlab.worlds.module_state import CachedFunction, ModuleState
 
-__all__ = ["note_state", "with_lines_on_exceptions", "with_module_state"]
+__all__ = ["note_state", "with_line_on_fewer_ranks", "with_lines_on_exceptions", "with_module_state"]
 
 _MOST_NAMED: Final = 5
 _LOOKED_AFTER: Final = {"adjointlab", "numpy", "torch"}
@@ -108,9 +109,18 @@ def with_module_state(
     kept = ""
     for holders in (modules, dict(_imported_packages(modules.values()))):
         kept = kept or _kept_state(holders, subject, passes, on_several_ranks=on_several_ranks)
-    asked = _asked_at_import(modules) if on_several_ranks else ()
+    asked = _asked_at_import(modules, _OF_THIS_PROCESS) if on_several_ranks else ()
     lines = [*asked, *([kept] if kept else [])]
     return Explained(verdict.with_lines(*(("perhaps", line) for line in lines)), is_of_state=bool(kept))
+
+
+def with_line_on_fewer_ranks(verdict: Verdict, subject: Subject, ranks: int, of_job: int) -> Verdict:
+    """Return a failing verdict on real ranks with a line on what modules have asked COMM_WORLD, if the case has fewer ranks than the job."""
+    if ranks == of_job:
+        return verdict
+    told = _OF_THE_JOB.format(of_job=counted(of_job, "rank"), ranks=ranks, size=of_job)
+    asked = _asked_at_import(dict(_modules(subject)), told)
+    return verdict.with_lines(*(("perhaps", line) for line in asked))
 
 
 def _modules(subject: Subject) -> Iterator[tuple[str, ModuleType]]:
@@ -136,12 +146,18 @@ def _imported_packages(modules: Iterable[ModuleType]) -> Iterator[tuple[str, Mod
             yield name, package
 
 
-def _asked_at_import(modules: dict[str, ModuleType]) -> Iterator[str]:
+_OF_THIS_PROCESS: Final = "of this process, of which simulated ranks are threads; ask the communicator that the operator is given, when it is made"
+_OF_THE_JOB: Final = (
+    "of the job, which has {of_job}, and this case has {ranks}; ask the communicator that the operator is given, when it is made, or declare "
+    "the subject with ranks=({size},)"
+)
+
+
+def _asked_at_import(modules: dict[str, ModuleType], whose: str) -> Iterator[str]:
     files = {getattr(module, "__file__", None) for module in modules.values()}
     if sites := [site for site in asked_outside_runs() if site.rpartition(":")[0] in files]:
         yield (
-            f"MPI.COMM_WORLD was asked for its size or rank outside of all cases, at {', '.join(sites)}: there it is that of this process, "
-            "of which simulated ranks are threads; ask the communicator that the operator is given, when it is made"
+            f"MPI.COMM_WORLD was asked for its size or rank outside of all cases, at {', '.join(sites)}: there it is that {whose}"
         )
 
 

@@ -19,6 +19,7 @@ from adjointlab.engine.search_result import Budget
 from adjointlab.engine.simulation_artefacts import _modules, with_lines_on_exceptions
 from adjointlab.session import replay
 from adjointlab.worlds.module_state import ModuleState
+from tests.running import run
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -128,6 +129,34 @@ def test_a_rank_that_is_asked_for_at_import_is_named(tmp_path: Path, monkeypatch
     (line,) = lines_of(tmp_path, at_import + operator)
     assert line.startswith("MPI.COMM_WORLD was asked for its size or rank outside of all cases, at ")
     assert f"{tmp_path.name}.py:2" in line
+
+
+SIZE_AT_IMPORT = """
+from mpi4py import MPI
+SIZE = MPI.COMM_WORLD.Get_size()
+""" + OPERATOR.replace("BUFFER", "x * SIZE / self.comm.size").replace("ADJOINT", "self.total(y)")
+
+
+@pytest.mark.starts_mpiexec
+def test_a_size_that_is_asked_for_at_import_is_named_on_fewer_real_ranks_than_it_counts(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "sizes.py").write_text(SIZE_AT_IMPORT)
+    words = ("adjointlab", "check", "sizes.py", "--check", "adjoint", "--seed", "1")
+    ended = run(*words, ranks=2, cwd=tmp_path)
+    assert ended.returncode == 1, ended
+    told = " ".join(ended.stdout.split())
+    assert (
+        "MPI.COMM_WORLD was asked for its size or rank outside of all cases, at sizes.py:3: there it is that of the job"
+        in told
+    )
+    assert "which has 2 ranks, and this case has 1;" in told
+    # On as many ranks as the job has, what it asked is right, and another factor is wrong.
+    source = SIZE_AT_IMPORT.replace("operator(Sum)", "operator(Sum, ranks=(2,))")
+    (tmp_path / "sizes.py").write_text(source.replace("/ self.comm.size", "* 2"))
+    ended = run(*words, ranks=2, cwd=tmp_path)
+    assert ended.returncode == 1, ended
+    assert "outside of all cases" not in ended.stdout
 
 
 @pytest.mark.parametrize(
