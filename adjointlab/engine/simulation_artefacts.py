@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -154,11 +155,26 @@ _OF_THE_JOB: Final = (
 
 
 def _asked_at_import(modules: dict[str, ModuleType], whose: str) -> Iterator[str]:
-    files = {getattr(module, "__file__", None) for module in modules.values()}
-    if sites := [site for site in asked_outside_runs() if site.rpartition(":")[0] in files]:
+    near = (*modules.values(), *(package for _, package in _imported_packages(modules.values())))
+    sites = [site for site in asked_outside_runs() if _is_beside(Path(site.rpartition(":")[0]), near)]
+    if sites:
         yield (
             f"MPI.COMM_WORLD was asked for its size or rank outside of all cases, at {', '.join(sites)}: there it is that {whose}"
         )
+
+
+def _is_beside(file: Path, modules: Iterable[ModuleType]) -> bool:
+    """Return True for a file of one of these packages, or in the folder of one of these modules.
+
+    Modules take what another has asked as plain numbers (`from parallel import rank`), which do not show where they come from.
+    """
+    for module in modules:
+        folders = list(vars(module).get("__path__", ()))  # of a package, which may have no file
+        if any(file.is_relative_to(folder) for folder in folders):
+            return True
+        if not folders and file.parent == Path(vars(module).get("__file__") or "").parent:
+            return True
+    return False
 
 
 _STATES: Final[WeakKeyDictionary[ModuleType, ModuleState]] = WeakKeyDictionary()

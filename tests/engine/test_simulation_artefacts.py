@@ -131,6 +131,24 @@ def test_a_rank_that_is_asked_for_at_import_is_named(tmp_path: Path, monkeypatch
     assert f"{tmp_path.name}.py:2" in line
 
 
+@pytest.mark.starts_mpiexec
+@pytest.mark.parametrize("where", ["asked_{}", "package_{}.inner.asked"])
+def test_a_rank_that_another_module_asked_for_is_named_where_the_subject_uses_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr("adjointlab.worlds.interposition._ASKED_AT_MOST", 10_000)
+    asking = where.format(tmp_path.name)
+    file = tmp_path / f"{asking.replace('.', '/')}.py"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("from mpi4py import MPI\nRANK = MPI.COMM_WORLD.Get_rank()\ndef one(): return 1\n")
+    operator = OPERATOR.replace("BUFFER", "(RANK + one()) * x").replace(
+        "ADJOINT", "(self.comm.rank + 1) * self.total(y)"
+    )
+    (line,) = lines_of(tmp_path, f"from {asking} import RANK, one\n{operator}")
+    assert line.startswith("MPI.COMM_WORLD was asked for its size or rank outside of all cases, at ")
+    assert f"{file.name}:2" in line
+
+
 SIZE_AT_IMPORT = """
 from mpi4py import MPI
 SIZE = MPI.COMM_WORLD.Get_size()
