@@ -24,7 +24,14 @@ from adjointlab.checks.elements import SMALL, is_whole, returned_not_finite
 from adjointlab.checks.evidence import ComparedMatrices, Evidence, unlike_texts
 from adjointlab.checks.hints import scaled_alike_hint
 from adjointlab.checks.linearity import LINEARITY
-from adjointlab.checks.probed_matrices import SAMPLE, ProbedMatrices, entry_tolerance, probed, summed
+from adjointlab.checks.probed_matrices import (
+    SAMPLE,
+    ProbedMatrices,
+    are_rounding_alone,
+    entry_tolerance,
+    probed,
+    summed,
+)
 from adjointlab.checks.program_matrix import program_matrix
 from adjointlab.checks.schedule_invariant import MatrixResult, ScheduleInvariant
 from adjointlab.checks.verdict import (
@@ -40,11 +47,18 @@ from adjointlab.checks.verdict import (
 from adjointlab.core.operator import Direction
 from adjointlab.typing import NumpyArray
 
-__all__ = ["MATRIX", "WITNESS", "MatrixCheck", "Witness", "WitnessedCheck", "first_witness"]
+__all__ = ["MATRIX", "ROUNDING_ALONE", "WITNESS", "MatrixCheck", "Witness", "WitnessedCheck", "first_witness"]
 
 _SPECIFIED = 2**16
 """Most entries of a matrix beside which that of the specification is shown: it takes as much memory again, and time."""
 
+
+ROUNDING_ALONE: Final = (
+    "perhaps",
+    "these are errors of rounding, of a result that is zero without them: that of 3 or 7 times the argument is not as many times as large; "
+    "the lab cannot judge it, so let the strategy draw no such case",
+)
+"""Line on entries that differ and are tiny, of which rounding changes much."""
 
 _TRANSPOSE: Final = "matrix"
 """Kind of failure of an entry that the two directions give differently."""
@@ -124,6 +138,7 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
                 "adjoint is not the transpose of forward",
                 *witness.lines(),
                 *_explained_by_graph(observations),
+                *((ROUNDING_ALONE,) if are_rounding_alone(observations) else ()),
                 kind=_TRANSPOSE,
                 figures=figures,
                 entry=MatrixEntry(witness.column, witness.row),

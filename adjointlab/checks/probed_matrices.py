@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
@@ -20,7 +21,15 @@ from adjointlab.core.operator import AdaptedOperator, Direction, has_program
 from adjointlab.core.program import Program
 from adjointlab.typing import NumpyArray
 
-__all__ = ["SAMPLE", "ProbedMatrices", "Repeated", "entry_tolerance", "probed", "summed"]
+__all__ = [
+    "SAMPLE",
+    "ProbedMatrices",
+    "Repeated",
+    "are_rounding_alone",
+    "entry_tolerance",
+    "probed",
+    "summed",
+]
 
 SAMPLE = 24
 """Basis vectors that are probed in either direction of an ordinary case."""
@@ -148,6 +157,22 @@ def _repeated(
 def entry_tolerance(observations: Sequence[ProbedMatrices]) -> float:
     """Return the difference that rounding may make to an entry, relative to the largest in its column: as it is measured."""
     first, *_ = observations
+    return first.tolerance + min(ROUNDING_MARGIN * _measured(observations), largest_rounding(first.precision))
+
+
+def are_rounding_alone(observations: Sequence[ProbedMatrices]) -> bool:
+    """Return True for tiny entries of which rounding changes so much that they may be nothing else: what is zero but for rounding."""
+    size = max(float(np.abs(matrix).max(initial=0.0)) for matrix in summed(observations))
+    return size < largest_rounding(observations[0].precision) and _measured(observations) > _MOSTLY
+
+
+_MOSTLY: Final = 1 / 16
+"""The part of an entry, changed by rounding, from which on the entry may be nothing else. That of a cast to bfloat16 is below 1/100."""
+
+
+def _measured(observations: Sequence[ProbedMatrices]) -> float:
+    """The largest difference that applying a basis vector times a factor makes to an entry, relative to the largest in its column."""
+    first, *_ = observations
     measured = 0.0
     forward, adjoint = summed(observations)
     for matrix, number in ((forward, 0), (adjoint.T, 1)):
@@ -157,7 +182,7 @@ def entry_tolerance(observations: Sequence[ProbedMatrices]) -> float:
             largest = np.abs(columns).max(axis=0, initial=0.0)
             relative = total.max(axis=0, initial=0.0)[largest > 0] / largest[largest > 0]
         measured = max(measured, float(relative[np.isfinite(relative)].max(initial=0.0)))
-    return first.tolerance + min(ROUNDING_MARGIN * measured, largest_rounding(first.precision))
+    return measured
 
 
 def summed(observations: Sequence[ProbedMatrices]) -> BothDirections[NumpyArray]:

@@ -193,6 +193,27 @@ def test_a_wrong_adjoint_is_found_whatever_the_size_of_the_coefficients(by: floa
     assert not verdict(Scaled, check, (1, 4), by=by, back=by * (1 + 1e-9)).is_coherent
 
 
+class ThirdDerivative(Local):
+    """Of polynomials of degree 2, by their values in three points: zero but for rounding."""
+
+    def __init__(self, comm: Any, n: int) -> None:
+        super().__init__(comm, n)
+        powers = np.vander(np.linspace(0.1, 1.3, n), increasing=True)
+        derivatives = np.zeros((n, n))
+        derivatives[:, 1:] = powers[:, :-1] * np.arange(1, n)
+        self.steps = [derivatives @ np.linalg.inv(powers)] * 3
+
+
+@pytest.mark.parametrize("check", ["adjoint", "matrix"])
+def test_entries_that_are_errors_of_rounding_alone_are_told_to_be_so(check: str) -> None:
+    told = [text for label, text in verdict(ThirdDerivative, check, (3,)).lines if label == "perhaps"]
+    assert told
+    assert told[0].startswith("these are errors of rounding, of a result that is zero without them")
+    assert not any("is not linear" in line for line in told)
+    tiny = verdict(Scaled, check, (1, 4), by=1e-18, back=2e-18).lines
+    assert not any("errors of rounding" in text for _, text in tiny)
+
+
 def test_one_instance_is_judged_by_what_rounding_was_measured_to_do_to_it() -> None:
     run = SimulatedWorld(1).run(lambda context, _: str(al.check_adjoint(LargeTerms(context.comm, 4))), None)
     assert run.values == ("coherent (every entry, on one rank alone)",)
