@@ -1,4 +1,5 @@
-"""Sums that Megatron-core 0.16.1, fairscale 0.4.13, neuraloperator 2.0.0 and PhysicsNeMo 2.2.2 make in memory that is not their own.
+"""Sums that Megatron-core 0.16.1, fairscale 0.4.13, neuraloperator 2.0.0, PhysicsNeMo 2.2.2 and anemoi-models 0.19.0 make in memory that is
+not their own.
 
 The gradient of a sum a + b is one tensor for both. Where a is the result of a copy into a parallel region, the backward pass of the copy
 sums it over the ranks in place, and b gets the sum too. The other way out, a reduction from the region, sums its argument in place, which the
@@ -43,6 +44,16 @@ def physicsnemo():
     return (
         lambda x: mappings.copy_to_parallel_region(x, "group"),
         lambda x: mappings.reduce_from_parallel_region(x, "group"),
+    )
+
+
+def anemoi():
+    from anemoi.models.distributed import graph
+
+    group = dist.group.WORLD
+    return (
+        lambda x: graph.sync_tensor(x, 0, None, group, gather_in_fwd=False),
+        lambda x: graph.reduce_tensor(x, group),
     )
 
 
