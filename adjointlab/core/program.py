@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from operator import index as integer
 from types import EllipsisType
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ import numpy as np
 
 from adjointlab.core.arrays import DTYPES
 from adjointlab.core.layout import Layout, Window
-from adjointlab.core.partition import entries
+from adjointlab.core.partition import entries, whole_number
 from adjointlab.core.space import Space
 from adjointlab.pictures.drawable import Drawable
 from adjointlab.typing import NumpyArray
@@ -80,11 +81,21 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Region:
-    """An interval in each dimension of one rank's buffer."""
+    """An interval in each dimension of one rank's buffer. Raises `TypeError` for a rank or a bound that is not an integer."""
 
     rank: int
     buffer: str
     slices: tuple[Window, ...]
+
+    def __post_init__(self) -> None:
+        whole_number("rank", self.rank)
+        try:
+            for start, stop in self.slices:
+                integer(start), integer(stop)
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"slices: {self.slices!r} is not a (start, stop) for each dimension of the buffer"
+            ) from None
 
     @property
     def key(self) -> tuple[int, str]:

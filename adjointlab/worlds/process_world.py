@@ -29,7 +29,7 @@ from adjointlab.worlds.process_group import process_groups_of
 from adjointlab.worlds.randomness import RandomStreams, global_streams
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.shared_functions import BEFORE, DURING, FunctionsReplaced, refuse_replaced
-from adjointlab.worlds.watchdog import Overdue, RaisingWatchdog, Watchdog, Watched
+from adjointlab.worlds.watchdog import Overdue, RaisingWatchdog, Watchdog, Watched, own_or_new
 from adjointlab.worlds.world import (
     Blocked,
     Body,
@@ -115,7 +115,7 @@ class ProcessWorld(ABC):
         expire: Callable[[], bool] = lambda: False,
     ) -> None:
         self.patience = patience
-        self.watchdog = watchdog or Watchdog()
+        self.watchdog = own_or_new(watchdog)
         self.ranks = control.size
         self.is_leader = control.rank == _LEADER
         self._channel, self._rank = control, control.rank

@@ -39,6 +39,7 @@ __all__ = [
     "Watchdog",
     "Watched",
     "overdue",
+    "own_or_new",
     "stack_of_thread",
 ]
 
@@ -174,6 +175,15 @@ def _number_of_outer(entries: Sequence[traceback.FrameSummary]) -> int:
     before_import = takewhile(lambda numbered: not is_importlibs(numbered[1].filename), enumerate(entries, 1))
     importing = [number for number, entry in before_import if is_lab(entry.filename)]
     return max(of_world or importing, default=0)
+
+
+def own_or_new(watchdog: Watchdog | None) -> Watchdog:
+    """The watchdog that a world is given, a new one for none. Raises `TypeError` for what is no watchdog."""
+    if watchdog is not None and not isinstance(watchdog, Watchdog):
+        raise TypeError(
+            f"watchdog: {watchdog!r} is not a Watchdog; for a limit of 30 seconds give {Watchdog.__module__}.Watchdog(30)"
+        )
+    return Watchdog() if watchdog is None else watchdog
 
 
 def overdue(limit: float, place: str) -> Overdue:

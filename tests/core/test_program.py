@@ -218,6 +218,22 @@ def test_copies_between_parts_of_one_buffer() -> None:
     assert program.execute({(0, "a"): np.arange(4.0)})[0, "a"].tolist() == [0, 1, 0, 1]
 
 
+@pytest.mark.parametrize(
+    ("rank", "slices", "argument"),
+    [
+        ("0", ((0, 1),), "rank: '0' is not a whole number"),
+        (0.0, ((0, 1),), "rank: 0.0 is not a whole number"),
+        (0, ((0, 1.5),), r"slices: \(\(0, 1.5\),\) is not a \(start, stop\) for each dimension"),
+        (0, (0, 1), "slices:"),
+        (0, 3, "slices:"),
+        (0, "01", "slices:"),
+    ],
+)
+def test_a_region_of_what_are_no_integers_is_refused_when_it_is_made(rank, slices, argument):
+    with pytest.raises(TypeError, match=argument):
+        Region(rank, "a", slices)
+
+
 def test_regions_are_slices_of_a_buffer() -> None:
     matrix = Buffer(2, "w", (3, 5))
     assert matrix[1:] == Region(2, "w", ((1, 3), (0, 5)))

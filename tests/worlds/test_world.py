@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pickle
 
+import pytest
+
+from adjointlab import MPIWorld
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.engine.case import Case
@@ -12,6 +15,22 @@ from adjointlab.engine.subject import SubjectError
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import Overdue
 from adjointlab.worlds.world import Raised
+
+
+@pytest.mark.parametrize("watchdog", [3, 0, True, "slow"])
+@pytest.mark.parametrize("world", [SimulatedWorld, lambda watchdog: MPIWorld(watchdog=watchdog)])
+def test_a_world_refuses_what_is_no_watchdog(world, watchdog):
+    if world is not SimulatedWorld:
+        pytest.importorskip("mpi4py")
+    with pytest.raises(TypeError, match=f"watchdog: {watchdog!r} is not a Watchdog"):
+        world(watchdog=watchdog)
+
+
+@pytest.mark.parametrize("patience", ["long", None])
+def test_a_world_of_processes_refuses_a_patience_that_is_no_number(patience):
+    pytest.importorskip("mpi4py")
+    with pytest.raises(TypeError, match=f"patience: {patience!r} is not a number"):
+        MPIWorld(patience=patience)
 
 
 def test_an_exception_of_the_lab_is_recognised_and_so_is_what_is_derived_from_it():

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from mpi4py import MPI
 
+from adjointlab.core.partition import real_number
 from adjointlab.cores import are_crowded, own_cores
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.exit_of_c import allow_exit_of_c
@@ -87,6 +88,7 @@ class MPIWorld(ProcessWorld):
             raise TypeError(
                 f"comm: {comm!r} is not a communicator of mpi4py's; leave it out for MPI.COMM_WORLD"
             )
+        patience = real_number("patience", patience)
         self._control = ControlChannel(MPI.COMM_WORLD if comm is None else comm)
         is_crowded = are_crowded(self._control.comm.allgather(own_cores()))
         self._guard = Guard(self._control, patience, strict=strict, is_crowded=is_crowded)

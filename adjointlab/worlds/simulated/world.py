@@ -30,7 +30,7 @@ from adjointlab.worlds.simulated.scheduler import Task
 from adjointlab.worlds.simulated.simulation import Simulation
 from adjointlab.worlds.simulated.simulation_watchdog import SimulationWatchdog
 from adjointlab.worlds.simulated.workers import WorkerPool
-from adjointlab.worlds.watchdog import RaisingWatchdog, Watchdog
+from adjointlab.worlds.watchdog import RaisingWatchdog, Watchdog, own_or_new
 from adjointlab.worlds.world import (
     Body,
     Cancelled,
@@ -56,7 +56,7 @@ _is_rank: Final = ContextVar("is_rank", default=False)
 class SimulatedWorld:
     """Up to `ranks` simulated ranks; a run may ask for more, at the price of more threads.
 
-    Raises `TypeError` for a number of ranks that is not an integer, and `ValueError` for one below 1.
+    Raises `TypeError` for a number of ranks that is not an integer and for what is no watchdog, and `ValueError` for one below 1.
     """
 
     name = WorldName.SIMULATED
@@ -68,7 +68,7 @@ class SimulatedWorld:
 
     def __init__(self, ranks: int = 8, watchdog: Watchdog | None = None) -> None:
         self.ranks = number_of_ranks(ranks)
-        self.watchdog = watchdog or Watchdog()
+        self.watchdog = own_or_new(watchdog)
         self._pool = WorkerPool()
         self._streams = global_streams()
         self._is_together = False

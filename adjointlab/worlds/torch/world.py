@@ -22,6 +22,7 @@ from typing import Final, NoReturn
 import torch
 import torch.distributed as dist
 
+from adjointlab.core.partition import real_number
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.interposition import CurrentRun, NotedRefusals
 from adjointlab.worlds.process_world import Command, Conclusion, ProcessWorld
@@ -69,6 +70,7 @@ class TorchWorld(ProcessWorld):
     is_exhausted = False
 
     def __init__(self, patience: float = 10.0, watchdog: Watchdog | None = None) -> None:
+        patience = real_number("patience", patience)
         store, rank, size = connected_store()
         # Several worlds may be made, by all processes in the same order.
         prefix = f"world-{store.add(f'adjointlab/worlds/{rank}', 1)}"
