@@ -35,7 +35,11 @@ from adjointlab.variables import COMMAND
 
 __all__ = ["CheckProcesses", "Ended", "Printed", "ending_of"]
 
-_PROGRAM: Final = "import sys; sys.path.insert(0, {root!r}); from adjointlab.cli.parallel_process import main; main({descriptor})"
+_PROGRAM: Final = (
+    # Without the current folder, where a file may have the name of one of Python's modules.
+    "import sys; sys.path[:] = [{root!r}, *filter(None, sys.path)]; "
+    "from adjointlab.cli.parallel_process import main; main({descriptor})"
+)
 _LOOK: Final = 0.2
 """Seconds after which the processes are looked at even if none has sent anything."""
 

@@ -123,7 +123,8 @@ def ask(name: str, run: Run = subprocess.run) -> dict[str, Any]:
         return {"error": "not installed"}
     kept = {key: value for key, value in os.environ.items() if not key.startswith(_OF_LAUNCHERS)}
     path = os.pathsep.join([str(_ROOT), *filter(None, [kept.get("PYTHONPATH", "")])])
-    command = [sys.executable, "-m", "adjointlab.devices.probe", name]
+    # -P: a file of the current folder may have the name of one of Python's modules.
+    command = [sys.executable, "-P", "-m", "adjointlab.devices.probe", name]
     try:
         ended = run(
             command,

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import inspect
 import multiprocessing
+import os
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count as numbers_from_zero
 from itertools import islice
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import Synchronized
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.proof import PROOF
@@ -225,6 +227,7 @@ class _Process:
 
     def __call__(self, pipe: Connection[_Share, _Share]) -> None:
         sys.path[:] = self.path
+        os.environ.pop(_SAFE_PATH, None)  # user code may start processes too
         try:
             pipe.send(self.share())
         except KeyboardInterrupt:
@@ -295,14 +298,32 @@ def _not_judged(run: Run) -> Judgement:
     return Judgement(unjudged("a proof can say nothing about this case", ("because", reason)), None)
 
 
+_SAFE_PATH: Final = "PYTHONSAFEPATH"
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Context in which new interpreters do not look into the current folder for Python's own modules, as this one did not."""
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = before
+
+
 def _in_processes(
     reference: str, bound: Bound, memory: str, count: int, total: int, tick: Callable[[int], None]
 ) -> list[_Share]:
     """Prove the `total` cases in `count` processes; the result of each. `tick` is called with the number of cases done."""
     # A fork would copy locks that other threads of this process hold but not the threads.
     context = multiprocessing.get_context("spawn")
-    done = [context.Value("q", 0) for _ in range(count)]
-    first_failure = context.Value("q", _NO_FAILURE)
+    with _safe_path():  # they start a process that keeps count of them
+        done = [context.Value("q", 0) for _ in range(count)]
+        first_failure = context.Value("q", _NO_FAILURE)
     batch_size = max(1, min(_BATCH_SIZE, total // (_BATCHES * count)))
     pipes, processes = [], []
     shares: list[_Share] = []
@@ -312,7 +333,8 @@ def _in_processes(
             shared = done[index], first_failure, sys.path
             target = _Process(reference, dict(bound), memory, index, count, batch_size, *shared)
             process = context.Process(target=target, args=(sender,), daemon=True)
-            process.start()
+            with _safe_path():
+                process.start()
             processes.append(process)
             # The process has it now. While it is open here too, the end of the process would not end the pipe.
             sender.close()

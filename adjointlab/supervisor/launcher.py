@@ -139,7 +139,8 @@ def library_of_mpi4py() -> Vendor:
     A process of its own loads it: the supervisor must not be part of MPI.
     """
     code = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
-    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    # -P: a file of the current folder may have the name of one of Python's modules.
+    asked = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
     if asked.returncode:
         why = asked.stderr.strip().splitlines()[-1:] or ["?"]
         raise NoLauncher(
