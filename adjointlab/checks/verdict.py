@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PERHAPS",
+    "VARIOUS",
     "Figure",
     "Figures",
     "Inapplicable",
@@ -81,9 +82,13 @@ class Figure(StrEnum):
     PROVED = "proved"  # whether those are all
     ROUNDING = "taken for rounding"  # the largest difference, relative to the largest value of its tensor
     REACHED = "parts that a gradient reaches"  # of the cut parameter with the fewest, the most in a case
+    LEAST_REACHED = "parameter with the fewest"  # of these parts
 
 
 Figures: TypeAlias = dict[Figure, float | str]
+
+VARIOUS: Final = "various"
+"""A text among the figures that differs from case to case."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 
 from adjointlab.checks.check import Spaces
-from adjointlab.checks.verdict import Figures
+from adjointlab.checks.verdict import VARIOUS, Figures
 from adjointlab.engine.case import Case
 from adjointlab.engine.counts import WITHOUT_REASON, CaseCounts
 from adjointlab.engine.run_case import UNDECIDED, Judgement, inapplicable_because
@@ -66,13 +66,13 @@ class DrawnCases:
         return judgement
 
     def _add_figures(self, figures: Figures) -> None:
-        """Keep the worst of each number; texts that differ from case to case become "various"."""
+        """Keep the worst of each number; texts that differ from case to case become :data:`VARIOUS`."""
         for name, value in figures.items():
             known = self.figures.get(name)
             if isinstance(value, float | int) and isinstance(known, float | int):
                 self.figures[name] = max(known, value)
             else:
-                self.figures[name] = value if known is None or known == value else "various"
+                self.figures[name] = value if known is None or known == value else VARIOUS
 
 
 def _is_empty(spaces: Spaces | None) -> bool:

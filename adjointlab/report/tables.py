@@ -13,7 +13,7 @@ from rich.table import Table
 
 from adjointlab.check_result import CheckResult, ReportedAs
 from adjointlab.checks.check import checks_of
-from adjointlab.checks.verdict import Figure, Status
+from adjointlab.checks.verdict import VARIOUS, Figure, Status
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.discovery import Found
 from adjointlab.engine.search_result import SearchResult
@@ -180,12 +180,15 @@ def _reach(entry: CheckResult, like: CheckResult | None) -> str:
             f"differences up to {taken:.1%} counted as rounding, as declared or as measured on the sequential layer"
         )
     if figures.get(Figure.REACHED) == 1:
+        name = figures.get(Figure.LEAST_REACHED, VARIOUS)
+        parameter = "a parameter that" if name == VARIOUS else f"{name}, which"
         notes.append(
-            "gradients reach only one part of a parameter that is cut, in every case: perhaps indices or masks leave out the other ranks"
+            f"gradients reach only one part of {parameter} is cut, in every case: "
+            "perhaps indices or masks leave out the other ranks"
         )
     if proved := figures.get(Figure.PROVED):
         notes.append(
-            "entries: " + ("all or a sample" if proved == "various" else str(proved).removesuffix(" entries"))
+            "entries: " + ("all or a sample" if proved == VARIOUS else str(proved).removesuffix(" entries"))
         )
     return "; ".join(notes)
 

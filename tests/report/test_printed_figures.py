@@ -13,7 +13,7 @@ from rich.console import Console
 
 from adjointlab.check_result import CheckResult
 from adjointlab.checks.context import InputSetting
-from adjointlab.checks.verdict import Figure, Status, Verdict, coherent, incoherent, unjudged
+from adjointlab.checks.verdict import VARIOUS, Figure, Status, Verdict, coherent, incoherent, unjudged
 from adjointlab.engine.case import Case
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.discovery import found_as
@@ -233,6 +233,8 @@ def test_failures_of_two_subjects_that_read_alike_are_told_apart() -> None:
         (dict(check="matrix", counts=CaseCounts(20, 20, 15, 14, 3, rejected={"too small": 4, "too large": 3})), "7 cases beside these not judged: too small"),
         (dict(figures={Figure.ROUNDING: 0.1047}, check="gradients"), "differences up to 10.5% counted as rounding, as declared or as measured on the sequential layer"),
         (dict(figures={Figure.REACHED: 1}, check="gradients"), "gradients reach only one part of a parameter that is cut, in every case: perhaps indices or masks leave out the other ranks"),
+        (dict(figures={Figure.REACHED: 1, Figure.LEAST_REACHED: "table.weight"}, check="gradients"), "gradients reach only one part of table.weight, which is cut, in every case: perhaps indices or masks leave out the other ranks"),
+        (dict(figures={Figure.REACHED: 1, Figure.LEAST_REACHED: VARIOUS}, check="gradients"), "gradients reach only one part of a parameter that is cut, in every case: perhaps indices or masks leave out the other ranks"),
         (dict(figures={Figure.ROUNDING: 0.0019, Figure.PROVED: "all"}, check="gradients"), "entries: all"),
         (dict(verdict=WRONG, figures=EXACT), "adjoint is not the transpose of forward"),
     ],

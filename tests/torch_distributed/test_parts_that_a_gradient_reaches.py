@@ -50,3 +50,4 @@ def test_the_parts_of_a_cut_parameter_that_a_gradient_reaches_are_counted(
     result = investigate(al.SimulatedWorld(2), subject, "gradients", Budget(6, seed=1))
     assert result.verdict.is_coherent
     assert result.figures.get(Figure.REACHED) == reached
+    assert result.figures.get(Figure.LEAST_REACHED) == (reached and "table.weight")

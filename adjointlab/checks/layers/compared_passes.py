@@ -156,8 +156,9 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
     figures: Figures = {}
     if taken := max(map(_taken_for_rounding, zip(*observations, strict=True))):
         figures[Figure.ROUNDING] = taken
-    if reached := _fewest_parts_reached(observations[0]):
-        figures[Figure.REACHED] = reached
+    if reached := _parts_reached(observations[0]):
+        least = min(reached, key=lambda name: reached[name])
+        figures |= {Figure.REACHED: reached[least], Figure.LEAST_REACHED: least}
     return coherent(figures)
 
 
@@ -236,8 +237,8 @@ def _taken_for_rounding(ranks: Sequence[PassObservation]) -> float:
     return largest
 
 
-def _fewest_parts_reached(passes: Sequence[PassObservation]) -> int:
-    """Of the parameters that are cut, the number of parts whose sequential gradient is not zero where these are fewest; 0 if there is none.
+def _parts_reached(passes: Sequence[PassObservation]) -> dict[str, int]:
+    """Of each parameter that is cut, the number of parts whose sequential gradient is not zero, if there are any.
 
     `passes` are those of rank 0. One that no gradient reaches at all does not count: the module may not use it.
     """
@@ -250,7 +251,7 @@ def _fewest_parts_reached(passes: Sequence[PassObservation]) -> int:
             if len(parts) > 1 and tensor.name not in (each.without or ()):
                 found = {first for first in parts if each.expected[first][position].any()}
                 reached.setdefault(tensor.name, set()).update(found)
-    return min((len(found) for found in reached.values() if found), default=0)
+    return {name: len(found) for name, found in reached.items() if found}
 
 
 def _largest_gradient(leader: PassObservation) -> float:
