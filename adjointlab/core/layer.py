@@ -186,6 +186,7 @@ class Layer:
     `pieces` are those of fused parameters, by name: their tensors in the space have a dimension more, which counts the pieces, or where
     these are not equal the parts of the pieces in the order of the ranks.
     ``other_batch(is_larger)`` is the space of inputs with a larger or a smaller batch, where the module takes those too.
+    ``takes_evaluation_mode()`` is True if the module, which is in training mode, may be in evaluation mode for a while.
     ``takes_order(order)`` is False of a memory order in which the sequential module takes no inputs, so that the layer need not either.
     """
 
@@ -218,6 +219,7 @@ class Layer:
     user_class: type[nn.Module] | None = None
     pieces: Mapping[str, Fused] = field(default_factory=dict)
     other_batch: Callable[[bool], Space | None] = lambda is_larger: None
+    takes_evaluation_mode: Callable[[], bool] = lambda: False
     takes_order: Callable[[str], bool] = lambda order: True
 
     def pieces_of(self, name: str) -> Fused:

@@ -236,6 +236,9 @@ class ParallelRecipe:
             initial=_initial(comm, made, space, sequential.values, pieces),
             pieces=pieces,
             other_batch=cache(partial(self._other_batch, example, mesh, placing, parameters)),
+            takes_evaluation_mode=cache(
+                partial(self._takes_evaluation_mode, (example.module, made.made), parameters)
+            ),
             takes_order=cache(partial(self._takes_order, example, parameters)),
         )
 
@@ -361,6 +364,13 @@ class ParallelRecipe:
         if {path: tuple(y.shape) for path, y in made.items()} != wanted:
             return None
         return _inputs_on(mesh, placing, changed)
+
+    def _takes_evaluation_mode(self, modules: Sequence[torch.nn.Module], parameters: Parameters) -> bool:
+        """Return True if a validation may interrupt training: the user has fixed no mode, not even that of a part."""
+        if {"training", "evaluated"} & parameters.keys():
+            return False
+        parts = (part for module in modules for part in module.modules())
+        return all(part.training for part in parts) and self._has_outputs_alike(parameters)
 
     def _takes_order(self, example: _Example, parameters: Parameters, order: str) -> bool:
         """Return True if the sequential module takes inputs in this memory order: not all can be viewed in another shape."""

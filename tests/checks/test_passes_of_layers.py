@@ -99,7 +99,8 @@ def test_a_plan_follows_from_the_seed() -> None:
             plain = PassPlan.of(seed % 12, backward=True)
             size = "larger" if block in (12, 13, 17, 18) else "smaller" if block in (14, 19) else ""
             before = "" if block < 12 else "training" if block < 15 else "evaluation"
-            assert other == replace(plain, before=before, other_batch=size)
+            mode = block in (15, 17, 18)
+            assert other == replace(plain, before=before, other_batch=size, in_evaluation_mode=mode)
         reversed_plan = PassPlan.of(seed + 3840, backward=True)
         assert reversed_plan == replace(plan, last_first=plan.together)
 
@@ -119,6 +120,11 @@ def test_a_layer_may_not_allow_all_of_a_plan(alternates: bool, accumulates: bool
     for needs_all in (True, False):
         of = layer(alternates=alternates, needs_all_outputs=needs_all)
         assert evaluated.for_layer(of).before == ("evaluation" if alternates or not needs_all else "")
+    in_mode = replace(evaluated, in_evaluation_mode=True)
+    for takes in (True, False):
+        of = layer(takes_evaluation_mode=lambda takes=takes: takes)
+        assert in_mode.for_layer(of).in_evaluation_mode == takes
+        assert not replace(in_mode, before="").for_layer(of).in_evaluation_mode
     of = layer(other_batch=lambda is_larger: al.Space(tensor("x")) if is_larger else None)
     for size, of_plan in (("larger", "larger"), ("smaller", ""), ("", "")):
         assert replace(evaluated, other_batch=size).for_layer(of).other_batch == of_plan
@@ -172,11 +178,12 @@ def test_a_plainer_seed_takes_one_thing_from_the_plan(seed: int) -> None:
         replace(plan, accumulated=False),
     )
     how = {"evaluation": "forward without gradients", "training": "forward and backward"}.get(plan.before)
+    how = f"{how}{' in evaluation mode' * plan.in_evaluation_mode}"
     with_another = ", for a parallel module with another batch unless it says one_batch_size=True"
     before = (
         FaultKind.KEPT,
         f"right if nothing comes before, and wrong if the instance has gone {how}{with_another * bool(plan.other_batch)}",
-        replace(plan, before="", other_batch=""),
+        replace(plan, before="", other_batch="", in_evaluation_mode=False),
     )
     ordered = (
         FaultKind.KEPT,

@@ -108,6 +108,18 @@ class WithBiasOfEveryRank(ParallelGated):
         return total
 
 
+class WithoutSumsAfterAValidation(ParallelGated):
+    """Needs no sum of gradients in evaluation mode, and has none in training from then on."""
+
+    is_validated = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.is_validated = self.is_validated or not self.training
+        if not (self.is_validated and self.training):
+            return super().forward(x)
+        return self.with_bias((x @ self.up.T * type(self).gate_copied(self.gate)) @ self.down.T)
+
+
 def gated(kind: type[ParallelGated]) -> Subject:
     def parallelize(module: Gated, mesh: Any) -> nn.Module:
         return kind(len(module.up))
@@ -600,5 +612,8 @@ SELDOM = (
         GRADIENTS,
         1,
     ),
+    PlantedBug(
+        "sum left out once a validation has come before", gated(WithoutSumsAfterAValidation), GRADIENTS
+    ),
 )
-"""Bugs that show in few cases: with some values, frozen parameters, or outputs that are left out of the loss."""
+"""Bugs that show in few cases: with some values, frozen parameters, outputs that are left out of the loss, or passes before."""

@@ -72,6 +72,58 @@ def test_what_a_backward_pass_keeps_from_the_first_batch_shows_with_another_one(
         check(keeps=True)
 
 
+class Weighted(nn.Module):
+    """If it `keeps` the weight of a validation, it takes that in the training after it."""
+
+    def __init__(self, *, keeps: bool) -> None:
+        super().__init__()
+        self.weight, self.keeps = nn.Parameter(torch.ones(3)), keeps
+        self.kept: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.keeps and not self.training:
+            self.kept = self.weight.detach().clone()
+        return x * (self.weight if self.kept is None or not self.training else self.kept)
+
+
+def test_what_a_validation_keeps_is_not_used_in_the_training_after_it() -> None:
+    def check(*, keeps: bool) -> None:
+        al.check_parallel(
+            partial(Weighted, keeps=False), lambda module, mesh: Weighted(keeps=keeps), EXAMPLE, mesh=(1,)
+        )
+
+    check(keeps=False)
+    with pytest.raises(AssertionError, match="gone forward without gradients in evaluation mode"):
+        check(keeps=True)
+
+
+class Noting(nn.Linear):
+    """Notes the modes in which the parallel module has been called."""
+
+    modes: set[bool] | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.modes is not None:
+            self.modes.add(self.training)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("fixed", [{}, {"evaluated": False}, {"training": True}, {"part": True}])
+def test_a_validation_comes_before_unless_a_mode_is_fixed(fixed: dict[str, bool]) -> None:
+    modes_by_case: list[set[bool]] = []
+
+    def make(*, part: bool = False) -> nn.Module:
+        return nn.Sequential(nn.Identity().train(not part), Noting(3, 2))
+
+    def parallelize(module: Any, mesh: Any) -> None:
+        module[1].modes = set()
+        modes_by_case.append(module[1].modes)
+
+    al.check_parallel(make, parallelize, lambda draw, ranks: dict(inputs=(4, 3), **fixed), mesh=(1,))
+    assert ({True, False} in modes_by_case) == (not fixed)
+    assert ({False} in modes_by_case) == (not fixed or "part" in fixed)
+
+
 class Squared(nn.Module):
     """Keeps its inputs for its backward passes, and takes the first first, or the last."""
 

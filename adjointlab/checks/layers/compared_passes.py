@@ -209,6 +209,7 @@ def _circumstances(
     if plan.before:
         others = f"a {plan.other_batch} batch" if plan.other_batch else "other inputs"
         how = "without gradients" if plan.before == EVALUATION else "and backward"
+        how += " in evaluation mode" * plan.in_evaluation_mode
         yield "before", f"the same instance has gone forward {how}, with {others}"
     if first.refused_order:
         yield "inputs", f"row-major, because the sequential module takes none in {first.refused_order} memory"

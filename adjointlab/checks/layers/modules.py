@@ -13,8 +13,8 @@ log shows the layer's messages alone.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -245,6 +245,15 @@ class ModuleUnderTest(ABC):
     def applied_to(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """The local outputs of the module for inputs of the layer's space or of another, which are not checked here."""
         return tuple(map(arrays.local_part, outputs_of(self.module(*inputs))))
+
+    @contextmanager
+    def evaluated(self) -> Iterator[None]:
+        """The module in evaluation mode, and in training mode afterwards."""
+        self.module.eval()
+        try:
+            yield
+        finally:
+            self.module.train()
 
     def given(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Tensors that the module is called with for these inputs."""

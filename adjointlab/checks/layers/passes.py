@@ -7,6 +7,7 @@ to the next: running statistics, which both must keep alike, or by mistake a ten
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import compress
@@ -69,6 +70,9 @@ _BEFORE: Mapping[int, tuple[str, str]] = {
 }
 """The pass that comes before, and its other batch, by the number that is drawn below 20: none in three cases of five."""
 
+_IN_EVALUATION_MODE = (15, 17, 18)
+"""Of these numbers, those with which the module is in evaluation mode meanwhile, as where training is interrupted by a validation."""
+
 
 @dataclass(frozen=True)
 class PassPlan:
@@ -79,7 +83,7 @@ class PassPlan:
     of an optimiser. `accumulated`: gradients are added to others, which stand in ``.grad`` before. `joined`: the gradients of all
     passes are added up, as of microbatches, and the user's code around backward passes is called once for all. `left_out`: seed of the
     outputs that are left out of the loss, 0 for none. `before` the first of them comes nothing, an :data:`EVALUATION`, or :data:`TRAINING`; with
-    `other_batch`, on one that is "larger" or "smaller".
+    `other_batch`, on one that is "larger" or "smaller"; an evaluation may be `in_evaluation_mode`.
     """
 
     backward: bool
@@ -90,6 +94,7 @@ class PassPlan:
     last_first: bool = False
     before: str = ""
     other_batch: str = ""
+    in_evaluation_mode: bool = False
     joined: bool = False
 
     @classmethod
@@ -108,6 +113,7 @@ class PassPlan:
             last_first=together and bool(LAST_FIRST.of(seed)),
             before=before,
             other_batch=other_batch,
+            in_evaluation_mode=course % 20 in _IN_EVALUATION_MODE,
         )
 
     def for_layer(self, layer: Layer) -> PassPlan:
@@ -127,6 +133,7 @@ class PassPlan:
             last_first=self.last_first and together,
             before=before,
             other_batch=self.other_batch if before and takes_other else "",
+            in_evaluation_mode=self.in_evaluation_mode and bool(before) and layer.takes_evaluation_mode(),
         )
 
     def parameters_in(self, number: int) -> int:
@@ -190,6 +197,8 @@ def plainer_seeds(seed: int) -> Iterator[tuple[Hint, int]]:
         yield Hint(FaultKind.ACCUMULATED, text), ACCUMULATED.changed(seed, 0)
     if plan.before:
         how = "forward without gradients" if plan.before == EVALUATION else "forward and backward"
+        if plan.in_evaluation_mode:
+            how += " in evaluation mode"
         if plan.other_batch:
             how += ", for a parallel module with another batch unless it says one_batch_size=True"
         text = f"right if nothing comes before, and wrong if the instance has gone {how}"
@@ -299,7 +308,7 @@ def _go_before(
         assert other is not None
         _train(version, other, pass_keys(context, PASSES)["inputs"], differentiated)
         return
-    with torch.no_grad():
+    with torch.no_grad(), version.evaluated() if plan.in_evaluation_mode else nullcontext():
         if other is None:
             outputs = version(_drawn(version, plan, context, PASSES, differentiated).leaves)
         else:
