@@ -153,7 +153,7 @@ class ProcessWorld(ABC):
         """The calls of the run so far; asked by the watchdog's thread."""
 
     @abstractmethod
-    def _note_raised(self, exception: BaseException, outcome: Raised) -> None:
+    def _note_raised(self, exception: BaseException) -> None:
         """Note that the body has raised."""
 
     @abstractmethod
@@ -431,7 +431,7 @@ class ProcessWorld(ABC):
                 outcome = Raised.of_no_signal(exception)
             else:
                 outcome = Raised.of(exception)
-            self._note_raised(exception, outcome)
+            self._note_raised(exception)
             return outcome, watched
 
     def _idle(self, on_interrupt: Callable[[], None]) -> Callable[[float], None]:

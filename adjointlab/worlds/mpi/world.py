@@ -159,7 +159,7 @@ class MPIWorld(ProcessWorld):
     def _progress(self) -> object:
         return self._guard.progress()
 
-    def _note_raised(self, exception: BaseException, outcome: Raised) -> None:
+    def _note_raised(self, exception: BaseException) -> None:
         self._guard.saw_mpi_error = any(isinstance(each, MPI.Exception) for each in causes(exception))
         if isinstance(exception, KeyboardInterrupt | Overdue):
             # These come at any byte code: perhaps between the start of a request and its entry in the guard. Its

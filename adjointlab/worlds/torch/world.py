@@ -115,7 +115,7 @@ class TorchWorld(ProcessWorld):
     def _progress(self) -> object:
         return self._waits.log.calls, self._waits.exchanges
 
-    def _note_raised(self, exception: BaseException, outcome: Raised) -> None:
+    def _note_raised(self, exception: BaseException) -> None:
         log = self._waits.log
         waited = time.monotonic() - log.last_at > self._waits.patience / 2
         self._failure = failure_of(exception, log.last, waited=waited)
