@@ -33,11 +33,7 @@ class AllGather(SegmentedOperator):
     - "invariant": the copies count once, and the adjoint keeps of the cotangent what is this worker's, without a message.
 
     `types` are the local types of x, for each dimension of the partition; y has the same along all but p.
-    ``forward(x)`` and ``adjoint(y)`` take the local tensor and return a fresh one, or `out` (row-major, sharing no
-    memory with the argument); an inactive worker returns a copy of its tensor of zero volume.
-
-    Raises `ValueError` for a dimension that is not cut, for local types that do not fit, for ranks beyond the
-    communicator's, and in a call, before its first message, for a local tensor that is not what the layout says.
+    For forward, adjoint and errors see :class:`SegmentedOperator`. Also raises `ValueError` for a dimension that is not cut.
     """
 
     symbol = "AllGather"

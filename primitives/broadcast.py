@@ -33,14 +33,7 @@ class Broadcast(OneToManyOperator):
     is then promoted by leading ones to the order of P_y. The tensor's own dimensions stay as they are: in the
     codomain each lies along the dimension of P_y that its dimension of P_x is matched with.
 
-    ``forward(x)`` takes the local tensor of x and returns a fresh local tensor of y; outside P_x it takes, and
-    outside P_y it returns, a tensor of zero volume, which keeps the first dimension of the input with
-    `preserve_batch` (shape (b, 0, ..., 0), of order 2 at least). A worker in neither returns a copy of its input.
-    ``adjoint(y)`` sums back. A worker that gets a local tensor may give the memory for it as `out` (row-major, sharing
-    no memory with the argument).
-
-    Raises `ValueError` for a partition that P_x does not broadcast to, for ranks beyond the communicator's, and in a
-    call, before its first message, for a local tensor that is not what the layout says.
+    ``adjoint(y)`` sums back. For both directions and errors see :class:`OneToManyOperator`.
     """
 
     symbol = "B"

@@ -45,6 +45,14 @@ class OneToManyOperator(LinearOperator):
     `one`, else that of `many`. Made collectively, from the same arguments on all ranks. A rank is in two groups at most:
     where it is the one, and where it is among the many. All ranks visit the groups in the pattern's order, so that
     blocking collectives cannot wait for each other in a circle.
+
+    Each direction takes a local tensor and returns a fresh one. Outside their partitions it takes and returns tensors of zero volume,
+    which keep the first dimension of the input with `preserve_batch` (shape (b, 0, ..., 0), of order 2 at least); a worker in neither
+    returns a copy of its input. A worker that gets a local tensor may give the memory for it as `out` (row-major, sharing no memory
+    with the argument).
+
+    Raises `ValueError` for partitions that do not broadcast, for ranks beyond the communicator's, and in a call, before its first
+    message, for a local tensor that is not what the layout says.
     """
 
     batched = True

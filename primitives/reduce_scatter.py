@@ -30,12 +30,8 @@ class ReduceScatter(SegmentedOperator):
     parts (default: balanced).
 
     `types` are the local types of y, for each dimension of the partition; x has the same along all but `along`.
-    ``forward(x)`` and ``adjoint(y)`` take the local tensor and return a fresh one, or `out` (row-major, sharing no
-    memory with the argument); an inactive worker returns a copy of its tensor of zero volume.
-
-    Raises `ValueError` for a dimension that is not whole, for workers along `along` that hold different windows, for
-    boundaries that do not cut the dimension, for local types that do not fit, for ranks beyond the communicator's, and
-    in a call, before its first message, for a local tensor that is not what the layout says.
+    For forward, adjoint and errors see :class:`SegmentedOperator`. Also raises `ValueError` for a dimension that is not whole, for workers
+    along `along` that hold different windows, and for boundaries that do not cut the dimension.
     """
 
     symbol = "ReduceScatter"

@@ -179,6 +179,12 @@ class SegmentedOperator(LinearOperator):
 
     Dimension `dim` is cut along dimension `along` of the partition in the layout `narrow`, and whole in `wide`. `types` are
     the local types of the narrow tensor; the wide one has the same, but `wide_type` along `along`.
+
+    ``forward(x)`` and ``adjoint(y)`` take the local tensor and return a fresh one, or `out` (row-major, sharing no
+    memory with the argument); an inactive worker returns a copy of its tensor of zero volume.
+
+    Raises `ValueError` for local types that do not fit, for ranks beyond the communicator's, and in a call, before its first message,
+    for a local tensor that is not what the layout says.
     """
 
     batched = True

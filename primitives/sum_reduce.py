@@ -33,15 +33,8 @@ class SumReduce(OneToManyOperator):
     reversed and `transpose_dest` that of P_y, which is then promoted by leading ones to the order of P_x. Workers
     that are summed hold the same window of x, each with its own values.
 
-    ``forward(x)`` takes the local tensor of x and returns a fresh local tensor of y; outside P_x it takes, and
-    outside P_y it returns, a tensor of zero volume, which keeps the first dimension of the input with
-    `preserve_batch` (shape (b, 0, ..., 0), of order 2 at least). A worker in neither returns a copy of its input.
-    ``adjoint(y)`` copies back. A worker that gets a local tensor may give the memory for it as `out` (row-major,
-    sharing no memory with the argument).
-
-    Raises `ValueError` for a partition that does not broadcast to P_x, for workers that are summed but hold different
-    windows, for ranks beyond the communicator's, and in a call, before its first message, for a local tensor that
-    is not what the layout says.
+    ``adjoint(y)`` copies back. For both directions and errors see :class:`OneToManyOperator`. Also raises `ValueError` for workers that
+    are summed but hold different windows.
     """
 
     symbol = "R"
