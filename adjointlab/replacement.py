@@ -1,14 +1,18 @@
-"""An attribute that has another value for a time.
+"""Attributes and context variables that have another value for a time.
 
-``unittest.mock.patch.object`` does the same, but brings `asyncio` with it, a twentieth of the time in which a command starts.
+``unittest.mock.patch.object`` does so with attributes, but brings `asyncio` with it, a twentieth of the time in which a command starts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
 
-__all__ = ["replaced"]
+__all__ = ["replaced", "set_within"]
+
+T = TypeVar("T")
 
 _MISSING = object()
 
@@ -25,3 +29,13 @@ def replaced(owner: object, name: str, value: object) -> Iterator[None]:
             delattr(owner, name)  # a class inherits it again
         else:
             setattr(owner, name, before)
+
+
+@contextmanager
+def set_within(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Context in which `variable` has that value, in this thread."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from adjointlab.checks.seed_digits import COURSE
-from adjointlab.replacement import replaced
+from adjointlab.replacement import replaced, set_within
 
 __all__ = ["FILLS", "controlled", "fill_by", "filled"]
 
@@ -38,14 +38,9 @@ def fill_by(seed: int) -> float:
     return FILLS[COURSE.of(seed) % len(FILLS)]
 
 
-@contextmanager
-def filled(value: float | None) -> Iterator[None]:
+def filled(value: float | None) -> AbstractContextManager[None]:
     """Fill fresh memory of this thread with `value`, in both parts of a complex number, or leave it."""
-    token = _fill.set(value)
-    try:
-        yield
-    finally:
-        _fill.reset(token)
+    return set_within(_fill, value)
 
 
 @contextmanager

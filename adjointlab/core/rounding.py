@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, Protocol
+
+from adjointlab.replacement import set_within
 
 if TYPE_CHECKING:
     import torch
@@ -28,25 +29,15 @@ def perturb_of_now() -> Perturb | None:
     return _now.get()
 
 
-@contextmanager
-def perturbing(perturb: Perturb) -> Iterator[None]:
+def perturbing(perturb: Perturb) -> AbstractContextManager[None]:
     """Context in which :func:`perturb_of_now` returns `perturb`."""
-    token = _now.set(perturb)
-    try:
-        yield
-    finally:
-        _now.reset(token)
+    return set_within(_now, perturb)
 
 
-@contextmanager
-def unperturbed() -> Iterator[None]:
+def unperturbed() -> AbstractContextManager[None]:
     """Context in which operations that torch sees are as they are, whatever is tried out; :func:`perturb_of_now` returns the same."""
     # The mode of torch's that makes errors is told, and stays where it is: below it there may be others, which make devices.
-    token = _spared.set(True)
-    try:
-        yield
-    finally:
-        _spared.reset(token)
+    return set_within(_spared, True)
 
 
 def is_unperturbed() -> bool:
