@@ -188,6 +188,8 @@ class ParallelRecipe:
         The sequential module is frozen, named and given its values before it is made parallel: a wrapper may refuse what is frozen
         later, has longer names, and cuts the values into parts.
         """
+        from adjointlab.torch_distributed.shared_tensors import DeclaredParameters, SharedTensors
+
         shape = as_mesh(parameters["mesh"])
         sharing = self._sharing(shape)
         example = self._example(parameters)
@@ -205,17 +207,18 @@ class ParallelRecipe:
         if example.is_evaluated:
             made.eval()
         names = list(sequential.names.parameters)
-        declared = placements_by_name(parameters, names, shape)
-        space, pieces = made.parameter_space(
-            declared, piece_sizes(parameters, names), sequential.values, comm
+        declared = DeclaredParameters(
+            placements_by_name(parameters, names, shape), piece_sizes(parameters, names), sequential.values
         )
+        shared = SharedTensors(mesh, comm)
+        space, pieces = made.parameter_space(shared, declared)
         return Layer(
             comm,
             made,
             _inputs_on(mesh, placing, parameters),
             _outputs_on(mesh, placing, example.outputs),
             space,
-            made.buffer_space(comm),
+            made.buffer_space(shared),
             rounding=tolerance.rounding,
             prepare=self.prepare,
             user_class=type(made.made),

@@ -9,35 +9,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from torch import nn
 from torch.distributed._composable.contract import STATE_KEY
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from adjointlab.core import arrays
-from adjointlab.core.arrays import dtype_name, is_differentiable, to_numpy
+from adjointlab.core.arrays import is_differentiable, to_numpy
 from adjointlab.core.layer import OutputPath, PassHooks, element_type_noted, outputs_by_path, place_of
 from adjointlab.core.operator import OtherOutputs
 from adjointlab.core.pieces import Fused
-from adjointlab.core.space import Space, Tensor
+from adjointlab.core.space import Space
 from adjointlab.torch_distributed.dtensors import (
     Placements,
     check_claim,
-    extended,
     from_local,
     restricted,
-    tensor_on,
 )
-from adjointlab.torch_distributed.flat_parts import begins_of, flattened
-from adjointlab.torch_distributed.fused import pieces_apart, pieces_of_sizes
-from adjointlab.torch_distributed.held_parts import HeldPart, agreed, as_held, grid_of_holders
-from adjointlab.torch_distributed.names import Names, missing
+from adjointlab.torch_distributed.names import Names
 from adjointlab.torch_distributed.numbering import Numbering
+from adjointlab.torch_distributed.shared_tensors import DeclaredParameters, SharedTensors
 from adjointlab.typing import Communicator, NumpyArray
 
 __all__ = ["NamedModule", "ParallelModule", "Placing"]
@@ -219,118 +215,29 @@ class ParallelModule(NamedModule):
             self._path_of_buffer = {number(name): path for name, path in self._path_of_buffer.items()}
 
     def parameter_space(
-        self,
-        declared: Mapping[str, Placements],
-        sizes: Mapping[str, Sequence[int]],
-        values: Mapping[str, NumpyArray] | None,
-        comm: Communicator,
+        self, shared: SharedTensors, declared: DeclaredParameters
     ) -> tuple[Space, Mapping[str, Fused]]:
         """The space of its parameters, and how it has fused or flattened ones, by name. Collective.
 
-        Plain ones that are no copies have `declared` placements, and of fused ones pieces of other `sizes` than equal ones. Of those
-        that other ranks alone have, this one gets one of zero volume. Initial `values` tell where flat parts lie.
+        Of those that other ranks alone have, this one gets some of zero volume.
         """
-        shapes, own = self._names.parameters, dict(self._held)
-        accounts = {name: self._part(name, held, declared, shapes[name]) for name, held in own.items()}
-        for name, account in accounts.items():
-            if account.is_flat and values is not None:
-                begins = begins_of(to_numpy(own[name].detach()), values[name])
-                accounts[name] = replace(account, begins=begins)
-        tensors: list[Tensor] = []
-        pieces_of: dict[str, Fused] = {}
-        for name, parts in self._parts_of_ranks("parameter", shapes, accounts, comm):
-            first = agreed(name, parts)
-            grid = grid_of_holders(self._mesh, name, parts)
-            if any(part.is_flat for part in parts.values()):
-                flat = flattened(name, parts, grid, comm.Get_rank())
-                if flat is None:
-                    raise _misfit(name, first.local_shape or (), first.shape, self._mesh)
-                tensors.append(flat[0])
-                pieces_of[name] = flat[1]
-                continue
-            shape, (pieces, placements) = first.shape, pieces_apart(first.placements, first.shape)
-            if name in sizes:
-                pieces_of[name] = pieces_of_sizes(name, sizes[name], placements, shape, grid.shape)
-            elif pieces is not None:
-                pieces_of[name], shape = pieces, tuple(pieces.shape_of(shape))
-            tensor = tensor_on(grid, placements, shape, first.dtype, name)
-            tensors.append(tensor if name in pieces_of else as_held(tensor, parts))
-        self._held = {name: own[name] if name in own else self._nothing_of(shapes[name]) for name in shapes}
-        return Space(*tensors), pieces_of
+        space, pieces = shared.parameters(self._held, self._names.parameters, declared)
+        own = self._held
+        self._held = {
+            each.name: own[each.name] if each.name in own else shared.nothing_of(each)
+            for each in space.tensors
+        }
+        return space, pieces
 
-    def buffer_space(self, comm: Communicator) -> Space:
-        """The space of its buffers. Collective. Of those that other ranks alone have, this one gets one of zero volume."""
-        names = self._names.buffers
-        if not names:
-            return Space()
-        own = {name: self.get_buffer(name) for name in names if name in self._path_of_buffer}
-        accounts = {name: self._part(name, held, {}, held.shape) for name, held in own.items()}
-        tensors: list[Tensor] = []
-        for name, parts in self._parts_of_ranks("buffer", names, accounts, comm):
-            first = agreed(name, parts)
-            grid = grid_of_holders(self._mesh, name, parts)
-            tensors.append(tensor_on(grid, first.placements, first.shape, first.dtype, name))
-            if name not in own:
-                self._buffers_of_others[name] = self._nothing_of(first.shape).detach()
-        self._buffer_names = names
-        return Space(*tensors)
-
-    @staticmethod
-    def _parts_of_ranks(
-        kind: str, names: Iterable[str], accounts: Mapping[str, HeldPart], comm: Communicator
-    ) -> Iterator[tuple[str, Mapping[int, HeldPart]]]:
-        """The accounts of each parameter or buffer with these names, by the ranks that have it. Collective. Raises `TypeError` where none has."""
-        every = comm.allgather(dict(accounts))
-        for name in names:
-            parts = {rank: held[name] for rank, held in enumerate(every) if name in held}
-            if not parts:
-                raise missing(kind, name, accounts)
-            yield name, parts
-
-    def _part(
-        self, name: str, held: torch.Tensor, declared: Mapping[str, Placements], shape: Sequence[int]
-    ) -> HeldPart:
-        placements, shape = self._placed(name, held, declared, shape)
-        local = None if isinstance(held, DTensor) else tuple(held.shape)
-        return HeldPart(tuple(placements), tuple(shape), local, dtype_name(held))
-
-    def _nothing_of(self, shape: Sequence[int]) -> nn.Parameter:
-        """A stand-in, of zero volume, for a parameter that other ranks alone have; of integers, which never require a gradient."""
-        nothing = torch.empty((0,) * max(1, len(shape)), dtype=torch.int64, device=self._mesh.device_type)
-        return nn.Parameter(nothing, requires_grad=False)
-
-    def _placed(
-        self, name: str, held: torch.Tensor, declared: Mapping[str, Placements], shape: Sequence[int]
-    ) -> tuple[Placements, Sequence[int]]:
-        """The placements and the global shape of a parameter or buffer, which is of this `shape` unless it says so itself."""
-        if isinstance(held, DTensor):
-            check_claim(held)
-            return extended(self._mesh, held.device_mesh, held.placements), tuple(held.shape)
-        # Those of one dimension may be consecutive elements of one that is flattened.
-        if name not in declared and tuple(held.shape) != tuple(shape) and held.ndim != 1:
-            raise _misfit(name, held.shape, shape, self._mesh)
-        return declared.get(name, [Replicate()] * self._mesh.ndim), shape
-
-
-def _misfit(name: str, own: Sequence[int], shape: Sequence[int], mesh: DeviceMesh) -> TypeError:
-    """The error for a plain part of a parameter of this `shape`, which nobody has said how ranks share."""
-    shapes = f"the parameter {name} has shape {tuple(own)}, and the sequential one {tuple(shape)}"
-    if len(own) != len(shape):
-        return TypeError(
-            f"{shapes}: no placement has parts of another number of dimensions. Keep as parameters the parts that ranks have of it in its own "
-            "shape, or consecutive elements of it in one dimension, which may be padded to one length"
-        )
-    likely = _likely_placements(own, shape, mesh)
-    return TypeError(
-        f'{shapes}: say how the ranks share it, with parameter_placements={{"{name}": [{likely}]}} in the dictionary of the strategy'
-    )
-
-
-def _likely_placements(part: Sequence[int], shape: Sequence[int], mesh: DeviceMesh) -> str:
-    """Placements that a plain part of a parameter of this `shape` may have: cut along the last mesh dimension, where it is smaller."""
-    smaller = [dim for dim, (own, whole) in enumerate(zip(part, shape, strict=True)) if own < whole]
-    cut = smaller[0] if smaller else 0
-    return ", ".join(["Replicate()"] * (mesh.ndim - 1) + [f"Shard({cut})"])
+    def buffer_space(self, shared: SharedTensors) -> Space:
+        """The space of its buffers. Collective. Of those that other ranks alone have, this one gets some of zero volume."""
+        own = {name: self.get_buffer(name) for name in self._path_of_buffer}
+        space = shared.buffers(own, self._names.buffers)
+        self._buffer_names = self._names.buffers
+        self._buffers_of_others = {
+            each.name: shared.nothing_of(each).detach() for each in space.tensors if each.name not in own
+        }
+        return space
 
 
 def _has_flat_parameters(module: nn.Module) -> bool:
