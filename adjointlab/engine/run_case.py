@@ -62,6 +62,9 @@ class Stage(StrEnum):
 
     DRAWING = "drawing"
     SHRINKING = "shrinking"
+    STEPPING = (
+        "stepping"  # in cases that no strategy has drawn; on record is the failure that they are steps from
+    )
     CONFIRMING = "confirming"
     REPLAYING = "replaying"
 
@@ -94,7 +97,7 @@ class CaseRunner:
 
     A case that kills its process leaves no result. So the order matters: first the known runs are asked, so that a case
     that has ended a job is taken for its run instead of ending this one too; then the case is recorded; then it runs. Where a rank
-    refuses a form of the operator, the case runs again without that form. On record is a case as it is drawn.
+    refuses a form of the operator, the case runs again without that form. On record is a case as it is drawn, or `on_record`.
     """
 
     run: Runner
@@ -111,12 +114,13 @@ class CaseRunner:
         stage: Stage = Stage.REPLAYING,
         done: int = 0,
         times: int = 1,
+        on_record: Case | None = None,
     ) -> Run:
         drawn = structs.replace(payload, measurement=Measurement.NONE)
         if (known := self.known(drawn, times)) is not None:
             return known
         if self.record is not None:
-            self.record(drawn, done, stage)
+            self.record(on_record or drawn, done, stage)
         while True:
             run = self.run(payload, ranks, seed=seed, schedule=schedule)
             refused = _refused_form(run)

@@ -143,6 +143,7 @@ class Search:
         self._drawn = DrawnCases(budget.cases)
         self._shrinking: Shrinking | None = None  # from the first failure on
         self._stopped_by = ""  # what kept a failure from being made smaller
+        self._steps_from: Case | None = None  # the failure, while cases that are one step smaller run
         self._last_run = Run(())
         # The judge of the case before asked what rounding does: so this one's will, and would have the case run twice.
         self._measurement = Measurement.NONE
@@ -255,12 +256,15 @@ class Search:
 
         A smaller case is made of the parameters, and may be none that the strategy draws. So it is never reported itself: it tells
         that smaller cases are to be drawn, and what fails of these is shrunk again. Where none is drawn that fails, nothing is
-        claimed. Only simulated ranks run such cases: one may end a process, and under MPI the job.
+        claimed. Only simulated ranks run such cases: one may end a process, and under MPI the job. On record is the failure then, which
+        is what is stored where one does.
         """
         if failure.verdict.kind in _SLOW:
             return failure
         while self._world.can_schedule:
+            self.stage, self._steps_from = Stage.STEPPING, failure.case
             fails = self._fails_one_step_smaller(failure.case)
+            self.stage, self._steps_from = Stage.SHRINKING, None
             if not fails:
                 assert self._shrinking is not None
                 self._shrinking.is_smallest = fails is False
@@ -414,7 +418,14 @@ class Search:
         times = 2 if self.stage is Stage.CONFIRMING and self._has_time() else 1
         try:
             self._last_run = self._runner(
-                payload, ranks, seed=seed, schedule=schedule, stage=self.stage, done=done, times=times
+                payload,
+                ranks,
+                seed=seed,
+                schedule=schedule,
+                stage=self.stage,
+                done=done,
+                times=times,
+                on_record=self._steps_from,
             )
         except (KeyboardInterrupt, Exhausted):
             raise

@@ -41,6 +41,15 @@ class Segfaulting(RingShift):
         return x
 
 
+class SegfaultingWhenSmaller(WrongShift):
+    """Is wrong, and kills its process with a number that its strategy does not draw."""
+
+    def __init__(self, comm: Any, layout: al.Layout, number: int) -> None:
+        super().__init__(comm, layout)
+        if number < 3:
+            os.kill(os.getpid(), signal.SIGSEGV)
+
+
 class Exiting(RingShift):
     """Ends its process, with the exit code of success."""
 
@@ -71,6 +80,11 @@ def unsendable(draw: Any, ranks: int) -> dict[str, Any]:
 @al.subject(Segfaulting)
 def segfaulting(draw: Any, ranks: int) -> dict[str, Any]:
     return equal_blocks(draw, ranks)
+
+
+@al.subject(SegfaultingWhenSmaller)
+def segfaulting_when_smaller(draw: Any, ranks: int) -> dict[str, Any]:
+    return {**equal_blocks(draw, ranks), "number": 3}
 
 
 @al.subject(Exiting)

@@ -107,6 +107,25 @@ def test_a_check_alone_whose_process_dies_does_not_end_the_command_that_was_give
     assert "SIGSEGV" in report["headline"]
 
 
+def test_a_failure_is_kept_where_a_smaller_case_that_the_strategy_does_not_draw_ends_the_process(
+    tmp_path: Path,
+) -> None:
+    command = (
+        *("adjointlab", "check", *named("segfaulting_when_smaller"), "--check", "adjoint", "--cases", "5"),
+        *("--seed", "3", "--jobs", "2", "--json", "verdicts.json"),
+    )
+    ended = run(*command, cwd=tmp_path)
+    assert ended.returncode == 3, ended.stderr
+    (report,) = results(tmp_path)["reports"]
+    assert report["headline"].startswith(
+        "a case fails, as its replay tells; while smaller ones were tried, its process"
+    )
+    ended = run(*command, cwd=tmp_path)
+    assert ended.returncode == 1, ended.stderr
+    (report,) = results(tmp_path)["reports"]
+    assert report["headline"] == "adjoint is not the transpose of forward"
+
+
 def test_ctrl_c_ends_all_processes_and_tells_what_is_known(tmp_path: Path) -> None:
     process = begun(
         *("-m", "adjointlab", "check", *named("wrong", "printing", "right"), "--check", "adjoint"),

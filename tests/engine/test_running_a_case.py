@@ -70,7 +70,7 @@ def test_a_case_is_recorded_before_it_runs_unless_it_has_ended_an_earlier_job() 
 
 
 def test_the_stages_have_the_names_that_stand_in_files() -> None:
-    assert [*map(str, Stage)] == ["drawing", "shrinking", "confirming", "replaying"]
+    assert [*map(str, Stage)] == ["drawing", "shrinking", "stepping", "confirming", "replaying"]
 
 
 @pytest.mark.parametrize(
