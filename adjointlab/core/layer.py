@@ -12,6 +12,7 @@ from adjointlab.core.arrays import is_array
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.pieces import IN_ONE, Fused
 from adjointlab.core.space import Space
+from adjointlab.quantities import counted
 from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator, NumpyArray
 
@@ -64,9 +65,20 @@ def index_positions(prepare: Prepare) -> frozenset[int]:
 
 
 def prepared(prepare: Prepare, *inputs: Any) -> tuple[Any, ...]:
-    """Return legal inputs, which `prepare` makes of these; it may return one tensor alone."""
-    made = prepare(*inputs)
-    return (made,) if is_array(made) else tuple(made)
+    """Return legal inputs, which `prepare` makes of these; it may return one tensor alone.
+
+    Raises :class:`SubjectError` where it returns another number of them.
+    """
+    gets = f"gets {counted(len(inputs), 'tensor')}, one for each input"
+    try:
+        made = prepare(*inputs)
+    except Exception as error:
+        error.add_note(f"raised by prepare=, which {gets}")
+        raise
+    legal = (made,) if is_array(made) else tuple(made)
+    if len(legal) != len(inputs):
+        raise SubjectError(f"prepare= {gets}, and returned {len(legal)}")
+    return legal
 
 
 OutputPath: TypeAlias = tuple[object, ...]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from adjointlab.core.layer import Layer, elementwise, trained, undeclared
+from adjointlab.core.declaration import SubjectError
+from adjointlab.core.layer import Layer, elementwise, prepared, trained, undeclared
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.core.pieces import Pieces
@@ -99,3 +100,11 @@ def test_a_parameter_is_in_one_piece_unless_others_are_named() -> None:
     assert whole.apart(weight) is weight
     assert torch.equal(whole.joined(weight, (4,)), weight)
     assert whole.joined(empty, (0, 3)).shape == (0, 3)
+
+
+def test_a_preparation_that_takes_or_returns_another_number_of_inputs_is_told_how_many_there_are() -> None:
+    with pytest.raises(TypeError) as caught:
+        prepared(torch.sin, torch.ones(1), torch.ones(1))
+    assert caught.value.__notes__ == ["raised by prepare=, which gets 2 tensors, one for each input"]
+    with pytest.raises(SubjectError, match="prepare= gets 2 tensors, one for each input, and returned 1"):
+        prepared(lambda x, y: x, torch.ones(1), torch.ones(1))
