@@ -62,6 +62,7 @@ def needs(package: str) -> pytest.MarkDecorator:
         pytest.param("released_diffusers.py", 3, 1, marks=needs("diffusers")),
         pytest.param("released_open_clip.py", 3, 1, marks=needs("open_clip")),
         pytest.param("released_metric_learning.py", 3, 1, marks=needs("pytorch_metric_learning")),
+        pytest.param("released_yunchang.py", 3, 1, marks=needs("yunchang")),
         pytest.param("released_transformers.py", 3, 1, marks=needs("transformers")),
         pytest.param("released_spmd_types.py", 3, 2, marks=needs("spmd_types")),
     ],
