@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import inspect
 import os
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Final, NamedTuple
 
 from adjointlab.checks.check import all_checks
@@ -269,13 +270,22 @@ _DEPTH: Final = 3
 def require_own_names(module: ModuleType, declared: Sequence[Subject]) -> None:
     """Raise :class:`NotFound` where a subject `declared` in `module` has lost its name to another: the last alone would be checked."""
     kept = {id(each) for value in list(vars(module).values()) for each in _held(value, module, _DEPTH)}
-    for each in _rebound(module, declared, kept):
+    rebound = _rebound(module, declared, kept)
+    for each in rebound:
         name = each.draws.__name__
-        if isinstance(taker := vars(module).get(name), Subject):
+        taker = vars(module).get(name)
+        if isinstance(taker, Subject) and _is_kept_by_none_but(each, declared, rebound):
             raise NotFound(
                 f"{shown_name(module)}: two subjects are called {name} ({each.name}, {taker.name}), of which the last alone "
                 "would be checked; bind each to a name of its own in the module"
             )
+
+
+def _is_kept_by_none_but(subject: Subject, *lists: Sequence[Subject]) -> bool:
+    """Return True if nothing refers to `subject` but these lists: a register of the user's, say, may know it without a name."""
+    gc.collect()  # tests that have lost their name too
+    keepers = [each for each in gc.get_referrers(subject) if not isinstance(each, FrameType)]
+    return all(any(keeper is each for each in lists) for keeper in keepers)
 
 
 def _rebound(module: ModuleType, declared: Sequence[Subject], kept: set[int]) -> list[Subject]:

@@ -276,6 +276,7 @@ def test_a_file_in_which_two_subjects_have_one_name_is_refused(tmp_path: Path) -
         "kept = [shifts]",
         "TestA = al.coherence_tests(shifts)",
         "class Tests: TestA = al.coherence_tests(shifts)",
+        "kept = iter([shifts])",
     ],
 )
 def test_a_subject_that_is_kept_may_lose_its_name(keeping: str, tmp_path: Path) -> None:
