@@ -66,7 +66,8 @@ class Draw:
     With `bound` K > 0 the values are integers in {-K, ..., K} times ``2**exponent`` (Gaussian integers in a complex tensor);
     with `bound` 0 they fill the whole significand, uniform in [-1, 1) times ``2**exponent``. Tensors of an integer type have
     no exponent and need a bound. `values` is one of :data:`VALUES`, which need a bound too. With `beyond`, a rank and another seed,
-    elements that this rank does not hold have values of that seed.
+    elements that this rank does not hold have values of that seed. If `halved`, elements beyond the first half of any dimension are zero
+    (of draws of an odd index, those before the last half), so that some ranks may hold zeros alone.
 
     Raises `ValueError` for a side that is neither "primal" nor "dual", a negative bound, and one that no 64-bit integer type
     holds.
@@ -83,6 +84,7 @@ class Draw:
     exponent: int = 0
     values: str = SMALL_INTEGERS
     beyond: tuple[int, int] | None = None
+    halved: bool = False
 
     def __post_init__(self) -> None:
         if self.values not in VALUES:
@@ -116,7 +118,19 @@ def local_values(space: Space, position: int, rank: int, draw: Draw) -> NumpyArr
         values = real + 1j * imaginary
     else:
         values = _component(element, with_key(bits_of(window, layout.hull, 0, 1, are_equal), key), draw)
-    return np.asarray(values, dtype=element.in_numpy).reshape(shape)
+    local = np.asarray(values, dtype=element.in_numpy).reshape(shape)
+    return _halved(local, window, layout.shape, is_last=bool(draw.index % 2)) if draw.halved else local
+
+
+def _halved(
+    local: NumpyArray, window: Sequence[tuple[int, int]], shape: Sequence[int], *, is_last: bool
+) -> NumpyArray:
+    """The part of a tensor that lies in this window, with zeros outside the first or the last half of each dimension."""
+    for axis, ((start, stop), side) in enumerate(zip(window, shape, strict=True)):
+        indices = np.arange(start, stop)
+        is_kept = indices >= side // 2 if is_last else indices < (side + 1) // 2
+        local = local * is_kept.reshape(-1, *(1,) * (local.ndim - axis - 1)).astype(local.dtype)
+    return local
 
 
 @lru_cache(maxsize=256)  # of all ranks

@@ -16,7 +16,7 @@ from torch import nn
 
 import adjointlab as al
 from adjointlab.checks.context import InputSetting
-from adjointlab.checks.layers.drawn_values import has_small_cotangents, pass_keys
+from adjointlab.checks.layers.drawn_values import described_cotangents, has_small_cotangents, pass_keys
 from adjointlab.checks.layers.modules import LocalModule, SequentialTwin, values
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.checks.whole_tensors import (
@@ -135,7 +135,7 @@ def test_integers_that_are_drawn_become_values_of_a_kind(kind: str, dtype: str, 
         (7679, {}, False),
         (7680, {}, True),
         (15359, {}, True),
-        (15360, {}, False),
+        (3 * 7680, {}, False),
         (30720 + 7680, {}, True),
         (7680, {"rounding": 0.0}, True),
         (7680, {"rounding": 1e-3}, False),
@@ -154,6 +154,20 @@ def test_cotangents_are_small_by_some_seeds_where_no_rounding_hides_what_they_do
     (integers,) = module.tensors(module.layer.codomain.dual, key)
     assert has_small_cotangents(seed, module.layer) == is_small
     assert torch.equal(cotangent, integers / 1024 if is_small else integers)
+
+
+@pytest.mark.parametrize(("index", "kept"), [(0, slice(None, 3)), (3, slice(2, None))])
+def test_cotangents_are_zero_but_for_one_half_by_some_seeds(index: int, kept: slice) -> None:
+    module = LocalModule(context(layer(codomain=al.Space(al.Layout((5, 1, 5), (1, 1, 1)), name="y"))))
+    for seed in (2 * 7680, 3 * 7680 - 1):
+        key = replace(KEY, seed=seed, index=index, side="dual")
+        (cotangent,) = module.cotangents(key)
+        (integers,) = module.tensors(module.layer.codomain.dual, key)
+        expected = torch.zeros_like(integers)
+        expected[kept, :, kept] = integers[kept, :, kept]
+        assert torch.equal(cotangent, expected)
+        assert expected.any()
+        assert described_cotangents(seed, module.layer).startswith("zero in one half")
 
 
 @pytest.mark.parametrize("kind", ["large", "infinite"])

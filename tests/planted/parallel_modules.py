@@ -227,6 +227,16 @@ class OverlappedWithWeight(Overlapped):
     waits_always = False
 
 
+class OverlappedUnlessZero(Overlapped):
+    """Sends nothing where the gradient is zero, and leaves the ranks waiting that have one."""
+
+    @classmethod
+    def backward(cls, ctx: Any, gradient: torch.Tensor) -> Any:
+        if gradient.any():
+            return super().backward(ctx, gradient)
+        return tuple(map(torch.zeros_like, ctx.saved_tensors))
+
+
 def column(function: type[Overlapped]) -> Subject:
     class Parallel(Column):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -604,6 +614,7 @@ SELDOM = (
         "reduction left out where the other output is unused", branching(CopiedTwiceForOne), GRADIENTS
     ),
     PlantedBug("sum not waited for where the weight is frozen", column(OverlappedWithWeight), GRADIENTS, 1),
+    PlantedBug("sum left out where the gradient is zero", column(OverlappedUnlessZero), GRADIENTS),
     PlantedBug("reduced in single precision", sharing(allreduced_in(torch.float32), "sum"), GRADIENTS, 1),
     PlantedBug("reduced once more with the next gradient", adding_up(reduced_as_it_stands), GRADIENTS),
     PlantedBug(
@@ -616,4 +627,4 @@ SELDOM = (
         "sum left out once a validation has come before", gated(WithoutSumsAfterAValidation), GRADIENTS
     ),
 )
-"""Bugs that show in few cases: with some values, frozen parameters, outputs that are left out of the loss, or passes before."""
+"""Bugs that show in few cases: with some values, frozen parameters, outputs or tokens that are left out of the loss, or passes before."""

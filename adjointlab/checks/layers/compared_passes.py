@@ -134,7 +134,7 @@ class PassObservation:
     plan: PassPlan = ONE_PASS
     refused_order: str = ""  # of memory, by the sequential module: inputs are row-major
     left_out: tuple[str, ...] = ()  # names of outputs
-    small_cotangents: bool = False
+    cotangents: str = ""  # how they are drawn, if that is not plain
     # Parameters that this rank has elements of, and that require no gradient, or one, as they are made; from rank 0 those of the twin.
     frozen: frozenset[str] = frozenset()
     trained: frozenset[str] = frozenset()
@@ -213,8 +213,8 @@ def _circumstances(
         yield "before", f"the same instance has gone forward {how}, with {others}"
     if first.refused_order:
         yield "inputs", f"row-major, because the sequential module takes none in {first.refused_order} memory"
-    if first.small_cotangents and wrong.what not in _VALUES:
-        yield "cotangents", "far below 1, so that gradients are small"
+    if first.cotangents and wrong.what not in _VALUES:
+        yield "cotangents", first.cotangents
     if is_gradient and first.left_out:
         yield "loss", f"of the other outputs: it does not depend on {', '.join(first.left_out)}"
 

@@ -21,7 +21,9 @@ __all__ = [
     "LARGEST_FOR_INDICES",
     "SMALL",
     "change_of",
+    "described_cotangents",
     "direction_keys",
+    "has_halved_cotangents",
     "has_small_cotangents",
     "infinite",
     "left_as_given",
@@ -54,6 +56,18 @@ def has_small_cotangents(seed: int, layer: Layer) -> bool:
     tensors = (*layer.domain.tensors, *layer.parameters.tensors, *layer.codomain.tensors)
     declares = bool(layer.rounding or layer.reach or layer.computes_in)
     return COTANGENTS.of(seed) == 1 and not declares and all(tensor.dtype != "float16" for tensor in tensors)
+
+
+def has_halved_cotangents(seed: int) -> bool:
+    """Return True if the cotangents of a case are zero in one half of each dimension, as where the loss does not depend on some tokens."""
+    return COTANGENTS.of(seed) == 2
+
+
+def described_cotangents(seed: int, layer: Layer) -> str:
+    """Words on the cotangents of a case that are not plain."""
+    if has_halved_cotangents(seed):
+        return "zero in one half of each dimension, so that some ranks may have zeros alone"
+    return "far below 1, so that gradients are small" if has_small_cotangents(seed, layer) else ""
 
 
 def pass_keys(context: CheckContext, number: int) -> dict[str, Draw]:

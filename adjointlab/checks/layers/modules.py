@@ -26,6 +26,7 @@ from adjointlab.checks.layers.drawn_values import (
     LARGEST_FOR_INDICES,
     SMALL,
     change_of,
+    has_halved_cotangents,
     has_small_cotangents,
     infinite,
     left_as_given,
@@ -97,9 +98,10 @@ class ModuleUnderTest(ABC):
         return inputs
 
     def cotangents(self, key: Draw) -> list[torch.Tensor]:
-        """Drawn gradients of the outputs, which are :func:`small <has_small_cotangents>` by some seeds."""
+        """Drawn gradients of the outputs, which are :func:`small <has_small_cotangents>` or :func:`halved <has_halved_cotangents>` by some seeds."""
         exponent = SMALL if has_small_cotangents(key.seed, self.layer) else 0
-        return self.tensors(self.layer.codomain.dual, replace(key, exponent=exponent))
+        halved = has_halved_cotangents(key.seed)
+        return self.tensors(self.layer.codomain.dual, replace(key, exponent=exponent, halved=halved))
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """Declared parameters, in the order of their space."""

@@ -17,7 +17,7 @@ from adjointlab.checks.check import CheckedSubject, Spaces
 from adjointlab.checks.context import INFINITE, CheckContext
 from adjointlab.checks.elements import Local, WhereNotFinite, largest_magnitude
 from adjointlab.checks.layers.compared_passes import AFTER_STEPS, Comparison, PassObservation
-from adjointlab.checks.layers.drawn_values import has_small_cotangents, pass_keys
+from adjointlab.checks.layers.drawn_values import described_cotangents, pass_keys
 from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, SequentialTwin, values
 from adjointlab.checks.layers.twin import TwinCheck, has_nan, results_of_twin, tolerance_of, with_expected
 from adjointlab.checks.verdict import Inapplicable, Verdict
@@ -79,8 +79,8 @@ class TrainingCheck(TwinCheck):
                 allowances,
                 context.comm.Get_size(),
             )
-        is_small = has_small_cotangents(context.setting.seed, layer)
-        return (PassObservation(comparisons, small_cotangents=is_small),)
+        cotangents = described_cotangents(context.setting.seed, layer)
+        return (PassObservation(comparisons, cotangents=cotangents),)
 
     def judge(self, spaces: Spaces, observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
         first, *others = (seen for (seen,) in observations)

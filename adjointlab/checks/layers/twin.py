@@ -15,7 +15,7 @@ from adjointlab.checks.context import INFINITE, SUBNORMAL, CheckContext
 from adjointlab.checks.elements import Local, Tolerance, WhereNotFinite
 from adjointlab.checks.fresh_memory import controlled
 from adjointlab.checks.layers.compared_passes import Change, Comparison, PassObservation, first_wrong
-from adjointlab.checks.layers.drawn_values import LARGEST, has_small_cotangents
+from adjointlab.checks.layers.drawn_values import LARGEST, described_cotangents
 from adjointlab.checks.layers.modules import LocalModule, SequentialTwin, first_positions
 from adjointlab.checks.layers.passes import (
     INPUT_GRADIENT,
@@ -117,7 +117,7 @@ def _observed(
         plan,
         refused_order,
         _left_out(layer, plan),
-        plan.backward and has_small_cotangents(context.setting.seed, layer),
+        described_cotangents(context.setting.seed, layer) if plan.backward else "",
         frozen,
         trained_here,
     )
