@@ -25,7 +25,7 @@ __all__ = ["DeclaredParameters", "SharedTensors"]
 
 @dataclass(frozen=True)
 class DeclaredParameters:
-    """What is said of parameters by name: the `placements` of plain ones that are no copies, the `sizes` of the pieces of fused ones that are
+    """Declarations of parameters by name: the `placements` of plain ones that are no copies, the `sizes` of the pieces of fused ones that are
     not equal, and the initial `values` of the sequential module, which tell where flat parts lie.
     """
 
