@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -335,9 +336,11 @@ def test_xdist_under_mpiexec_is_refused(tmp_path: Path) -> None:
 def test_a_device_that_is_not_there_is_a_usage_error_that_says_what_was_found(
     tmp_path: Path, ranks: int
 ) -> None:
+    (broken := tmp_path / "broken").mkdir()
     for library in ("cupy", "torch"):
-        (tmp_path / f"{library}.py").write_text(f"raise ImportError('{library} is broken')")
-    result = launch("--adjointlab-device=cuda", "-p", "no:cacheprovider", cwd=tmp_path, ranks=ranks)
+        (broken / f"{library}.py").write_text(f"raise ImportError('{library} is broken')")
+    path = os.pathsep.join([str(broken), str(ROOT)])
+    result = launch("--adjointlab-device=cuda", cwd=tmp_path, ranks=ranks, PYTHONPATH=path)
     assert result.returncode == pytest.ExitCode.USAGE_ERROR, result.stdout + result.stderr
     told = result.stdout + result.stderr
     assert told.count("--adjointlab-device: cuda is asked for, but no CUDA device was found") == max(1, ranks)
