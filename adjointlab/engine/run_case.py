@@ -97,7 +97,8 @@ class CaseRunner:
 
     A case that kills its process leaves no result. So the order matters: first the known runs are asked, so that a case
     that has ended a job is taken for its run instead of ending this one too; then the case is recorded; then it runs. Where a rank
-    refuses a form of the operator, the case runs again without that form. On record is a case as it is drawn, or `on_record`.
+    refuses a form of the operator, the case runs again without that form. On record is a case as it is drawn; or the failure from which
+    it is a step, unless the next job is to know it.
     """
 
     run: Runner
@@ -114,13 +115,16 @@ class CaseRunner:
         stage: Stage = Stage.REPLAYING,
         done: int = 0,
         times: int = 1,
-        on_record: Case | None = None,
+        step_from: Case | None = None,
     ) -> Run:
         drawn = structs.replace(payload, measurement=Measurement.NONE)
         if (known := self.known(drawn, times)) is not None:
             return known
         if self.record is not None:
-            self.record(on_record or drawn, done, stage)
+            if step_from is not None and self.known is nothing_known:
+                self.record(step_from, done, Stage.STEPPING)
+            else:
+                self.record(drawn, done, stage)
         while True:
             run = self.run(payload, ranks, seed=seed, schedule=schedule)
             refused = _refused_form(run)

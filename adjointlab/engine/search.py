@@ -262,9 +262,9 @@ class Search:
         if failure.verdict.kind in _SLOW:
             return failure
         while self._world.can_schedule:
-            self.stage, self._steps_from = Stage.STEPPING, failure.case
+            self._steps_from = failure.case
             fails = self._fails_one_step_smaller(failure.case)
-            self.stage, self._steps_from = Stage.SHRINKING, None
+            self._steps_from = None
             if not fails:
                 assert self._shrinking is not None
                 self._shrinking.is_smallest = fails is False
@@ -425,7 +425,7 @@ class Search:
                 stage=self.stage,
                 done=done,
                 times=times,
-                on_record=self._steps_from,
+                step_from=self._steps_from,
             )
         except (KeyboardInterrupt, Exhausted):
             raise

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.running import run
+from tests.running import ROOT, run
 
 # One process starts the others.
 pytestmark = pytest.mark.mpi_skip
@@ -36,13 +37,15 @@ def test_under_mpiexec_one_rank_prints_for_all(tmp_path: Path) -> None:
 
 
 def test_what_is_broken_has_a_line_and_the_exit_code_is_0(tmp_path: Path) -> None:
+    (broken := tmp_path / "broken").mkdir()
     for name, text in {
         "cupy": "import os\nos.abort()",
         "torch": "raise ImportError('libcudart.so.13: cannot open')",
         "mpi4py": "raise RuntimeError('cannot load MPI library')",
     }.items():
-        (tmp_path / f"{name}.py").write_text(text)
-    ended = run("adjointlab", "info", cwd=tmp_path, PMI_RANK="0", PMI_SIZE="2")
+        (broken / f"{name}.py").write_text(text)
+    path = os.pathsep.join([str(broken), str(ROOT)])
+    ended = run("adjointlab", "info", cwd=tmp_path, PMI_RANK="0", PMI_SIZE="2", PYTHONPATH=path)
     assert ended.returncode == 0, ended.stderr
     assert "its process was ended by SIGABRT" in ended.stdout
     assert "ImportError: libcudart.so.13: cannot open" in ended.stdout

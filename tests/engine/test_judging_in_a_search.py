@@ -257,7 +257,7 @@ def test_a_case_runs_with_its_stage_and_the_number_of_those_before_it(
     assert search._run(case_on(2), 2) is run
     assert search._last_run is run
     search._run(case_on(2), 2, seed=5, schedule=schedule)
-    of_search = {"stage": stage, "done": done, "times": times, "on_record": None}
+    of_search = {"stage": stage, "done": done, "times": times, "step_from": None}
     assert given == [
         ((case_on(2), 2), {"seed": 0, "schedule": None} | of_search),
         ((case_on(2), 2), {"seed": 5, "schedule": schedule} | of_search),

@@ -69,6 +69,21 @@ def test_a_case_is_recorded_before_it_runs_unless_it_has_ended_an_earlier_job() 
     assert module.nothing_known(CASE) is None
 
 
+def test_the_failure_that_a_case_is_a_step_from_is_recorded_unless_the_next_job_is_to_know_the_case() -> None:
+    recorded: list[Any] = []
+    failure = structs.replace(CASE, ranks=4)
+
+    def record(*given: Any) -> None:
+        recorded.append(given)
+
+    def run(payload: Any, ranks: int, **given: Any) -> Run:
+        return Run(())
+
+    for known in (module.nothing_known, lambda case, times=1: None):
+        CaseRunner(run, record, known)(CASE, 2, stage=Stage.SHRINKING, step_from=failure)
+    assert recorded == [(failure, 0, Stage.STEPPING), (CASE, 0, Stage.SHRINKING)]
+
+
 def test_the_stages_have_the_names_that_stand_in_files() -> None:
     assert [*map(str, Stage)] == ["drawing", "shrinking", "stepping", "confirming", "replaying"]
 
