@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 import adjointlab as al
 from adjointlab.checks.check import Spaces
