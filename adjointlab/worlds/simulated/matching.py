@@ -167,7 +167,7 @@ class PendingProbe(MessageWait):
 class Receive(MessageWait):
     """A receive; done when it has its message."""
 
-    __slots__ = ("_late", "_poisoned", "_room", "_saved", "_target", "_writer", "message")
+    __slots__ = ("_late", "_poisoned", "_room", "_saved", "_target", "message")
 
     def __init__(
         self,
@@ -185,9 +185,6 @@ class Receive(MessageWait):
         self._late = False  # the buffer is filled by `finish`
         self._saved: Flat | None = None  # what it held, where it is filled late
         self._poisoned = b""  # what it holds until then
-        self._writer: SimulatedCall | None = (
-            None  # another receive that has filled memory of the buffer meanwhile
-        )
 
     def delay(self) -> None:
         """Fill the buffer only when user code completes the receive, and make it useless until then."""
@@ -201,15 +198,6 @@ class Receive(MessageWait):
         if not self._late or self._target is None or self._target.array.tobytes() == self._poisoned:
             return ""
         return "wrote into the receive buffer"
-
-    def misused_by(self) -> str:
-        by = self._writer
-        return "" if by is None else f", by {by} at {by.where}, which receives into the same memory"
-
-    def note_other(self, other: Pending) -> None:
-        mine, others = self._target, other._target if isinstance(other, Receive) else None
-        if self._late and mine and others and np.may_share_memory(mine.array, others.array):
-            self._writer = other.call
 
     def take(self, message: Message) -> str | None:
         """Receive `message`; return what is wrong with it, or None."""

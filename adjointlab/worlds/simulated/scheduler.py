@@ -80,13 +80,6 @@ class Pending:
         """Describe what user code has done to the buffers before :meth:`finish`; empty if nothing is wrong."""
         return ""
 
-    def note_other(self, other: Pending) -> None:
-        """Note that `other`, of the same rank, has filled its buffer, which may share memory with this one's."""
-
-    def misused_by(self) -> str:
-        """Name the call that has done it; empty if none is known."""
-        return ""
-
     @property
     def envelope(self) -> tuple[int, int, int] | None:
         """Source, tag and size in bytes of the message received, if one was."""

@@ -193,33 +193,16 @@ class Simulation:
 
     def finish(self, pending: Pending, status: Status | None = None) -> Any:
         """Give the buffers of `pending`, which is done, back to user code; return its result."""
-        others = self._other_receives(pending)
-        for other in others:
-            if other.done:
-                pending.note_other(other)
         if misuse := pending.misuse():
             call, rank = pending.call, pending.task.rank
-            text = f"rank {rank} {misuse} of {call} at {call.where} before it had completed{pending.misused_by()}"
+            text = f"rank {rank} {misuse} of {call} at {call.where} before it had completed"
             self.findings.append(Finding(FindingKind.BUFFER_MISUSED, text))
         result = pending.finish()
-        for other in others:
-            other.note_other(pending)
         if status is not None and pending.envelope is not None:
             fill_status(status, *pending.envelope)
         if isinstance(pending, Receive) and pending.message is None:
             mark_cancelled(status)
         return result
-
-    def _other_receives(self, pending: Pending) -> list[Receive]:
-        """The receives that the rank of `pending` has not completed, if that is a receive itself."""
-        if not isinstance(pending, Receive):
-            return []
-        every = self.open_requests.values()
-        return [
-            each
-            for each in every
-            if isinstance(each, Receive) and each.task is pending.task and each is not pending
-        ]
 
     def cancel(self, pending: Pending) -> bool:
         """Cancel a receive; return False if it has its message. (Sends are never cancelled, as MPI allows.)"""
