@@ -69,16 +69,19 @@ def prepared(prepare: Prepare, *inputs: Any) -> tuple[Any, ...]:
 
     Raises :class:`SubjectError` where it returns another number of them.
     """
-    gets = f"gets {counted(len(inputs), 'tensor')}, one for each input"
     try:
         made = prepare(*inputs)
     except Exception as error:
-        error.add_note(f"raised by prepare=, which {gets}")
+        error.add_note(f"raised by prepare=, which {_gets(inputs)}")
         raise
     legal = (made,) if is_array(made) else tuple(made)
     if len(legal) != len(inputs):
-        raise SubjectError(f"prepare= {gets}, and returned {len(legal)}")
+        raise SubjectError(f"prepare= {_gets(inputs)}, and returned {len(legal)}")
     return legal
+
+
+def _gets(inputs: Sequence[object]) -> str:
+    return f"gets {counted(len(inputs), 'tensor')}, one for each input"
 
 
 OutputPath: TypeAlias = tuple[object, ...]

@@ -1,4 +1,4 @@
-"""Subjects that are declared while something runs, in a list. It imports nothing of the lab: the pytest plugin uses it in every run."""
+"""Subjects that are declared while something runs, in a list. It imports next to nothing: the pytest plugin uses it in every run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
+
+from adjointlab.replacement import set_within
 
 if TYPE_CHECKING:
     from adjointlab.engine.subject import Subject
@@ -19,11 +21,8 @@ _declared: ContextVar[list[Subject] | None] = ContextVar("declared", default=Non
 def declarations() -> Iterator[list[Subject]]:
     """Context whose value is a list of all subjects that are declared in it, also those that no name refers to any more."""
     noted: list[Subject] = []
-    token = _declared.set(noted)
-    try:
+    with set_within(_declared, noted):
         yield noted
-    finally:
-        _declared.reset(token)
 
 
 def note(subject: Subject) -> None:

@@ -62,9 +62,8 @@ class Stage(StrEnum):
 
     DRAWING = "drawing"
     SHRINKING = "shrinking"
-    STEPPING = (
-        "stepping"  # in cases that no strategy has drawn; on record is the failure that they are steps from
-    )
+    STEPPING = "stepping"
+    """In cases that no strategy has drawn; on record is the failure that they are steps from."""
     CONFIRMING = "confirming"
     REPLAYING = "replaying"
 

@@ -141,7 +141,7 @@ class ParallelModule(NamedModule):
     @property
     def is_data_parallel(self) -> bool:
         """True if a backward pass by all parameters has to follow each forward pass."""
-        return _has_flat_parameters(self.made) or any(map(_is_data_parallel, self.made.modules()))
+        return any(map(_is_data_parallel, self.made.modules()))
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with element_type_noted(), self._empty_inputs_noted(inputs), self.pass_context():
@@ -240,11 +240,6 @@ class ParallelModule(NamedModule):
         return space
 
 
-def _has_flat_parameters(module: nn.Module) -> bool:
-    """Return True if a part is of torch's FullyShardedDataParallel."""
-    return any(map(_is_flattening, module.modules()))
-
-
 def _is_flattening(part: nn.Module) -> bool:
     """Return True for torch's FullyShardedDataParallel, which takes long to import."""
     return type(part).__name__ == "FullyShardedDataParallel"
@@ -258,11 +253,11 @@ def _free_gathered(flattening: Any) -> None:
 
 
 def _is_data_parallel(part: nn.Module) -> bool:
-    """Return True for torch's DistributedDataParallel, and for a module of `replicate`, which keeps one out of sight."""
+    """Return True for torch's FullyShardedDataParallel and DistributedDataParallel, and for a module of `replicate`, which keeps one out of sight."""
+    if isinstance(part, DistributedDataParallel) or _is_flattening(part):
+        return True
     states = vars(part).get(STATE_KEY, {}).values()
-    return isinstance(part, DistributedDataParallel) or any(
-        type(state).__module__ == "torch.distributed._composable.replicate" for state in states
-    )
+    return any(type(state).__module__ == "torch.distributed._composable.replicate" for state in states)
 
 
 def _places(paths: Iterable[OutputPath]) -> str:
