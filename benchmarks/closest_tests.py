@@ -150,6 +150,10 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         "checks/probed_matrices",
         ("tests/checks/test_probed_matrices.py", "tests/checks/test_rounding_and_mixed_matrices.py", _LOOKS),
     ),
+    (
+        "checks/measured_rounding",
+        ("tests/checks/test_rounding_of_operators.py", "tests/checks/test_figures.py"),
+    ),
     ("checks/declarations", ("tests/checks/test_limits.py", "tests/checks/test_hints.py")),
     ("checks/basis_probe", ("tests/checks/test_basis_probe.py", _LOOKS)),
     (

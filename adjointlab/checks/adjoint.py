@@ -24,9 +24,10 @@ from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.elements import SMALL, Local, first_not_finite, norm, returned_not_finite
 from adjointlab.checks.evidence import Evidence
-from adjointlab.checks.gain import Gain, GainSource, largest_rounding
+from adjointlab.checks.gain import Gain, GainSource
 from adjointlab.checks.hints import narrowing_hint
 from adjointlab.checks.matrix import WitnessedCheck
+from adjointlab.checks.measured_rounding import MeasuredRounding, largest_rounding
 from adjointlab.checks.schedule_invariant import InnerProductResult, ScheduleInvariant
 from adjointlab.checks.seed_digits import SIZES, X_EXPONENT, Y_EXPONENT
 from adjointlab.checks.verdict import (
@@ -154,7 +155,8 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
             figures[Figure.MISS_PROBABILITY] = miss_probability(draws[0].bound) ** len(with_integers)
         for draw, tolerance in zip(draws, tolerances, strict=True):
             error = _error(draw, spaces.mixed)
-            if draw.magnitudes is not None and not draw.bound:
+            # Relative to results that may be nothing but errors, an error says nothing.
+            if draw.magnitudes is not None and not draw.bound and not first.gain.measured.residual:
                 figures[Figure.FLOATING_ERROR] = _normwise(draw.magnitudes, error)
             if error > tolerance:
                 if first.may_be_measured and error <= _rounding_bound(draw, _rounding_most(first)):
@@ -375,7 +377,7 @@ def _rounding_bound(draw: InnerProducts, seen: DotTestObservation) -> float:
     in whichever order they are added. So output i of F is off by gamma_n sum_j |F_ij| |x_j| <= gamma_n * row sum * max|x|, and
     <Fx, y> by that times sum|y|; <x, F*y> likewise. Complex products and magnitudes cost a factor of two at most. The inner
     products themselves are exact. Pure data movement has n = 0, so its bound is zero. An operator in several steps may round more,
-    which is measured, relative to norms.
+    which is measured, relative to norms; and where nothing but errors is left of an output, relative to max|x|.
     """
     if (sizes := draw.magnitudes) is None:
         return 0.0
@@ -385,14 +387,16 @@ def _rounding_bound(draw: InnerProducts, seen: DotTestObservation) -> float:
     fx, y, x, fstar_y = sizes.norms
     normwise = fx * y + x * fstar_y
     # An output of one term is as large as that term. Else, where only the size of the operator is known, as in [Hewett21, eq. 26].
-    by_rows = 0.0 if seen.gain.fan_in == 1 else seen.gain.row_sum * (peak_x * sum_y + peak_y * sum_x)
-    return 2 * (gamma * (by_rows or normwise) + seen.gain.measured * normwise)
+    by_peaks = peak_x * sum_y + peak_y * sum_x
+    by_rows = 0.0 if seen.gain.fan_in == 1 else seen.gain.row_sum * by_peaks
+    measured = seen.gain.measured
+    return 2 * (gamma * (by_rows or normwise) + measured.relative * normwise + measured.residual * by_peaks)
 
 
 def _rounding_most(seen: DotTestObservation) -> DotTestObservation:
     """The observation as it would be if as much rounding were measured as is ever put down to it."""
     largest = largest_rounding(-math.log2(seen.unit_roundoff))
-    return replace(seen, gain=replace(seen.gain, measured=largest))
+    return replace(seen, gain=replace(seen.gain, measured=MeasuredRounding(largest, largest)))
 
 
 ADJOINT = AdjointCheck()

@@ -110,4 +110,6 @@ class Arithmetic:
         relative = (self.gain.fan_in + 4) * 2.0 ** (2 - self.precision)
         # Not that of integers without headroom: those may be exact, and so few, where these are not.
         largest = headroom * self.integers(headroom)
-        return Tolerance(relative + self.gain.measured, self.gain.row_sum * largest)
+        measured = self.gain.measured
+        reach = self.gain.row_sum * largest
+        return Tolerance(relative + measured.relative, reach, absolute=measured.residual * largest)

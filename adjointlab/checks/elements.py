@@ -94,6 +94,10 @@ class Tolerance:
         """Allowed difference in a tensor whose largest expected value is `largest`."""
         return max(self.relative * max(largest, self.reach), self.absolute)
 
+    def allowed_in(self, largest: NumpyArray) -> NumpyArray:
+        """The same, for each of several tensors."""
+        return np.maximum(self.relative * np.maximum(largest, self.reach), self.absolute)
+
 
 class WhereNotFinite(Enum):
     """The values that are right although they are not finite."""

@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from adjointlab.checks.basis_probe import packed_matrix
-from adjointlab.checks.elements import is_whole, norm, wide
+from adjointlab.checks.elements import is_whole
+from adjointlab.checks.measured_rounding import NOTHING_MEASURED, MeasuredRounding, measured_rounding
 from adjointlab.core import arrays
 from adjointlab.core.bases import basis_vector
 from adjointlab.core.communicators import sum_of_ranks
 from adjointlab.core.operator import Direction, has_program, specification_of
-from adjointlab.core.space import Space
 from adjointlab.typing import Array, NumpyArray
 
 if TYPE_CHECKING:
     from adjointlab.checks.context import CheckContext
 
 __all__ = [
-    "ROUNDING_FACTORS",
-    "ROUNDING_MARGIN",
-    "Apply",
     "Gain",
     "GainSource",
     "exact_under",
     "gain_of",
-    "largest_rounding",
-    "times",
 ]
-
-Apply: TypeAlias = Callable[[Sequence[Array]], tuple[Array, ...]]
-"""One direction of an operator, on this rank's local tensors."""
 
 PROBED_DIMENSION = 64
 """Dimension of the largest operator whose gain is read off a basis probe where it is not declared."""
@@ -54,12 +45,6 @@ _FEW_COLUMNS = 6
 
 _VECTORS_OF_SIGNS = 3
 """Vectors of signs that are applied where there are more."""
-
-ROUNDING_FACTORS = (3, 7)
-"""Integers that vectors are applied again with, to see what rounds."""
-
-ROUNDING_MARGIN = 16
-"""Factor by which rounding elsewhere may exceed the largest that was measured: few of many numbers were looked at."""
 
 _CANCELLED = 16
 """Row sum that the intermediates of an operator without an entry may have: no result tells how large they are."""
@@ -83,15 +68,15 @@ class Gain:
 
     `value` is the largest absolute row sum of any intermediate, in units of the coefficients' last bit; 0 where it or these are
     unknown, which leaves the floating form of a test alone. `fan_in` bounds the number of terms added up for an output, and
-    `row_sum` is the largest absolute row sum in units of one; 0 where it is unknown. `measured` is what rounding was seen to change,
-    relative to norms: neither the matrix nor a bound on its rows tells how an operator comes by its results.
+    `row_sum` is the largest absolute row sum in units of one; 0 where it is unknown. `measured` is what rounding was seen to change:
+    neither the matrix nor a bound on its rows tells how an operator comes by its results.
     """
 
     value: int
     fan_in: int
     row_sum: float
     source: GainSource
-    measured: float = 0.0
+    measured: MeasuredRounding = NOTHING_MEASURED
 
     @property
     def is_exact(self) -> bool:
@@ -122,10 +107,11 @@ def gain_of(context: CheckContext) -> Gain:
     """
     gain, declared = _declared_or_read_off(context), context.operator.rounding
     if declared:  # no integer is exact
-        return replace(gain, value=0, measured=max(declared, _measured_rounding(context)))
+        measured = measured_rounding(context)
+        return replace(gain, value=0, measured=measured._replace(relative=max(declared, measured.relative)))
     if gain.is_whole and not context.measurement:
         return gain
-    return replace(gain, measured=_measured_rounding(context))
+    return replace(gain, measured=measured_rounding(context))
 
 
 def _declared_or_read_off(context: CheckContext) -> Gain:
@@ -187,47 +173,6 @@ def _signs(context: CheckContext, number: int) -> tuple[Array, ...]:
     )
 
 
-def _measured_rounding(context: CheckContext) -> float:
-    """By how much rounding changes the images of a random vector in either direction, relative to their norm. Collective.
-
-    The vector is applied again times 3 and times 7, which rounds otherwise wherever something rounds. At most `largest_rounding`: an
-    operator that is not linear, or casts, is not to pass for one that rounds.
-    """
-    if context.arithmetic.has_integers:
-        return 0.0
-    operator = context.fresh()
-    norms = [
-        *_norms(context, context.codomain, lambda x: context.forward(x, operator), context.primal),
-        *_norms(context, context.domain, lambda y: context.adjoint(y, operator), context.dual),
-    ]
-    of_ranks = zip(*operator.comm.allgather(norms), strict=True)
-    relative = [
-        math.hypot(*(changed for changed, _ in ranks)) / image
-        for ranks in of_ranks
-        if 0 < (image := math.hypot(*(image for _, image in ranks))) < math.inf
-    ]
-    largest = max(filter(math.isfinite, relative), default=0.0)
-    return min(ROUNDING_MARGIN * largest, largest_rounding(context.arithmetic.precision))
-
-
-def _norms(
-    context: CheckContext, space: Space, apply: Apply, element: Callable[[int, int], tuple[Array, ...]]
-) -> list[tuple[float, float]]:
-    """For each factor this rank's norms: of what an image is otherwise times it, and of the image."""
-    # Integers that leave room for the factor, so that nothing rounds outside the operator.
-    x = element(_FOR_GAIN + 1, 2 ** (context.arithmetic.precision - 4))
-    plain, norms = context.numpy(apply(x)), []
-    with np.errstate(all="ignore"):  # what is not finite measures nothing
-        for factor in ROUNDING_FACTORS:
-            images = context.numpy(times(factor, apply)(x))
-            changed = [
-                image.astype(wide(image.dtype)) / factor - before
-                for image, before in zip(images, plain, strict=True)
-            ]
-            norms.append((norm(space, changed, context.rank), norm(space, plain, context.rank)))
-    return norms
-
-
 def _dimension(context: CheckContext) -> int:
     """The longer side of the operator's matrix."""
     return max(context.domain.dimension, context.codomain.dual.dimension)
@@ -236,16 +181,6 @@ def _dimension(context: CheckContext) -> int:
 def exact_under(precision: int, gain: int) -> int:
     """K, the largest integers that no intermediate rounds, with so many bits of `precision` and a `gain`."""
     return int(min((2**precision - 1) // gain, _LARGEST_BOUND))
-
-
-def times(factor: int, apply: Apply) -> Apply:
-    """Return the function that applies an operator to its argument times a factor."""
-    return lambda x: apply([arrays.copy(array * factor) for array in x])
-
-
-def largest_rounding(precision: float) -> float:
-    """The largest measured difference that is put down to rounding: of 53 bits 33 stay, and so a cast to a narrower type shows."""
-    return math.pow(2.0, -0.62 * precision)
 
 
 def _probed(matrix: NumpyArray, fan_in: int | None) -> Gain:

@@ -20,14 +20,13 @@ from adjointlab.checks.check import AnyCheck, Check, ObservationT, Spaces
 from adjointlab.checks.compared import OF_SPECIFICATION, Bases, compared, locate
 from adjointlab.checks.context import CheckContext
 from adjointlab.checks.declarations import declaration_hint
-from adjointlab.checks.elements import SMALL, is_whole, returned_not_finite
+from adjointlab.checks.elements import SMALL, Tolerance, is_whole, returned_not_finite
 from adjointlab.checks.evidence import ComparedMatrices, Evidence, unlike_texts
 from adjointlab.checks.hints import scaled_alike_hint
 from adjointlab.checks.linearity import LINEARITY
 from adjointlab.checks.probed_matrices import (
     SAMPLE,
     ProbedMatrices,
-    are_rounding_alone,
     entry_tolerance,
     probed,
     summed,
@@ -47,18 +46,11 @@ from adjointlab.checks.verdict import (
 from adjointlab.core.operator import Direction
 from adjointlab.typing import NumpyArray
 
-__all__ = ["MATRIX", "ROUNDING_ALONE", "WITNESS", "MatrixCheck", "Witness", "WitnessedCheck", "first_witness"]
+__all__ = ["MATRIX", "WITNESS", "MatrixCheck", "Witness", "WitnessedCheck", "first_witness"]
 
 _SPECIFIED = 2**16
 """Most entries of a matrix beside which that of the specification is shown: it takes as much memory again, and time."""
 
-
-ROUNDING_ALONE: Final = (
-    "perhaps",
-    "these are errors of rounding, of a result that is zero without them: that of 3 or 7 times the argument is not as many times as large; "
-    "the lab cannot judge it, so let the strategy draw no such case",
-)
-"""Line on entries that differ and are tiny, of which rounding changes much."""
 
 _TRANSPOSE: Final = "matrix"
 """Kind of failure of an entry that the two directions give differently."""
@@ -138,7 +130,6 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
                 "adjoint is not the transpose of forward",
                 *witness.lines(),
                 *_explained_by_graph(observations),
-                *((ROUNDING_ALONE,) if are_rounding_alone(observations) else ()),
                 kind=_TRANSPOSE,
                 figures=figures,
                 entry=MatrixEntry(witness.column, witness.row),
@@ -305,12 +296,12 @@ def _allowed_of_batch(observations: Sequence[ProbedMatrices], number: int) -> fl
     # Relative to the row and the column, as in `find_witness`.
     of_rows = columns.max(axis=1, initial=0.0)[:, None]
     largest = np.minimum(chosen.max(axis=0, initial=0.0), of_rows)
-    return np.asarray(entry_tolerance(observations) * largest)
+    return entry_tolerance(observations).allowed_in(largest)
 
 
-def _allowed(matrix: NumpyArray, tolerance: float, precision: int) -> float:
+def _allowed(matrix: NumpyArray, tolerance: Tolerance, precision: int) -> float:
     """Allowed difference between two computations of `matrix`: none if all entries are whole."""
-    return 0.0 if is_whole(matrix, precision) else tolerance * float(np.abs(matrix).max(initial=0.0))
+    return 0.0 if is_whole(matrix, precision) else tolerance.allowed(float(np.abs(matrix).max(initial=0.0)))
 
 
 def _largest_row_sum(observations: Sequence[ProbedMatrices]) -> float:
@@ -326,7 +317,7 @@ def _rounding_of_row_sum(observations: Sequence[ProbedMatrices], row_sum: float)
     if is_whole(forward, precision):
         return 0.0
     terms: int = max(forward.shape)
-    return row_sum * (entry_tolerance(observations) + terms * 2.0**-53)
+    return row_sum * (entry_tolerance(observations).relative + terms * 2.0**-53)
 
 
 def find_witness(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Witness | None:
@@ -345,7 +336,7 @@ def find_witness(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Witn
             np.maximum(of_columns, np.abs(adjoint).max(axis=0, initial=0.0)),
             np.maximum(of_rows, np.abs(forward).max(axis=1, initial=0.0))[:, None],
         )
-        allowed = entry_tolerance(observations) * largest
+        allowed = entry_tolerance(observations).allowed_in(largest)
     wrong = ~(np.abs(forward - adjoint) <= allowed)
     bases = (spaces.domain, first.columns), (spaces.codomain.dual, first.rows)
     return first_witness((forward, adjoint), wrong, bases)

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 import numpy as np
 
 from adjointlab.checks.check import BothDirections
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.gain import ROUNDING_FACTORS, ROUNDING_MARGIN, largest_rounding, times
+from adjointlab.checks.elements import Tolerance
+from adjointlab.checks.measured_rounding import (
+    ROUNDING_FACTORS,
+    MeasuredRounding,
+    residual_rounding,
+    times,
+)
 from adjointlab.core.bases import LinearMap
 from adjointlab.core.operator import AdaptedOperator, Direction, has_program
 from adjointlab.core.program import Program
@@ -25,7 +30,6 @@ __all__ = [
     "SAMPLE",
     "ProbedMatrices",
     "Repeated",
-    "are_rounding_alone",
     "entry_tolerance",
     "probed",
     "summed",
@@ -154,35 +158,29 @@ def _repeated(
     return Repeated(positions, np.concatenate(differences, axis=1))
 
 
-def entry_tolerance(observations: Sequence[ProbedMatrices]) -> float:
-    """Return the difference that rounding may make to an entry, relative to the largest in its column: as it is measured."""
+def entry_tolerance(observations: Sequence[ProbedMatrices]) -> Tolerance:
+    """Return the difference that rounding may make to an entry, relative to the largest in its column, and in any: as it is measured."""
     first, *_ = observations
-    return first.tolerance + min(ROUNDING_MARGIN * _measured(observations), largest_rounding(first.precision))
+    measured = _measured(observations).with_margin(first.precision)
+    return Tolerance(first.tolerance + measured.relative, absolute=measured.residual)
 
 
-def are_rounding_alone(observations: Sequence[ProbedMatrices]) -> bool:
-    """Return True for tiny entries of which rounding changes so much that they may be nothing else: what is zero but for rounding."""
-    size = max(float(np.abs(matrix).max(initial=0.0)) for matrix in summed(observations))
-    return size < largest_rounding(observations[0].precision) and _measured(observations) > _MOSTLY
-
-
-_MOSTLY: Final = 1 / 16
-"""The part of an entry, changed by rounding, from which on the entry may be nothing else. That of a cast to bfloat16 is below 1/100."""
-
-
-def _measured(observations: Sequence[ProbedMatrices]) -> float:
-    """The largest difference that applying a basis vector times a factor makes to an entry, relative to the largest in its column."""
+def _measured(observations: Sequence[ProbedMatrices]) -> MeasuredRounding:
+    """The largest differences that applying a basis vector times a factor makes to an entry."""
     first, *_ = observations
-    measured = 0.0
+    relative, residual = [0.0], [0.0]
     forward, adjoint = summed(observations)
     for matrix, number in ((forward, 0), (adjoint.T, 1)):
+        if not first.repeated[number].positions:
+            continue
         with np.errstate(all="ignore"):  # what is not finite measures nothing
-            total = np.abs(np.sum([seen.repeated[number].differences for seen in observations], axis=0))
-            columns = matrix[:, list(first.repeated[number].positions) * len(ROUNDING_FACTORS)]
-            largest = np.abs(columns).max(axis=0, initial=0.0)
-            relative = total.max(axis=0, initial=0.0)[largest > 0] / largest[largest > 0]
-        measured = max(measured, float(relative[np.isfinite(relative)].max(initial=0.0)))
-    return measured
+            changes = np.abs(np.sum([seen.repeated[number].differences for seen in observations], axis=0))
+            sizes = np.abs(matrix[:, list(first.repeated[number].positions) * len(ROUNDING_FACTORS)])
+            largest = sizes.max(axis=0, initial=0.0)
+            of_columns = changes.max(axis=0, initial=0.0)[largest > 0] / largest[largest > 0]
+        relative.extend(of_columns[np.isfinite(of_columns)])
+        residual.append(residual_rounding(changes, sizes, first.precision))
+    return MeasuredRounding(float(max(relative)), max(residual))
 
 
 def summed(observations: Sequence[ProbedMatrices]) -> BothDirections[NumpyArray]:

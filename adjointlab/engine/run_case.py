@@ -14,7 +14,6 @@ from adjointlab.checks.evidence import Evidence
 from adjointlab.checks.forms import FormRefused
 from adjointlab.checks.hints import Hint, hint_beside_right_entries
 from adjointlab.checks.linearity import NOT_LINEAR
-from adjointlab.checks.matrix import ROUNDING_ALONE
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import (
     PERHAPS,
@@ -194,8 +193,6 @@ def with_follow_up(run: Runner, case: Case, verdict: Verdict) -> Verdict:
         return verdict
     answer = run_case(run, structs.replace(case, check=follow_up.name))
     explained = check.explained(verdict, None if answer is None else answer.verdict)
-    if ROUNDING_ALONE in explained.lines:
-        return explained  # Errors of rounding are not linear either.
     if (line := _not_linear(run, case, check)) is not None:
         return replace(explained.with_lines(line), evidence=_of_no_matrix(explained.evidence))
     if answer is None or not answer.verdict.is_coherent or explained.evidence is not None:

@@ -13,6 +13,7 @@ import adjointlab as al
 from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.elements import EXACT
 from adjointlab.checks.gain import Gain, GainSource
+from adjointlab.checks.measured_rounding import NOTHING_MEASURED
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
 from adjointlab.core.operator import Direction
@@ -300,7 +301,7 @@ def replacing(given: Space, returned: Space) -> Program:
 def test_a_gain_is_declared_or_that_of_the_specification_or_unknown(
     given: dict[str, Any], gain: Gain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adjointlab.checks.gain._measured_rounding", lambda context: 0.0)
+    monkeypatch.setattr("adjointlab.checks.gain.measured_rounding", lambda context: NOTHING_MEASURED)
     of = context(Operator(**given))
     assert of.arithmetic.gain == gain
     assert (of.arithmetic.tolerance == EXACT) == (gain.source is not GainSource.UNKNOWN)

@@ -25,6 +25,7 @@ from adjointlab.checks.context import CheckContext, InputSetting
 from adjointlab.checks.elements import EXACT, Tolerance, first_difference, is_whole, norm
 from adjointlab.checks.gain import Gain, GainSource, _probed
 from adjointlab.checks.matrix import MATRIX, WITNESS, MatrixCheck, _allowed
+from adjointlab.checks.measured_rounding import NOTHING_MEASURED, MeasuredRounding
 from adjointlab.checks.schedule_invariant import InnerProductResult, MatrixResult
 from adjointlab.checks.verdict import Figure, Inapplicable
 from adjointlab.core.program import Add, Program
@@ -244,8 +245,11 @@ def test_the_error_of_the_floating_form_is_relative_to_the_larger_product_of_nor
         (Gain(5, 5, 5.0, GainSource.PROBE), 2 / 15 * 5 * 31),
         # Without a row sum, 3 · 2 + 1 · 4 of the norms.
         (Gain(0, 5, 0.0, GainSource.UNKNOWN), 10 / 59 * 10),
-        # What was measured counts beside it, relative to the norms.
-        (Gain(0, 5, 0.0, GainSource.UNKNOWN, 0.25), 2 * (5 / 59 + 0.25) * 10),
+        # What was measured counts beside it, relative to the norms, and in tiny elements to the arguments.
+        (
+            Gain(0, 5, 0.0, GainSource.UNKNOWN, MeasuredRounding(0.25, 0.5)),
+            2 * ((5 / 59 + 0.25) * 10 + 0.5 * 31),
+        ),
         (Gain(1, 1, 1.0, GainSource.DECLARED), 0.0),
         (Gain(1, 65, 1.0, GainSource.DECLARED), np.inf),
     ],
@@ -340,9 +344,9 @@ def test_differences_of_integers_do_not_wrap_around() -> None:
 
 def test_entries_may_differ_relative_to_the_largest_unless_all_are_whole() -> None:
     whole, thirds = np.array([[1.0, 3.0]]), np.array([[1.0, 3.5]])
-    assert _allowed(whole, 0.25, 24) == 0.0
-    assert _allowed(thirds, 0.25, 24) == 0.875
-    assert _allowed(-3 * thirds, 0.25, 24) == 2.625
+    assert _allowed(whole, Tolerance(0.25), 24) == 0.0
+    assert _allowed(thirds, Tolerance(0.25), 24) == 0.875
+    assert _allowed(-3 * thirds, Tolerance(0.25), 24) == 2.625
 
 
 def test_numbers_that_are_integers_because_they_are_large_round_as_fractions_do() -> None:
@@ -353,8 +357,8 @@ def test_numbers_that_are_integers_because_they_are_large_round_as_fractions_do(
     assert is_whole(np.array([2.0**21]), 24)
     assert not is_whole(np.array([2.0**21 + 1]), 24)
     assert is_whole(2 * large * 2.0**80)
-    assert _allowed(large, 2.0**-20, 24) == 5109792.0 * 2.0**-20
-    assert _allowed(large, 2.0**-20, 53) == 0.0
+    assert _allowed(large, Tolerance(2.0**-20), 24) == 5109792.0 * 2.0**-20
+    assert _allowed(large, Tolerance(2.0**-20), 53) == 0.0
 
 
 def test_results_of_two_schedules_may_differ_by_both_their_bounds() -> None:
@@ -416,7 +420,7 @@ def test_integers_of_an_inexact_operator_have_half_of_the_bits(
     dtype: str, shape: tuple[int, ...], headroom: int, bound: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Its operator is one of NumPy.
-    monkeypatch.setattr("adjointlab.checks.gain._measured_rounding", lambda context: 0.0)
+    monkeypatch.setattr("adjointlab.checks.gain.measured_rounding", lambda context: NOTHING_MEASURED)
     if dtype == "bfloat16":
         pytest.importorskip("torch")
 

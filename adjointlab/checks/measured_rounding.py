@@ -1,0 +1,161 @@
+"""What rounding changes in the images of an operator, measured: its matrix does not show how it comes by its results.
+
+A vector times a small integer rounds otherwise wherever something rounds. What changes is relative to the norm of the image; but
+where all that an operator computes cancels, as in the difference of a vector and its projection onto a space that holds it, nothing but
+errors is left, and these are relative to the argument.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+
+from adjointlab.checks.elements import norm, wide
+from adjointlab.core import arrays
+from adjointlab.core.space import Space
+from adjointlab.typing import Array, NumpyArray
+
+if TYPE_CHECKING:
+    from adjointlab.checks.context import CheckContext
+
+__all__ = [
+    "NOTHING_MEASURED",
+    "ROUNDING_FACTORS",
+    "Apply",
+    "MeasuredRounding",
+    "largest_rounding",
+    "measured_rounding",
+    "residual_rounding",
+    "times",
+]
+
+Apply: TypeAlias = Callable[[Sequence[Array]], tuple[Array, ...]]
+"""One direction of an operator, on this rank's local tensors."""
+
+ROUNDING_FACTORS = (3, 7)
+"""Integers that vectors are applied again with, to see what rounds."""
+
+_MARGIN = 16
+"""Factor by which rounding elsewhere may exceed the largest that was measured: few of many numbers were looked at."""
+
+_FOR_ROUNDING = 1010
+"""Number of the first of the draws that rounding is measured with, which no check draws."""
+
+_VECTORS_OF_TINY_IMAGES = 4
+"""Random vectors that rounding is measured with where elements of an image are tiny."""
+
+
+class MeasuredRounding(NamedTuple):
+    """The largest changes that rounding was seen to make in the images of an operator."""
+
+    relative: float  # to the norm of an image
+    residual: (
+        float  # relative to the largest number of the argument, in elements that may be nothing but errors
+    )
+
+    def with_margin(self, precision: float) -> MeasuredRounding:
+        """The rounding that is allowed for, as few of many numbers were looked at; at most :func:`largest_rounding` of so many bits."""
+        most = largest_rounding(precision)
+        return MeasuredRounding(*(min(_MARGIN * each, most) for each in self))
+
+
+NOTHING_MEASURED = MeasuredRounding(0.0, 0.0)
+
+
+def measured_rounding(context: CheckContext) -> MeasuredRounding:
+    """By how much rounding changes the images of random vectors in either direction, with a margin. Collective.
+
+    A vector is applied again times 3 and times 7. The result has a limit, as an operator that is not linear, or casts, is not to pass for
+    one that rounds.
+    """
+    if context.arithmetic.has_integers:
+        return NOTHING_MEASURED
+    operator, measured = context.fresh(), NOTHING_MEASURED
+    for number in range(_VECTORS_OF_TINY_IMAGES):
+        seen = [
+            *_changes(
+                context, context.codomain, lambda x: context.forward(x, operator), context.primal, number
+            ),
+            *_changes(context, context.domain, lambda y: context.adjoint(y, operator), context.dual, number),
+        ]
+        changes = [_of_all_ranks(ranks) for ranks in zip(*operator.comm.allgather(seen), strict=True)]
+        found = (each.measured for each in changes)
+        measured = MeasuredRounding(*map(max, zip(measured, *found, strict=True)))
+        # Where few elements are left of which all digits are errors, two of them may be equal by chance.
+        if measured.residual or not any(each.is_tiny for each in changes):
+            break
+    return measured.with_margin(context.arithmetic.precision)
+
+
+class _Change(NamedTuple):
+    """How an image of one vector is otherwise times a factor, on one rank or on all."""
+
+    changed: float  # norm of the difference
+    image: float  # norm of the image
+    residual: float  # the largest difference in a tiny element, relative to the argument's largest number
+    is_tiny: bool  # whether an element is tiny, and not zero
+
+    @property
+    def measured(self) -> MeasuredRounding:
+        """By how much rounding changes the image, as far as that is known."""
+        relative = self.changed / self.image if 0 < self.image < math.inf else 0.0
+        return MeasuredRounding(relative if math.isfinite(relative) else 0.0, self.residual)
+
+
+def _of_all_ranks(of_ranks: Sequence[_Change]) -> _Change:
+    changed, images, residuals, tiny = zip(*of_ranks, strict=True)
+    return _Change(math.hypot(*changed), math.hypot(*images), max(residuals), any(tiny))
+
+
+def _changes(
+    context: CheckContext,
+    space: Space,
+    apply: Apply,
+    element: Callable[[int, int], tuple[Array, ...]],
+    number: int,
+) -> list[_Change]:
+    """For each factor, what this rank's part of the image of the random vector `number` is otherwise times it."""
+    precision, rank = context.arithmetic.precision, context.rank
+    # Integers that leave room for the factor, so that nothing rounds outside the operator.
+    largest = 2 ** (precision - 4)
+    x = element(_FOR_ROUNDING + number, largest)
+    plain, found = context.numpy(apply(x)), []
+    with np.errstate(all="ignore"):  # what is not finite measures nothing
+        sizes = _magnitudes(plain) / largest
+        is_tiny = (sizes > 0) & (sizes < largest_rounding(precision))
+        for factor in ROUNDING_FACTORS:
+            images = context.numpy(times(factor, apply)(x))
+            changed = [
+                image.astype(wide(image.dtype)) / factor - before
+                for image, before in zip(images, plain, strict=True)
+            ]
+            residual = residual_rounding(_magnitudes(changed) / largest, sizes, precision)
+            found.append(
+                _Change(norm(space, changed, rank), norm(space, plain, rank), residual, bool(is_tiny.any()))
+            )
+    return found
+
+
+def _magnitudes(local: Sequence[NumpyArray]) -> NumpyArray:
+    """The magnitudes of all elements of a rank's local tensors."""
+    return np.concatenate(
+        [np.zeros(0), *(np.abs(array.astype(wide(array.dtype))).ravel() for array in local)]
+    )
+
+
+def residual_rounding(changes: NumpyArray, sizes: NumpyArray, precision: float) -> float:
+    """The largest of the `changes` in numbers so small that they may be nothing but errors; both are relative to the argument."""
+    return float(changes[sizes < largest_rounding(precision)].max(initial=0.0))
+
+
+def times(factor: int, apply: Apply) -> Apply:
+    """Return the function that applies an operator to its argument times a factor."""
+    return lambda x: apply([arrays.copy(array * factor) for array in x])
+
+
+def largest_rounding(precision: float) -> float:
+    """The largest measured difference that is put down to rounding: of 53 bits 33 stay, and so a cast to a narrower type shows."""
+    return math.pow(2.0, -0.62 * precision)
