@@ -192,6 +192,8 @@ def _refuse_others(
         advice = did_you_mean(name, inspect.signature(check).parameters)
         if name in of_cases:
             advice = f": give a strategy in the place of inputs, `def cases(draw, ranks): return dict(inputs=..., {name}=...)`"
+        if name == "ranks":
+            advice = ": the mesh says how many there are, as in `mesh=[2]`"
         raise TypeError(f"{check.__name__} has no argument `{name}`{advice}")
 
 

@@ -343,6 +343,7 @@ def test_arguments_that_are_not_of_their_kind_are_refused_by_their_names(
     [
         ("frosen", "`frosen`; did you mean frozen?"),
         ("nothing", "`nothing`"),
+        ("ranks", "`ranks`: the mesh says how many there are, as in `mesh=[2]`"),
         (
             "parameter_placements",
             "`parameter_placements`: give a strategy in the place of inputs, "
