@@ -76,7 +76,7 @@ class _Search(NamedTuple):
 def find(references: Sequence[str]) -> list[Found]:
     """The subjects that `references` name, each once; all installed ones where there are none.
 
-    Raises :class:`NotFound`, also for a module asked for in which a subject has taken the name of another.
+    Raises :class:`NotFound`, also for a module in which a subject has taken the name of another.
     """
     return find_and_note(references)[0]
 
@@ -172,6 +172,8 @@ def _find(reference: str, declared: Sequence[Subject]) -> _Search:
         raise _no_module(source)
     origin = source if is_file else module.__name__
     is_installed = module.__name__ in {entry.module for entry in _entries()}
+    if name:
+        require_own_names(module, declared)
     subjects = _attribute(module, name, origin) if name else _subjects(module)
     if not subjects:
         nameless = _nameless(module, declared) or _files_of(module)
