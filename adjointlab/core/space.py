@@ -85,8 +85,9 @@ class Tensor:
     `dtype` is kept by its name. `types` defaults to varying everywhere, [Hewett21]'s view. Its entries may be strings. `name` names
     the buffers of a specification; it does not matter for equality.
 
-    Raises `ValueError` for another number of types than the partition has dimensions, and for a type other than varying along a
-    dimension whose workers hold different windows; `TypeError` for what is not a layout, and for types in one string.
+    Raises `ValueError` for another number of types than the partition has dimensions, for a type other than varying along a
+    dimension whose workers hold different windows, and for an empty name; `TypeError` for what is not a layout, and for types in
+    one string.
     """
 
     layout: Layout
@@ -220,9 +221,11 @@ def _local_types(types: Sequence[LocalType | str]) -> tuple[LocalType, ...]:
 
 
 def check_name(name: object) -> None:
-    """Raise `TypeError` for a tensor's name that is not a string."""
+    """Raise `TypeError` for a tensor's name that is not a string, and `ValueError` for an empty one, which reports could not say."""
     if not isinstance(name, str):
         raise TypeError(f"name: {name!r} is not a string")
+    if not name:
+        raise ValueError("name: it is empty; give the tensor a name, or leave it out for x")
 
 
 def _refuse_others(tensors: Sequence[Tensor], dtype: str, types: tuple[LocalType, ...]) -> None:

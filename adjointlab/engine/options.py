@@ -85,6 +85,8 @@ def _require_names(option: str, given: object, legal: Sequence[str] | None = Non
     if isinstance(given, str) or not isinstance(given, Collection):
         raise SubjectError(f"{option}: {given!r} is not a list of names, such as [{str(given)!r}]")
     for name in given:
+        if not isinstance(name, str):
+            raise SubjectError(f"{option}: {name!r} in the list is not a string; give names, such as 'numpy'")
         if legal is not None and name not in legal:
             raise SubjectError(
                 f"{option}: {name!r} is not among {', '.join(legal)}{did_you_mean(str(name), legal)}"

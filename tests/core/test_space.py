@@ -274,6 +274,10 @@ def test_bad_tensors_and_spaces_are_refused_with_their_values() -> None:
             (make, TypeError, "name: ['x'] is not a string")
             for make in (lambda: Tensor(COPIES, name=["x"]), lambda: Space(COPIES, name=["x"]))
         ),
+        *(
+            (make, ValueError, "name: it is empty; give the tensor a name, or leave it out for x")
+            for make in (lambda: Tensor(COPIES, name=""), lambda: Space(COPIES, name=""))
+        ),
         (lambda: Space(COPIES, 3, 4), TypeError, "tensors: 3 is neither a Layout nor a Tensor"),
         (lambda: Space([COPIES]), TypeError, f"tensors: {[COPIES]!r} is neither a Layout nor a Tensor"),
         (

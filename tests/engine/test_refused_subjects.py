@@ -129,6 +129,7 @@ class BothOfThem(OnlyForward, OnlyAdjoint):
         (lambda: al.subject.operator(RingShift, orders="row-major"), "orders: 'row-major' is not a list of names, such as ['row-major']"),
         (lambda: al.subject.operator(RingShift, arrays=["nunpy"]), "arrays: 'nunpy' is not among numpy, torch, cupy, torch-cuda, numpy+cupy, torch+torch-cuda; did you mean numpy?"),
         (lambda: al.subject.operator(RingShift, rank_local="package"), "rank_local: 'package' is not a list of names, such as ['package']"),
+        (lambda: al.subject.operator(RingShift, rank_local=[al]), f"rank_local: {al!r} in the list is not a string; give names, such as 'numpy'"),
         (lambda: al.subject.operator(RingShift, ranks=4), "ranks: 4 is not a list of numbers of ranks, each at least 1, such as (1, 2, 4)"),
         (lambda: al.subject.operator(RingShift, ranks=(0, 2)), "ranks: (0, 2) is not a list of numbers of ranks, each at least 1, such as (1, 2, 4)"),
         (lambda: al.subject.parallel(module, parallel_module, data_parallel={"dp": "avg"}), "data_parallel: {'dp': 'avg'}: gradients are reduced by \"mean\" or \"sum\", not by 'avg'; for one dimension of the mesh say which, as in {\"dp\": \"mean\"}"),
