@@ -192,13 +192,10 @@ def open_world(
     Raises `ValueError` for a number of ranks below 1 and a patience that is not positive, and `TypeError` for what is not a number.
     """
     from adjointlab.worlds.watchdog import Watchdog
-    from adjointlab.worlds.world import WorldName, number_of_ranks
+    from adjointlab.worlds.world import WorldName, number_of_ranks, positive_patience
 
     number_of_ranks(ranks)
-    if not isinstance(patience, int | float):
-        raise TypeError(f"patience: {patience!r} is not a number of seconds; math.inf means no limit")
-    if not patience > 0:
-        raise ValueError(f"patience: {patience} s is not positive; math.inf means no limit")
+    positive_patience(patience)
     watchdog = watchdog or Watchdog.of_patience(patience)
     if kind == "auto":
         kind = launched_world() or WorldName.SIMULATED

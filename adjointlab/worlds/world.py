@@ -43,6 +43,7 @@ __all__ = [
     "kind_and_message",
     "message_of",
     "number_of_ranks",
+    "positive_patience",
     "with_kind",
 ]
 
@@ -60,6 +61,15 @@ def number_of_ranks(ranks: object) -> int:
     if number < 1:
         raise ValueError(f"ranks must be at least 1, not {number}")
     return number
+
+
+def positive_patience(patience: object) -> float:
+    """`patience` as a number of seconds; `TypeError` for what is none, and `ValueError` where a call could not wait at all."""
+    if not isinstance(patience, int | float):
+        raise TypeError(f"patience: {patience!r} is not a number of seconds; math.inf means no limit")
+    if not patience > 0:
+        raise ValueError(f"patience: {patience} s is not positive; math.inf means no limit")
+    return float(patience)
 
 
 class Cancelled(BaseException):

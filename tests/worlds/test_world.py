@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 
 import pytest
 
-from adjointlab import MPIWorld
+from adjointlab import MPIWorld, TorchWorld
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Inapplicable
 from adjointlab.engine.case import Case
@@ -26,11 +27,27 @@ def test_a_world_refuses_what_is_no_watchdog(world, watchdog):
         world(watchdog=watchdog)
 
 
-@pytest.mark.parametrize("patience", ["long", None])
-def test_a_world_of_processes_refuses_a_patience_that_is_no_number(patience):
+@pytest.mark.parametrize("world", [MPIWorld, TorchWorld])
+@pytest.mark.parametrize(
+    ("patience", "error", "message"),
+    [
+        ("long", TypeError, "'long' is not a number of seconds"),
+        (None, TypeError, "None is not a number of seconds"),
+        (-1, ValueError, "-1 s is not positive"),
+        (math.nan, ValueError, "nan s is not positive"),
+    ],
+)
+def test_a_world_of_processes_refuses_a_patience_in_which_nothing_can_wait(world, patience, error, message):
     pytest.importorskip("mpi4py")
-    with pytest.raises(TypeError, match=f"patience: {patience!r} is not a number"):
-        MPIWorld(patience=patience)
+    pytest.importorskip("torch")
+    with pytest.raises(error, match=f"^patience: {message}; math.inf means no limit"):
+        world(patience=patience)
+
+
+def test_a_world_is_strict_or_not():
+    pytest.importorskip("mpi4py")
+    with pytest.raises(TypeError, match="strict: 'no' is neither True nor False"):
+        MPIWorld(strict="no")
 
 
 def test_an_exception_of_the_lab_is_recognised_and_so_is_what_is_derived_from_it():

@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 
 from mpi4py import MPI
 
-from adjointlab.core.partition import real_number
 from adjointlab.cores import are_crowded, own_cores
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.exit_of_c import allow_exit_of_c
@@ -31,7 +30,16 @@ from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.polling import keep_alive
 from adjointlab.worlds.process_world import Command, Conclusion, ProcessWorld, any_raised
 from adjointlab.worlds.watchdog import Overdue, Watchdog, Watched
-from adjointlab.worlds.world import Exhausted, Outcome, Raised, RankContext, Run, WorldName, causes
+from adjointlab.worlds.world import (
+    Exhausted,
+    Outcome,
+    Raised,
+    RankContext,
+    Run,
+    WorldName,
+    causes,
+    positive_patience,
+)
 
 __all__ = ["MPIWorld"]
 
@@ -88,7 +96,10 @@ class MPIWorld(ProcessWorld):
             raise TypeError(
                 f"comm: {comm!r} is not a communicator of mpi4py's; leave it out for MPI.COMM_WORLD"
             )
-        patience = real_number("patience", patience)
+        patience = positive_patience(patience)
+        given: object = strict
+        if not isinstance(given, bool):
+            raise TypeError(f"strict: {strict!r} is neither True nor False")
         self._control = ControlChannel(MPI.COMM_WORLD if comm is None else comm)
         is_crowded = are_crowded(self._control.comm.allgather(own_cores()))
         self._guard = Guard(self._control, patience, strict=strict, is_crowded=is_crowded)

@@ -22,7 +22,6 @@ from typing import Final, NoReturn
 import torch
 import torch.distributed as dist
 
-from adjointlab.core.partition import real_number
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.interposition import CurrentRun, NotedRefusals
 from adjointlab.worlds.process_world import Command, Conclusion, ProcessWorld
@@ -39,7 +38,7 @@ from adjointlab.worlds.torch.diagnosis import (
 from adjointlab.worlds.torch.store import connected_store, prefixed
 from adjointlab.worlds.torch.waits import CaseWaits
 from adjointlab.worlds.watchdog import Watchdog, Watched
-from adjointlab.worlds.world import Outcome, Raised, RankContext, Run, WorldName
+from adjointlab.worlds.world import Outcome, Raised, RankContext, Run, WorldName, positive_patience
 
 __all__ = ["TorchWorld"]
 
@@ -70,7 +69,7 @@ class TorchWorld(ProcessWorld):
     is_exhausted = False
 
     def __init__(self, patience: float = 10.0, watchdog: Watchdog | None = None) -> None:
-        patience = real_number("patience", patience)
+        patience = positive_patience(patience)
         store, rank, size = connected_store()
         # Several worlds may be made, by all processes in the same order.
         prefix = f"world-{store.add(f'adjointlab/worlds/{rank}', 1)}"
