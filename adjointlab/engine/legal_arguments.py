@@ -29,6 +29,11 @@ WHAT_TO_CHECK = (
 )
 
 
+_ON_OTHER_LIBRARIES: Final = (
+    ": give functions that call its `matvec` and `rmatvec` to @subject.pair; docs/adapters.md has an adapter for those of PyLops-MPI"
+)
+
+
 def require_operator(operator: Any) -> None:
     """Require a class of linear operators, or a function that makes one."""
     if not callable(operator):
@@ -40,8 +45,10 @@ def require_operator(operator: Any) -> None:
         return
     for method in ("forward", "adjoint"):
         if not callable(getattr(operator, method, None)):
+            # SciPy's name for the adjoint, which PyLops has too.
+            advice = _ON_OTHER_LIBRARIES if hasattr(operator, "rmatvec") else ""
             raise SubjectError(
-                f"{operator.__name__} has no method `{method}`; the lab checks forward against adjoint"
+                f"{operator.__name__} has no method `{method}`; the lab checks forward against adjoint{advice}"
             )
     if not issubclass(operator, LinearOperator):
         raise SubjectError(

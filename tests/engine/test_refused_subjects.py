@@ -105,6 +105,11 @@ class OnlyAdjoint:
         return x
 
 
+class OfSciPy:
+    def rmatvec(self, y: Any) -> Any:
+        return y
+
+
 class BothOfThem(OnlyForward, OnlyAdjoint):
     pass
 
@@ -118,6 +123,7 @@ class BothOfThem(OnlyForward, OnlyAdjoint):
         (lambda: al.subject(), WHAT),
         (lambda: al.subject.operator(OnlyForward), "OnlyForward has no method `adjoint`; the lab checks forward against adjoint"),
         (lambda: al.subject.operator(OnlyAdjoint), "OnlyAdjoint has no method `forward`; the lab checks forward against adjoint"),
+        (lambda: al.subject.operator(OfSciPy), "OfSciPy has no method `forward`; the lab checks forward against adjoint: give functions that call its `matvec` and `rmatvec` to @subject.pair; docs/adapters.md has an adapter for those of PyLops-MPI"),
         (lambda: al.subject.operator(BothOfThem), "BothOfThem is not an adjointlab.LinearOperator; derive it from that class, or give its methods as @subject.pair(forward=..., adjoint=...)"),
         (lambda: al.subject.operator(Abstract), "Abstract does not define adjoint, forward"),
         (lambda: al.subject.operator(RingShift, order="x"), f"@subject has no option `order`; did you mean orders?; its options are {OPTIONS}{OF_A_CASE}"),
