@@ -29,9 +29,7 @@ WHAT_TO_CHECK = (
 )
 
 
-_ON_OTHER_LIBRARIES: Final = (
-    ": give functions that call its `matvec` and `rmatvec` to @subject.pair; docs/adapters.md has an adapter for those of PyLops-MPI"
-)
+_ON_OTHER_LIBRARIES: Final = ": give functions that call its `matvec` and `rmatvec` to @subject.pair; docs/adapters.md has an adapter for those of PyLops-MPI"
 
 
 def require_operator(operator: Any) -> None:

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Final
 
 from adjointlab.worlds.interposition import follow_imports
+from adjointlab.worlds.library_files import is_of_library
 from adjointlab.worlds.watchdog import Overdue
 from adjointlab.worlds.world import kind_and_message
 
@@ -156,11 +157,12 @@ def _brief(error: BaseException) -> str:
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename
     ]
-    # The user's line rather than the one of the lab that refuses it.
+    # The user's line rather than the one of the lab, or of the library, that refuses it.
     outside = [frame for frame in frames if not frame.filename.startswith(_LAB)] or [
         frame for frame in frames if frame.filename != __file__
     ]
-    return f"{text} ({shown_path(outside[-1].filename)}:{outside[-1].lineno})" if outside else text
+    cited = [frame for frame in outside if not is_of_library(frame.filename)] or outside
+    return f"{text} ({shown_path(cited[-1].filename)}:{cited[-1].lineno})" if cited else text
 
 
 def shown_name(module: ModuleType) -> str:

@@ -192,6 +192,19 @@ def test_a_module_that_fails_to_import_says_why_and_in_which_innermost_line(
     assert "breaks_on_import" not in sys.modules
 
 
+@pytest.mark.parametrize(
+    "text", ["import argparse\nargparse.ArgumentParser().parse_args()", "import json\njson.loads('{')"]
+)
+def test_a_module_that_fails_in_a_library_is_cited_by_its_own_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["adjointlab", "check"])
+    file = tmp_path / "fails_in_a_library.py"
+    file.write_text(text)
+    with pytest.raises(NotFound, match=r"fails_in_a_library\.py:2\)$"):
+        find([str(file)])
+
+
 def test_a_module_that_takes_itself_out_and_fails_says_why(tmp_path: Path) -> None:
     file = tmp_path / "takes_itself_out.py"
     file.write_text("import sys\ndel sys.modules[__name__]\nraise OSError('the reason')\n")
