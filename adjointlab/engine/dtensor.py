@@ -75,10 +75,8 @@ class DTensorRecipe:
             made.codomain,
             Space(),
             Space(),
-            rounding=tolerance.rounding,
+            **tolerance._asdict(),
             prepare=self.prepare,
-            reach=tolerance.reach,
-            computes_in=tolerance.computes_in,
             uniform_requires_grad=True,
         )
 

@@ -110,11 +110,9 @@ class PipelineRecipe:
             _codomain(ends, outputs, len(ranks)),
             _space_of_stages(names.parameters, known, [each.parameters for each in ranks]),
             _space_of_stages(names.buffers, known, [each.buffers for each in ranks]),
-            rounding=tolerance.rounding,
+            **tolerance._asdict(),
             prepare=self.prepare,
             user_class=type(made.made),
-            reach=tolerance.reach,
-            computes_in=tolerance.computes_in,
             uniform_requires_grad=True,
             frozen=frozen.union(without_gradient),
             # What sums up .grad by itself would sum up what stood there before.

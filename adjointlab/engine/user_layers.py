@@ -72,10 +72,8 @@ def make_layer(
         declared("codomain", None),
         declared("parameter_space", Space()),
         declared("buffer_space", Space()),
-        rounding=tolerance.rounding,
+        **tolerance._asdict(),
         prepare=prepare,
-        reach=tolerance.reach,
-        computes_in=tolerance.computes_in,
         overwrites_inputs=bool(declared("overwrites_inputs", False)),
         uniform_requires_grad=bool(declared("uniform_requires_grad", False)),
         trained=trained(module),
@@ -87,7 +85,7 @@ _REAL_TYPES: Final = tuple(name for name, entry in DTYPES.items() if entry.kind 
 
 
 class DeclaredTolerance(NamedTuple):
-    """Largest differences that results of a layer may have (see :class:`Layer`); without `rounding`, they are to be measured."""
+    """Largest differences that results of a layer may have, as :class:`Layer` takes them; without `rounding`, they are to be measured."""
 
     rounding: float | None
     reach: float
