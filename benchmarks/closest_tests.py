@@ -386,13 +386,12 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
         (name, ("tests/engine/test_freezing.py", "tests/torch_distributed/test_recipes.py"))
         for name in ("engine/dtensor", "engine/meshes", "engine/sequential_module")
     ),
-    (
-        "engine/parallel",
+    *(
         (
-            "tests/engine/test_freezing.py",
-            "tests/torch_distributed/test_recipes.py",
-            *_PARALLEL,
-        ),
+            name,
+            ("tests/engine/test_freezing.py", "tests/torch_distributed/test_recipes.py", *_PARALLEL),
+        )
+        for name in ("engine/parallel", "engine/sequential_example")
     ),
     (
         "engine/drawing_errors",

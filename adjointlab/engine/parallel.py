@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-from adjointlab.checks.layers.passes import placed_in
-from adjointlab.checks.memory_orders import ORDERS
 from adjointlab.core import arrays
 from adjointlab.core.arrays import DeviceType
 from adjointlab.core.declaration import SubjectError, require_accepts
@@ -19,9 +17,7 @@ from adjointlab.core.layer import (
     OutputPath,
     PassHooks,
     Prepare,
-    element_type_noted,
     elementwise,
-    outputs_by_path,
     prepared,
     trained,
 )
@@ -30,6 +26,7 @@ from adjointlab.core.space import Space
 from adjointlab.engine.adapters import Parameters, UserFunction
 from adjointlab.engine.initial_values import give_initial_values, has_its_parts
 from adjointlab.engine.meshes import MeshShape, as_mesh, piece_sizes, placements_by_name, placements_of
+from adjointlab.engine.sequential_example import SequentialExample, has_outputs_alike
 from adjointlab.engine.sequential_module import (
     freeze,
     require_made_anew,
@@ -94,22 +91,6 @@ ENTRIES_OF_PARALLEL: Final = frozenset(
 
 
 @dataclass(frozen=True)
-class _Example:
-    """A sequential module of a case, and its results for zeros, which say the shapes of the outputs.
-
-    Some modules need a graph for them: a model of forces takes gradients in its forward pass, and others return a penalty or an
-    auxiliary loss in training alone. Others change in place what their backward pass needs, such as a scale that they keep, and go
-    backward before they go forward again.
-    """
-
-    module: torch.nn.Module
-    is_evaluated: bool
-    outputs: Mapping[OutputPath, torch.Tensor]
-    needs_graph: bool
-    alternates: bool
-
-
-@dataclass(frozen=True)
 class _Sequential:
     """A sequential module that is about to be made parallel.
 
@@ -160,27 +141,11 @@ class ParallelRecipe:
         return truth_of(parameters, "evaluated") and self._has_outputs_alike(parameters)
 
     def _has_outputs_alike(self, parameters: Parameters) -> bool:
-        """Return True if the sequential module has outputs of the same places, shapes and types in evaluation mode, alike in each call.
-
-        Some return nothing then, or decoded or random results, or raise, and others keep what they have been given.
-        """
+        """Return True if the sequential module has in evaluation mode outputs like those that it has as it is made."""
         import torch
 
-        seen: list[dict[OutputPath, torch.Tensor]] = []
         with torch.random.fork_rng(devices=[]):
-            module, zeros = self._made(parameters), self._zeros(parameters)
-            for mode in (module.training, False, False, False):
-                try:
-                    outputs = outputs_by_path(module.train(mode)(*zeros))
-                except Exception:  # whatever a module raises that is for training alone
-                    return False
-                seen.append({path: y.detach().clone() for path, y in outputs.items()})
-        as_made, first, *others = seen
-        return _described(as_made) == _described(first) and all(
-            _described(each) == _described(first)
-            and all(torch.equal(each[path], y) for path, y in first.items())
-            for each in others
-        )
+            return has_outputs_alike(self._made(parameters), self._zeros(parameters))
 
     def build(self, comm: Communicator, /, **parameters: Any) -> Layer:
         """Make the parallel module of a case on this rank. Collective.
@@ -240,10 +205,12 @@ class ParallelRecipe:
             takes_evaluation_mode=cache(
                 partial(self._takes_evaluation_mode, (example.module, made.made), parameters)
             ),
-            takes_order=cache(partial(self._takes_order, example, parameters)),
+            takes_order=cache(lambda order: example.takes_order(self._zeros(parameters), order)),
         )
 
-    def _to_parallelize(self, example: _Example, parameters: Parameters, *, leaves_one: bool) -> _Sequential:
+    def _to_parallelize(
+        self, example: SequentialExample, parameters: Parameters, *, leaves_one: bool
+    ) -> _Sequential:
         """A sequential module made anew, with frozen parameters and initial values."""
         from adjointlab.torch_distributed.names import Names
 
@@ -259,7 +226,7 @@ class ParallelRecipe:
     def _made_parallel(
         self,
         sequential: _Sequential,
-        example: _Example,
+        example: SequentialExample,
         mesh: DeviceMesh,
         placing: Placing,
         parameters: Parameters,
@@ -317,32 +284,23 @@ class ParallelRecipe:
         by_dim = {0: given} if isinstance(given, str) else dict(given or {})
         return {mesh.dim(key): how for key, how in by_dim.items()}
 
-    def _example(self, parameters: Parameters) -> _Example:
-        """The sequential module, and its results for zeros."""
-        import torch
-
+    def _example(self, parameters: Parameters) -> SequentialExample:
         is_evaluated = self._is_evaluated(parameters)
-        module, zeros = self._sequential(parameters, is_evaluated=is_evaluated), self._zeros(parameters)
-        with torch.random.fork_rng(devices=[]):
-            with torch.enable_grad():
-                outputs = _called_with_zeros(module, zeros)
-            try:
-                with torch.no_grad():
-                    needs_graph = outputs_by_path(module(*zeros)).keys() != outputs.keys()
-            except Exception:  # whatever a module raises that finds no graph
-                needs_graph = True
-            alternates = bool(list(module.buffers())) and not _goes_back(module, outputs)
-        return _Example(module, is_evaluated, outputs, needs_graph, alternates)
+        module = self._sequential(parameters, is_evaluated=is_evaluated)
+        return SequentialExample.of(module, self._zeros(parameters), is_evaluated=is_evaluated)
 
     def _other_batch(
-        self, example: _Example, mesh: DeviceMesh, placing: Placing, parameters: Parameters, is_larger: bool
+        self,
+        example: SequentialExample,
+        mesh: DeviceMesh,
+        placing: Placing,
+        parameters: Parameters,
+        is_larger: bool,
     ) -> Space | None:
         """The space of inputs of twice or half the batch, if the sequential module makes outputs of them that are as much larger or smaller.
 
         Parts of a sharded batch are then as even as they were, and none is empty that was not.
         """
-        import torch
-
         shapes = shapes_of(parameters["inputs"])
         batch = shapes[0][0] if shapes[0] else 0
         other = 2 * batch if is_larger else batch // 2
@@ -353,16 +311,7 @@ class ParallelRecipe:
         if not is_larger and (batch % 2 or not _cut_alike(batch, other, mesh.size())):
             return None
         changed = {**parameters, "inputs": [(other, *sides) for _, *sides in shapes]}
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            try:
-                made = outputs_by_path(example.module(*self._zeros(changed)))
-            except Exception:  # whatever a module raises that takes one size alone
-                return None
-        wanted = {
-            path: (other, *y.shape[1:]) if y.shape[:1] == (batch,) else tuple(y.shape)
-            for path, y in example.outputs.items()
-        }
-        if {path: tuple(y.shape) for path, y in made.items()} != wanted:
+        if not example.takes_batch(lambda: self._zeros(changed), batch, other):
             return None
         return _inputs_on(mesh, placing, changed)
 
@@ -373,63 +322,11 @@ class ParallelRecipe:
         parts = (part for module in modules for part in module.modules())
         return all(part.training for part in parts) and self._has_outputs_alike(parameters)
 
-    def _takes_order(self, example: _Example, parameters: Parameters, order: str) -> bool:
-        """Return True if the sequential module takes inputs in this memory order: not all can be viewed in another shape."""
-        import torch
-
-        if order == ORDERS[0]:
-            return True
-        inputs = [placed_in(order, zeros, arrays.memory_of(zeros)).view for zeros in self._zeros(parameters)]
-        with torch.random.fork_rng(devices=[]), torch.enable_grad():
-            try:
-                example.module(*inputs)
-            except Exception:  # whatever a module raises that takes row-major memory alone
-                return False
-        return True
-
-
-def _goes_back(module: torch.nn.Module, outputs: Mapping[OutputPath, torch.Tensor]) -> bool:
-    """Return True if a module takes a backward pass from outputs that it has returned before it went forward again."""
-    import torch
-
-    with_graph = [output for output in outputs.values() if output.requires_grad]
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    if not with_graph or not parameters:
-        return True
-    try:
-        torch.autograd.grad(
-            with_graph, parameters, [torch.zeros_like(y) for y in with_graph], allow_unused=True
-        )
-    except RuntimeError:  # what it needs has been modified by an inplace operation
-        return False
-    return True
-
-
-def _called_with_zeros(
-    module: torch.nn.Module, zeros: Sequence[torch.Tensor]
-) -> Mapping[OutputPath, torch.Tensor]:
-    """The results of a sequential module. What it raises has a note that nothing was parallel yet."""
-    try:
-        with element_type_noted():
-            return outputs_by_path(module(*zeros))
-    except SubjectError:
-        raise
-    except Exception as error:
-        shapes = ", ".join(str(tuple(each.shape)) for each in zeros)
-        error.add_note(
-            f"raised by the sequential module, before it was parallelized, given zeros of shape {shapes}"
-        )
-        raise
-
 
 def _cut_alike(batch: int, smaller: int, ranks: int) -> bool:
     """Return True if none of the parts that `torch.chunk` makes of a smaller batch is empty, and all are equal where those of the batch are."""
     largest = -(-smaller // ranks)
     return (ranks - 1) * largest < smaller and (bool(batch % ranks) or not smaller % ranks)
-
-
-def _described(outputs: Mapping[OutputPath, torch.Tensor]) -> dict[OutputPath, tuple[object, ...]]:
-    return {path: (y.shape, y.dtype) for path, y in outputs.items()}
 
 
 def _inputs_on(mesh: DeviceMesh, placing: Placing, parameters: Parameters) -> Space:
