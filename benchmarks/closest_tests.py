@@ -530,6 +530,8 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("check_result", _COMMANDS),
     ("recording", ("tests/store/test_running_case.py", "tests/store/test_interrupted.py", *_COMMANDS)),
     ("session", _COMMANDS),
+    ("replaying", ("tests/store/test_reproducer.py", *_COMMANDS)),
+    ("unjudged_checks", ("tests/engine/test_declared_wrongly.py", *_COMMANDS)),
 )
 """The tests that are run for a mutant of a file, the closest first: of the first line with which the file's name begins."""
 

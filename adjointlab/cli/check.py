@@ -127,7 +127,7 @@ def check(
         with files.until_loaded(ranks):
             # Not above: these import the engine, as `until_loaded` does, and that process does so at the same time.
             from adjointlab.engine.search_result import Budget
-            from adjointlab.session import say_not_replayed
+            from adjointlab.replaying import say_not_replayed
             from adjointlab.store.job_log import supervised
 
             if jobs is not None and jobs > 1:

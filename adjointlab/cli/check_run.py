@@ -96,8 +96,9 @@ class CheckRun:
     def run_all(self, line: ProgressLine, seconds: float | None = None) -> None:
         """Run every check of the plan, here or in several processes; in so many `seconds`, if that is given."""
         from adjointlab.checks.check import check_named
-        from adjointlab.session import check_with_corpus, unsupported
+        from adjointlab.session import check_with_corpus
         from adjointlab.store.files import printable
+        from adjointlab.unjudged_checks import unsupported
 
         budget, folder = self.setup.budget, self.setup.folder
         refused = {

@@ -81,7 +81,7 @@ def replayed(
     """
     from msgspec import structs
 
-    from adjointlab import session
+    from adjointlab import replaying
     from adjointlab.checks.check import check_named
     from adjointlab.store.reproducer import read
     from adjointlab.worlds.world import WorldName
@@ -113,7 +113,7 @@ def replayed(
                 f"{file}: the case needs {needed} ranks; run {' '.join([launcher, *options])} adjointlab replay, or without {launcher} "
                 f"--ranks {needed}"
             )
-        result = session.replay(world, found.subject, stored.case)
+        result = replaying.replay(world, found.subject, stored.case)
         out = Output()
         for line in _lines(file, stored, found, result, describe_ranks(world, needed)):
             out.line(line)

@@ -369,7 +369,7 @@ def _name_silent(terminalreporter: pytest.TerminalReporter) -> None:
 def adjointlab_world(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> Iterator[World]:
     """The world that coherence tests run in. Under a launcher the first use is collective."""
     from adjointlab.pytest.coherence_tests import coherence_of
-    from adjointlab.session import say_not_replayed
+    from adjointlab.replaying import say_not_replayed
     from adjointlab.worlds.launch import open_world
     from adjointlab.worlds.watchdog import Watchdog
 

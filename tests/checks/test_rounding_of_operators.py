@@ -17,7 +17,7 @@ from adjointlab.checks.verdict import PERHAPS, Verdict
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
-from adjointlab.session import replay
+from adjointlab.replaying import replay
 from adjointlab.worlds.simulated.world import SimulatedWorld
 
 pytestmark = pytest.mark.mpi_skip

@@ -15,7 +15,7 @@ from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
-from adjointlab.session import replay
+from adjointlab.replaying import replay
 
 pytestmark = pytest.mark.mpi_skip
 

@@ -11,7 +11,7 @@ import pytest
 from adjointlab.cli.result_files import folder_of_failures
 from adjointlab.cli.startup import UsageError
 from adjointlab.options import FOLDER
-from adjointlab.session import say_not_replayed
+from adjointlab.replaying import say_not_replayed
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.running import run, run_python
 

@@ -21,7 +21,8 @@ from adjointlab.engine.exhaust import bound_of, every_case, memory_of_proofs
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import SubjectError
-from adjointlab.session import replay_corpus, run_check
+from adjointlab.replaying import replay_corpus
+from adjointlab.session import run_check
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.samples import RingShift, equal_blocks
 

@@ -19,7 +19,8 @@ from adjointlab.engine.exhaust import _Share, bound_of, every_case, exhaust
 from adjointlab.engine.run_case import Judgement, run_case
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.primitives.subjects.reductions import all_sum_reduces
-from adjointlab.session import kept, replay
+from adjointlab.replaying import replay
+from adjointlab.session import kept
 from adjointlab.store.reproducer import read, write
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.checks.test_each_check_catches_its_own import UnequalCopies

@@ -25,7 +25,7 @@ from adjointlab.engine.case_body import RankObservation, body
 from adjointlab.engine.interleavings import DEPENDS
 from adjointlab.engine.run_case import CaseRunner, Judgement, Stage, run_case, with_follow_up
 from adjointlab.engine.subject import Subject
-from adjointlab.session import replay
+from adjointlab.replaying import replay
 from adjointlab.worlds.schedule import schedules_from
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.world import Raised, Returned, Run

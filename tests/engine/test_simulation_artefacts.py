@@ -17,7 +17,7 @@ from adjointlab.engine.discovery import find_subject
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.engine.simulation_artefacts import _modules, with_lines_on_exceptions
-from adjointlab.session import replay
+from adjointlab.replaying import replay
 from adjointlab.worlds.module_state import ModuleState
 from tests.running import run
 

@@ -24,7 +24,7 @@ from adjointlab.engine.case_data import from_data, to_data
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget, SearchResult
-from adjointlab.session import replay_corpus
+from adjointlab.replaying import replay_corpus
 from adjointlab.store.corpus import stored
 from adjointlab.store.reproducer import (
     BadReproducer,
@@ -418,7 +418,7 @@ def test_a_stored_failure_that_cannot_be_judged_is_named_and_ends_no_command(
         raise ValueError("a fault of the lab")
 
     path = write(report, doubles, tmp_path).json
-    monkeypatch.setattr("adjointlab.session._replayed", raising)
+    monkeypatch.setattr("adjointlab.replaying._replayed", raising)
     result = replay_corpus(SimulatedWorld(3), found_as(doubles), "adjoint", tmp_path)
     assert result is not None
     assert result.status is Status.UNJUDGED

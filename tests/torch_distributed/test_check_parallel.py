@@ -25,7 +25,7 @@ from adjointlab.core.declaration import SubjectError
 from adjointlab.engine.case import Case
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget, SearchResult
-from adjointlab.session import replay
+from adjointlab.replaying import replay
 from tests.planted.parallel_modules import CopiedIn, SummedUp
 from tests.torch_distributed.parallel_samples import (
     ADAM,

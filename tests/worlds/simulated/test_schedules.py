@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import adjointlab as al
-from adjointlab import MPI
-from adjointlab import session as front
+from adjointlab import MPI, replaying, session
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.interleavings import DEPENDS
@@ -531,20 +530,20 @@ def test_a_result_that_depends_on_the_schedule_is_a_failure_of_its_own_kind(chec
 
 def test_the_two_schedules_stand_in_the_reproducer_which_replays_them(tmp_path):
     found = found_as(al.subject(WeighsByArrival)(lines))
-    entry = front.run_check(WORLD, found, "matrix", Budget(40, seed=2, schedules=6), tmp_path)
+    entry = session.run_check(WORLD, found, "matrix", Budget(40, seed=2, schedules=6), tmp_path)
     stored = read(entry.written.json)
     assert stored.kind == DEPENDS
     assert stored.case == entry.result.case
     assert len(stored.case.schedules) == 2
-    again = front.replay(WORLD, found.subject, stored.case)
+    again = replaying.replay(WORLD, found.subject, stored.case)
     assert again.verdict.lines == entry.result.verdict.lines
     mended = found_as(al.subject(Identity, name="WeighsByArrival")(lines))
-    assert front.replay(WORLD, mended.subject, stored.case).status is Status.COHERENT
+    assert replaying.replay(WORLD, mended.subject, stored.case).status is Status.COHERENT
 
 
 def test_a_reproducer_with_a_bad_schedule_is_refused(tmp_path):
     found = found_as(al.subject(WeighsByArrival)(lines))
-    entry = front.run_check(WORLD, found, "matrix", Budget(40, seed=2, schedules=6), tmp_path)
+    entry = session.run_check(WORLD, found, "matrix", Budget(40, seed=2, schedules=6), tmp_path)
     content = json.loads(entry.written.json.read_text())
     content["case"]["schedules"][0]["strategy"] = "fair"
     entry.written.json.write_text(json.dumps(content))
