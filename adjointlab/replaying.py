@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from adjointlab.engine.discovery import Found
 from adjointlab.engine.failed_runs import MISDECLARED
 from adjointlab.engine.folded_warnings import FoldedWarnings
 from adjointlab.engine.run_case import CaseRunner, run_case
-from adjointlab.engine.search_result import Budget, SearchResult
+from adjointlab.engine.search_result import SearchResult
 from adjointlab.engine.subject import Subject
 from adjointlab.quantities import counted
 from adjointlab.recording import at_work
@@ -35,7 +35,7 @@ from adjointlab.worlds.world import (
     World,
 )
 
-__all__ = ["note_of_unseen_failures", "replay", "replay_corpus", "say_not_replayed", "unseen_failures"]
+__all__ = ["has_unseen_failures", "replay", "replay_corpus", "say_not_replayed"]
 
 _NOTHING_TO_SAY = "nothing to say"
 """Kind of the verdict on a case of which its check can tell nothing."""
@@ -165,19 +165,19 @@ def _undeclared(subject: Subject, case: Case) -> str:
     )
 
 
-def unseen_failures(world: World, found: Found, check: str, budget: Budget, folder: Path) -> dict[Path, str]:
-    """The stored failures that cannot be replayed in this run, those on the fewest ranks first, and why."""
-    by_ranks = sorted(stored(folder, found.subject, check), key=lambda entry: entry[1].ranks)
-    return {path: why for path, case in by_ranks if (why := _obstacle(world, case, budget.device))}
-
-
-def note_of_unseen_failures(world: World, found: Found, check: str, unseen: Mapping[Path, str]) -> None:
-    """Say that stored failures are not replayed, and why the first of them is not."""
-    path, why = next(iter(unseen.items()))
-    more = f" (and {len(unseen) - 1} more)" if len(unseen) > 1 else ""
-    world.watchdog.say(
-        f"adjointlab: note: a failure of {printable(found.subject.label)} ({check}) is not replayed: {why}: {printable(str(path))}{more}\n"
-    )
+def has_unseen_failures(world: World, found: Found, check: str, folder: Path, device: str | None) -> bool:
+    """Collective: return True if stored failures cannot be replayed in this run, and say why that on the fewest ranks cannot."""
+    unseen = []
+    if world.is_leader:
+        by_ranks = sorted(stored(folder, found.subject, check), key=lambda entry: entry[1].ranks)
+        unseen = [(path, why) for path, case in by_ranks if (why := _obstacle(world, case, device))]
+    if unseen:
+        path, why = unseen[0]
+        more = f" (and {len(unseen) - 1} more)" if len(unseen) > 1 else ""
+        world.watchdog.say(
+            f"adjointlab: note: a failure of {printable(found.subject.label)} ({check}) is not replayed: {why}: {printable(str(path))}{more}\n"
+        )
+    return world.share(bool(unseen))
 
 
 def _note_of_other_declaration(world: World, path: Path, why: str) -> None:

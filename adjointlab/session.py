@@ -16,7 +16,7 @@ from adjointlab.engine.run_case import Stage
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.recording import at_work
-from adjointlab.replaying import note_of_unseen_failures, replay_corpus, unseen_failures
+from adjointlab.replaying import has_unseen_failures, replay_corpus
 from adjointlab.store.interrupted import note_seed
 from adjointlab.store.job_log import Done, JobLog, check_id_of, supervised
 from adjointlab.store.reproducer import Written, write
@@ -135,12 +135,8 @@ def check_with_corpus(
     if failing is not None:
         return failing
     result = run_check(world, found, check, budget, folder, tick)
-    unseen = world.share(unseen_failures(world, found, check, budget, folder) if world.is_leader else None)
-    if not unseen:
-        return result
-    if world.is_leader:
-        note_of_unseen_failures(world, found, check, unseen)
-    return replace(result, has_unseen_failures=True)
+    unseen = has_unseen_failures(world, found, check, folder, budget.device)
+    return replace(result, has_unseen_failures=unseen)
 
 
 def kept(found: Found, result: SearchResult, folder: Path) -> CheckResult:
@@ -176,8 +172,9 @@ def lost(world: World, found: Found, check: str, budget: Budget, folder: Path, e
         drawn_ranks=0 if case is None else case.ranks,
     )
     own = kept(found, result, folder)
-    is_replay = running is not None and running.stage is Stage.REPLAYING and own.written is not None
-    return replace(own, replayed=own.written.json) if is_replay and own.written else own
+    if own.written is not None and running is not None and running.stage is Stage.REPLAYING:
+        return replace(own, replayed=own.written.json)
+    return own
 
 
 def _store(world: World, result: SearchResult, found: Found, folder: Path) -> tuple[Written | None, str]:
