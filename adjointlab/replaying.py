@@ -29,11 +29,7 @@ from adjointlab.store.files import printable
 from adjointlab.store.job_log import check_id_of, supervised
 from adjointlab.store.reproducer import BadReproducer, Written, read
 from adjointlab.unjudged_checks import unsupported, verdict_on, without_case
-from adjointlab.worlds.world import (
-    Exhausted,
-    Runner,
-    World,
-)
+from adjointlab.worlds.world import Exhausted, Runner, World
 
 __all__ = ["has_unseen_failures", "replay", "replay_corpus", "say_not_replayed"]
 

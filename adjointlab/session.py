@@ -22,13 +22,10 @@ from adjointlab.store.job_log import Done, JobLog, check_id_of, supervised
 from adjointlab.store.reproducer import Written, write
 from adjointlab.store.running_case import left_behind
 from adjointlab.unjudged_checks import unsupported, verdict_on, without_case
+from adjointlab.worlds.exception_text import kind_and_message
 from adjointlab.worlds.interrupts import signal_of, signals_held
 from adjointlab.worlds.shared_functions import put_back
-from adjointlab.worlds.world import (
-    Exhausted,
-    World,
-    kind_and_message,
-)
+from adjointlab.worlds.world import Exhausted, World
 
 __all__ = ["PROCESS_ENDED", "check_with_corpus", "kept", "lost", "run_check"]
 

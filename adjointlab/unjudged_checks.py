@@ -11,13 +11,9 @@ from adjointlab.engine.failed_runs import MISDECLARED, NO_RETURN
 from adjointlab.engine.hypothesis_searches import WHILE_A_CASE_RAN, ended_a_case
 from adjointlab.engine.search_result import SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
+from adjointlab.worlds.exception_text import in_brief, message_of, with_kind
 from adjointlab.worlds.watchdog import DRAWING, Overdue
-from adjointlab.worlds.world import (
-    World,
-    in_brief,
-    message_of,
-    with_kind,
-)
+from adjointlab.worlds.world import World
 
 __all__ = ["unsupported", "verdict_on", "without_case"]
 

@@ -30,7 +30,7 @@ from adjointlab.engine.search import investigate  # noqa: E402
 from adjointlab.engine.search_result import Budget, SearchResult  # noqa: E402
 from adjointlab.engine.subject import Subject  # noqa: E402
 from adjointlab.worlds.launch import open_world  # noqa: E402
-from adjointlab.worlds.world import World  # noqa: E402
+from adjointlab.worlds.world import World  # noqa: E402  # noqa: E402
 from tests.planted.halos import PLANTED as PLANTED_HALOS  # noqa: E402
 from tests.planted.halos import customary_dot_test  # noqa: E402
 from tests.planted.layers import PLANTED as PLANTED_LAYERS  # noqa: E402

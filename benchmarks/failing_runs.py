@@ -27,7 +27,7 @@ from adjointlab.engine.search import investigate  # noqa: E402
 from adjointlab.engine.search_result import Budget  # noqa: E402
 from adjointlab.engine.subject import Subject  # noqa: E402
 from adjointlab.worlds.launch import open_world  # noqa: E402
-from adjointlab.worlds.world import World  # noqa: E402
+from adjointlab.worlds.world import World  # noqa: E402  # noqa: E402
 from tests.planted.bug import PlantedBug  # noqa: E402
 from tests.planted.halos import PLANTED as HALOS  # noqa: E402
 from tests.planted.layers import PLANTED as LAYERS  # noqa: E402

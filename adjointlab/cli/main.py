@@ -211,6 +211,6 @@ def _usage_error(error: BaseException) -> str | None:
     # Whoever raised a SubjectError has imported it. --help has not, nor has a command whose imports have failed.
     if not isinstance(error, getattr(sys.modules.get("adjointlab.core.declaration"), "SubjectError", ())):
         return None
-    from adjointlab.worlds.world import message_of
+    from adjointlab.worlds.exception_text import message_of
 
     return message_of(error)

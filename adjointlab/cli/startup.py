@@ -108,7 +108,7 @@ def or_usage_error(
     Raises :class:`NotLoaded` where `doing` this does not come to its end in time, and ends the process where that does not help.
     """
     from adjointlab.engine.subject import SubjectError
-    from adjointlab.worlds.world import message_of
+    from adjointlab.worlds.exception_text import message_of
 
     watchdog = watchdog or Watchdog()
     raising = RaisingWatchdog(watchdog, _end_job)

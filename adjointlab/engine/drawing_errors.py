@@ -11,8 +11,8 @@ from hypothesis.strategies import SearchStrategy
 
 from adjointlab.spelling import described_type
 from adjointlab.worlds.call_sites import is_lab
+from adjointlab.worlds.exception_text import causes, message_of
 from adjointlab.worlds.library_files import is_of_hypothesis, is_of_library
-from adjointlab.worlds.world import causes, message_of
 
 __all__ = ["advice_on", "forgotten_draw", "formatted", "is_of_strategy", "refusal"]
 

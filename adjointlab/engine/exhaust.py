@@ -33,10 +33,11 @@ from adjointlab.engine.run_case import CaseRunner, Judgement, inapplicable_becau
 from adjointlab.engine.search_result import SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.options import RANKS
+from adjointlab.worlds.exception_text import kind_and_message
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.shared_functions import FunctionsReplaced
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import Run, Runner, kind_and_message
+from adjointlab.worlds.world import Run, Runner
 
 __all__ = ["Bound", "bound_of", "every_case", "exhaust", "memory_of_proofs"]
 

@@ -15,7 +15,7 @@ from adjointlab.engine.case import Case
 from adjointlab.engine.constants_of_modules import without_constants_of_modules
 from adjointlab.engine.independent_draws import INDEPENDENT
 from adjointlab.engine.run_case import Judgement
-from adjointlab.worlds.world import message_of
+from adjointlab.worlds.exception_text import message_of
 
 __all__ = [
     "WHILE_A_CASE_RAN",

@@ -16,10 +16,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from adjointlab.worlds.exception_text import kind_and_message
 from adjointlab.worlds.interposition import follow_imports
 from adjointlab.worlds.library_files import is_of_library
 from adjointlab.worlds.watchdog import Overdue
-from adjointlab.worlds.world import kind_and_message
 
 __all__ = ["FORMS", "NotFound", "load_entry_point", "load_file", "load_module", "shown_name", "shown_path"]
 

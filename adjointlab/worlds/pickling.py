@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from tblib import Traceback
 
-from adjointlab.worlds.world import Outcome, Raised, Returned, message_of
+from adjointlab.worlds.exception_text import message_of
+from adjointlab.worlds.world import Outcome, Raised, Returned
 
 __all__ = ["PackedException", "pack_outcome", "unpack_outcome"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import index
@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 from adjointlab.quantities import ranks_listed
 from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_sites import came_back, is_lab, is_worlds
+from adjointlab.worlds.exception_text import in_brief, message_of, with_kind
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.watchdog import Overdue, Watchdog
 
@@ -38,13 +39,8 @@ __all__ = [
     "Runner",
     "World",
     "WorldName",
-    "causes",
-    "in_brief",
-    "kind_and_message",
-    "message_of",
     "number_of_ranks",
     "positive_patience",
-    "with_kind",
 ]
 
 R = TypeVar("R")
@@ -160,53 +156,6 @@ def _is_known_everywhere(kind: type) -> bool:
     module = sys.modules.get(kind.__module__)
     is_installed = kind.__module__ == "builtins" or kind.__module__.startswith("adjointlab.")
     return is_installed and getattr(module, kind.__qualname__, None) is kind
-
-
-def causes(exception: BaseException) -> Iterator[BaseException]:
-    """`exception` and what it was raised from, each once: user code can make a circle of them."""
-    seen: set[int] = set()
-    cause: BaseException | None = exception
-    while cause is not None and id(cause) not in seen:
-        yield cause
-        seen.add(id(cause))
-        cause = cause.__cause__ or cause.__context__
-
-
-def message_of(exception: BaseException) -> str:
-    """``str(exception)``, also where user code's ``__str__`` raises."""
-    try:
-        return str(exception)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # whatever user code raises, and Python's own TypeError for what is not a string
-        return "(no message: its __str__ failed)"
-
-
-_BRIEF: Final = 240
-"""Characters of a message that a headline shows."""
-
-
-def with_kind(kind: str, message: str) -> str:
-    """The message of an exception behind the name of its class, which stands alone where there is none, as for a bare ``assert``."""
-    return f"{kind}: {message}" if message else kind
-
-
-def kind_and_message(error: BaseException) -> str:
-    """The name of an exception's class, and its message where it has one."""
-    return with_kind(type(error).__name__, message_of(error))
-
-
-def in_brief(message: str) -> str:
-    """The first line of an exception's message, or as much of it as a headline shows; its traceback has all of it.
-
-    A first line that ends with a colon only announces the next one, which is shown too.
-    """
-    first, *others = message.strip().splitlines() or [""]
-    if first.endswith(":") and others:
-        first, others = f"{first} {others[0].strip()}", others[1:]
-    if len(first) > _BRIEF:
-        return f"{first[:_BRIEF].rpartition(' ')[0] or first[:_BRIEF]} …"
-    return f"{first} …" if others else first
 
 
 @dataclass(frozen=True)

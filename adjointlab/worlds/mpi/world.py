@@ -18,6 +18,7 @@ from mpi4py import MPI
 
 from adjointlab.cores import are_crowded, own_cores
 from adjointlab.exit_codes import ExitCode
+from adjointlab.worlds.exception_text import causes
 from adjointlab.worlds.exit_of_c import allow_exit_of_c
 from adjointlab.worlds.interposition import CurrentRun, NotedRefusals, own_handle
 from adjointlab.worlds.mpi.agreement import Agreements
@@ -30,16 +31,7 @@ from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.polling import keep_alive
 from adjointlab.worlds.process_world import Command, Conclusion, ProcessWorld, any_raised
 from adjointlab.worlds.watchdog import Overdue, Watchdog, Watched
-from adjointlab.worlds.world import (
-    Exhausted,
-    Outcome,
-    Raised,
-    RankContext,
-    Run,
-    WorldName,
-    causes,
-    positive_patience,
-)
+from adjointlab.worlds.world import Exhausted, Outcome, Raised, RankContext, Run, WorldName, positive_patience
 
 __all__ = ["MPIWorld"]
 

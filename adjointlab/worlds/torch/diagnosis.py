@@ -16,19 +16,11 @@ import torch.distributed as dist
 from adjointlab.worlds.call_sites import user_frame
 from adjointlab.worlds.diagnosis import heading
 from adjointlab.worlds.divergence import Place, divergence_lines
+from adjointlab.worlds.exception_text import causes
 from adjointlab.worlds.parts import of_ranks
 from adjointlab.worlds.torch.calls import GroupSummary, LoggedCall
 from adjointlab.worlds.torch.splits import unequal_splits
-from adjointlab.worlds.world import (
-    Blocked,
-    Finding,
-    FindingKind,
-    Outcome,
-    PeerFailed,
-    Raised,
-    Returned,
-    causes,
-)
+from adjointlab.worlds.world import Blocked, Finding, FindingKind, Outcome, PeerFailed, Raised, Returned
 
 __all__ = ["GroupFailure", "RankStatistics", "communicating", "conclude", "failure_of"]
 
