@@ -16,7 +16,7 @@ from adjointlab.spelling import described_type, did_you_mean
 if TYPE_CHECKING:
     from adjointlab.layers.distributed import TorchLayer
 
-__all__ = ["check_layer_arguments", "shape_of"]
+__all__ = ["check_layer_arguments", "real_number", "shape_of"]
 
 
 def shape_of(name: str, sides: object) -> tuple[int, ...]:
@@ -25,6 +25,14 @@ def shape_of(name: str, sides: object) -> tuple[int, ...]:
     if any(side < 0 for side in shape):
         raise ValueError(f"{name}: a side of a tensor is at least 0, not {shape}")
     return shape
+
+
+def real_number(name: str, value: object) -> float:
+    """Return `value` as a float; raise `TypeError` naming the argument where it is no real number."""
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: {value!r} is not a number") from None
 
 
 def check_layer_arguments(

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from adjointlab.core.partition import real_number
 from adjointlab.core.space import Tensor
+from adjointlab.layers.arguments import real_number
 from adjointlab.layers.parameters import DistributedParameters
 from adjointlab.layers.states import distributed_layers
 from adjointlab.layers.windows import local_window

@@ -24,7 +24,6 @@ __all__ = [
     "as_partition",
     "entries",
     "integers",
-    "real_number",
     "shared_property",
     "whole_number",
 ]
@@ -63,14 +62,6 @@ def whole_number(name: str, value: object) -> int:
         return integer(value)  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(f"{name}: {value!r} is not a whole number") from None
-
-
-def real_number(name: str, value: object) -> float:
-    """Return `value` as a float; raise `TypeError` naming the argument where it is no real number."""
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise TypeError(f"{name}: {value!r} is not a number") from None
 
 
 def entries(name: str, values: Iterable[E], wanted: str) -> tuple[E, ...]:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from adjointlab.core.partition import real_number
+from adjointlab.layers.arguments import real_number
 from adjointlab.layers.pooling.average import AveragePooling
 
 __all__ = ["LPPool1d", "LPPool2d", "LPPool3d", "LPPooling"]
