@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 import adjointlab as al
@@ -19,6 +20,7 @@ from adjointlab.engine.search_result import Budget
 from tests.torch_distributed.parallel_samples import (
     MOMENTUM,
     as_it_is,
+    averaged,
     batches,
     model,
     replicated,
@@ -184,3 +186,39 @@ def test_steps_that_a_declared_rounding_would_hide_are_not_judged(lr: float, sta
     assert result.status is status
     told = "change no parameter by more than the declared rounding"
     assert (told in str(result.verdict)) is (status is Status.UNJUDGED)
+
+
+class OwnElements(torch.optim.Optimizer):
+    """Keeps a momentum of its own elements of each flattened parameter, as ZeRO does, and gathers what each rank has stepped."""
+
+    def __init__(self, parameters: Any, *, steps_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__(parameters, {})
+        self.steps_of = steps_of
+
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            ranks, rank = dist.get_world_size(), dist.get_rank()
+            padding = (0, -parameter.numel() % ranks)
+            values, gradient = (
+                nn.functional.pad(each.flatten(), padding).chunk(ranks)[rank]
+                for each in (parameter.detach(), parameter.grad)
+            )
+            momentum = self.state[parameter].setdefault("momentum", torch.zeros_like(values))
+            momentum.mul_(0.5).add_(gradient)
+            parts = [torch.empty_like(values) for _ in range(ranks)]
+            dist.all_gather(parts, values - self.steps_of(momentum))
+            parameter.detach().copy_(torch.cat(parts)[: parameter.numel()].view_as(parameter))
+
+
+@pytest.mark.parametrize(("rate", "is_right"), [(0.1, True), (0.2, False)])
+def test_state_of_flat_shards_is_not_compared_and_their_steps_are(
+    world: al.SimulatedWorld, rate: float, is_right: bool
+) -> None:
+    def steps_of(momentum: torch.Tensor) -> torch.Tensor:
+        return momentum * (rate if dist.get_rank() else 0.1)
+
+    optimizer = partial(OwnElements, steps_of=steps_of)
+    given: Any = dict(data_parallel="mean", after_backward=averaged, optimizer=optimizer, steps=2)
+    subject = al.subject.parallel(model, as_it_is, **given)(lambda draw, ranks: {"inputs": (2 * ranks, 3)})
+    verdict = investigate(world, subject, "training", Budget(4, ranks=2, seed=0, shrinking=0)).verdict
+    assert verdict.is_coherent is is_right, str(verdict)

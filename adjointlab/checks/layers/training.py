@@ -144,7 +144,7 @@ def _state(
 ) -> tuple[Local, frozenset[str]]:
     """The state of that kind, zero for parameters that have none; and the names of these."""
     tensors = version.layer.parameters.tensors
-    states = [_kept(optimizer, parameter).get(kind) for parameter in parameters]
+    states = [_comparable_state(optimizer, parameter).get(kind) for parameter in parameters]
     of_parameters = [
         np.zeros(tuple(arrays.local_part(parameter.detach()).shape)) if state is None else values([state])[0]
         for parameter, state in zip(parameters, states, strict=True)
@@ -183,22 +183,23 @@ def _own_part(array: NumpyArray, tensor: Tensor, version: ModuleUnderTest) -> Nu
 
 
 def _state_kinds(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]) -> tuple[str, ...]:
-    """The names under which the optimiser keeps tensors of the shape of a parameter, or of this rank's part; a rank may keep those of others alone."""
+    """The names of comparable state; a rank may keep that of others' parameters alone."""
+    return tuple(sorted({name for each in parameters for name in _comparable_state(optimizer, each)}))
+
+
+def _comparable_state(
+    optimizer: torch.optim.Optimizer, parameter: torch.Tensor
+) -> Mapping[str, torch.Tensor]:
+    """The state of a parameter that has its shape, or that of this rank's part: not a flat shard of it, nor statistics of its rows."""
     import torch
 
-    return tuple(
-        sorted(
-            {
-                name
-                for parameter in parameters
-                for name, value in _kept(optimizer, parameter).items()
-                # A count of steps has the shape of a parameter of order 0.
-                if isinstance(value, torch.Tensor)
-                and name != "step"
-                and value.shape in (parameter.shape, arrays.local_part(parameter.detach()).shape)
-            }
-        )
-    )
+    shapes = (parameter.shape, arrays.local_part(parameter.detach()).shape)
+    return {
+        name: value
+        for name, value in _kept(optimizer, parameter).items()
+        # A count of steps has the shape of a parameter of order 0.
+        if isinstance(value, torch.Tensor) and name != "step" and value.shape in shapes
+    }
 
 
 TRAINING = TrainingCheck()
