@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Placement
 
 from adjointlab.core.layout import Layout
+from adjointlab.core.padded import Padded
 from adjointlab.core.partition import Partition
 from adjointlab.core.placements import grid_of
 from adjointlab.core.space import Tensor
@@ -73,13 +74,18 @@ def grid_of_holders(mesh: DeviceMesh, name: str, holders: Collection[int]) -> Pa
     return part
 
 
-def as_held(tensor: Tensor, parts: Mapping[int, HeldPart]) -> Tensor:
-    """The tensor, cut as ranks hold it: where plain parts along a dimension are together as long as the whole, and not as ``torch.chunk`` cuts."""
+def as_held(tensor: Tensor, parts: Mapping[int, HeldPart], rank: int) -> tuple[Tensor, Padded | None]:
+    """The tensor, cut as ranks hold it, and the padding of this rank's part.
+
+    So it is where plain parts along a dimension are together as long as the whole, and not as ``torch.chunk`` cuts, or are of one length and
+    together longer: then rows that pad them follow the last of the whole.
+    """
     shapes = {rank: part.local_shape for rank, part in parts.items() if part.local_shape is not None}
     layout = tensor.layout
     if len(shapes) < len(parts) or any(len(shape) != layout.order for shape in shapes.values()):
-        return tensor
+        return tensor, None
     partition, windows = layout.partition, list(map(list, layout.windows))
+    padding: Padded | None = None
     for dim, axis in enumerate(layout.axes):
         if axis is None:
             continue
@@ -88,6 +94,14 @@ def as_held(tensor: Tensor, parts: Mapping[int, HeldPart]) -> Tensor:
             for place in range(partition.shape[axis])
         ]
         ends = list(accumulate((max(each) for each in lengths), initial=0))
-        if all(len(each) == 1 for each in lengths) and ends[-1] == layout.shape[dim]:
+        side = layout.shape[dim]
+        if not all(len(each) == 1 for each in lengths) or ends[-1] < side:
+            continue
+        if ends[-1] == side:
             windows[dim] = list(pairwise(ends))
-    return replace(tensor, layout=Layout(layout.shape, partition, windows, layout.axes))
+        # Parts as long as the whole are copies of it.
+        elif padding is None and len(set(map(max, lengths))) == 1 and ends[1] != side:
+            windows[dim] = list(pairwise(min(end, side) for end in ends))
+            own = windows[dim][partition.index(rank)[axis]] if rank in parts else (0, 0)
+            padding = Padded(dim, own[1] - own[0], ends[1])
+    return replace(tensor, layout=Layout(layout.shape, partition, windows, layout.axes)), padding

@@ -217,7 +217,7 @@ class ParallelModule(NamedModule):
     def parameter_space(
         self, shared: SharedTensors, declared: DeclaredParameters
     ) -> tuple[Space, Mapping[str, Fused]]:
-        """The space of its parameters, and how it has fused or flattened ones, by name. Collective.
+        """The space of its parameters, and how it has fused, flattened or padded ones, by name. Collective.
 
         Of those that other ranks alone have, this one gets some of zero volume.
         """

@@ -47,7 +47,7 @@ class SharedTensors:
         shapes: Mapping[str, tuple[int, ...]],
         declared: DeclaredParameters,
     ) -> tuple[Space, Mapping[str, Fused]]:
-        """The space of parameters of these `shapes` in the sequential module, and how it has fused or flattened ones, by name. Collective."""
+        """The space of parameters of these `shapes` in the sequential module, and how it has fused, flattened or padded ones, by name. Collective."""
         accounts = {
             name: self._account_of_parameter(name, held, shapes[name], declared) for name, held in own.items()
         }
@@ -125,7 +125,8 @@ class SharedTensors:
             return tensor, pieces_of_sizes(name, sizes, placements, first.shape, grid.shape)
         if pieces is not None:
             return tensor_on(grid, placements, pieces.shape_of(first.shape), first.dtype, name), pieces
-        return as_held(tensor_on(grid, placements, first.shape, first.dtype, name), parts), None
+        cut = tensor_on(grid, placements, first.shape, first.dtype, name)
+        return as_held(cut, parts, self.comm.Get_rank())
 
 
 def _misfit(name: str, own: Sequence[int], shape: Sequence[int], mesh: DeviceMesh) -> TypeError:

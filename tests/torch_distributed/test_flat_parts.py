@@ -120,7 +120,7 @@ def padded(module: Any, mesh: DeviceMesh, *, shift: int = 0) -> None:
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_flat_parts_may_be_padded_to_one_length(world: al.SimulatedWorld, ranks: int) -> None:
     adam: Any = partial(torch.optim.Adam, lr=0.1)
-    given: Any = dict(data_parallel="sum", mesh=(ranks,), cases=6, world=world)
+    given: Any = dict(data_parallel="sum", accumulates=True, mesh=(ranks,), cases=6, world=world)
     al.check_parallel(partial(Padded, 3, 5), padded, EXAMPLE, optimizer=adam, steps=2, **given)
     with pytest.raises(AssertionError, match="no placement has parts of another number of dimensions"):
         al.check_parallel(partial(Padded, 3, 5), partial(padded, shift=1), EXAMPLE, **given)

@@ -326,6 +326,8 @@ def test_lengths_of_plain_parts_that_are_the_whole_together_are_where_it_is_cut(
 ) -> None:
     partition = al.Partition((2, 2))
     tensor = tensor_on(partition, [Shard(0), Replicate()], (7, 2), "float64", "w")
-    found = as_held(tensor, {rank: part(length, 2) for rank, length in enumerate(lengths)})
+    held = {rank: part(length, 2) for rank, length in enumerate(lengths)}
+    found, padding = as_held(tensor, held, rank=0)
+    assert padding is None
     assert found.layout.windows[0] == tuple(pairwise(cut))
     assert (found.types, found.name, found.layout.axes) == (tensor.types, "w", tensor.layout.axes)

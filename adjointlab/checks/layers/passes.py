@@ -25,6 +25,7 @@ from adjointlab.checks.seed_digits import ACCUMULATED, APART, COURSE, LAST_FIRST
 from adjointlab.core import arrays
 from adjointlab.core.arrays import DTYPES
 from adjointlab.core.layer import Layer
+from adjointlab.core.pieces import IN_ONE
 from adjointlab.core.space import Space, Tensor
 from adjointlab.core.subsets import subset
 from adjointlab.core.vectors import Draw
@@ -354,10 +355,15 @@ def _drawn(
             *version.tensors(layer.parameters.dual, keys["accumulated"]),
         ]
         owners = [*leaves, *version.parameters()]
+        pieces = [IN_ONE] * len(leaves) + [
+            layer.pieces_of(tensor.name) for tensor in layer.parameters.tensors
+        ]
         each.accumulated = [
             # One of zero volume may have another shape. Tied parameters have one gradient, and so one earlier one.
-            earlier[first].reshape(leaf.shape) if leaf.numel() else leaf.detach().clone()
-            for leaf, first in zip(map(arrays.local_part, owners), first_positions(owners), strict=True)
+            of_leaf.joined(earlier[first], tuple(leaf.shape)) if leaf.numel() else leaf.detach().clone()
+            for leaf, of_leaf, first in zip(
+                map(arrays.local_part, owners), pieces, first_positions(owners), strict=True
+            )
         ]
     return each
 
