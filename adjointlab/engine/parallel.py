@@ -22,6 +22,7 @@ from adjointlab.core.layer import (
     trained,
 )
 from adjointlab.core.pieces import Fused
+from adjointlab.core.rounding import unperturbed
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import Parameters, UserFunction
 from adjointlab.engine.initial_values import give_initial_values, has_its_parts
@@ -144,7 +145,8 @@ class ParallelRecipe:
         """Return True if the sequential module has in evaluation mode outputs like those that it has as it is made."""
         import torch
 
-        with torch.random.fork_rng(devices=[]):
+        # A twin is also made where rounding is tried out, and is in the mode of its case there too.
+        with torch.random.fork_rng(devices=[]), unperturbed():
             return has_outputs_alike(self._made(parameters), self._zeros(parameters))
 
     def build(self, comm: Communicator, /, **parameters: Any) -> Layer:

@@ -13,6 +13,7 @@ import adjointlab as al
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer, PassHooks, elementwise
 from adjointlab.core.operator import Direction
+from adjointlab.core.perturbation import Perturbation
 from adjointlab.engine.adapters import Ranks
 from adjointlab.engine.dtensor import DTensorRecipe
 from adjointlab.engine.meshes import as_mesh
@@ -180,6 +181,18 @@ def test_a_smaller_batch_is_cut_as_evenly_and_leaves_no_rank_without_rows(
     for layer in made(world, recipe, ranks, mesh=(ranks,), inputs=(batch, 3)):
         found = layer.other_batch(False)
         assert (None if found is None else found.tensors[0].layout.shape[0]) == smaller
+
+
+def test_a_sequential_module_is_in_evaluation_mode_where_its_rounding_is_measured_too() -> None:
+    """In training mode its results would be others, and a difference as large would be put down to rounding."""
+
+    def normalised() -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Tanh())
+
+    recipe = ParallelRecipe(normalised, as_it_is)
+    for sample in range(3):
+        with Perturbation(sample, 8.0, spares_integers=False):
+            assert not recipe.twin(inputs=[(4, 3)], evaluated=True).training
 
 
 def test_placements_types_and_the_mode_of_a_case_are_taken_over(world: al.SimulatedWorld) -> None:
