@@ -112,6 +112,17 @@ def test_code_that_clears_nothing_before_a_pass_takes_one_at_a_time_unless_it_sa
         al.check_parallel(linear, reduced_in_every_pass, EXAMPLE, accumulates=True, **options)
 
 
+def forgetting(module: nn.Module, mesh: Any) -> None:
+    module.register_forward_pre_hook(
+        lambda each, inputs: each.zero_grad()
+    )  # a fault: of earlier microbatches
+
+
+def test_gradients_of_an_earlier_microbatch_stand_there_in_a_forward_pass() -> None:
+    with pytest.raises(AssertionError, match="parameter gradient is not the sequential one"):
+        al.check_parallel(linear, forgetting, EXAMPLE, mesh=(1,), cases=20, checks=["gradients"])
+
+
 # Modes.
 
 

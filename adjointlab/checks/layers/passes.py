@@ -267,11 +267,16 @@ def run_passes(
     """
     version.require_gradients(differentiated)
     passes = [_drawn(version, plan, context, number, differentiated) for number in range(PASSES)]
+    backward = passes[::-1] if plan.last_first else passes
     for number, each in enumerate(passes):
         if plan.parameters_in(number) == number:
             _fill_parameters(version, pass_keys(context, number)["parameters"], passes[:number])
         if number == 0 and plan.before:
             _go_before(version, plan, context, differentiated)
+        first = backward[0] if plan.together else each
+        if plan.accumulated and (number == 0 or not (plan.together or plan.joined)):
+            # They stand there when a module goes forward, as those of an earlier microbatch do.
+            _set_gradients(version.parameters(), first.earlier_of_parameters)
         each.outputs = version(each.leaves)
         # Copied now: a later pass may overwrite them, which is then found by comparing them once more.
         each.seen = each.results[OUTPUTS] = values(each.outputs)
@@ -280,7 +285,6 @@ def run_passes(
         if plan.backward and not plan.together:
             _go_back(version, each, plan, passes)
     if plan.backward and plan.together:
-        backward = passes[::-1] if plan.last_first else passes
         for each in backward:
             _go_back(version, each, plan, backward)
     for each in passes:
@@ -373,7 +377,8 @@ def _go_back(version: ModuleUnderTest, each: Pass, plan: PassPlan, order: Sequen
     parameters = version.parameters()
     goes_on, is_continued = plan.joined and each is not order[0], plan.joined and each is not order[-1]
     _set_gradients(each.leaves, each.earlier_of_inputs)
-    if not goes_on:
+    stands_there = plan.accumulated and (each is order[0] or not plan.together)
+    if not goes_on and not stands_there:
         _set_gradients(parameters, each.earlier_of_parameters)
     in_loss = plan.in_loss(version.layer)
     version.go_back(
