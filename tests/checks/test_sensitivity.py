@@ -68,6 +68,31 @@ def allowed(function: Callable[[Any], Any], x: Any) -> float:
     return allowances.most["y"][0]
 
 
+class Doubled(torch.Tensor):
+    """A tensor of twice the number that it holds, as of a quantised weight, which knows one product and nothing else."""
+
+    @staticmethod
+    def __new__(cls, half: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, half.shape, dtype=half.dtype)  # type: ignore[attr-defined]
+
+    def __init__(self, half: torch.Tensor) -> None:
+        self.half_of_it = half
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.ops.aten.mul.Tensor:
+            return NotImplemented
+        x, y = args
+        return x * (2 * y.half_of_it)
+
+
+def test_a_product_with_a_tensor_that_wraps_another_is_as_uncertain_as_one_with_that() -> None:
+    x = torch.arange(12, dtype=torch.float64)
+    wrapped = allowed(lambda x: x * Doubled(torch.ones_like(x) / 7), x)
+    plain = allowed(lambda x: x * (2 * (torch.ones_like(x) / 7)), x)
+    assert 0.3 * plain < wrapped < 3 * plain
+
+
 @pytest.mark.parametrize("numerator", [4.0, 5.0, -4.0, -5.0])
 def test_a_fraction_is_uncertain_whichever_integer_is_next(numerator: float) -> None:
     assert allowed(lambda x: x / 3, torch.tensor([numerator], dtype=torch.float64)) > 0
