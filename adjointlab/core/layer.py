@@ -40,7 +40,8 @@ __all__ = [
 Prepare = Callable[..., Sequence[Any]]
 """Turns drawn inputs into legal ones (integers into class indices, say).
 
-It is applied to local tensors and to the global ones alike, so it must work element by element."""
+It is applied to whole tensors, of which each rank gets its part. Where there are none, as ranks hold summands, it is applied to local
+tensors, and must work element by element."""
 
 
 def elementwise(*inputs: Any) -> Sequence[Any]:

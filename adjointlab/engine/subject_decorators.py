@@ -113,7 +113,7 @@ class _SubjectDecorators:
         """Check a distributed layer against its sequential twin.
 
         ``layer(comm, **arguments)`` makes a `torch.nn.Module` on each rank, ``sequential(**arguments)`` its twin.
-        ``prepare(*inputs)`` makes legal inputs from drawn ones, element by element. With `twice_differentiable`, second
+        ``prepare(*inputs)`` makes legal inputs from drawn ones, as wholes. With `twice_differentiable`, second
         derivatives are checked too. It takes no `reference`, because the twin is one.
 
         The lab reads more about a layer from attributes of the module or entries of the dictionary, which are not passed on:

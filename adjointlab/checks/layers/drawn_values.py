@@ -133,7 +133,10 @@ def left_as_given(layer: Layer, memory: str, change: Callable[[torch.Tensor], to
         ]
         changed = [change(x) if x.is_floating_point() else x for x in drawn]
         for given in (drawn, changed):
-            legal = prepared(layer.prepare, *given)
+            try:
+                legal = prepared(layer.prepare, *given)
+            except Exception:  # whatever a preparation raises that needs more elements than one
+                return [False] * len(free)
             free = [
                 known and x.dtype == y.dtype and torch.equal(x, y)
                 for known, x, y in zip(free, given, legal, strict=True)

@@ -34,7 +34,7 @@ from adjointlab.checks.layers.drawn_values import (
 from adjointlab.checks.whole_tensors import has_copies_of_their_own, whole_array
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
-from adjointlab.core.layer import index_positions, outputs_of, prepared, undeclared
+from adjointlab.core.layer import elementwise, index_positions, outputs_of, prepared, undeclared
 from adjointlab.core.operator import NotInSpace, ParameterNotInSpace
 from adjointlab.core.rounding import perturb_of_now, unperturbed
 from adjointlab.core.space import LocalType, Space, Tensor
@@ -80,8 +80,10 @@ class ModuleUnderTest(ABC):
         return [self._tensor(space, position, key) for position in range(len(space.tensors))]
 
     def _tensor(self, space: Space, position: int, key: Draw) -> torch.Tensor:
-        dtype = space.tensors[position].dtype
-        return cast("torch.Tensor", arrays.from_numpy(self.drawn(space, position, key), dtype, self.memory))
+        return self._in_memory(space.tensors[position], self.drawn(space, position, key))
+
+    def _in_memory(self, tensor: Tensor, drawn: NumpyArray) -> torch.Tensor:
+        return cast("torch.Tensor", arrays.from_numpy(drawn, tensor.dtype, self.memory))
 
     def inputs(self, key: Draw) -> list[torch.Tensor]:
         """Legal inputs, made of drawn ones by the subject, and changed where the subject has left them as they were."""
@@ -237,11 +239,19 @@ class ModuleUnderTest(ABC):
 
     def drawn_inputs(self, space: Space, key: Draw) -> tuple[torch.Tensor, ...]:
         """Inputs of a space, the layer's or another, that the subject makes legal of drawn ones."""
+        return self._prepared(space, key, self.drawn)
+
+    def _prepared(
+        self, space: Space, key: Draw, drawn: Callable[[Space, int, Draw], NumpyArray]
+    ) -> tuple[torch.Tensor, ...]:
         # Of small integers alone, few of many indices would be made, and those of some ranks' shards never.
         large, indices = replace(key, bound=LARGEST_FOR_INDICES), index_positions(self.layer.prepare)
-        keys = [large if position in indices else key for position in range(len(space.tensors))]
         return prepared(
-            self.layer.prepare, *(self._tensor(space, position, each) for position, each in enumerate(keys))
+            self.layer.prepare,
+            *(
+                self._in_memory(tensor, drawn(space, position, large if position in indices else key))
+                for position, tensor in enumerate(space.tensors)
+            ),
         )
 
     def applied_to(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -280,6 +290,22 @@ class LocalModule(ModuleUnderTest):
 
     def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
         return local_values(space, position, self.rank, key)
+
+    def drawn_inputs(self, space: Space, key: Draw) -> tuple[torch.Tensor, ...]:
+        """This rank's parts of the inputs of the twin: a preparation may look at several elements, such as those of a row that is cut.
+
+        Where there are no whole inputs, each rank prepares what it has. Raises :class:`SubjectError` for inputs of other shapes.
+        """
+        windows = [_window_within(tensor, self.rank) for tensor in space.tensors]
+        if self.layer.prepare is elementwise or None in windows:
+            return super().drawn_inputs(space, key)
+        whole = self._prepared(space, key, whole_array)
+        for tensor, x in zip(space.tensors, whole, strict=True):
+            if tuple(x.shape) != tensor.layout.shape:
+                raise SubjectError(
+                    f"prepare= returned shape {tuple(x.shape)} in the place of {tensor.layout.shape}: let the module change shapes"
+                )
+        return tuple(x[window].contiguous() for x, window in zip(whole, windows, strict=True))
 
     def begin_with(self, names: Collection[str]) -> None:
         pass  # the layer was made of them
@@ -411,6 +437,20 @@ def _require_shape(kind: str, tensor: Tensor, own: torch.Tensor) -> None:
             f"the sequential twin's {kind} {tensor.name} has shape {shape}, but the layer's is laid out as "
             f"{tensor.layout.shape}"
         )
+
+
+def _window_within(tensor: Tensor, rank: int) -> tuple[slice, ...] | None:
+    """The elements of a whole tensor that a rank holds; `None` if it holds summands, copies with values of their own, or others than those."""
+    window = tensor.layout.window(rank)
+    if (
+        window is None
+        or LocalType.PARTIAL in tensor.types
+        or has_copies_of_their_own(tensor, in_windows=True)
+    ):
+        return None
+    if any(start < 0 or stop > side for (start, stop), side in zip(window, tensor.layout.shape, strict=True)):
+        return None
+    return tuple(slice(start, stop) for start, stop in window)
 
 
 def first_positions(tensors: Sequence[torch.Tensor]) -> list[int]:
