@@ -32,6 +32,7 @@ from adjointlab.engine.case_body import body
 from adjointlab.engine.run_case import run_case
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
+from tests.torch_distributed.parallel_samples import as_it_is
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -569,3 +570,24 @@ def test_a_rectifier_that_passes_no_gradient_through_nan_is_right(check: str) ->
     subject = declare(lambda draw, ranks: dict(inputs=(2, 3)))
     found = investigate(al.SimulatedWorld(ranks=1), subject, check, Budget(100, seed=1, shrinking=0))
     assert found.verdict.is_coherent, f"{found.case}\n{found.verdict}"
+
+
+def test_a_module_that_takes_one_size_is_told_of_the_other_batch() -> None:
+    class Segments(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(2, 3)
+
+        def forward(self, x: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
+            return x.new_zeros(5, 3).index_add(0, segments, self.linear(x))
+
+    def increasing(x: torch.Tensor, numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x, torch.arange(len(numbers)) * (numbers.abs().amax() > 0)
+
+    def cases(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=[(4, 2), (4,)])
+
+    told = r"another batch before, of shape \(8, 2\), \(8,\): for a module that is made for one size, say one_batch_size=True"
+    with pytest.raises(AssertionError, match=told):
+        al.check_parallel(Segments, as_it_is, cases, mesh=(1,), prepare=increasing, cases=40)
+    al.check_parallel(Segments, as_it_is, cases, mesh=(1,), prepare=increasing, one_batch_size=True, cases=40)

@@ -7,7 +7,7 @@ to the next: running statistics, which both must keep alike, or by mistake a ten
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import compress
@@ -309,17 +309,33 @@ def _go_before(
     import torch
 
     other = version.layer.other_batch(plan.other_batch == "larger") if plan.other_batch else None
-    if plan.before == TRAINING:
-        assert other is not None
-        _train(version, other, pass_keys(context, PASSES)["inputs"], differentiated)
-        return
-    with torch.no_grad(), version.evaluated() if plan.in_evaluation_mode else nullcontext():
-        if other is None:
-            outputs = version(_drawn(version, plan, context, PASSES, differentiated).leaves)
-        else:
-            outputs = version.applied_to(version.drawn_inputs(other, pass_keys(context, PASSES)["inputs"]))
-        # Read, as user code does: torch may wait for the messages of an output only then.
-        values(outputs)
+    with _other_batch_noted(other):
+        if plan.before == TRAINING:
+            assert other is not None
+            _train(version, other, pass_keys(context, PASSES)["inputs"], differentiated)
+            return
+        with torch.no_grad(), version.evaluated() if plan.in_evaluation_mode else nullcontext():
+            if other is None:
+                outputs = version(_drawn(version, plan, context, PASSES, differentiated).leaves)
+            else:
+                inputs = version.drawn_inputs(other, pass_keys(context, PASSES)["inputs"])
+                outputs = version.applied_to(inputs)
+            # Read, as user code does: torch may wait for the messages of an output only then.
+            values(outputs)
+
+
+@contextmanager
+def _other_batch_noted(other: Space | None) -> Iterator[None]:
+    """Note of an exception that the inputs are of another batch than those of the case, if they are."""
+    try:
+        yield
+    except Exception as error:
+        if other is not None:
+            shapes = ", ".join(str(tensor.layout.shape) for tensor in other.tensors)
+            error.add_note(
+                f"raised for another batch before, of shape {shapes}: for a module that is made for one size, say one_batch_size=True"
+            )
+        raise
 
 
 def _train(version: ModuleUnderTest, inputs: Space, key: Draw, differentiated: frozenset[str]) -> None:
