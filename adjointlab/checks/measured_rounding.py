@@ -1,4 +1,4 @@
-"""What rounding changes in the images of an operator, measured: its matrix does not show how it comes by its results.
+"""The changes that rounding makes in the images of an operator, measured: its matrix does not show how it comes by its results.
 
 A vector times a small integer rounds otherwise wherever something rounds. What changes is relative to the norm of the image; but
 where all that an operator computes cancels, as in the difference of a vector and its projection onto a space that holds it, nothing but
@@ -91,7 +91,7 @@ def measured_rounding(context: CheckContext) -> MeasuredRounding:
 
 
 class _Change(NamedTuple):
-    """How an image of one vector is otherwise times a factor, on one rank or on all."""
+    """The difference that a factor makes to the image of one vector beside its own size, on one rank or on all."""
 
     changed: float  # norm of the difference
     image: float  # norm of the image
