@@ -23,9 +23,10 @@ def without_own_frames(text: str) -> str:
     frames = list(_FRAME.finditer(text))
     users = [frame for frame in frames if not _is_own(frame)]
     wrappers = [frame for frame, called in pairwise(frames) if _is_wrapper(frame) and _is_own(called)]
-    users = [frame for frame in users if frame not in wrappers] or users
     if not users:
         return text
+    # Where the lab alone has raised, the line that did is told.
+    users = [frame for frame in users if frame not in wrappers] or frames[-1:]
     # Of an installed library, those frames stay that user code has called: it may be the user code itself, where there is no other.
     kept: set[int] = set()
     of_project = [frame for frame in users if not is_of_library(frame["file"])]
