@@ -68,13 +68,15 @@ def index_positions(prepare: Prepare) -> frozenset[int]:
 def prepared(prepare: Prepare, *inputs: Any) -> tuple[Any, ...]:
     """Return legal inputs, which `prepare` makes of these; it may return one tensor alone.
 
-    Raises :class:`SubjectError` where it returns another number of them.
+    Raises :class:`SubjectError` where it returns another number of them, or no tensors at all.
     """
     try:
         made = prepare(*inputs)
     except Exception as error:
         error.add_note(f"raised by prepare=, which {_gets(inputs)}")
         raise
+    if made is None:
+        raise SubjectError(f"prepare= {_gets(inputs)}, and returned None (is a `return` missing?)")
     legal = (made,) if is_array(made) else tuple(made)
     if len(legal) != len(inputs):
         raise SubjectError(f"prepare= {_gets(inputs)}, and returned {len(legal)}")

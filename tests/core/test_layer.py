@@ -108,3 +108,5 @@ def test_a_preparation_that_takes_or_returns_another_number_of_inputs_is_told_ho
     assert caught.value.__notes__ == ["raised by prepare=, which gets 2 tensors, one for each input"]
     with pytest.raises(SubjectError, match="prepare= gets 2 tensors, one for each input, and returned 1"):
         prepared(lambda x, y: x, torch.ones(1), torch.ones(1))
+    with pytest.raises(SubjectError, match="one for each input, and returned None"):
+        prepared(lambda x: None, torch.ones(1))
