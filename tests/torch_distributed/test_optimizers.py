@@ -42,6 +42,81 @@ def test_what_goes_wrong_from_the_second_step_on_is_found(world: al.SimulatedWor
     assert verdict.headline == "the layer's parameters after the steps are not the sequential ones"
 
 
+class SteppedByAnother(torch.optim.SGD):
+    """Steps by an optimiser of its own, as sharded ones do, and on several ranks passes its learning rate on to that if it `passes_on`."""
+
+    def __init__(self, parameters: Any, *, passes_on: bool) -> None:
+        of_all = list(parameters)
+        super().__init__(of_all, lr=0.5)
+        self.inner = torch.optim.SGD(of_all, lr=0.5)
+        self.passes_on = passes_on or dist.get_world_size() == 1
+
+    def step(self, closure: Any = None) -> None:
+        if self.passes_on:
+            self.inner.param_groups[0]["lr"] = self.param_groups[0]["lr"]
+        self.inner.step()
+
+
+@pytest.mark.parametrize("passes_on", [True, False])
+def test_learning_rates_change_between_steps_in_some_cases(world: al.SimulatedWorld, passes_on: bool) -> None:
+    """As of fairscale#66."""
+    optimizer = partial(SteppedByAnother, passes_on=passes_on)
+    subject = al.subject.parallel(model, replicated, data_parallel="mean", optimizer=optimizer, steps=2)(
+        lambda draw, ranks: {"inputs": (2 * ranks, 3)}
+    )
+    verdict = investigate(world, subject, "training", Budget(8, ranks=2, seed=0, shrinking=0)).verdict
+    assert verdict.is_coherent is passes_on, str(verdict)
+    assert passes_on or "the learning rates are halved after each" in dict(verdict.lines)["steps"]
+
+
+class ReducedInBackward(torch.optim.SGD):
+    """Keeps gradients that are reduced as soon as they are there; of several microbatches the last alone, unless it `adds_up`."""
+
+    def __init__(self, parameters: Any, *, adds_up: bool) -> None:
+        of_all = list(parameters)
+        super().__init__(of_all, lr=0.5)
+        self.kept: dict[Any, torch.Tensor] = {}
+        self.adds_up = adds_up or dist.get_world_size() == 1
+        for parameter in of_all:
+            parameter.register_post_accumulate_grad_hook(self.take)
+
+    def take(self, parameter: torch.Tensor) -> None:
+        gradient, parameter.grad = parameter.grad, None
+        assert gradient is not None
+        dist.all_reduce(gradient)
+        before = self.kept.get(parameter, 0.0) if self.adds_up else 0.0
+        self.kept[parameter] = before + gradient / dist.get_world_size()
+
+    def step(self, closure: Any = None) -> None:
+        for parameter, gradient in self.kept.items():
+            parameter.grad = gradient
+        super().step(closure)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad(set_to_none)
+        self.kept.clear()
+
+
+@pytest.mark.parametrize(
+    ("adds_up", "accumulates", "is_right"), [(True, None, True), (False, None, False), (False, False, True)]
+)
+def test_a_step_adds_up_the_gradients_of_two_microbatches_in_some_cases(
+    world: al.SimulatedWorld, adds_up: bool, accumulates: bool | None, is_right: bool
+) -> None:
+    """As of open-instruct#1498."""
+    subject = al.subject.parallel(
+        model,
+        as_it_is,
+        data_parallel="mean",
+        optimizer=partial(ReducedInBackward, adds_up=adds_up),
+        steps=2,
+        accumulates=accumulates,
+    )(lambda draw, ranks: {"inputs": (2 * ranks, 3)})
+    verdict = investigate(world, subject, "training", Budget(8, ranks=2, seed=0, shrinking=0)).verdict
+    assert verdict.is_coherent is is_right, str(verdict)
+    assert is_right or "of two microbatches" in dict(verdict.lines)["steps"]
+
+
 def sharded_optimizer(parameters: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter(

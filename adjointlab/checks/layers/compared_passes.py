@@ -139,6 +139,7 @@ class PassObservation:
     frozen: frozenset[str] = frozenset()
     trained: frozenset[str] = frozenset()
     frozen_in_twin: frozenset[str] | None = None
+    steps: str = ""  # of an optimiser: what they are like, if that is not plain
 
 
 def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
@@ -215,6 +216,8 @@ def _circumstances(
         yield "inputs", f"row-major, because the sequential module takes none in {first.refused_order} memory"
     if first.cotangents and wrong.what not in _VALUES:
         yield "cotangents", first.cotangents
+    if first.steps:
+        yield "steps", first.steps
     if is_gradient and first.left_out:
         yield "loss", f"of the other outputs: it does not depend on {', '.join(first.left_out)}"
 

@@ -2,14 +2,15 @@
 
 A step goes forward on fresh inputs, backward from fresh cotangents, and lets the optimiser change the parameters. So what a step leaves
 behind and the next one meets is compared too: parameters and buffers that a rank has changed alone, gradients that are kept, state that is
-cut otherwise than its parameter.
+cut otherwise than its parameter. In half of the cases a step adds up the gradients of two microbatches, where gradients may be added up;
+in half of them learning rates are halved after each step, as a scheduler does, which an optimiser of parts has to pass on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -20,12 +21,13 @@ from adjointlab.checks.layers.compared_passes import AFTER_STEPS, Comparison, Pa
 from adjointlab.checks.layers.drawn_values import described_cotangents, pass_keys
 from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, SequentialTwin, values
 from adjointlab.checks.layers.twin import TwinCheck, has_nan, results_of_twin, tolerance_of, with_expected
+from adjointlab.checks.seed_digits import ACCUMULATED, APART
 from adjointlab.checks.verdict import Inapplicable, Verdict
 from adjointlab.checks.whole_tensors import held
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
 from adjointlab.core.space import Tensor
-from adjointlab.core.vectors import SMALL_INTEGERS, THIRDS, Draw
+from adjointlab.core.vectors import SMALL_INTEGERS, THIRDS
 from adjointlab.typing import NumpyArray
 
 if TYPE_CHECKING:
@@ -35,6 +37,26 @@ __all__ = ["TRAINING", "TrainingCheck"]
 
 
 _BUFFERS: Final = "buffers after the steps"
+
+
+class _Course(NamedTuple):
+    """Steps of a case: the number of microbatches of each, and True if learning rates are halved after it."""
+
+    microbatches: int
+    halves_rates: bool
+
+    @classmethod
+    def of(cls, seed: int, layer: Layer) -> _Course:
+        adds_up = layer.accumulates or layer.joins_passes
+        return cls(2 if adds_up and ACCUMULATED.of(seed) else 1, layer.steps > 1 and bool(APART.of(seed)))
+
+    def __str__(self) -> str:
+        of_two = "of two microbatches, whose gradients are added up (accumulates=False forbids it)"
+        parts = [
+            of_two if self.microbatches > 1 else "",
+            "the learning rates are halved after each" if self.halves_rates else "",
+        ]
+        return "; ".join(filter(None, parts))
 
 
 class TrainingCheck(TwinCheck):
@@ -53,7 +75,10 @@ class TrainingCheck(TwinCheck):
             raise Inapplicable(
                 "steps enlarge a declared rounding, for other values than moderate ones without bound"
             )
-        found, stateless = _trained(context, LocalModule(context))
+        course = _Course.of(context.setting.seed, layer)
+        found, stateless, has_rates = _trained(context, LocalModule(context), course)
+        # What wraps an optimiser need not show its learning rates.
+        course = course._replace(halves_rates=course.halves_rates and has_rates)
         tolerance = tolerance_of(layer)
         not_finite = WhereNotFinite.UNJUDGED if context.values == INFINITE else WhereNotFinite.WRONG
         comparisons = tuple(
@@ -70,7 +95,7 @@ class TrainingCheck(TwinCheck):
         )
         if not context.rank:
             expected, allowances = results_of_twin(
-                context, lambda: _trained(context, SequentialTwin(context))[0]
+                context, lambda: _trained(context, SequentialTwin(context), course).found
             )
             own = {each.what: each for each in comparisons}
             comparisons = with_expected(
@@ -80,7 +105,7 @@ class TrainingCheck(TwinCheck):
                 context.comm.Get_size(),
             )
         cotangents = described_cotangents(context.setting.seed, layer)
-        return (PassObservation(comparisons, cotangents=cotangents),)
+        return (PassObservation(comparisons, cotangents=cotangents, steps=str(course)),)
 
     def judge(self, spaces: Spaces, observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
         first, *others = (seen for (seen,) in observations)
@@ -100,10 +125,19 @@ def _nothing_of(kind: str, parameters: Comparison) -> Comparison:
     return replace(parameters, what=kind, without=names)
 
 
-def _trained(
-    context: CheckContext, version: ModuleUnderTest
-) -> tuple[Mapping[str, Local], Mapping[str, frozenset[str]]]:
-    """Parameters, buffers and state after the steps, by name; and for each kind of state the parameters of which the optimiser here has none."""
+class _Trained(NamedTuple):
+    """Parameters, buffers and state after the steps, by name.
+
+    For each kind of state also the parameters of which the optimiser here has none; and whether it has learning rates.
+    """
+
+    found: Mapping[str, Local]
+    stateless: Mapping[str, frozenset[str]]
+    has_rates: bool
+
+
+def _trained(context: CheckContext, version: ModuleUnderTest, course: _Course) -> _Trained:
+    """Take the steps. Collective for a layer."""
     layer = version.layer
     assert layer.optimizer is not None
     if layer.initial is None:
@@ -115,8 +149,8 @@ def _trained(
     before = values(parameters)
     optimizer = layer.optimizer([parameter for parameter in parameters if parameter.requires_grad])
     for number in range(layer.steps):
-        outputs = _step(version, optimizer, pass_keys(context, number))
-        if isinstance(version, SequentialTwin) and context.values == INFINITE and has_nan([outputs]):
+        outputs = _step(context, version, optimizer, number, course)
+        if isinstance(version, SequentialTwin) and context.values == INFINITE and has_nan(outputs):
             raise Inapplicable("the sequential layer gives NaN, of which gradients depend on the formula")
     if layer.rounding and isinstance(version, SequentialTwin):
         _require_visible_steps(layer, before, values(parameters))
@@ -125,18 +159,43 @@ def _trained(
     for kind in _state_kinds(optimizer, parameters):
         what = f"{kind} of the optimiser"
         found[what], stateless[what] = _state(version, optimizer, parameters, kind)
-    return found, stateless
+    return _Trained(found, stateless, bool(_groups_with_rates(optimizer)))
 
 
-def _step(version: ModuleUnderTest, optimizer: torch.optim.Optimizer, keys: Mapping[str, Draw]) -> Local:
-    """Go forward and backward, and change the parameters; return the outputs. Collective for a layer."""
-    inputs = version.inputs(keys["inputs"])
-    outputs = version(inputs)
-    read = values(outputs)  # as a loss would read them: a collective may still have to be waited for
-    version.go_back(inputs, outputs, version.as_loss(version.cotangents(keys["cotangents"])))
+def _step(
+    context: CheckContext,
+    version: ModuleUnderTest,
+    optimizer: torch.optim.Optimizer,
+    number: int,
+    course: _Course,
+) -> list[Local]:
+    """Go forward and backward with each microbatch, and change the parameters; return the outputs. Collective for a layer."""
+    read = []
+    for microbatch in range(course.microbatches):
+        keys = pass_keys(context, number + microbatch * version.layer.steps)
+        inputs = version.inputs(keys["inputs"])
+        outputs = version(inputs)
+        # As a loss would read them: a collective may still have to be waited for.
+        read.append(values(outputs))
+        version.go_back(
+            inputs,
+            outputs,
+            version.as_loss(version.cotangents(keys["cotangents"])),
+            goes_on=microbatch > 0,
+            is_continued=microbatch + 1 < course.microbatches,
+        )
     optimizer.step()
     optimizer.zero_grad()
+    if course.halves_rates:
+        for group in _groups_with_rates(optimizer):
+            group["lr"] /= 2
     return read
+
+
+def _groups_with_rates(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The optimiser's groups of parameters that have a learning rate; what only wraps an optimiser may show none."""
+    groups: Sequence[dict[str, Any]] = getattr(optimizer, "param_groups", ())
+    return [group for group in groups if isinstance(group.get("lr"), float)]
 
 
 def _state(
