@@ -190,10 +190,10 @@ def _refuse_others(
     """Raise `TypeError` for an argument that a check does not have, and say so where the dictionary of a case may have it."""
     for name in others:
         advice = did_you_mean(name, inspect.signature(check).parameters)
+        if name == "ranks":
+            advice = ": it draws their number; the extents of a mesh fix it, such as mesh=(4,)"
         if name in of_cases:
             advice = f": give a strategy in the place of inputs, `def cases(draw, ranks): return dict(inputs=..., {name}=...)`"
-        if name == "ranks":
-            advice = ": the mesh says how many there are, as in `mesh=[2]`"
         raise TypeError(f"{check.__name__} has no argument `{name}`{advice}")
 
 

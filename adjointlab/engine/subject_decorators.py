@@ -202,7 +202,7 @@ class _SubjectDecorators:
             after_backward=after_backward,
             prepare=prepare,
         )
-        require_makers(sequential=sequential)
+        require_makers(sequential=sequential, parallelize=parallelize)
         require_reductions(data_parallel)
         require_truths(one_batch_size=one_batch_size, twice_differentiable=twice_differentiable)
         if accumulates is not None:
@@ -269,7 +269,7 @@ class _SubjectDecorators:
             after_backward=after_backward,
             prepare=prepare,
         )
-        require_makers(sequential=sequential)
+        require_makers(sequential=sequential, pipeline=pipeline)
         if inspect.isclass(loss):
             raise SubjectError(
                 f"loss: {loss.__name__} is a class; give an instance, such as {loss.__name__}()"

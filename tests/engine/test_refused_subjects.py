@@ -202,6 +202,8 @@ def test_a_module_in_the_place_of_what_makes_one_is_refused() -> None:
         "sequential": lambda: al.subject.layer(module, made),
         "sequential ": lambda: al.subject.parallel(made, parallel_module),
         "sequential  ": lambda: al.subject.pipeline(made, parallel_module, loss=made),
+        "parallelize": lambda: al.subject.parallel(module, made),
+        "pipeline": lambda: al.subject.pipeline(module, made, loss=made),
     }.items():
         with pytest.raises(SubjectError, match=f"^{role.strip()}: {told}$"):
             declare()

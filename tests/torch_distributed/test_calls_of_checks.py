@@ -343,7 +343,7 @@ def test_arguments_that_are_not_of_their_kind_are_refused_by_their_names(
     [
         ("frosen", "`frosen`; did you mean frozen?"),
         ("nothing", "`nothing`"),
-        ("ranks", "`ranks`: the mesh says how many there are, as in `mesh=[2]`"),
+        ("ranks", "`ranks`: it draws their number; the extents of a mesh fix it, such as mesh=(4,)"),
         (
             "parameter_placements",
             "`parameter_placements`: give a strategy in the place of inputs, "
