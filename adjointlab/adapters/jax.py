@@ -77,7 +77,8 @@ def jax_function(
     if not linear:
         if reference is None:
             raise SubjectError(
-                f"{getattr(function, '__name__', function)} is not linear: give the sequential function as `reference`"
+                f"{getattr(function, '__name__', function)} is not declared linear: give the sequential function as `reference`, or say "
+                "linear=True, as in @jax_function(function, linear=True)"
             )
         declare = subject.layer(layer, lambda **case: as_module(whole(**case)), prepare=prepare, **options)
     else:
@@ -109,7 +110,7 @@ def _as_data(draws: DrawParameters) -> DrawParameters:
         given: Any = draws(draw, ranks)
         if not isinstance(given, Mapping) or "inputs" not in given:
             raise SubjectError(
-                f"{draws.__name__}: the strategy's dictionary needs `inputs`, the shape of each"
+                f"{draws.__name__}: the strategy's dictionary needs `inputs`, the shape of each argument"
             )
         no_specs: Any = () if is_shape(given["inputs"]) else [()] * len(given["inputs"])
         specs = plain(given.get("specs", no_specs))

@@ -141,10 +141,14 @@ class _Devices:
                 raise SubjectError(
                     f"specs: {spec} has more entries than {name}{number or ''} of shape {tuple(shape)} has dimensions"
                 )
-            shardings.append(NamedSharding(self.mesh, PartitionSpec(*spec)))
             names = {
                 dim: (entry,) if isinstance(entry, str) else entry for dim, entry in enumerate(spec) if entry
             }
+            if unknown := [axis for entry in names.values() for axis in entry if axis not in axes]:
+                raise SubjectError(
+                    f"specs: {spec} has the axis {unknown[0]}, and those of the mesh are {', '.join(axes)}; give extents by name as `mesh`"
+                )
+            shardings.append(NamedSharding(self.mesh, PartitionSpec(*spec)))
             cut_by = {dim: [axes.index(axis) for axis in entry] for dim, entry in names.items()}
             for dim, mesh_dims in cut_by.items():
                 if shape[dim] % (parts := math.prod(grid.shape[mesh_dim] for mesh_dim in mesh_dims)):

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from adjointlab.core.declaration import SubjectError
+from adjointlab.core.declaration import SubjectError, require_accepts
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator, NotInSpace
 from adjointlab.core.partition import Partition
@@ -52,6 +52,7 @@ def mpi_operator(make: Callable[..., Any]) -> Callable[..., MPIOperator]:
 
     @wraps(make)
     def build(comm: Communicator, /, **arguments: object) -> MPIOperator:
+        require_accepts("the function", make, ("comm",), arguments)
         made = make(comm, **arguments)
         return MPIOperator(comm, *_operator_and_model(made))
 

@@ -249,7 +249,7 @@ def test_what_cannot_be_a_case_is_refused(world: al.SimulatedWorld) -> None:
     def same(mesh: Any, x: Any) -> Any:
         return x
 
-    with pytest.raises(SubjectError, match="give the sequential function"):
+    with pytest.raises(SubjectError, match="give the sequential function as `reference`, or say linear=True"):
         jax_function(same)
     with pytest.raises(SubjectError, match="give the sequential function"):
         jax_function(partial(same))
@@ -285,6 +285,7 @@ def test_what_cannot_be_a_case_is_refused(world: al.SimulatedWorld) -> None:
         (dict(inputs=[(2,)], specs=[P("x"), P()]), "specs: (('x',), ()) is not a list"),
         (dict(inputs=[(2,)], dtype=["float32", "float32"]), "dtype: ['float32', 'float32'] is not a list"),
         (dict(inputs=(2,), specs=P(None, "x")), "specs: (None, 'x') has more entries than x of shape (2,)"),
+        (dict(inputs=(2,), specs=P("dp")), "specs: ('dp',) has the axis dp, and those of the mesh are x; give extents by name"),
         (dict(inputs=(2,), mesh=(2,)), "mesh: (2,) has 2 devices, and devices=(0,) are 1: name those"),
         (dict(inputs=(2,), mesh={"a": 1}, devices=[0, 1]), "mesh: {'a': 1} has 1 device, and devices=(0, 1) are 2"),
     ],

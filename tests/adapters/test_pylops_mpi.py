@@ -163,6 +163,14 @@ def test_an_operator_in_place_of_its_function_is_told() -> None:
         mpi_operator([])  # type: ignore[arg-type]
 
 
+def test_a_function_that_takes_no_communicator_is_a_wrong_declaration(world: al.SimulatedWorld) -> None:
+    def body(context: RankContext, payload: None) -> None:
+        with pytest.raises(SubjectError, match=r"called as <lambda>\(comm, dims=…\), but <lambda>\(dims\)"):
+            mpi_operator(lambda dims: None)(context.comm, dims=(3,))
+
+    assert world.run(body, None, 1).completed
+
+
 def test_a_stack_of_arrays_is_told_as_a_wrong_declaration(world: al.SimulatedWorld) -> None:
     def body(context: RankContext, payload: None) -> None:
         operator = pylops_mpi.MPIGradient((4, 3), base_comm=context.comm)
