@@ -139,15 +139,15 @@ class ParallelRecipe:
 
     def _is_evaluated(self, parameters: Parameters) -> bool:
         """Return True for a case whose modules are put into evaluation mode."""
-        return truth_of(parameters, "evaluated") and self._has_outputs_alike(parameters)
+        return truth_of(parameters, "evaluated") and self._has_outputs_alike(parameters, goes_back=True)
 
-    def _has_outputs_alike(self, parameters: Parameters) -> bool:
-        """Return True if the sequential module has in evaluation mode outputs like those that it has as it is made."""
+    def _has_outputs_alike(self, parameters: Parameters, *, goes_back: bool = False) -> bool:
+        """Return True if the sequential module has in evaluation mode outputs like those that it has as it is made; see there for `goes_back`."""
         import torch
 
         # A twin is also made where rounding is tried out, and is in the mode of its case there too.
         with torch.random.fork_rng(devices=[]), unperturbed():
-            return has_outputs_alike(self._made(parameters), self._zeros(parameters))
+            return has_outputs_alike(self._made(parameters), self._zeros(parameters), goes_back=goes_back)
 
     def build(self, comm: Communicator, /, **parameters: Any) -> Layer:
         """Make the parallel module of a case on this rank. Collective.

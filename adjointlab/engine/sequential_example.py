@@ -83,10 +83,13 @@ class SequentialExample:
         return True
 
 
-def has_outputs_alike(module: torch.nn.Module, zeros: Sequence[torch.Tensor]) -> bool:
+def has_outputs_alike(
+    module: torch.nn.Module, zeros: Sequence[torch.Tensor], *, goes_back: bool = False
+) -> bool:
     """Return True if a module has outputs of the same places, shapes and types in evaluation mode, alike in each call.
 
-    Some return nothing then, or decoded or random results, or raise, and others keep what they have been given.
+    Some return nothing then, or decoded or random results, or raise, and others keep what they have been given. If it `goes_back`, it has to
+    do so in evaluation mode too: a model of forces may keep the graph of its energy in training alone.
     """
     import torch
 
@@ -95,6 +98,8 @@ def has_outputs_alike(module: torch.nn.Module, zeros: Sequence[torch.Tensor]) ->
         try:
             outputs = outputs_by_path(module.train(mode)(*zeros))
         except Exception:  # whatever a module raises that is for training alone
+            return False
+        if goes_back and seen and not _goes_back(module, outputs):
             return False
         seen.append({path: y.detach().clone() for path, y in outputs.items()})
     as_made, first, *others = seen

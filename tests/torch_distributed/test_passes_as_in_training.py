@@ -201,6 +201,29 @@ def test_a_module_that_has_other_outputs_in_evaluation_mode_keeps_the_mode_in_wh
     )
 
 
+class ForcesInTraining(nn.Module):
+    """An energy and its forces, which keeps the graph of the energy in training alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.enable_grad():
+            x = x if x.requires_grad else x.detach().requires_grad_()
+            energy = self.linear(x).tanh().square().sum(1)
+            (slope,) = torch.autograd.grad(energy.sum(), x, create_graph=self.training)
+        return energy, -slope
+
+
+@pytest.mark.filterwarnings("ignore:.*no rank communicated with another")
+def test_a_module_that_goes_back_in_training_alone_is_not_put_into_evaluation_mode() -> None:
+    def evaluated(draw: Any, ranks: int) -> dict[str, Any]:
+        return dict(inputs=(4, 3), evaluated=True)
+
+    al.check_parallel(ForcesInTraining, as_it_is, evaluated, mesh=(2,), cases=3)
+
+
 def test_a_case_that_trains_and_evaluates_has_both_modules_in_one_mode() -> None:
     def both(draw: Any, ranks: int) -> dict[str, Any]:
         return dict(inputs=(4, 3), training=True, evaluated=True)
