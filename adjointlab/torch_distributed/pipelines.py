@@ -125,10 +125,17 @@ class Stages:
         parameters: dict[str, nn.Parameter] = {}
         buffers: dict[str, torch.Tensor] = {}
         known_parameters, known_buffers = dict(module.named_parameters()), dict(module.named_buffers())
+        every, tied = dict(module.named_parameters(remove_duplicate=False)), Names.of(module).tied
         for stage in stages:
             number = _numbering(stage.submod, known_parameters)
             for path, held in stage.submod.named_parameters():
-                parameters[_parameter_name(known_parameters, path, held, number)] = held
+                found = _parameter_name(every, path, held, number)
+                # Stages may have copies of a tied parameter, under the names that it has in each.
+                first = tied.get(found, found)
+                if parameters.setdefault(first, held) is not held:
+                    raise TypeError(
+                        f"stages of one rank have two parameters that are {first} in the sequential module: tie them again"
+                    )
             for path, buffer in stage.submod.named_buffers():
                 if (name := _name_of(known_buffers, path, buffer, number)) is not None:
                     buffers[name] = buffer

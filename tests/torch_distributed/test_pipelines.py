@@ -59,6 +59,61 @@ def test_steps_of_torchs_schedules_are_the_sequential_step(world: al.SimulatedWo
         assert investigate(world, subject, check, Budget(3, ranks=3, seed=1)).verdict.is_coherent
 
 
+class Tied(nn.Module):
+    """A weight at the beginning and at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = (nn.Linear(2, 2, bias=False) for _ in range(3))
+        self.last.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.last(self.middle(self.first(x)).tanh())
+        return y
+
+
+class FirstStage(nn.Module):
+    def __init__(self, first: nn.Module) -> None:
+        super().__init__()
+        self.first = first
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.first(x)
+        return y
+
+
+class LastStage(nn.Module):
+    """With a copy of the weight, whose gradients are added up where the copies are."""
+
+    def __init__(self, middle: nn.Module, last: nn.Module) -> None:
+        super().__init__()
+        self.middle, self.last = middle, copy.deepcopy(last)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.last(self.middle(x).tanh())
+        return y
+
+
+def in_two_stages(module: Any) -> ScheduleGPipe:
+    rank = dist.get_rank()
+    stage = LastStage(module.middle, module.last) if rank else FirstStage(module.first)
+    module.tied = [stage.last if rank else stage.first]  # in a list, in which it is no part of the module
+    return ScheduleGPipe(PipelineStage(stage, rank, 2, CPU), 2, loss_fn=mse_loss)
+
+
+def add_up(module: Any) -> None:
+    (part,) = module.tied
+    if part.weight.grad is not None:
+        dist.all_reduce(part.weight.grad)
+
+
+def test_stages_may_have_copies_of_a_tied_weight_under_each_of_its_names() -> None:
+    options: Any = dict(loss=mse_loss, ranks=2, cases=3, checks=["gradients"])
+    al.check_pipeline(Tied, in_two_stages, torch.zeros(4, 2), after_backward=add_up, **options)
+    with pytest.raises(AssertionError, match="parameter gradient is not the sequential one"):
+        al.check_pipeline(Tied, in_two_stages, torch.zeros(4, 2), **options)
+
+
 def test_gradients_by_the_input_are_compared_where_it_is_asked(world: al.SimulatedWorld) -> None:
     def by_input(draw: Any, ranks: int) -> dict[str, Any]:
         return dict(inputs=(2, 2), input_gradient=True, pipeline=dict(cuts=(0, 1, 3), microbatches=2))
