@@ -55,9 +55,10 @@ class Names:
                 raise TypeError(
                     f"the parallel module has {path} and {first} as two parameters, and the sequential one as a single one: tie them again"
                 )
-        parameters = _paths("parameter", owned, self.parameters)
+        # A rank may have a tied parameter under a further name alone, as the last of some stages.
+        parameters = _paths("parameter", owned, self.parameters, self.tied)
         held = _owned(module.named_buffers(remove_duplicate=False), self.buffers)
-        return Paths(parameters, _paths("buffer", held, self.buffers, others=True))
+        return Paths(parameters, _paths("buffer", held, self.buffers, {}, others=True))
 
 
 def _tied(module: nn.Module) -> dict[str, str]:
@@ -79,12 +80,13 @@ def _owned(named: Iterable[tuple[str, torch.Tensor]], names: Collection[str]) ->
 
 
 def _paths(
-    kind: str, owned: Sequence[str], names: Collection[str], *, others: bool = False
+    kind: str, owned: Sequence[str], names: Collection[str], tied: Mapping[str, str], *, others: bool = False
 ) -> dict[str, str]:
-    """The paths of `owned` by name. With `others`, those without a name are left out."""
+    """The paths of `owned` by name, of those `tied` by the first one. With `others`, those without a name are left out."""
     paths: dict[str, str] = {}
     for path in owned:
-        name = sequential_name(path, names)
+        found = sequential_name(path, {*names, *tied})
+        name = None if found is None else tied.get(found, found)
         if name is None and others:
             continue
         if name is None or name in paths:

@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import adjointlab as al
+from adjointlab.torch_distributed.names import Names
 from tests.torch_distributed.parallel_samples import EXAMPLE, Parallelize, model
 
 
@@ -87,6 +88,16 @@ class Tied(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = self.back(self.there(x).tanh())
         return result
+
+
+def test_a_rank_may_have_a_tied_parameter_under_its_second_name_alone() -> None:
+    names = Names.of(Tied())
+    assert names.paths(nn.ModuleDict({"back": nn.Linear(3, 3)})).parameters == {
+        "there.weight": "back.weight",
+        "back.bias": "back.bias",
+    }
+    with pytest.raises(TypeError, match=r"has back.weight and there.weight as two parameters"):
+        names.paths(nn.ModuleDict({"there": nn.Linear(3, 3), "back": nn.Linear(3, 3)}))
 
 
 def test_a_tied_parameter_of_which_two_are_made_is_said_to_be_so(world: al.SimulatedWorld) -> None:
