@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from adjointlab.worlds.world import Raised, Run
+from adjointlab.worlds.run import Raised, Run
 
 __all__ = ["values_of"]
 

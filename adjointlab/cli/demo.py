@@ -91,7 +91,8 @@ def _dot_test_on_two_ranks(world: World) -> str:
     """The outcome of the customary test, run here: a random x and y, on two ranks."""
     from adjointlab.demonstration import WrongShift
     from adjointlab.engine.dot_test import check_adjoint
-    from adjointlab.worlds.world import RankContext, Returned
+    from adjointlab.worlds.run import Returned
+    from adjointlab.worlds.world import RankContext
 
     def body(context: RankContext, payload: object) -> bool:
         assert context.comm is not None

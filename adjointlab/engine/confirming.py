@@ -17,7 +17,8 @@ from adjointlab.engine.simulation_artefacts import (
     with_module_state,
 )
 from adjointlab.engine.subject import Subject
-from adjointlab.worlds.world import FindingKind, Runner, World
+from adjointlab.worlds.run import FindingKind
+from adjointlab.worlds.world import Runner, World
 
 __all__ = ["Confirmation", "Confirmed", "explained"]
 

@@ -12,7 +12,7 @@ from adjointlab.checks.verdict import Verdict, unjudged
 from adjointlab.core.space import needs_messages
 from adjointlab.engine.case import Case
 from adjointlab.quantities import counted
-from adjointlab.worlds.world import Run
+from adjointlab.worlds.run import Run
 
 __all__ = ["WITHOUT_REASON", "CaseCounts", "is_silent"]
 

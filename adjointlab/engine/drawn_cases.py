@@ -10,7 +10,7 @@ from adjointlab.checks.verdict import VARIOUS, Figures
 from adjointlab.engine.case import Case
 from adjointlab.engine.counts import WITHOUT_REASON, CaseCounts
 from adjointlab.engine.run_case import UNDECIDED, Judgement, inapplicable_because
-from adjointlab.worlds.world import Run
+from adjointlab.worlds.run import Run
 
 __all__ = ["DrawnCases"]
 

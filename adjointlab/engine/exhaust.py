@@ -34,10 +34,11 @@ from adjointlab.engine.search_result import SearchResult
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.options import RANKS
 from adjointlab.worlds.exception_text import kind_and_message
+from adjointlab.worlds.run import Run
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.shared_functions import FunctionsReplaced
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import Run, Runner
+from adjointlab.worlds.world import Runner
 
 __all__ = ["Bound", "bound_of", "every_case", "exhaust", "memory_of_proofs"]
 

@@ -14,8 +14,9 @@ from adjointlab.engine.adapters import Parameters
 from adjointlab.engine.constants_of_modules import without_constants_of_modules
 from adjointlab.engine.subject import Kind, Subject, SubjectError
 from adjointlab.pictures.model import Drawing
+from adjointlab.worlds.run import Returned, Run
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import RankContext, Returned, Run
+from adjointlab.worlds.world import RankContext
 
 __all__ = ["explained"]
 

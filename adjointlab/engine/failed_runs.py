@@ -18,9 +18,9 @@ from adjointlab.core.operator import (
 from adjointlab.torch_distributed.contiguity import NotContiguous
 from adjointlab.torch_distributed.opening import GroupsInOtherOrder
 from adjointlab.worlds.backward import backward_lines
+from adjointlab.worlds.run import Blocked, Dead, FindingKind, Outcome, Raised, Returned, Run
 from adjointlab.worlds.shared_functions import FunctionsReplaced
 from adjointlab.worlds.watchdog import Overdue
-from adjointlab.worlds.world import Blocked, Dead, FindingKind, Outcome, Raised, Returned, Run
 
 __all__ = ["HANGS", "LIMIT", "MISDECLARED", "NO_RETURN", "REPLACED", "verdict_on_failure"]
 

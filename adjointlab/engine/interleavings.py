@@ -12,8 +12,9 @@ from adjointlab.checks.evidence import Evidence, MatchedCall, MatchedCalls
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Status, Verdict, incoherent
 from adjointlab.engine.case import Case
+from adjointlab.worlds.run import Matched, Run
 from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.world import Matched, Run, Runner
+from adjointlab.worlds.world import Runner
 
 __all__ = ["DEPENDS", "judge_all", "narrowed"]
 

@@ -38,7 +38,8 @@ from adjointlab.engine.interleavings import DEPENDS
 from adjointlab.engine.run_case import NONDETERMINISTIC, Judgement, run_and_judge, run_case
 from adjointlab.engine.subject import Subject
 from adjointlab.quantities import ranks_listed
-from adjointlab.worlds.world import FindingKind, Run, Runner
+from adjointlab.worlds.run import FindingKind, Run
+from adjointlab.worlds.world import Runner
 
 __all__ = ["SECONDS", "with_hints_of_retries"]
 

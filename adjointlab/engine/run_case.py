@@ -32,8 +32,9 @@ from adjointlab.engine.case_body import RankObservation
 from adjointlab.engine.failed_runs import verdict_on_failure
 from adjointlab.engine.interleavings import DEPENDS, judge_all
 from adjointlab.quantities import counted
+from adjointlab.worlds.run import FindingKind, Raised, Returned, Run
 from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.world import FindingKind, Raised, Returned, Run, Runner
+from adjointlab.worlds.world import Runner
 
 __all__ = [
     "NONDETERMINISTIC",

@@ -52,8 +52,9 @@ from adjointlab.engine.simulate_first import HangSimulator
 from adjointlab.engine.single_steps import MOST_STEPS, one_step_smaller, size, without_logs_of_shapes
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.exception_text import in_brief, message_of, with_kind
+from adjointlab.worlds.run import FindingKind, Run
 from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.world import Exhausted, FindingKind, Run, Runner, World
+from adjointlab.worlds.world import Exhausted, Runner, World
 
 __all__ = ["investigate"]
 

@@ -11,7 +11,7 @@ from adjointlab.checks.verdict import Verdict, coherent
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import Judgement
 from adjointlab.engine.simulate_first import HangSimulator
-from adjointlab.worlds.world import Run
+from adjointlab.worlds.run import Run
 
 __all__ = ["FirstFailure", "Shrinking"]
 

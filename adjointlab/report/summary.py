@@ -17,7 +17,7 @@ from adjointlab.exit_codes import ExitCode
 from adjointlab.quantities import counted
 from adjointlab.store.files import printable
 from adjointlab.worlds.interposition import asked_outside_runs
-from adjointlab.worlds.world import FindingKind
+from adjointlab.worlds.run import FindingKind
 
 __all__ = [
     "Tally",

@@ -37,7 +37,7 @@ from adjointlab.store.files import open_file
 from adjointlab.store.json_lines import json_figures
 from adjointlab.store.reproducer import Written
 from adjointlab.variables import HOOKED, SUPERVISED
-from adjointlab.worlds.world import Dead, Finding, Run
+from adjointlab.worlds.run import Dead, Finding, Run
 
 __all__ = ["DeadlyCases", "Death", "Done", "JobLog", "check_id_of", "claimed", "stopped_by", "supervised"]
 

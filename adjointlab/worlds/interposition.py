@@ -39,7 +39,7 @@ from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.call_sites import CallSite, call_site
 from adjointlab.worlds.exit_of_c import allow_exit_of_c
 from adjointlab.worlds.local_calls import LocalCalls
-from adjointlab.worlds.world import FindingKind
+from adjointlab.worlds.run import FindingKind
 
 __all__ = [
     "CurrentRun",

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from tblib import Traceback
 
 from adjointlab.worlds.exception_text import message_of
-from adjointlab.worlds.world import Outcome, Raised, Returned
+from adjointlab.worlds.run import Outcome, Raised, Returned
 
 __all__ = ["PackedException", "pack_outcome", "unpack_outcome"]
 

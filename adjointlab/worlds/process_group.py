@@ -15,7 +15,7 @@ from typing import Any
 
 from adjointlab.replacement import replaced
 from adjointlab.worlds.interposition import CurrentRun
-from adjointlab.worlds.world import FindingKind
+from adjointlab.worlds.run import FindingKind
 
 __all__ = ["process_groups_of"]
 

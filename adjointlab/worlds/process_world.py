@@ -27,22 +27,11 @@ from adjointlab.worlds.pickling import PackedException, pack_outcome, unpack_out
 from adjointlab.worlds.polling import Channel
 from adjointlab.worlds.process_group import process_groups_of
 from adjointlab.worlds.randomness import RandomStreams, global_streams
+from adjointlab.worlds.run import Blocked, Outcome, Raised, Returned, Run
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.shared_functions import BEFORE, DURING, FunctionsReplaced, refuse_replaced
 from adjointlab.worlds.watchdog import Overdue, RaisingWatchdog, Watchdog, Watched, own_or_new
-from adjointlab.worlds.world import (
-    Blocked,
-    Body,
-    Cancelled,
-    Outcome,
-    Raised,
-    RankContext,
-    Returned,
-    Run,
-    Runner,
-    WorldName,
-    number_of_ranks,
-)
+from adjointlab.worlds.world import Body, Cancelled, RankContext, Runner, WorldName, number_of_ranks
 
 __all__ = ["COMMAND", "INTERRUPT", "REPORT", "Command", "Conclusion", "ProcessWorld", "any_raised"]
 

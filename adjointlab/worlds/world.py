@@ -6,36 +6,21 @@ payloads are run (:meth:`World.lead`); the followers execute what they are given
 
 from __future__ import annotations
 
-import sys
-import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from operator import index
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
-from adjointlab.quantities import ranks_listed
-from adjointlab.worlds.backward import BackwardPass
-from adjointlab.worlds.call_sites import came_back, is_lab, is_worlds
-from adjointlab.worlds.exception_text import in_brief, message_of, with_kind
+from adjointlab.worlds.run import Run
 from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.watchdog import Overdue, Watchdog
+from adjointlab.worlds.watchdog import Watchdog
 
 __all__ = [
-    "Blocked",
     "Body",
     "Cancelled",
-    "Dead",
     "Exhausted",
-    "Finding",
-    "FindingKind",
-    "Matched",
-    "Outcome",
-    "PeerFailed",
-    "Raised",
     "RankContext",
-    "Returned",
-    "Run",
     "Runner",
     "World",
     "WorldName",
@@ -83,222 +68,6 @@ class RankContext:
     rank: int
     size: int
     comm: Any  # mpi4py's names; see adjointlab.typing.Communicator for what the lab itself calls
-
-
-@dataclass(frozen=True)
-class Returned:
-    """The rank returned a value."""
-
-    value: Any
-
-    def __str__(self) -> str:
-        return "returned"
-
-
-@dataclass(frozen=True)
-class Raised:
-    """The rank raised an exception: its class name, message and formatted traceback.
-
-    `exception` is None where it could not be pickled, so ask :meth:`is_a` for its type. `in_lab` is True where no user code was
-    running.
-    """
-
-    kind: str
-    message: str
-    traceback: str
-    exception: BaseException | None = None
-    types: tuple[type[BaseException], ...] = ()
-    in_lab: bool = False
-
-    @classmethod
-    def of(cls, exception: BaseException) -> Raised:
-        """The outcome of a rank whose body raised `exception`; its traceback begins at the first frame of user code."""
-        whole = start = exception.__traceback__
-        while start is not None and is_worlds(start.tb_frame.f_code.co_filename):
-            start = start.tb_next
-        formatted = traceback.TracebackException(type(exception), exception, start or whole)
-        if isinstance(exception, Overdue):
-            # Its innermost frame is the watchdog's signal handler, which is not where the rank was.
-            while len(formatted.stack) > 1 and is_worlds(formatted.stack[-1].filename):
-                formatted.stack.pop()
-        types = tuple(filter(_is_known_everywhere, type(exception).__mro__))
-        text = "".join(formatted.format())
-        in_lab = all(is_lab(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(whole))
-        return cls(type(exception).__name__, message_of(exception), text, exception, types, in_lab)
-
-    @classmethod
-    def of_no_signal(cls, exception: KeyboardInterrupt) -> Raised:
-        """The outcome of a rank whose body raised what stands for a signal, though none had come: it ends its case alone."""
-        return replace(cls.of(exception), exception=None, types=(BaseException,))
-
-    @classmethod
-    def overdue(cls, exception: Overdue, stack: str) -> Raised:
-        """The outcome of a rank in which the watchdog has raised `exception`, whatever user code has made of that."""
-        name = f"{Overdue.__module__}.{Overdue.__qualname__}"
-        text = f"Traceback (most recent call last):\n{stack}\n{name}: {exception}\n"
-        return cls(
-            Overdue.__name__, str(exception), text, None, tuple(filter(_is_known_everywhere, Overdue.__mro__))
-        )
-
-    def is_a(self, kind: type[BaseException]) -> bool:
-        """Return True if the exception is an instance of `kind`, a class of the lab or of Python itself.
-
-        Looks at the class and not at its name: user code may have a class that is called the same.
-        """
-        return kind in self.types
-
-    def __str__(self) -> str:
-        return f"raised {with_kind(self.kind, in_brief(self.message))}"
-
-
-def _is_known_everywhere(kind: type) -> bool:
-    """Return True for classes that any process of the job finds under their names, as pickling them needs."""
-    module = sys.modules.get(kind.__module__)
-    is_installed = kind.__module__ == "builtins" or kind.__module__.startswith("adjointlab.")
-    return is_installed and getattr(module, kind.__qualname__, None) is kind
-
-
-@dataclass(frozen=True)
-class Blocked:
-    """The rank sat in a call that could not complete."""
-
-    call: str  # e.g. "Recv(source=1, tag=0)"
-    where: str  # "file:line" of the caller outside adjointlab
-    waits_for: tuple[int, ...]
-    # It sends a message, and may wait until that is received.
-    is_send: bool = field(default=False, compare=False)
-    # What it has done where the lab itself calls there, as :func:`came_back` says it.
-    came_back: str = field(default=came_back(None), compare=False)
-    # The call is made in a backward pass of torch.
-    in_backward: bool = field(default=False, compare=False)
-
-    @property
-    def is_lab(self) -> bool:
-        """Return True if the lab itself calls there: its calls begin when those of user code have ended."""
-        return is_lab(self.where.rpartition(":")[0])
-
-    def __str__(self) -> str:
-        if self.is_lab:
-            return f"had {self.came_back}, waiting for {self._whom}"
-        return f"blocked in {self.call} at {self.where}, waiting for {self._whom}"
-
-    @property
-    def _whom(self) -> str:
-        return ranks_listed(self.waits_for) if self.waits_for else "nobody in particular"
-
-
-@dataclass(frozen=True)
-class PeerFailed:
-    """The rank was taken out of a wait, or of a call, because other ranks had failed."""
-
-    call: str
-    where: str
-    peers: tuple[int, ...]
-    came_back: str = field(default=came_back(None), compare=False)
-
-    def __str__(self) -> str:
-        peers = ranks_listed(sorted(set(self.peers)))
-        if is_lab(self.where.rpartition(":")[0]):
-            return f"had {self.came_back} when {peers} failed"
-        return f"left {self.call} at {self.where} because {peers} failed"
-
-
-@dataclass(frozen=True)
-class Dead:
-    """The rank's process is gone."""
-
-    reason: str
-
-    def __str__(self) -> str:
-        return f"dead: {self.reason}"
-
-
-Outcome = Returned | Raised | Blocked | PeerFailed | Dead
-
-
-class FindingKind(StrEnum):
-    """The faults that a world finds in a run."""
-
-    DEADLOCK = "deadlock"
-    LIVELOCK = "livelock"
-    BLOCKED = "blocked"
-    MISMATCHED_COLLECTIVE = "mismatched collective"
-    MISMATCHED_MESSAGE = "mismatched message"
-    MESSAGE_LEFT_OVER = "message left over"
-    REQUEST_LEFT_OPEN = "request left open"
-    COMMUNICATOR_LEFT_OPEN = "communicator left open"
-    BUFFER_MISUSED = "buffer misused"
-    PAST_THE_RUN = "communication past the run"
-    GROUP_OF_ANOTHER_RANK = "group in shared module state"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Fault that the world itself found in a run; `is_busy` if a rank was still at work, so that it may be none."""
-
-    kind: FindingKind | str  # a text for what ended the job, such as "a rank called MPI_Abort(1)"
-    text: str
-    is_busy: bool = False
-
-
-class MatchedCall(Protocol):
-    """A call whose ``str`` shows its name and arguments."""
-
-    @property
-    def where(self) -> str:
-        """``file:line`` of the caller."""
-
-
-@dataclass(frozen=True)
-class Matched:
-    """Outcome of a call that several messages or requests could have completed."""
-
-    rank: int
-    call: MatchedCall
-    what: str  # e.g. "receives from rank 1"
-    sender: int | None = None  # of the message, if there is one
-    crosses: bool = False  # whether the sender is in another application of the operator
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} in {self.call} at {self.call.where} {self.what}"
-
-
-@dataclass(frozen=True)
-class Run:
-    """One execution of a body: an outcome for each rank, and what the world found.
-
-    `matched` lists, in the order of time, the calls that left open what they match; `decisions` is the record of the
-    schedule (:mod:`adjointlab.worlds.schedule`); `backward` has each rank's latest backward pass, by rank; `delayed` has the
-    calls whose results came as late as may be. All are empty where the world does not know, or did not choose.
-    """
-
-    outcomes: tuple[Outcome, ...]
-    findings: tuple[Finding, ...] = ()
-    matched: tuple[Matched, ...] = field(default=(), compare=False, repr=False)
-    decisions: str = field(default="", compare=False, repr=False)
-    communicating: frozenset[int] = field(default=frozenset(), compare=False, repr=False)
-    backward: tuple[BackwardPass | None, ...] = field(default=(), compare=False, repr=False)
-    delayed: tuple[MatchedCall, ...] = field(default=(), compare=False, repr=False)
-
-    @property
-    def completed(self) -> bool:
-        """True if every rank returned and the world found nothing wrong."""
-        return not self.findings and all(isinstance(outcome, Returned) for outcome in self.outcomes)
-
-    @property
-    def values(self) -> tuple[Any, ...]:
-        """Value that each rank returned (only for a run whose ranks all returned)."""
-        return tuple(outcome.value for outcome in self.outcomes if isinstance(outcome, Returned))
-
-    def __str__(self) -> str:
-        """A line for each outcome, with the ranks that have it, and each finding; then the traceback of the first rank that raised."""
-        ranks_with: dict[str, list[int]] = {}
-        for rank, outcome in enumerate(self.outcomes):
-            ranks_with.setdefault(str(outcome), []).append(rank)
-        lines = [f"{ranks_listed(ranks)}: {text}" for text, ranks in ranks_with.items()]
-        lines += [f"{finding.kind}: {finding.text}" for finding in self.findings]
-        tracebacks = (outcome.traceback for outcome in self.outcomes if isinstance(outcome, Raised))
-        return "\n".join([*lines, *(text.rstrip() for text in (next(tracebacks, ""),) if text)])
 
 
 class Exhausted(RuntimeError):

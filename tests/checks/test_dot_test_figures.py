@@ -27,7 +27,7 @@ from adjointlab.checks.schedule_invariant import InnerProductResult
 from adjointlab.checks.verdict import Figure, Inapplicable, Verdict
 from adjointlab.core.operator import Direction
 from adjointlab.core.vectors import ZERO, Exact
-from adjointlab.worlds.world import Raised
+from adjointlab.worlds.run import Raised
 from tests.checks.looks.harness import WORLD
 from tests.checks.looks.operators import ring
 

@@ -31,8 +31,8 @@ from adjointlab.checks.verdict import Figure, Inapplicable
 from adjointlab.core.program import Add, Program
 from adjointlab.core.vectors import Exact
 from adjointlab.layers.subjects.linear import linears
+from adjointlab.worlds.run import Raised
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import Raised
 from tests.checks.looks.harness import Look, verdict
 from tests.checks.looks.operators import Copies, Ring, ring
 from tests.samples import right

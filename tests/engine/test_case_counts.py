@@ -13,7 +13,7 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import unjudged
 from adjointlab.engine.case import Case
 from adjointlab.engine.counts import CaseCounts
-from adjointlab.worlds.world import Run
+from adjointlab.worlds.run import Run
 
 pytestmark = pytest.mark.mpi_skip
 

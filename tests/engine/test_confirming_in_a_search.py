@@ -19,9 +19,10 @@ from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.shrinking import FirstFailure, Shrinking
 from adjointlab.engine.simulate_first import HangSimulator
 from adjointlab.engine.simulation_artefacts import Explained
+from adjointlab.worlds.run import FindingKind, Run
 from adjointlab.worlds.schedule import schedules_from
 from adjointlab.worlds.watchdog import Watchdog
-from adjointlab.worlds.world import FindingKind, Run, WorldName
+from adjointlab.worlds.world import WorldName
 from tests.engine.unrun_searches import (
     FAILING,
     GONE,

@@ -16,7 +16,7 @@ from adjointlab.engine.hypothesis_searches import Failing
 from adjointlab.engine.run_case import Judgement
 from adjointlab.engine.search import Search
 from adjointlab.engine.search_result import Budget
-from adjointlab.worlds.world import FindingKind
+from adjointlab.worlds.run import FindingKind
 from tests.engine.unrun_searches import (
     FAILING,
     OTHER,

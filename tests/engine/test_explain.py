@@ -16,7 +16,7 @@ from adjointlab.engine import explain as module
 from adjointlab.engine.explain import explained
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.primitives.send_receive import SendReceive
-from adjointlab.worlds.world import Returned, Run
+from adjointlab.worlds.run import Returned, Run
 from tests.samples import RingShift
 
 

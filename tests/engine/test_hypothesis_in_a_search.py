@@ -21,7 +21,8 @@ from adjointlab.engine.hypothesis_searches import Failing, prepare
 from adjointlab.engine.run_case import Judgement
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.session import run_check
-from adjointlab.worlds.world import Run, WorldName
+from adjointlab.worlds.run import Run
+from adjointlab.worlds.world import WorldName
 from tests.engine.unrun_searches import (
     OTHER,
     RIGHT,

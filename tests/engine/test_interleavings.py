@@ -17,8 +17,8 @@ from adjointlab.checks.verdict import Verdict, coherent, incoherent, unjudged
 from adjointlab.core.vectors import Exact
 from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import DEPENDS, judge_all, narrowed
+from adjointlab.worlds.run import Matched, Run
 from adjointlab.worlds.schedule import Schedule, encode, schedules_from
-from adjointlab.worlds.world import Matched, Run
 
 CASE = Case("Ring", "adjoint", 3, {}, InputSetting(), 5, schedules_from(5, 2))
 WRONG = incoherent("wrong")

@@ -20,8 +20,8 @@ from adjointlab.engine.drawn_cases import _is_empty
 from adjointlab.engine.hypothesis_searches import Enough, _unjudged, seed_of_draws
 from adjointlab.engine.run_case import UNDECIDED, CaseRunner, Judgement, Stage
 from adjointlab.engine.search_result import Budget, SearchResult
+from adjointlab.worlds.run import Run
 from adjointlab.worlds.schedule import schedules_from
-from adjointlab.worlds.world import Run
 from tests.engine.unrun_searches import (
     HANGS,
     RIGHT,

@@ -22,9 +22,9 @@ from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.single_steps import size
 from adjointlab.store.corpus import stored
 from adjointlab.store.reproducer import read, write_case
+from adjointlab.worlds.run import Raised, Run
 from adjointlab.worlds.schedule import Schedule, schedules_from
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import Raised, Run
 from tests.checks.looks.operators import on, ring
 from tests.samples import right
 

@@ -20,10 +20,10 @@ from adjointlab.engine.search import Search, investigate
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.simulate_first import HangSimulator
 from adjointlab.engine.subject import Subject
+from adjointlab.worlds.run import Blocked, Finding, FindingKind, Run
 from adjointlab.worlds.schedule import schedules_from
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import Watchdog
-from adjointlab.worlds.world import Blocked, Finding, FindingKind, Run
 from tests.engine.unrun_searches import begin_shrinking
 from tests.samples import right, wrong
 

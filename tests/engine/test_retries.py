@@ -28,8 +28,8 @@ from adjointlab.engine.interleavings import DEPENDS
 from adjointlab.engine.retries import _Retries, with_hints_of_retries
 from adjointlab.engine.run_case import NONDETERMINISTIC, Judgement
 from adjointlab.pictures.model import Grid
+from adjointlab.worlds.run import Finding, FindingKind, Returned, Run
 from adjointlab.worlds.schedule import Schedule
-from adjointlab.worlds.world import Finding, FindingKind, Returned, Run
 from tests.samples import right
 
 SEED = 1000

@@ -26,9 +26,9 @@ from adjointlab.engine.interleavings import DEPENDS
 from adjointlab.engine.run_case import CaseRunner, Judgement, Stage, run_case, with_follow_up
 from adjointlab.engine.subject import Subject
 from adjointlab.replaying import replay
+from adjointlab.worlds.run import Raised, Returned, Run
 from adjointlab.worlds.schedule import schedules_from
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import Raised, Returned, Run
 from tests.samples import RingShift
 
 pytestmark = pytest.mark.mpi_skip

@@ -21,8 +21,8 @@ from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import SubjectError
 from adjointlab.session import run_check
+from adjointlab.worlds.run import Raised
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import Raised
 
 
 class Identity(al.LinearOperator):

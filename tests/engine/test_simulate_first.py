@@ -13,8 +13,8 @@ from adjointlab.engine import run_case, simulate_first
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import Judgement
 from adjointlab.engine.simulate_first import HangSimulator
+from adjointlab.worlds.run import Run
 from adjointlab.worlds.watchdog import Watchdog
-from adjointlab.worlds.world import Run
 from tests.samples import right
 
 pytestmark = pytest.mark.mpi_skip

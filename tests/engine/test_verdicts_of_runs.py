@@ -40,9 +40,9 @@ from adjointlab.engine.run_case import (
 from adjointlab.torch_distributed.contiguity import NotContiguous
 from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_sites import came_back
+from adjointlab.worlds.run import Blocked, Dead, Finding, FindingKind, Outcome, Raised, Returned, Run
 from adjointlab.worlds.shared_functions import FunctionsReplaced
 from adjointlab.worlds.watchdog import Overdue
-from adjointlab.worlds.world import Blocked, Dead, Finding, FindingKind, Outcome, Raised, Returned, Run
 
 pytestmark = pytest.mark.mpi_skip
 

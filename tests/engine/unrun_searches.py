@@ -22,8 +22,9 @@ from adjointlab.engine.search import Search
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.shrinking import FirstFailure, Shrinking
 from adjointlab.engine.subject import Subject
+from adjointlab.worlds.run import Run
 from adjointlab.worlds.watchdog import Watchdog
-from adjointlab.worlds.world import Run, WorldName
+from adjointlab.worlds.world import WorldName
 from tests.samples import right
 
 SPACE = al.Space(al.Layout((4,), (2,)))

@@ -21,7 +21,7 @@ from adjointlab.primitives import groups
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.typing import Communicator
-from adjointlab.worlds.world import Raised, Run
+from adjointlab.worlds.run import Raised, Run
 from tests.gpu.stand_in.arrays import counts
 from tests.gpu.stand_in.streams import Stream
 from tests.outcomes import values_of

@@ -19,7 +19,7 @@ from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.primitives.memory import Add
 from adjointlab.primitives.subjects import installed
 from adjointlab.primitives.transfer import Transfer
-from adjointlab.worlds.world import Raised
+from adjointlab.worlds.run import Raised
 from tests.gpu.device_cases import judged_subject
 from tests.gpu.planted import BROADCAST
 from tests.gpu.stand_in.arrays import Memory, counts

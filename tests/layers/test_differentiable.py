@@ -20,7 +20,8 @@ from adjointlab.layers.differentiable import apply, carried, differentiable
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.broadcast import Broadcast
 from adjointlab.worlds.forward_mode import dual_level
-from adjointlab.worlds.world import RankContext, Run, World
+from adjointlab.worlds.run import Run
+from adjointlab.worlds.world import RankContext, World
 
 RANKS = 2
 LINE = Partition((RANKS,))

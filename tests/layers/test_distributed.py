@@ -22,7 +22,8 @@ from adjointlab.layers.pooling import AveragePooling, AvgPool1d, AvgPool2d, MaxP
 from adjointlab.layers.torch_modules import uninitialised_copy
 from adjointlab.layers.windows import local_window
 from adjointlab.worlds.forward_mode import dual_level
-from adjointlab.worlds.world import Raised, World
+from adjointlab.worlds.run import Raised
+from adjointlab.worlds.world import World
 
 from .derivative_assertions import assert_second_derivatives_match, assert_tangent_matches
 from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks, sines

@@ -10,7 +10,8 @@ from torch import nn
 
 from adjointlab.layers import check_values_alike
 from adjointlab.spelling import described_type
-from adjointlab.worlds.world import Raised, World
+from adjointlab.worlds.run import Raised
+from adjointlab.worlds.world import World
 
 from .twin_assertions import error_of_every_rank, run_on_ranks
 

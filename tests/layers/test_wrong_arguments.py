@@ -22,7 +22,8 @@ from adjointlab.layers import (
     Stack,
     from_sequential,
 )
-from adjointlab.worlds.world import Raised, World
+from adjointlab.worlds.run import Raised
+from adjointlab.worlds.world import World
 
 IMAGES = (6, 3, 8, 8)
 OVER = (1, 1, 1, 1, 1)

@@ -13,7 +13,8 @@ from torch import nn
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.layers import Linear, clip_grad_norm_, from_sequential, local_window
-from adjointlab.worlds.world import Raised, World
+from adjointlab.worlds.run import Raised
+from adjointlab.worlds.world import World
 
 from .twin_assertions import error_of_every_rank, run_on_ranks
 

@@ -10,7 +10,8 @@ import torch
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.layers.windows import local_window
-from adjointlab.worlds.world import Raised, World
+from adjointlab.worlds.run import Raised
+from adjointlab.worlds.world import World
 
 __all__ = [
     "assert_matches_twin",

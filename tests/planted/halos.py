@@ -11,7 +11,8 @@ import numpy as np
 import adjointlab as al
 from adjointlab.core.layout import Window
 from adjointlab.engine.subject import Subject
-from adjointlab.worlds.world import RankContext, Returned, World
+from adjointlab.worlds.run import Returned
+from adjointlab.worlds.world import RankContext, World
 from tests.planted.bug import PlantedBug
 from tests.planted.right_halos import (
     HaloExchange,

@@ -25,8 +25,9 @@ from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.store.job_log import DeadlyCases, Death, Done, JobLog, claimed, stopped_by, supervised
 from adjointlab.store.reproducer import Written
 from adjointlab.variables import HOOKED, SUPERVISED
+from adjointlab.worlds.run import Dead, Finding, Run
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import Dead, Finding, Run, Runner
+from adjointlab.worlds.world import Runner
 from tests.running import ROOT
 from tests.samples import right, wrong
 

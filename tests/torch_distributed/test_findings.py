@@ -17,9 +17,10 @@ from adjointlab.checks.verdict import Status
 from adjointlab.engine.failed_runs import verdict_on_failure
 from adjointlab.torch_distributed.opening import GroupsInOtherOrder
 from adjointlab.torch_distributed.real_group import _require_one_order
+from adjointlab.worlds.run import FindingKind, PeerFailed, Raised, Run
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.torch import requirements
-from adjointlab.worlds.world import FindingKind, PeerFailed, Raised, RankContext, Run
+from adjointlab.worlds.world import RankContext
 
 Body = Callable[[RankContext], object]
 

@@ -16,7 +16,8 @@ import adjointlab as al
 from adjointlab.checks.verdict import Status
 from adjointlab.engine.run_case import judge
 from adjointlab.torch_distributed.contiguity import NotContiguous
-from adjointlab.worlds.world import Raised, RankContext, World, WorldName
+from adjointlab.worlds.run import Raised
+from adjointlab.worlds.world import RankContext, World, WorldName
 from tests.torch_distributed.programs import last, rank, size
 
 Made = torch.Tensor | list[torch.Tensor]

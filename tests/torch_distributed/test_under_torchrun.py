@@ -20,7 +20,8 @@ from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search_result import Budget
 from adjointlab.session import run_check
 from adjointlab.worlds.launch import launched_world
-from adjointlab.worlds.world import Blocked, PeerFailed, Raised, RankContext, Run, World
+from adjointlab.worlds.run import Blocked, PeerFailed, Raised, Run
+from adjointlab.worlds.world import RankContext, World
 from tests.torch_distributed import parallel_state
 
 pytestmark = pytest.mark.skipif(

@@ -13,7 +13,8 @@ from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.worlds.applications import ApplicationMarks, crossed_message
 from adjointlab.worlds.launch import is_launched
-from adjointlab.worlds.world import FindingKind, Run, World
+from adjointlab.worlds.run import FindingKind, Run
+from adjointlab.worlds.world import World
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,8 @@ from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.worlds.backward import BackwardPass, backward_lines
 from adjointlab.worlds.launch import is_launched
-from adjointlab.worlds.world import Blocked, World
+from adjointlab.worlds.run import Blocked
+from adjointlab.worlds.world import World
 
 torch = pytest.importorskip("torch")
 

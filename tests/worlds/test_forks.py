@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from adjointlab.worlds.forks import forks_ended
+from adjointlab.worlds.run import Dead
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import Dead
 
 
 def exit_code_of_child(leave):

@@ -10,8 +10,8 @@ import pytest
 
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.refused_calls import instead_of
+from adjointlab.worlds.run import Raised
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import Raised
 
 THEIRS = pytest.importorskip("mpi4py.MPI", reason="its classes say what there is")
 NAMES = [name for name in dir(THEIRS.Cartcomm) if not name.startswith("_")]

@@ -13,9 +13,9 @@ from adjointlab.checks.verdict import Inapplicable
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import is_inapplicable, judge
 from adjointlab.engine.subject import SubjectError
+from adjointlab.worlds.run import Raised
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import Overdue
-from adjointlab.worlds.world import Raised
 
 
 @pytest.mark.parametrize("watchdog", [3, 0, True, "slow"])

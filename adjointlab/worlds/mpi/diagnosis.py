@@ -14,7 +14,7 @@ from adjointlab.worlds.divergence import Place, divergence_lines
 from adjointlab.worlds.mpi.call_log import CallLogSummary, CommKey, RunStatistics, first_mismatch
 from adjointlab.worlds.mpi.message_log import message_mismatches
 from adjointlab.worlds.parts import of_ranks
-from adjointlab.worlds.world import Blocked, Finding, FindingKind, Outcome, PeerFailed, Returned
+from adjointlab.worlds.run import Blocked, Finding, FindingKind, Outcome, PeerFailed, Returned
 
 __all__ = ["communicating", "conclude"]
 

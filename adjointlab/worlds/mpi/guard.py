@@ -25,7 +25,8 @@ from adjointlab.worlds.mpi.calls import GuardedCall
 from adjointlab.worlds.mpi.control_channel import ControlChannel, Notice
 from adjointlab.worlds.mpi.message_log import MessageLog
 from adjointlab.worlds.polling import Pace, Rests, keep_alive, poll_until, yield_processor
-from adjointlab.worlds.world import Blocked, Cancelled, PeerFailed
+from adjointlab.worlds.run import Blocked, PeerFailed
+from adjointlab.worlds.world import Cancelled
 
 __all__ = ["Guard"]
 

@@ -30,8 +30,9 @@ from adjointlab.worlds.mpi.diagnosis import communicating, conclude
 from adjointlab.worlds.mpi.guard import Guard
 from adjointlab.worlds.polling import keep_alive
 from adjointlab.worlds.process_world import Command, Conclusion, ProcessWorld, any_raised
+from adjointlab.worlds.run import Outcome, Raised, Run
 from adjointlab.worlds.watchdog import Overdue, Watchdog, Watched
-from adjointlab.worlds.world import Exhausted, Outcome, Raised, RankContext, Run, WorldName, positive_patience
+from adjointlab.worlds.world import Exhausted, RankContext, WorldName, positive_patience
 
 __all__ = ["MPIWorld"]
 

@@ -27,11 +27,12 @@ from adjointlab.worlds.call_sites import SimulatedCall, came_back
 from adjointlab.worlds.constants import Operator, as_op, c_int
 from adjointlab.worlds.divergence import Divergence, Divergences, Place
 from adjointlab.worlds.parts import of_ranks, part_text
+from adjointlab.worlds.run import Blocked, Finding, FindingKind, PeerFailed
 from adjointlab.worlds.simulated.matching import Mailbox
 from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.simulated.topologies import Topology
-from adjointlab.worlds.world import Blocked, Cancelled, Finding, FindingKind, PeerFailed
+from adjointlab.worlds.world import Cancelled
 
 __all__ = [
     "CollectiveCall",

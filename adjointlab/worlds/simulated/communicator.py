@@ -21,6 +21,7 @@ from adjointlab.worlds.interposition import means_comm_world
 from adjointlab.worlds.module_state import ModuleState
 from adjointlab.worlds.object_room import room_of
 from adjointlab.worlds.refused_calls import missing
+from adjointlab.worlds.run import Dead, Finding, Matched
 from adjointlab.worlds.simulated.buffer_collectives import BUFFER_COLLECTIVES, refuse_aliased
 from adjointlab.worlds.simulated.collectives import Contribution, SharedCommunicator
 from adjointlab.worlds.simulated.communicator_creation import (
@@ -37,7 +38,7 @@ from adjointlab.worlds.simulated.neighbourhoods import (
 from adjointlab.worlds.simulated.object_collectives import OBJECT_COLLECTIVES, pickled
 from adjointlab.worlds.simulated.requests import SimulatedRequest
 from adjointlab.worlds.simulated.topologies import Graph, Grid, Topology
-from adjointlab.worlds.world import Cancelled, Dead, Finding, Matched
+from adjointlab.worlds.world import Cancelled
 
 __all__ = ["CartesianCommunicator", "Communicator", "GraphCommunicator", "TopologyCommunicator"]
 

@@ -25,9 +25,9 @@ from adjointlab.worlds.applications import crossed_message, of_another_applicati
 from adjointlab.worlds.arguments import Elements, Flat
 from adjointlab.worlds.call_sites import SimulatedCall
 from adjointlab.worlds.object_room import ObjectRoom
+from adjointlab.worlds.run import Blocked, Finding, FindingKind, Matched
 from adjointlab.worlds.simulated.scheduler import Pending, Scheduler, Task
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
-from adjointlab.worlds.world import Blocked, Finding, FindingKind, Matched
 
 __all__ = [
     "Mailbox",

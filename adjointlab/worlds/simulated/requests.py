@@ -9,10 +9,10 @@ from adjointlab import MPI
 from adjointlab.typing import Status
 from adjointlab.worlds.call_sites import SimulatedCall, call_here
 from adjointlab.worlds.constants import fill_status
+from adjointlab.worlds.run import Matched
 from adjointlab.worlds.simulated.matching import Null
 from adjointlab.worlds.simulated.scheduler import Pending
 from adjointlab.worlds.simulated.simulation import Simulation
-from adjointlab.worlds.world import Matched
 
 __all__ = ["SimulatedRequest"]
 

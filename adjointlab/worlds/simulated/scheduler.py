@@ -36,10 +36,11 @@ from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_sites import SimulatedCall
 from adjointlab.worlds.held_collections import HeldCollections
 from adjointlab.worlds.randomness import RandomStreams
+from adjointlab.worlds.run import Dead, Finding, Matched, Outcome
 from adjointlab.worlds.simulated.moment import Moment
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.simulated.workers import Worker, WorkerPool
-from adjointlab.worlds.world import Cancelled, Dead, Finding, Matched, Outcome
+from adjointlab.worlds.world import Cancelled
 
 __all__ = ["IN_ANOTHER_THREAD", "Pending", "Scheduler", "StuckHandler", "Task"]
 

@@ -28,6 +28,17 @@ from adjointlab.worlds.interposition import Interposition
 from adjointlab.worlds.module_state import ModuleState
 from adjointlab.worlds.process_group import process_groups_of
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
+from adjointlab.worlds.run import (
+    Blocked,
+    Dead,
+    Finding,
+    FindingKind,
+    Outcome,
+    PeerFailed,
+    Raised,
+    Returned,
+    Run,
+)
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.cached_properties import cached_properties_without_lock
 from adjointlab.worlds.simulated.collectives import CollectiveCall, SharedCommunicator
@@ -41,17 +52,6 @@ from adjointlab.worlds.simulated.schedules.strategies import strategy_for
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.simulated.topologies import Topology
 from adjointlab.worlds.simulated.workers import WorkerPool
-from adjointlab.worlds.world import (
-    Blocked,
-    Dead,
-    Finding,
-    FindingKind,
-    Outcome,
-    PeerFailed,
-    Raised,
-    Returned,
-    Run,
-)
 
 __all__ = ["Diagnosis", "Simulation"]
 

@@ -8,9 +8,9 @@ from typing import cast
 from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.call_sites import call_site_of_thread
 from adjointlab.worlds.elapsed import Elapsed
+from adjointlab.worlds.run import Raised
 from adjointlab.worlds.simulated.scheduler import Scheduler, Task
 from adjointlab.worlds.watchdog import Overdue, Watchdog, overdue, stack_of_thread
-from adjointlab.worlds.world import Raised
 
 __all__ = ["SimulationWatchdog"]
 

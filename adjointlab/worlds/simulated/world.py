@@ -21,6 +21,7 @@ from adjointlab.worlds.collection_thresholds import thresholds_for, thresholds_f
 from adjointlab.worlds.forks import forks_ended
 from adjointlab.worlds.interrupts import RepeatedInterrupt
 from adjointlab.worlds.randomness import global_streams
+from adjointlab.worlds.run import Dead, Outcome, Raised, Returned, Run
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.shared_functions import BEFORE, DURING, FunctionsReplaced, refuse_replaced
 from adjointlab.worlds.simulated.communicator import Communicator
@@ -31,19 +32,7 @@ from adjointlab.worlds.simulated.simulation import Simulation
 from adjointlab.worlds.simulated.simulation_watchdog import SimulationWatchdog
 from adjointlab.worlds.simulated.workers import WorkerPool
 from adjointlab.worlds.watchdog import RaisingWatchdog, Watchdog, own_or_new
-from adjointlab.worlds.world import (
-    Body,
-    Cancelled,
-    Dead,
-    Outcome,
-    Raised,
-    RankContext,
-    Returned,
-    Run,
-    Runner,
-    WorldName,
-    number_of_ranks,
-)
+from adjointlab.worlds.world import Body, Cancelled, RankContext, Runner, WorldName, number_of_ranks
 
 __all__ = ["SimulatedWorld"]
 

@@ -18,9 +18,9 @@ from adjointlab.worlds.diagnosis import heading
 from adjointlab.worlds.divergence import Place, divergence_lines
 from adjointlab.worlds.exception_text import causes
 from adjointlab.worlds.parts import of_ranks
+from adjointlab.worlds.run import Blocked, Finding, FindingKind, Outcome, PeerFailed, Raised, Returned
 from adjointlab.worlds.torch.calls import GroupSummary, LoggedCall
 from adjointlab.worlds.torch.splits import unequal_splits
-from adjointlab.worlds.world import Blocked, Finding, FindingKind, Outcome, PeerFailed, Raised, Returned
 
 __all__ = ["GroupFailure", "RankStatistics", "communicating", "conclude", "failure_of"]
 

@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from adjointlab.worlds.call_sites import call_site
 from adjointlab.worlds.polling import Channel, poll_until
+from adjointlab.worlds.run import Blocked, PeerFailed
 from adjointlab.worlds.torch.calls import CallLog, GroupSummary
-from adjointlab.worlds.world import Blocked, Cancelled, PeerFailed
+from adjointlab.worlds.world import Cancelled
 
 __all__ = ["CaseWaits"]
 

@@ -26,6 +26,7 @@ from adjointlab.exit_codes import ExitCode
 from adjointlab.worlds.interposition import CurrentRun, NotedRefusals
 from adjointlab.worlds.process_world import Command, Conclusion, ProcessWorld
 from adjointlab.worlds.rendezvous import Rendezvous
+from adjointlab.worlds.run import Outcome, Raised, Run
 from adjointlab.worlds.torch.channel import StoreChannel
 from adjointlab.worlds.torch.communicator import WITHOUT_COMMUNICATOR, CaseGroup, TorchComm
 from adjointlab.worlds.torch.diagnosis import (
@@ -38,7 +39,7 @@ from adjointlab.worlds.torch.diagnosis import (
 from adjointlab.worlds.torch.store import connected_store, prefixed
 from adjointlab.worlds.torch.waits import CaseWaits
 from adjointlab.worlds.watchdog import Watchdog, Watched
-from adjointlab.worlds.world import Outcome, Raised, RankContext, Run, WorldName, positive_patience
+from adjointlab.worlds.world import RankContext, WorldName, positive_patience
 
 __all__ = ["TorchWorld"]
 

@@ -13,7 +13,7 @@ import pytest
 
 from adjointlab import MPI
 from adjointlab.worlds.launch import is_launched
-from adjointlab.worlds.world import Blocked, PeerFailed, Raised, Returned
+from adjointlab.worlds.run import Blocked, PeerFailed, Raised, Returned
 
 pytestmark = pytest.mark.skipif(
     not is_launched(), reason="processes of MPI are needed: run under mpiexec -n 3"

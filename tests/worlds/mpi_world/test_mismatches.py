@@ -12,7 +12,7 @@ import pytest
 
 from adjointlab import MPI
 from adjointlab.worlds.launch import is_launched
-from adjointlab.worlds.world import Blocked
+from adjointlab.worlds.run import Blocked
 
 pytestmark = pytest.mark.skipif(
     not is_launched(), reason="processes of MPI are needed: run under mpiexec -n 3"

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from adjointlab.worlds.launch import is_launched
+from adjointlab.worlds.run import PeerFailed, Raised, Returned
 from adjointlab.worlds.watchdog import Overdue, Watchdog
-from adjointlab.worlds.world import PeerFailed, Raised, Returned
 
 pytestmark = pytest.mark.skipif(
     not is_launched(), reason="processes of MPI are needed: run under mpiexec -n 3"

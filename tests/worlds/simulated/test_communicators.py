@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from adjointlab import MPI
+from adjointlab.worlds.run import Blocked, PeerFailed
 from adjointlab.worlds.simulated.communicator import _collective
 from adjointlab.worlds.simulated.topologies import Grid
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import Blocked, PeerFailed
 from tests.worlds.simulated.completed import values
 
 WORLD = SimulatedWorld(6)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from adjointlab import MPI
+from adjointlab.worlds.run import FindingKind
 from adjointlab.worlds.schedule import Schedule, schedules_from
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import FindingKind
 
 pytestmark = pytest.mark.mpi_skip
 

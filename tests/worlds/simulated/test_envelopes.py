@@ -11,8 +11,8 @@ import pytest
 
 from adjointlab import MPI
 from adjointlab.worlds.local_calls import LARGEST_TAG
+from adjointlab.worlds.run import Raised, Run
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import Raised, Run
 
 pytestmark = pytest.mark.mpi_skip
 

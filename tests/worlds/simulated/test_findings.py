@@ -12,6 +12,7 @@ import pytest
 
 from adjointlab import MPI
 from adjointlab.worlds.call_labels import CallLabel, called_as
+from adjointlab.worlds.run import Blocked, PeerFailed, Raised, Returned
 from adjointlab.worlds.simulated.moment import Moment
 from adjointlab.worlds.simulated.object_collectives import pickled
 from adjointlab.worlds.simulated.scheduler import FRUITLESS_POLLS, Scheduler
@@ -19,7 +20,6 @@ from adjointlab.worlds.simulated.schedules.strategies import RoundRobin
 from adjointlab.worlds.simulated.simulation import Diagnosis
 from adjointlab.worlds.simulated.workers import WorkerPool
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import Blocked, PeerFailed, Raised, Returned
 
 WORLD = SimulatedWorld(4)
 HERE = Path(__file__).name

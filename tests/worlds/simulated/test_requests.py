@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from adjointlab import MPI
+from adjointlab.worlds.run import Run
 from adjointlab.worlds.schedule import Schedule
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import Run
 
 pytestmark = pytest.mark.mpi_skip
 

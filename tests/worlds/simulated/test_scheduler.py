@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from adjointlab.worlds.randomness import GlobalStreams, RandomStreams
+from adjointlab.worlds.run import Dead, Returned
 from adjointlab.worlds.simulated.moment import Moment
 from adjointlab.worlds.simulated.scheduler import FRUITLESS_POLLS, Pending, Scheduler, Task
 from adjointlab.worlds.simulated.schedules.strategies import RoundRobin
 from adjointlab.worlds.simulated.simulation import _blocked
 from adjointlab.worlds.simulated.workers import Worker, WorkerPool
-from adjointlab.worlds.world import Cancelled, Dead, Returned
+from adjointlab.worlds.world import Cancelled
 
 pytestmark = pytest.mark.mpi_skip
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from adjointlab import MPI
+from adjointlab.worlds.run import Blocked, PeerFailed, Run
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import Blocked, PeerFailed, Run
 
 pytestmark = pytest.mark.mpi_skip
 

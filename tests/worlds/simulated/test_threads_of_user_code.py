@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adjointlab.worlds.run import FindingKind, Run
 from adjointlab.worlds.simulated.scheduler import IN_ANOTHER_THREAD
 from adjointlab.worlds.simulated.world import SimulatedWorld
-from adjointlab.worlds.world import FindingKind, RankContext, Run
+from adjointlab.worlds.world import RankContext
 
 pytestmark = [
     pytest.mark.mpi_skip,

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from adjointlab.exit_codes import ExitCode
+from adjointlab.worlds.run import Dead
 from adjointlab.worlds.simulated.scheduler import Scheduler, Task
 from adjointlab.worlds.simulated.simulation_watchdog import SimulationWatchdog
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from adjointlab.worlds.watchdog import Overdue, Watchdog
-from adjointlab.worlds.world import Dead, RankContext
+from adjointlab.worlds.world import RankContext
 
 
 class Ended(BaseException):

@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("torch.distributed")
 
 from adjointlab.worlds.call_labels import CallLabel
+from adjointlab.worlds.run import Blocked, FindingKind, Outcome, PeerFailed, Raised, Returned
 from adjointlab.worlds.torch.calls import GroupSummary, LoggedCall
 from adjointlab.worlds.torch.diagnosis import RankStatistics, communicating, conclude, failure_of
-from adjointlab.worlds.world import Blocked, FindingKind, Outcome, PeerFailed, Raised, Returned
 
 TIMEOUT = "[/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1000ms for recv operation to complete"
 CLOSED = "[/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1"
