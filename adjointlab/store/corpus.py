@@ -102,7 +102,6 @@ def stored(folder: Path, subject: Subject, check: str) -> list[tuple[Path, Case]
         except BadReproducer:
             continue
         # The pattern fits too much: a subject's name may begin with another's.
-        is_of_subject = entry.subject == subject.name and same_subject(entry.location, subject.location)
-        if is_of_subject and entry.check == check:
+        if entry.check == check and entry.is_of(subject):
             found.append((path, entry.case))
     return found

@@ -6,6 +6,8 @@ what it says of its subject is a name only. A JSON file of other content is neve
 
 from __future__ import annotations
 
+import os
+import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from adjointlab.checks.verdict import Verdict, unjudged
 from adjointlab.engine.case import Case
 from adjointlab.engine.search_result import SearchResult
 from adjointlab.engine.subject import Subject
+from adjointlab.engine.user_modules import shown_path
 from adjointlab.store.files import encodable, in_folder, read_file, write_atomically
 from adjointlab.store.script import script
 from adjointlab.worlds.world import WorldName
@@ -64,6 +67,7 @@ class Reproducer(
     lines: tuple[tuple[str, str], ...]
     case: Case
     is_death: bool = False  # a process has ended in it
+    file: str = ""  # that declares the subject, as seen from the folder where it failed; empty where that is not known
 
     @property
     def subject(self) -> str:
@@ -72,6 +76,11 @@ class Reproducer(
     @property
     def check(self) -> str:
         return self.case.check
+
+    def is_of(self, subject: Subject) -> bool:
+        """Return True for a failure of that subject."""
+        is_there = self.subject == subject.name and same_subject(self.location, subject.location)
+        return is_there and _may_be_one_file(self.file, _file_of(subject))
 
 
 @dataclass(frozen=True)
@@ -96,7 +105,7 @@ def write(result: SearchResult, subject: Subject, folder: Path) -> Written:
     case = result.case
     if case is None:
         raise ValueError(f"result: {result.subject} {result.check} has no failing case to store")
-    path = write_case(case, subject.location, result.world, result.verdict, folder)
+    path = write_case(case, subject.location, result.world, result.verdict, folder, _file_of(subject))
     beside = path.with_suffix(".py")
     try:
         text = script(case, result, subject, path)
@@ -125,10 +134,10 @@ def _is_changed(script: Path) -> bool:
     return _marked(text.rpartition(_MARK)[0]) != text
 
 
-def write_case(case: Case, location: str, world: str, verdict: Verdict, folder: Path) -> Path:
+def write_case(case: Case, location: str, world: str, verdict: Verdict, folder: Path, file: str = "") -> Path:
     """Store a failure of the subject declared at `location` without a script, for which the subject would be needed."""
-    path = _path_of(folder, case, location)
-    data = _encoded(case, location, world, verdict)
+    path = _path_of(folder, case, location, file)
+    data = _encoded(case, location, world, verdict, file)
     in_folder(path, lambda: write_atomically(path, data))
     return path
 
@@ -195,7 +204,7 @@ def _refuse_unknown(given: object, known: object) -> None:
             _refuse_unknown(one, other)
 
 
-def _encoded(case: Case, location: str, world: str, verdict: Verdict) -> bytes:
+def _encoded(case: Case, location: str, world: str, verdict: Verdict, file: str) -> bytes:
     content = Reproducer(
         encodable(location),
         WorldName(world),
@@ -204,11 +213,12 @@ def _encoded(case: Case, location: str, world: str, verdict: Verdict) -> bytes:
         tuple((encodable(label), encodable(text)) for label, text in verdict.lines),
         case.plain(),
         verdict.is_death,
+        encodable(file),
     )
     return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
 
 
-def _path_of(folder: Path, case: Case, location: str) -> Path:
+def _path_of(folder: Path, case: Case, location: str, file: str = "") -> Path:
     """The file of a case in `folder`, named by as few digits of its digest as tell it from the other files there.
 
     Subjects of one name, declared at different locations, may fail at the same case: each has a file of its own.
@@ -216,7 +226,7 @@ def _path_of(folder: Path, case: Case, location: str) -> Path:
     digest = case.digest
     for length in range(4, len(digest)):
         path = folder / f"{stem(case.subject, case.check)}-{digest[:length]}.json"
-        if not path.exists() or _holds(path, case, location):
+        if not path.exists() or _holds(path, case, location, file):
             break
     return path
 
@@ -226,12 +236,25 @@ def same_subject(one: str, other: str) -> bool:
     return one == other or one.endswith(f".{other}") or other.endswith(f".{one}")
 
 
-def _holds(path: Path, case: Case, location: str) -> bool:
+def _file_of(subject: Subject) -> str:
+    """The file of the module that declares a subject; empty for one elsewhere than below the current folder."""
+    module = sys.modules.get(subject.location.partition(":")[0])
+    file = shown_path(getattr(module, "__file__", None) or os.sep)
+    return "" if os.path.isabs(file) else file
+
+
+def _may_be_one_file(one: str, other: str) -> bool:
+    """Return False for the names of two files that are both there: without a package, modules of both have the name of the file alone."""
+    return not (one and other) or one == other or not (os.path.isfile(one) and os.path.isfile(other))
+
+
+def _holds(path: Path, case: Case, location: str, file: str) -> bool:
     try:
         entry = read_own(path)
-        return entry.case.key() == case.key() and same_subject(entry.location, location)
     except BadReproducer:
         return False
+    is_there = same_subject(entry.location, location) and _may_be_one_file(entry.file, file)
+    return is_there and entry.case.key() == case.key()
 
 
 def stem(subject: str, check: str) -> str:

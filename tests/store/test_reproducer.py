@@ -21,7 +21,7 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Status, Verdict, incoherent
 from adjointlab.engine.case import Case
 from adjointlab.engine.case_data import from_data, to_data
-from adjointlab.engine.discovery import found_as
+from adjointlab.engine.discovery import find_subject, found_as
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.replaying import replay_corpus
@@ -190,6 +190,32 @@ def test_a_failure_of_another_subject_of_that_name_is_not_this_ones(
     assert own != path
     assert stored(tmp_path, doubles, "adjoint") == [(own, report.case)]
     assert read(path).location == "elsewhere:others"
+
+
+def test_a_failure_of_a_file_of_the_same_name_in_another_folder_is_not_this_ones(
+    report: SearchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert report.case is not None
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    text = "import adjointlab as al\nfrom tests.samples import RingShift, equal_blocks\n"
+    subjects = []
+    for folder in ("one", "other"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "same_name.py").write_text(
+            f"{text}doubles = al.subject.operator(RingShift, name='Doubles')(equal_blocks)\n"
+        )
+        subjects.append(find_subject(f"{folder}/same_name.py:doubles"))
+        write(report, subjects[-1], tmp_path)
+        # The next file gets this name too, as in a process of its own.
+        monkeypatch.setitem(sys.modules, folder, sys.modules.pop("same_name"))
+    failures = {read(path).file: path for path in tmp_path.glob("*.json")}
+    assert failures.keys() == {"one/same_name.py", "other/same_name.py"}
+    other = subjects[1]
+    monkeypatch.setitem(sys.modules, "same_name", sys.modules["other"])
+    assert stored(tmp_path, other, "adjoint") == [(failures["other/same_name.py"], report.case)]
+    (tmp_path / "one" / "same_name.py").unlink()
+    assert len(stored(tmp_path, other, "adjoint")) == 2, "a file may have been moved"
 
 
 def test_a_stored_failure_is_replayed_in_a_world_of_just_its_ranks(tmp_path: Path) -> None:
