@@ -14,9 +14,11 @@ import numpy as np
 
 from adjointlab.checks.whole_tensors import held
 from adjointlab.core import arrays
+from adjointlab.core.declaration import SubjectError
 from adjointlab.core.operator import ParameterMisplaced
 from adjointlab.core.pieces import IN_ONE, Fused
 from adjointlab.core.space import LocalType, Space, Tensor
+from adjointlab.spelling import described_type
 from adjointlab.typing import NumpyArray
 
 if TYPE_CHECKING:
@@ -39,7 +41,8 @@ def give_initial_values(module: torch.nn.Module) -> dict[str, NumpyArray] | None
 
     Those of an integer type keep their values.
 
-    Returns None, and changes nothing, where a parameter has no memory yet.
+    Returns None, and changes nothing, where a parameter has no memory yet. Raises :class:`SubjectError` for one of a class of tensors that
+    takes no values, as some quantised ones are.
     """
     import torch
 
@@ -48,11 +51,19 @@ def give_initial_values(module: torch.nn.Module) -> dict[str, NumpyArray] | None
         return None
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for parameter in filter(arrays.is_differentiable, owned.values()):
+        for name, parameter in owned.items():
+            if not arrays.is_differentiable(parameter):
+                continue
             values = _values(tuple(parameter.shape), generator)
             if parameter.is_complex():
                 values = torch.complex(values, _values(tuple(parameter.shape), generator))
-            parameter.copy_(values)
+            try:
+                parameter.copy_(values)
+            except Exception as error:
+                raise SubjectError(
+                    f"the parameter {name}, {described_type(parameter)}, takes no values of a plain tensor, and the lab gives each "
+                    "parameter values of its own: hold it as a buffer with persistent=False, of which the lab changes and compares nothing"
+                ) from error
     return {name: arrays.to_numpy(parameter.detach().clone()) for name, parameter in owned.items()}
 
 

@@ -15,6 +15,7 @@ from torch.distributed.tensor import Shard
 import adjointlab as al
 from adjointlab.checks.layers.sensitivity import measured
 from adjointlab.checks.verdict import Status, Verdict
+from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import ParameterMisplaced
 from adjointlab.core.partition import Partition
@@ -51,6 +52,27 @@ class LocallyGated(Gated):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x @ self.gate.weight.T + 2 * (x @ self.up.weight.T)
+
+
+class FourBits(torch.Tensor):
+    """A tensor that wraps another and takes no values, as some quantised ones do."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # type: ignore[attr-defined]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return args[0] if func is torch.ops.aten.detach.default else NotImplemented
+
+
+def test_a_parameter_that_takes_no_values_is_refused_with_what_to_hold_instead() -> None:
+    module = nn.Module()
+    module.weight = nn.Parameter(FourBits(torch.ones(2, 3)), requires_grad=False)
+    with pytest.raises(
+        SubjectError, match=r"^the parameter weight, a FourBits, takes no .* a buffer with persistent=False"
+    ):
+        give_initial_values(module)
 
 
 def own(whole: torch.Tensor) -> torch.Tensor:
