@@ -1,5 +1,5 @@
-"""Sums that Megatron-core 0.16.1, fairscale 0.4.13, neuraloperator 2.0.0, PhysicsNeMo 2.2.2 and anemoi-models 0.19.0 make in memory that is
-not their own.
+"""Sums that Megatron-core 0.16.1, fairscale 0.4.13, neuraloperator 2.0.0, PhysicsNeMo 2.2.2, anemoi-models 0.19.0 and ColossalAI 0.5.0
+make in memory that is not their own.
 
 The gradient of a sum a + b is one tensor for both. Where a is the result of a copy into a parallel region, the backward pass of the copy
 sums it over the ranks in place, and b gets the sum too. The other way out, a reduction from the region, sums its argument in place, which the
@@ -8,6 +8,7 @@ function that computed it may have kept for its own backward pass.
 
 import sys
 import tempfile
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -54,6 +55,22 @@ def anemoi():
     return (
         lambda x: graph.sync_tensor(x, 0, None, group, gather_in_fwd=False),
         lambda x: graph.reduce_tensor(x, group),
+    )
+
+
+def colossalai():
+    sys.path.append(str(Path(__file__).parents[1]))
+    from parts_of_packages import without_init
+
+    without_init(
+        "colossalai", "colossalai.pipeline", "colossalai.shardformer", "colossalai.shardformer.layer"
+    )
+    from colossalai.shardformer.layer import _operation
+
+    group = dist.group.WORLD
+    return (
+        lambda x: _operation.reduce_backward(x, group),
+        lambda x: _operation.reduce_forward(x, group),
     )
 
 

@@ -1,0 +1,110 @@
+"""veomni 0.1.12: the functions of sequence parallelism, and the exchange of tokens among experts.
+
+adjointlab check examples/released/released_veomni.py --check adjoint --check sequential
+
+Other modules of the package need a compiler for devices.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import torch
+import torch.distributed as dist
+from hypothesis import strategies as st
+from parts_of_packages import without_init
+from torch.distributed.tensor import Replicate, Shard
+
+import adjointlab as al
+
+parts = ("distributed", "distributed.moe", "distributed.sequence_parallel")
+without_init("veomni", *(f"veomni.{part}" for part in parts))
+from veomni.distributed.moe.comm import all_to_all, all_to_all_async  # noqa: E402
+from veomni.distributed.sequence_parallel import ulysses  # noqa: E402
+
+
+def group():
+    return dist.group.WORLD
+
+
+def exchange(x, scatter, gather):
+    return ulysses._SeqAllToAll.apply(group(), x, scatter, gather)
+
+
+@al.subject.autograd(exchange, process_group=True, reference=lambda x, **_: x, name="veomni.exchange")
+def exchanges(draw, ranks):
+    scatter, gather = draw(st.permutations(range(3)))[:2]
+    shape = [ranks * draw(st.integers(1, 2)) for _ in range(3)]
+    spaces = [al.Space.of_dtensor((ranks,), [Shard(dim)], shape) for dim in (gather, scatter)]
+    return dict(scatter=scatter, gather=gather, gain=1, domain=spaces[0], codomain=spaces[1])
+
+
+def check(name, function, source, target):
+    """A function of a tensor and a dimension, along which some are cut."""
+
+    def cases(draw, ranks):
+        dim, shape = draw(st.integers(0, 2)), [3, 2, 2]
+        shape[dim] = ranks * draw(st.integers(1, 2))
+        domain, codomain = (al.Space.of_dtensor((ranks,), [kind(dim)], shape) for kind in (source, target))
+        return dict(dim=dim, gain=ranks, domain=domain, codomain=codomain)
+
+    return al.subject.autograd(
+        function, process_group=True, reference=lambda x, dim: x, name=f"veomni.{name}"
+    )(cases)
+
+
+def whole(dim):
+    return Replicate()
+
+
+sliced = check("slice", lambda x, dim: ulysses._Slice.apply(group(), x, dim, False), whole, Shard)
+gathered = check(
+    "gather", lambda x, dim: ulysses._Gather.apply(group(), x, dim), Shard, lambda dim: "replicated"
+)
+gathered_outputs = check(
+    "gather_outputs", lambda x, dim: ulysses._Gather.apply(group(), x, dim, False, False), Shard, whole
+)
+
+
+def roll(x, shift, dim):
+    return ulysses.roll_with_sequence_parallel(x, shift, dim, group())
+
+
+@al.subject.autograd(
+    roll, process_group=True, reference=lambda x, shift, dim: torch.roll(x, shift, dim), name="veomni.roll"
+)
+def rolls(draw, ranks):
+    dim, length, shape = draw(st.integers(0, 1)), draw(st.integers(1, 3)), [2, 2]
+    shape[dim] = ranks * length
+    space = al.Space.of_dtensor((ranks,), [Shard(dim)], shape)
+    return dict(shift=draw(st.integers(-length, length)), dim=dim, gain=1, domain=space, codomain=space)
+
+
+def tokens(name, function, **options):
+    """An exchange of rows, of which table[a][b] go from rank a to rank b."""
+
+    def cases(draw, ranks):
+        table = [[draw(st.integers(0, 3)) for _ in range(ranks)] for _ in range(ranks)]
+
+        def rows(counts):
+            cut = [0, *accumulate(counts)]
+            return al.Space(al.Layout.cut((cut[-1], 2), (ranks, 1), [cut, None]))
+
+        sent, received = map(sum, table), map(sum, zip(*table, strict=True))
+        return dict(table=table, gain=1, domain=rows(sent), codomain=rows(received))
+
+    def move(x, table):
+        rank = dist.get_rank()
+        return function(group(), x, [row[rank] for row in table], list(table[rank]))
+
+    return al.subject.autograd(move, process_group=True, name=f"veomni.{name}", **options)(cases)
+
+
+def when_received(*arguments):
+    rows, work = all_to_all_async(*arguments)
+    work.wait()
+    return rows
+
+
+tokens_at_once = tokens("tokens", all_to_all)
+tokens_later = tokens("tokens.later", when_received, ranks=(2,))
