@@ -66,19 +66,40 @@ class _Checked(tuple[Window, ...]):
         return self._hash
 
 
+# Neither refers to its layout, which has them: such a cycle would wait for a garbage collection, and a case makes many layouts.
+class _WindowsByRank(dict[int, tuple[Window, ...] | None]):
+    """The windows of a layout by rank, each found when it is first asked for; `None` for an inactive rank."""
+
+    def __init__(
+        self, partition: Partition, windows: Sequence[Sequence[Window]], axes: Sequence[int | None]
+    ) -> None:
+        super().__init__()
+        self._partition, self._windows, self._axes = partition, windows, axes
+
+    def __missing__(self, rank: int) -> tuple[Window, ...] | None:
+        rank = whole_number("rank", rank)
+        window = None
+        if self._partition.is_active(rank):
+            index = self._partition.index(rank)
+            window = tuple(
+                dim[0] if axis is None else dim[index[axis]]
+                for dim, axis in zip(self._windows, self._axes, strict=True)
+            )
+        self[rank] = window
+        return window
+
+
 class _LocalShapes(dict[int, tuple[int, ...]]):
     """The shapes of a layout's local tensors by rank, each found when it is first asked for."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, windows: _WindowsByRank, order: int) -> None:
         super().__init__()
-        self._layout = layout
+        self._windows, self._order = windows, order
 
     def __missing__(self, rank: int) -> tuple[int, ...]:
-        window = self._layout.window(rank)
+        window = self._windows[rank]
         shape = (
-            (0,) * max(1, self._layout.order)
-            if window is None
-            else tuple(stop - start for start, stop in window)
+            (0,) * max(1, self._order) if window is None else tuple(stop - start for start, stop in window)
         )
         self[rank] = shape
         return shape
@@ -227,23 +248,13 @@ class Layout(Drawable):
     def window(self, rank: int) -> tuple[Window, ...] | None:
         """Return the window of `rank` in every dimension, or `None` for an inactive rank; raise `TypeError` for what is not a whole number."""
         try:
-            return self._known_windows[rank]
-        except (KeyError, TypeError):
-            rank = whole_number("rank", rank)
-        window = None
-        if self.partition.is_active(rank):
-            index = self.partition.index(rank)
-            window = tuple(
-                dim[0] if axis is None else dim[index[axis]]
-                for dim, axis in zip(self.windows, self.axes, strict=True)
-            )
-        self._known_windows[rank] = window
-        return window
+            return self._windows_by_rank[rank]
+        except TypeError:  # of what has no hash, such as a list
+            return self._windows_by_rank[whole_number("rank", rank)]
 
     @cached_property
-    def _known_windows(self) -> dict[int, tuple[Window, ...] | None]:
-        """Windows by rank, of those that were asked for."""
-        return {}
+    def _windows_by_rank(self) -> _WindowsByRank:
+        return _WindowsByRank(self.partition, self.windows, self.axes)
 
     def local_shape(self, rank: int) -> tuple[int, ...]:
         """Return the shape of the local tensor of *any* rank.
@@ -256,7 +267,7 @@ class Layout(Drawable):
     @cached_property
     def local_shapes(self) -> Mapping[int, tuple[int, ...]]:
         """:meth:`local_shape` by rank, without a function that is called: every call of every operator asks for its own."""
-        return _LocalShapes(self)
+        return _LocalShapes(self._windows_by_rank, self.order)
 
     @shared_property
     def _holds_anything(self) -> bool:

@@ -103,16 +103,19 @@ class Interposition:
         self._run_before: CurrentRun | None = None
         self._before: dict[str, Any] = {}
         self._attached: dict[int, object] = {}
-        self._finder = _Finder(self._begin)
+        self._finder: _Finder | None = None  # of an import that is to come
 
     def __enter__(self) -> None:
         if _MODULE in sys.modules:
             self._begin()
         else:
+            self._finder = _Finder(self._begin)
             sys.meta_path.insert(0, self._finder)
 
     def __exit__(self, *_: object) -> None:
-        self._finder.withdraw()
+        if self._finder is not None:
+            self._finder.withdraw()
+            self._finder = None  # it refers to this object: a cycle would wait for a garbage collection
         if self._before:
             mpi: Any = sys.modules[_MODULE]
             _redirection(mpi).run = self._run_before

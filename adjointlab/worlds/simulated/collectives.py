@@ -144,6 +144,8 @@ class CollectiveCall(Pending):
         self.collective = collective
 
     def waits_for(self) -> tuple[int, ...]:
+        if self.done:
+            return ()
         collective = self.collective
         calls = zip(collective.shared.members, collective.calls, strict=True)
         return tuple(member for member, call in calls if call is None)
@@ -205,6 +207,10 @@ class PendingCollective:
                 return self.proposers[field], f"{_AGREED[field]} is {agreed} on one and {value} on the other"
         self.agreed = Signature(*merged)
         return None
+
+    def forget_calls(self) -> None:
+        """Refer to no calls any more, once it is computed: they refer to it, and cycles wait for the garbage collector."""
+        self.calls, self.first = [], None
 
     def postpone(self, compute: Callable[[], None]) -> None:
         """Call `compute` only when the first rank takes its result."""
@@ -310,6 +316,7 @@ class SharedCommunicator:
             counts = {rank: calls[rank].contribution.counts_text() for rank in disagreement.ranks}
             finding = self._finding(number, one, other, disagreement.text(self.members), counts)
             self._mismatch(one, other, finding)
+        calls[0].collective.forget_calls()
 
     def _note_divergence(self, number: int, calls: list[CollectiveCall]) -> None:
         is_of_passes = any(each.call.in_backward != calls[0].call.in_backward for each in calls)

@@ -386,6 +386,7 @@ class Mailbox:
         # Also of one that does not fit: the message is received, and the sender would otherwise seem part of a deadlock.
         if message.sent is not None:
             self._scheduler.complete(message.sent)
+            message.sent = None  # it refers to the message: a cycle would wait for a garbage collection
         if wrong is None:
             if receive.is_wildcard:
                 self._scheduler.matched.append(message.matched_by(receive))

@@ -36,7 +36,7 @@ from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_sites import SimulatedCall
 from adjointlab.worlds.held_collections import HeldCollections
 from adjointlab.worlds.randomness import RandomStreams
-from adjointlab.worlds.run import Dead, Finding, Matched, Outcome
+from adjointlab.worlds.run import Dead, Finding, Matched, Outcome, Returned
 from adjointlab.worlds.simulated.moment import Moment
 from adjointlab.worlds.simulated.schedules.strategy import Strategy
 from adjointlab.worlds.simulated.workers import Worker, WorkerPool
@@ -56,6 +56,10 @@ FRUITLESS_POLLS = 1000
 
 GRACE = 2.0
 """Seconds that an interrupted rank has to leave; the thread of one that does not is left behind."""
+
+
+_ENDED: Final = Returned(None)
+"""In place of the outcome of a rank whose run is over."""
 
 
 class Pending:
@@ -182,7 +186,15 @@ class Scheduler:
             self._collections.release()
         if self._crash is not None:
             raise self._crash
-        return tuple(task.outcome for task in self.tasks if task.outcome is not None)
+        outcomes = tuple(task.outcome for task in self.tasks if task.outcome is not None)
+        self._leave_no_cycles()
+        return outcomes
+
+    def _leave_no_cycles(self) -> None:
+        """Refer no more to what refers to this object: a run that is over goes at once, and does not wait for a garbage collection."""
+        del self._rank_main, self._stuck_handler, self.while_waiting
+        for task in self.tasks:
+            task.outcome = _ENDED  # what it was may hold the rank's communicator
 
     def raise_in(self, task: Task, exception: type[BaseException], outcome: Outcome | None = None) -> None:
         """Raise `exception` in `task`, which runs now; its outcome will be `outcome`, if one is given.

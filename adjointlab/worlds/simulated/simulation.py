@@ -140,6 +140,9 @@ class Simulation:
         # After a failure, what is left behind follows from it, and is not worth a finding.
         if not self.findings and all(isinstance(outcome, Returned) for outcome in outcomes):
             self._diagnosis.find_leaks()
+        # They refer to this object.
+        del self._diagnosis
+        self.communicators.clear()
         decisions = "" if self._recorder is None else self._recorder.decisions
         communicating = self.messaging.union(
             *(each.callers for each in self._communicators if len(each.members) > 1)

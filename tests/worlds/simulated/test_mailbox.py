@@ -170,11 +170,11 @@ def test_a_send_that_waits_is_complete_with_its_receive_whether_it_fits_or_not()
     for dtype, fits in (("f8", True), ("f4", False)):
         mailbox, scheduler, _ = mailbox_of()
         sent = message(0)
-        sent.sent = Send(TASKS[0], CALL, sent, 2)
+        send = sent.sent = Send(TASKS[0], CALL, sent, 2)
         waiting = Receive(TASKS[2], CALL, 0, 0, MEMBERS, elements(np.zeros(1, dtype), writable=True))
         mailbox.put(sent)
         mailbox.post(waiting)
-        assert scheduler.completed == ([sent.sent, waiting] if fits else [sent.sent])
+        assert scheduler.completed == ([send, waiting] if fits else [send])
         assert scheduler.cancelled == ([] if fits else [2])
         assert len(mailbox._findings) == (not fits)
 
