@@ -6,14 +6,14 @@ slow. Both together took as long as the draws themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, wraps
 from typing import Final, ParamSpec, TypeVar
 
 from hypothesis import strategies as st
-from hypothesis.strategies import SearchStrategy
+from hypothesis.strategies import DrawFn, SearchStrategy
 
-__all__ = ["BOOLEANS", "choices", "integers", "made_once"]
+__all__ = ["BOOLEANS", "choices", "integers", "made_once", "permuted"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,3 +49,13 @@ def integers(least: int, most: int) -> SearchStrategy[int]:
 def choices(entries: tuple[T, ...]) -> SearchStrategy[T]:
     """One of `entries`, the first of which is the simplest. They hold nothing that equals another type's, such as True and 1."""
     return st.sampled_from(entries)
+
+
+@made_once
+def _orders(number: int) -> SearchStrategy[list[int]]:
+    return st.permutations(range(number))
+
+
+def permuted(draw: DrawFn, entries: Sequence[T]) -> list[T]:
+    """Draw an order of `entries` as `st.permutations` does; that in which they are given is the simplest."""
+    return [entries[position] for position in draw(_orders(len(entries)))]

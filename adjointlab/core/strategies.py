@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from adjointlab.core.arrays import dtype, installed
-from adjointlab.core.kept_strategies import BOOLEANS, choices, integers, made_once
+from adjointlab.core.kept_strategies import BOOLEANS, choices, integers, made_once, permuted
 from adjointlab.core.layout import Layout, balanced_cut
 from adjointlab.core.partition import Partition, PartitionLike, as_partition, whole_number
 from adjointlab.core.partition import integers as as_integers
@@ -69,7 +69,7 @@ def rank_orders(draw: DrawFn, ranks: int, size: int | None = None) -> tuple[int,
     for _ in range(ranks if size is None else size, ranks):
         chosen.pop(-1 - draw(integers(0, len(chosen) - 1)))
     if len(chosen) > 1 and draw(BOOLEANS):
-        chosen = list(draw(st.permutations(chosen)))
+        chosen = permuted(draw, chosen)
     return tuple(chosen)
 
 
@@ -141,7 +141,7 @@ def shapes(
     mixture = [any_sides] * 2
     if widest - 1 >= max(1, order):
         mixture += [st.lists(st.integers(2, widest), min_size=order, max_size=order, unique=True)] * 4
-    sides = st.sampled_from([*mixture, empty]).flatmap(lambda chosen: chosen).map(tuple)
+    sides = st.sampled_from([*mixture, empty]).flatmap(lambda chosen: chosen)
     parts = (1,) * order if divisible_by is None else as_integers("divisible_by", divisible_by)
     if len(parts) != order or 0 in parts:
         raise ValueError(
@@ -228,6 +228,8 @@ def layouts(
 def _sides(parts: tuple[int, ...], least: int, divisible: bool) -> SearchStrategy[tuple[int, ...]]:
     """Draw the shape of a tensor that is cut into so many parts in each dimension."""
     drawn = shapes(len(parts), divisible_by=parts if divisible else None)
+    if not least:
+        return drawn
     return drawn.map(
         lambda shape: tuple(max(side, least * count) for side, count in zip(shape, parts, strict=True))
     )
@@ -276,7 +278,7 @@ def nested_shards(
         for dim, parts in enumerate(draw(st.just(factors[0]) | st.sampled_from(factors))):
             if parts > 1:
                 cut_by[dim].append((grid_dim, parts))
-    shards = tuple(tuple(draw(st.permutations(of_dim)) if len(of_dim) > 1 else of_dim) for of_dim in cut_by)
+    shards = tuple(tuple(permuted(draw, of_dim) if len(of_dim) > 1 else of_dim) for of_dim in cut_by)
     counts = [tuple(parts for _, parts in of_dim) for of_dim in shards]
     shape = draw(_sides(tuple(map(math.prod, counts)), least, divisible=False))
     ends = [draw(_nested_cuts(side, parts, least)) for side, parts in zip(shape, counts, strict=True)]

@@ -13,10 +13,10 @@ from itertools import combinations_with_replacement, permutations, product
 from math import prod
 from typing import TypeAlias
 
-from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from adjointlab.core import strategies
+from adjointlab.core.kept_strategies import choices
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.engine.subject_decorators import subject
@@ -95,7 +95,6 @@ def layout_and_dtype(draw: DrawFn, ranks: int) -> Parameters:
     return {"layout": draw(strategies.layouts(ranks, whole=False)), "dtype": draw(DTYPES)}
 
 
-@st.composite
 def local_types(draw: DrawFn, layout: Layout, one_value: bool) -> tuple[str, ...]:
     """Local types that a layout may have; with `one_value` only those that give each element a single value.
 
@@ -109,5 +108,5 @@ def local_types(draw: DrawFn, layout: Layout, one_value: bool) -> tuple[str, ...
         holds_elements = any(start < stop for start, stop in windows_along.get(dim, [(0, 1)]))
         if one_value and copied and side > 1 and holds_elements:
             legal.remove("varying")
-        types.append(draw(st.sampled_from(legal)))
+        types.append(draw(choices(tuple(legal))))
     return tuple(types)

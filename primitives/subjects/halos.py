@@ -9,10 +9,10 @@ from math import prod
 from typing import TypeAlias
 
 from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn
+from hypothesis.strategies import DrawFn, SearchStrategy
 
 from adjointlab.core import strategies
-from adjointlab.core.kept_strategies import BOOLEANS, choices, integers, made_once
+from adjointlab.core.kept_strategies import BOOLEANS, choices, integers, made_once, permuted
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import Partition
 from adjointlab.primitives.halo_exchange import HaloExchange
@@ -154,11 +154,13 @@ def _halos(draw: DrawFn, ranks: int) -> Parameters:
     """Draw the arguments that both forms of the exchange share."""
     bulk = draw(_bulks(ranks))
     from_kernel = 0 not in bulk.shape and draw(BOOLEANS)
-    is_periodic = BOOLEANS if draw(integers(0, 2)) else st.just(False)
+    may_be_periodic = draw(integers(0, 2)) > 0
     return {
         "layout": bulk,
-        "windows": draw(_kernel_windows(bulk) if from_kernel else _free_windows(bulk)),
-        "periodic": tuple(dim for dim, side in enumerate(bulk.shape) if side and draw(is_periodic)),
+        "windows": _kernel_windows(draw, bulk) if from_kernel else _free_windows(draw, bulk),
+        "periodic": tuple(
+            dim for dim, side in enumerate(bulk.shape) if side and may_be_periodic and draw(BOOLEANS)
+        ),
         "dtype": draw(DTYPES),
     }
 
@@ -173,20 +175,23 @@ def _bulks(draw: DrawFn, ranks: int) -> Layout:
     if draw(BOOLEANS):
         order = draw(integers(1, 5))
         spare = max(0, order - partition.order) + draw(integers(0, 1))
-        axes = draw(st.permutations([*axes, *[None] * spare]))[:order]
+        axes = permuted(draw, [*axes, *[None] * spare])[:order]
     order = len(axes)
-    sides = st.lists(st.integers(1, 3), min_size=order, max_size=order)
-    shape = tuple(draw(sides if order > 3 else strategies.shapes(order)))
+    shape = tuple(draw(_small_sides(order) if order > 3 else strategies.shapes(order)))
     bulks: list[list[Window]] = []
     for side, axis in zip(shape, axes, strict=True):
         parts = 1 if axis is None else partition.shape[axis]
         bulks.append([*pairwise(draw(strategies.cuts(side, parts)))])
         if parts > 1 and draw(integers(0, 3)) == 3:
-            bulks[-1] = draw(st.permutations(bulks[-1]))
+            bulks[-1] = permuted(draw, bulks[-1])
     return Layout(shape, partition, bulks, axes)
 
 
-@st.composite
+@made_once
+def _small_sides(order: int) -> SearchStrategy[list[int]]:
+    return st.lists(integers(1, 3), min_size=order, max_size=order)
+
+
 def _kernel_windows(draw: DrawFn, bulk: Layout) -> Layout:
     """The windows that a kernel needs, for any cut of its output."""
     kernels, strides, dilations, paddings, output_cuts = [], [], [], [], []
@@ -207,7 +212,6 @@ def _kernel_windows(draw: DrawFn, bulk: Layout) -> Layout:
     ).window
 
 
-@st.composite
 def _free_windows(draw: DrawFn, bulk: Layout) -> Layout:
     """Windows of any width anywhere: around the bulk or apart from it, empty, trimmed, and beyond the tensor."""
     reach = 3 if bulk.order < 3 else 1

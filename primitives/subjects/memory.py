@@ -7,10 +7,10 @@ from functools import partial
 from itertools import product
 from math import prod
 
-from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from adjointlab.core import arrays, strategies
+from adjointlab.core.kept_strategies import BOOLEANS, choices, integers
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.partition import Partition
@@ -46,7 +46,7 @@ def _buffers(draw: DrawFn, ranks: int) -> Parameters:
 
 def _buffers_in_both_forms(draw: DrawFn, ranks: int) -> Parameters:
     """Buffers on any workers, in place and out of place."""
-    return {**_buffers(draw, ranks), "in_place": draw(st.booleans())}
+    return {**_buffers(draw, ranks), "in_place": draw(BOOLEANS)}
 
 
 allocates = primitive_subject(Allocate, every=_every_buffer)(_buffers)
@@ -71,12 +71,12 @@ def _every_send_receive(*, ranks: int = 3, order: int = 2, side: int = 2) -> Ite
 @primitive_subject(SendReceive, every=_every_send_receive)
 def send_receives(draw: DrawFn, ranks: int) -> Parameters:
     """Any two workers, or one that sends to itself."""
-    source = draw(st.integers(0, ranks - 1))
-    order = draw(st.integers(0, 3))
+    source = draw(integers(0, ranks - 1))
+    order = draw(integers(0, 3))
     return {
         "layout": Layout(draw(strategies.shapes(order)), Partition((1,) * order, [source])),
-        "destination": draw(st.integers(0, ranks - 1)),
-        "form": draw(st.sampled_from(("copy", "move"))),
+        "destination": draw(integers(0, ranks - 1)),
+        "form": draw(choices(("copy", "move"))),
         "dtype": draw(DTYPES),
     }
 
@@ -127,4 +127,4 @@ def transfers(draw: DrawFn, ranks: int) -> Parameters:
         for each in arrays.MEMORIES
         if arrays.installed(each) and arrays.supports(each, str(drawn["dtype"]))
     ]
-    return {**drawn, "by": draw(st.sampled_from(memories)), "pinned": draw(st.booleans())}
+    return {**drawn, "by": draw(choices(tuple(memories))), "pinned": draw(BOOLEANS)}

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from itertools import permutations, product
 from math import prod
 
-from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from adjointlab.core import strategies
+from adjointlab.core.kept_strategies import BOOLEANS, choices, integers, permuted
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.primitives.all_gather import AllGather
@@ -38,13 +38,13 @@ def _every_all_gather(
 @primitive_subject(AllGather, every=_every_all_gather)
 def all_gathers(draw: DrawFn, ranks: int) -> Parameters:
     """Any cut in any dimension; copies of all local types along it and along the rest of the grid."""
-    narrow, dim = draw(_cut_layouts(ranks))
+    narrow, dim = _cut_layouts(draw, ranks)
     return {
         "layout": narrow,
         "dim": dim,
         "dtype": draw(DTYPES),
-        "types": draw(_types_of_cut(narrow, dim)),
-        "copies": draw(st.sampled_from(_COPIES)),
+        "types": _types_of_cut(draw, narrow, dim),
+        "copies": draw(choices(_COPIES)),
     }
 
 
@@ -60,7 +60,7 @@ def _every_reduce_scatter(
 @primitive_subject(ReduceScatter, every=_every_reduce_scatter)
 def reduce_scatters(draw: DrawFn, ranks: int) -> Parameters:
     """Any cut of any dimension that is whole; summands of both local types."""
-    return {**_whole_dimension(draw, ranks), "summands": draw(st.sampled_from(("varying", "partial")))}
+    return {**_whole_dimension(draw, ranks), "summands": draw(choices(("varying", "partial")))}
 
 
 def _every_discard(
@@ -75,7 +75,7 @@ def _every_discard(
 @primitive_subject(Discard, every=_every_discard)
 def discards(draw: DrawFn, ranks: int) -> Parameters:
     """Any cut of any dimension that is whole; copies of all local types."""
-    return {**_whole_dimension(draw, ranks), "copies": draw(st.sampled_from(_COPIES))}
+    return {**_whole_dimension(draw, ranks), "copies": draw(choices(_COPIES))}
 
 
 def _every_cut_of_a_whole_dimension(ranks: int, order: int, side: int, permuted: int) -> Iterator[SizedCase]:
@@ -108,36 +108,34 @@ def _partitions(ranks: int, order: int, permuted: int) -> Iterator[tuple[int, Pa
                 yield permuted, line
 
 
-@st.composite
 def _cut_layouts(draw: DrawFn, ranks: int) -> tuple[Layout, int]:
     """A layout over any workers and a dimension of the tensor that it cuts; it may cut the others along the rest of the grid."""
     partition = draw(strategies.partitions(ranks, whole=False))
-    order = draw(st.integers(1, 5))
+    order = draw(integers(1, 5))
     axes: list[int | None] = [dim if dim < partition.order else None for dim in range(order)]
-    if draw(st.booleans()):
-        axes = draw(st.permutations([*range(partition.order), *[None] * (order - 1)]))[:order]
+    if draw(BOOLEANS):
+        axes = permuted(draw, [*range(partition.order), *[None] * (order - 1)])[:order]
     cut = [dim for dim, axis in enumerate(axes) if axis is not None]
     if not cut:
-        axes[0], cut = draw(st.integers(0, partition.order - 1)), [0]
+        axes[0], cut = draw(integers(0, partition.order - 1)), [0]
     shape = draw(strategies.shapes(order))
     parts = [1 if axis is None else partition.shape[axis] for axis in axes]
     ends = [draw(strategies.cuts(side, count)) for side, count in zip(shape, parts, strict=True)]
     # The last one is the simplest: a part of it is strided memory.
-    return Layout.cut(shape, partition, ends, axes), draw(st.sampled_from(cut[::-1]))
+    return Layout.cut(shape, partition, ends, axes), draw(choices(tuple(cut[::-1])))
 
 
-@st.composite
 def _types_of_cut(draw: DrawFn, narrow: Layout, dim: int) -> tuple[str, ...]:
     """Local types of a tensor that is cut in dimension `dim`, and so varying there."""
-    types = draw(blocks.local_types(narrow, one_value=False))
+    types = blocks.local_types(draw, narrow, one_value=False)
     return tuple("varying" if axis == narrow.axes[dim] else entry for axis, entry in enumerate(types))
 
 
 def _whole_dimension(draw: DrawFn, ranks: int) -> Parameters:
     """A layout with a whole dimension and the cut to come; the dimension lies along no grid dimension or in copies along one."""
-    narrow, dim = draw(_cut_layouts(ranks))
+    narrow, dim = _cut_layouts(draw, ranks)
     along, wide = narrow.axes[dim], wide_layout(narrow, dim)
-    if draw(st.booleans()):
+    if draw(BOOLEANS):
         windows, axes = list(wide.windows), list(wide.axes)
         windows[dim], axes[dim] = ((0, wide.shape[dim]),) * len(narrow.windows[dim]), along
         wide = Layout(wide.shape, wide.partition, windows, axes)
@@ -145,9 +143,9 @@ def _whole_dimension(draw: DrawFn, ranks: int) -> Parameters:
         "layout": wide,
         "dim": dim,
         "along": along,
-        "cut": draw(st.sampled_from((narrow.ends(dim), None))),
+        "cut": draw(choices((narrow.ends(dim), None))),
         "dtype": draw(DTYPES),
-        "types": draw(_types_of_cut(narrow, dim)),
+        "types": _types_of_cut(draw, narrow, dim),
     }
 
 
@@ -181,28 +179,27 @@ def _subsets(entries: Sequence[int]) -> Iterator[tuple[int, ...]]:
 def redistributes(draw: DrawFn, ranks: int) -> Parameters:
     """Any two assignments over a grid on any workers, with summands along any of the redundant grid dimensions."""
     grid = draw(strategies.partitions(ranks, whole=False))
-    order = draw(st.sampled_from((1, 2, 3, 4, 5, 0)))
-    source = draw(_drawn_assignments(grid, order, "◦"))
+    order = draw(choices((1, 2, 3, 4, 5, 0)))
+    source = _drawn_assignments(draw, grid, order, "◦")
     redundant = [axis for axis in range(grid.order) if all(axis not in axes for axes in source)]
     return {
         "grid": grid,
         "shape": draw(strategies.shapes(order)),
         "source": source,
-        "target": draw(_drawn_assignments(grid, order, "*")),
-        "partial": tuple(axis for axis in redundant if draw(st.booleans())),
+        "target": _drawn_assignments(draw, grid, order, "*"),
+        "partial": tuple(axis for axis in redundant if draw(BOOLEANS)),
         "dtype": draw(DTYPES),
-        "copies": draw(st.sampled_from(("replicated", "invariant"))),
+        "copies": draw(choices(("replicated", "invariant"))),
     }
 
 
-@st.composite
 def _drawn_assignments(
     draw: DrawFn, grid: Partition, order: int, simplest: str
 ) -> tuple[tuple[int, ...], ...]:
     """Assignments of a tensor's dimensions; they shrink towards all distributed (`simplest` "◦") or all whole ("*")."""
     dims: list[list[int]] = [[] for _ in range(order)]
     uses = (True, True, False) if simplest == "◦" else (False, True, True)
-    for axis in draw(st.permutations(range(grid.order))):
-        if order and draw(st.sampled_from(uses)):
-            dims[draw(st.integers(0, order - 1))].append(axis)
+    for axis in permuted(draw, range(grid.order)):
+        if order and draw(choices(uses)):
+            dims[draw(integers(0, order - 1))].append(axis)
     return tuple(map(tuple, dims))

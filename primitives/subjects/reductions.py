@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from math import prod
 
-from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from adjointlab.core import strategies
+from adjointlab.core.kept_strategies import BOOLEANS, integers, permuted
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
@@ -85,12 +85,12 @@ def broadcasts(draw: DrawFn, ranks: int) -> Parameters:
     """P_x and P_y of different orders and on any ranks, transposed or not; tensors cut along P_x or copied."""
     pair = draw(strategies.broadcasting_partitions(ranks))
     return {
-        "layout": draw(_layouts_along(pair["source"], range(pair["source"].order))),
+        "layout": _layouts_along(draw, pair["source"], range(pair["source"].order)),
         "partition": pair["destination"],
         "dtype": draw(DTYPES),
         "transpose_src": pair["transpose_src"],
         "transpose_dest": pair["transpose_dest"],
-        "preserve_batch": draw(st.booleans()),
+        "preserve_batch": draw(BOOLEANS),
     }
 
 
@@ -105,12 +105,12 @@ def sum_reduces(draw: DrawFn, ranks: int) -> Parameters:
         transpose_many=pair["transpose_dest"],
     )
     return {
-        "layout": draw(_layouts_along(pair["destination"], sorted(pattern.kept.values()))),
+        "layout": _layouts_along(draw, pair["destination"], sorted(pattern.kept.values())),
         "partition": pair["source"],
         "dtype": draw(DTYPES),
         "transpose_src": pair["transpose_dest"],
         "transpose_dest": pair["transpose_src"],
-        "preserve_batch": draw(st.booleans()),
+        "preserve_batch": draw(BOOLEANS),
     }
 
 
@@ -118,21 +118,20 @@ def sum_reduces(draw: DrawFn, ranks: int) -> Parameters:
 def all_sum_reduces(draw: DrawFn, ranks: int) -> Parameters:
     """Any partition, summed over any of its dimensions; tensors cut along the others."""
     partition = draw(strategies.partitions(ranks, whole=False))
-    dims = draw(st.permutations(range(partition.order)))[: draw(st.integers(0, partition.order))]
+    dims = permuted(draw, range(partition.order))[: draw(integers(0, partition.order))]
     return {
-        "layout": draw(_layouts_along(partition, (dim for dim in range(partition.order) if dim not in dims))),
+        "layout": _layouts_along(draw, partition, (dim for dim in range(partition.order) if dim not in dims)),
         "dims": tuple(dims),
         "dtype": draw(DTYPES),
     }
 
 
-@st.composite
 def _layouts_along(draw: DrawFn, partition: Partition, dims: Iterable[int]) -> Layout:
     """Layouts of a tensor cut along some of the dimensions `dims` of a partition, in any order, with copies along the others."""
     free: list[int | None] = [*dims]
     axes: Sequence[int | None] = free
-    if len(free) != partition.order or draw(st.booleans()):
-        axes = draw(st.permutations([*free, None]))[: draw(st.integers(0, 3))]
+    if len(free) != partition.order or draw(BOOLEANS):
+        axes = permuted(draw, [*free, None])[: draw(integers(0, 3))]
     shape = draw(strategies.shapes(len(axes)))
     parts = [1 if axis is None else partition.shape[axis] for axis in axes]
     ends = [draw(strategies.cuts(side, count)) for side, count in zip(shape, parts, strict=True)]

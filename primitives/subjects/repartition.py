@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from adjointlab.core import strategies
+from adjointlab.core.kept_strategies import BOOLEANS, choices, integers, permuted
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import Partition
 from adjointlab.primitives.gather import Gather
@@ -107,32 +108,31 @@ def repartitions(draw: DrawFn, ranks: int) -> Parameters:
     """Any layout to any layout of a tensor: grids, orders of workers, cuts, copies of all local types, padding, gaps,
     and targets with halos.
     """
-    shape = draw(strategies.shapes(draw(st.sampled_from((1, 2, 3, 4, 5, 0)))))
+    shape = draw(strategies.shapes(draw(choices((1, 2, 3, 4, 5, 0)))))
     held, needed = [], []
-    trimmed = draw(st.integers(0, 5)) == 5
+    trimmed = draw(integers(0, 5)) == 5
     for side in shape:
         whole = (0, side)
-        start, stop = sorted((draw(st.integers(0, side)), draw(st.integers(0, side)))) if trimmed else whole
-        held.append((start, stop) if draw(st.booleans()) else whole)
+        start, stop = sorted((draw(integers(0, side)), draw(integers(0, side)))) if trimmed else whole
+        held.append((start, stop) if draw(BOOLEANS) else whole)
         needed.append((start, stop))
-    if not trimmed and draw(st.integers(0, 5)) == 5:  # windows reach beyond the tensor
+    if not trimmed and draw(integers(0, 5)) == 5:  # windows reach beyond the tensor
         held = [(start - draw(_WIDTHS), stop + draw(_WIDTHS)) for start, stop in held]
         needed = [(start - draw(_WIDTHS), stop + draw(_WIDTHS)) for start, stop in needed]
-    wide = ("wide",) * 4 if not trimmed and draw(st.booleans()) else ()
-    layout = draw(_layouts_over(ranks, shape, held, ("cut", "cut", "copied")))
-    target = draw(_layouts_over(ranks, shape, needed, ("cut", "cut", "copied", *wide)))
+    wide = ("wide",) * 4 if not trimmed and draw(BOOLEANS) else ()
+    layout = _layouts_over(draw, ranks, shape, held, ("cut", "cut", "copied"))
+    target = _layouts_over(draw, ranks, shape, needed, ("cut", "cut", "copied", *wide))
     return {
         "layout": layout,
         "target": target,
         "dtype": draw(DTYPES),
-        "types": draw(blocks.local_types(layout, one_value=True)),
-        "target_types": draw(blocks.local_types(target, one_value=False)),
+        "types": blocks.local_types(draw, layout, one_value=True),
+        "target_types": blocks.local_types(draw, target, one_value=False),
     }
 
 
-@st.composite
 def _layouts_over(
-    draw: DrawFn, ranks: int, shape: Sequence[int], spans: Sequence[Window], kinds: Sequence[str]
+    draw: DrawFn, ranks: int, shape: Sequence[int], spans: Sequence[Window], kinds: tuple[str, ...]
 ) -> Layout:
     """Layouts of a tensor of `shape` over any workers, its dimensions along those of the grid in any order or along none.
 
@@ -140,24 +140,24 @@ def _layouts_over(
     cut whose windows are widened so that they overlap, or "copied" on every worker.
     """
     # A grid of a higher order than the tensor has dimensions along which copies lie.
-    highest_order = 3 if draw(st.integers(0, 3)) == 3 else min(3, max(1, len(shape)))
-    grid_order = draw(st.integers(1, highest_order))
-    partition = draw(strategies.partitions(ranks, grid_order, whole=draw(st.booleans())))
+    highest_order = 3 if draw(integers(0, 3)) == 3 else min(3, max(1, len(shape)))
+    grid_order = draw(integers(1, highest_order))
+    partition = draw(strategies.partitions(ranks, grid_order, whole=draw(BOOLEANS)))
     axes: list[int | None] = [dim if dim < partition.order else None for dim in range(len(shape))]
-    if draw(st.booleans()):
-        free = [*range(partition.order), *[None] * max(0, len(shape) - draw(st.integers(0, partition.order)))]
-        axes = draw(st.permutations(free))[: len(shape)]
+    if draw(BOOLEANS):
+        free = [*range(partition.order), *[None] * max(0, len(shape) - draw(integers(0, partition.order)))]
+        axes = permuted(draw, free)[: len(shape)]
     held: list[list[Window]] = []
     for (first, last), axis in zip(spans, axes, strict=True):
         parts = 1 if axis is None else partition.shape[axis]
-        kind = draw(st.sampled_from(kinds))
+        kind = draw(choices(kinds))
         if kind == "copied":
             held.append([(first, last)] * parts)
             continue
         ends = [first + end for end in draw(strategies.cuts(last - first, parts))]
         cut = [*pairwise(ends)]
-        if parts > 1 and draw(st.integers(0, 3)) == 3:
-            cut = draw(st.permutations(cut))
+        if parts > 1 and draw(integers(0, 3)) == 3:
+            cut = permuted(draw, cut)
         if kind == "wide":
             cut = [(start - draw(_WIDTHS), stop + draw(_WIDTHS)) for start, stop in cut]
         held.append(cut)
@@ -175,10 +175,10 @@ def _every_scatter(*, ranks: int = 4, order: int = 2, side: int = 3) -> Iterator
 @primitive_subject(Scatter, every=_every_scatter)
 def scatters(draw: DrawFn, ranks: int) -> Parameters:
     """From any worker to any cut, in the partition or out of it."""
-    return {**blocks.layout_and_dtype(draw, ranks), "root": draw(st.integers(0, ranks - 1))}
+    return {**blocks.layout_and_dtype(draw, ranks), "root": draw(integers(0, ranks - 1))}
 
 
 @primitive_subject(Gather, every=_every_scatter)
 def gathers(draw: DrawFn, ranks: int) -> Parameters:
     """From any cut to any worker, in the partition or out of it."""
-    return {**blocks.layout_and_dtype(draw, ranks), "root": draw(st.integers(0, ranks - 1))}
+    return {**blocks.layout_and_dtype(draw, ranks), "root": draw(integers(0, ranks - 1))}

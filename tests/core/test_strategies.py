@@ -21,6 +21,7 @@ from adjointlab.engine.case_data import from_data, to_data
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.worlds.simulated.world import SimulatedWorld
+from tests.drawing import first_examples
 
 QUICK = settings(max_examples=60, deadline=None, database=None, derandomize=True)
 FINDS = settings(max_examples=2000, deadline=None, database=None, derandomize=True)
@@ -326,12 +327,22 @@ def test_arguments_of_strategies_that_are_left_out_are_these() -> None:
         (strategies.shapes, (2,)),
         (kept_strategies.integers, (0, 2)),
         (kept_strategies.choices, ((1, 2),)),
+        (kept_strategies._orders, (3,)),
     ],
     ids=lambda given: getattr(given, "__name__", None),
 )
 def test_a_strategy_is_made_once_for_equal_arguments(make: Any, arguments: tuple[Any, ...]) -> None:
     """Hypothesis examines a strategy at its first draw, which takes as long as the draw."""
     assert make(*arguments) is make(*arguments)
+
+
+@pytest.mark.parametrize("entries", [[], [None], [None, 0, None, (1, 2)]])
+def test_an_order_is_drawn_as_hypothesis_draws_it(entries: list[Any]) -> None:
+    @st.composite
+    def orders(draw: st.DrawFn) -> list[Any]:
+        return kept_strategies.permuted(draw, entries)
+
+    assert first_examples(orders(), 20) == first_examples(st.permutations(entries), 20)
 
 
 @pytest.mark.parametrize("order", [0, 1, 2, 3, 4])
