@@ -116,9 +116,9 @@ def gain_of(context: CheckContext) -> Gain:
 
 def _declared_or_read_off(context: CheckContext) -> Gain:
     """Gain as far as integers go: what rounding changes is not measured yet."""
-    operator, dimension = context.operator, _dimension(context)
+    operator = context.operator
     if operator.gain is not None:
-        fan_in = operator.fan_in or dimension
+        fan_in = operator.fan_in or _dimension(context)
         value = operator.gain if _maps_integers_to_integers(context) else 0
         return Gain(value, fan_in, float(operator.gain), GainSource.DECLARED)
     specification = specification_of(operator)
@@ -126,7 +126,7 @@ def _declared_or_read_off(context: CheckContext) -> Gain:
         programs = specification if isinstance(specification, tuple) else (specification,)
         value = max(program.gain() for program in programs)
         return Gain(value, operator.fan_in or value, float(value), GainSource.PROGRAM)
-    if dimension > PROBED_DIMENSION:
+    if (dimension := _dimension(context)) > PROBED_DIMENSION:
         return Gain(0, operator.fan_in or dimension, 0.0, GainSource.UNKNOWN)
     precision, seed = context.arithmetic.precision, context.setting.seed
     matrix = packed_matrix(operator, context.library, precision, seed, context.forward)
