@@ -192,7 +192,8 @@ class _SubjectDecorators:
         modules are in evaluation mode, if outputs then have the same places, shapes and types: not with ``evaluated=False``, nor
         if ``training`` is given.
 
-        ``optimizer(parameters)`` makes an optimiser. Parameters and buffers after `steps` of its steps are compared too.
+        ``optimizer(parameters)`` makes an optimiser. Parameters and buffers after `steps` of its steps are compared too; in some cases
+        a step is of two microbatches, if gradients may accumulate, and learning rates in its `param_groups` are halved after each.
         """
         require_optimizer(optimizer, steps, "parallel")
         require_functions(
