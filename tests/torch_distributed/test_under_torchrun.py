@@ -19,6 +19,7 @@ import adjointlab as al
 from adjointlab.engine.discovery import found_as
 from adjointlab.engine.search_result import Budget
 from adjointlab.session import run_check
+from adjointlab.torch_distributed.opening import lone_group
 from adjointlab.worlds.launch import launched_world
 from adjointlab.worlds.run import Blocked, PeerFailed, Raised, Run
 from adjointlab.worlds.world import RankContext, World
@@ -168,6 +169,22 @@ def test_a_call_that_was_refused_and_tried_again_is_no_mismatch(world: World) ->
         exchange(diagonal(5, rank))
 
     assert run(world, trying_again).completed
+
+
+def test_what_the_sequential_module_calls_in_its_own_group_is_no_call_of_the_case(world: World) -> None:
+    def with_a_twin(context: RankContext, payload: None) -> float:
+        with al.process_group(context.comm):
+            dist.all_reduce(x := torch.ones(2))
+            if context.rank == 0:
+                with lone_group(context.comm):
+                    dist.all_reduce(x)
+                    dist.all_gather([torch.empty(2)], x)
+            dist.all_reduce(x)
+            return float(x.sum())
+
+    found = world.run(with_a_twin, None, 3)
+    assert found.completed, text_of(found)
+    assert found.values == (18.0, 18.0, 18.0)
 
 
 def test_ranks_that_send_nothing_do_not_count_as_communicating(world: World) -> None:
