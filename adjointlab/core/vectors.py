@@ -67,7 +67,8 @@ class Draw:
     with `bound` 0 they fill the whole significand, uniform in [-1, 1) times ``2**exponent``. Tensors of an integer type have
     no exponent and need a bound. `values` is one of :data:`VALUES`, which need a bound too. With `beyond`, a rank and another seed,
     elements that this rank does not hold have values of that seed. If `halved`, elements beyond the first half of any dimension are zero
-    (of draws of an odd index, those before the last half), so that some ranks may hold zeros alone.
+    (of draws of an odd index, those before the last half), so that some ranks may hold zeros alone. If `peaked`, one element is larger than
+    all others, beyond the bound, so that the largest of a rank's part is not that of the tensor; none of integer and complex tensors is.
 
     Raises `ValueError` for a side that is neither "primal" nor "dual", a negative bound, and one that no 64-bit integer type
     holds.
@@ -85,6 +86,7 @@ class Draw:
     values: str = SMALL_INTEGERS
     beyond: tuple[int, int] | None = None
     halved: bool = False
+    peaked: bool = False
 
     def __post_init__(self) -> None:
         if self.values not in VALUES:
@@ -119,7 +121,24 @@ def local_values(space: Space, position: int, rank: int, draw: Draw) -> NumpyArr
     else:
         values = _component(element, with_key(bits_of(window, layout.hull, 0, 1, are_equal), key), draw)
     local = np.asarray(values, dtype=element.in_numpy).reshape(shape)
+    if draw.peaked and not element.is_integer and not element.is_complex:
+        local = _peaked(local, window, layout.shape, draw)
     return _halved(local, window, layout.shape, is_last=bool(draw.index % 2)) if draw.halved else local
+
+
+def _peaked(
+    local: NumpyArray, window: Sequence[tuple[int, int]], shape: Sequence[int], draw: Draw
+) -> NumpyArray:
+    """The part of a tensor that lies in this window, with one element of the tensor beyond the bound, which keeps its sign."""
+    peak = [2 * side // 3 for side in shape]
+    is_inside = all(start <= index < stop for index, (start, stop) in zip(peak, window, strict=True))
+    if math.prod(shape) < 2 or not is_inside:
+        return local
+    place = tuple(index - start for index, (start, _) in zip(peak, window, strict=True))
+    peaked = local.copy()
+    largest = (draw.bound + 1) * 2.0**draw.exponent / (3 if draw.values == THIRDS else 1)
+    peaked[place] = math.copysign(largest, local[place])
+    return peaked
 
 
 def _halved(

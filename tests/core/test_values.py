@@ -328,3 +328,27 @@ def test_the_bits_of_small_windows_alone_are_kept() -> None:
     bits = vectors._kept_bits(((0, 1),), ((0, 1),), 0, 1, False)
     with pytest.raises(ValueError, match="read-only"):
         bits[0] = 0
+
+
+@pytest.mark.parametrize("values", ["integers", "fractions", "thirds"])
+def test_the_largest_element_of_a_peaked_tensor_is_on_one_rank_alone(values: str) -> None:
+    key = Draw(seed=3, index=1, side="primal", bound=4, values=values, peaked=True)
+    space = Space(Layout((6, 5), Partition((3, 1))))
+    parts = [local_values(space, 0, rank, key) for rank in range(3)]
+    plain = [local_values(space, 0, rank, replace(key, peaked=False)) for rank in range(3)]
+    (place,) = np.argwhere(np.concatenate(parts) != np.concatenate(plain))
+    assert tuple(place) == (4, 3)
+    peak, other = np.concatenate(parts)[4, 3], np.concatenate(plain)[4, 3]
+    assert (abs(peak), peak < 0) == (5 / (3 if values == "thirds" else 1), other < 0)
+    assert all(abs(part).max() < abs(peak) for part in (*parts[:2], *plain))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((1,), "float64"), ((0,), "float64"), ((4,), "int64"), ((4,), "complex128")]
+)
+def test_one_element_integers_and_complex_numbers_have_no_peak(shape: tuple[int, ...], dtype: str) -> None:
+    key = Draw(seed=3, index=1, side="primal", bound=4, peaked=True)
+    space = Space(Tensor(Layout(shape, Partition((1,))), dtype=dtype))
+    assert np.array_equal(
+        local_values(space, 0, 0, key), local_values(space, 0, 0, replace(key, peaked=False))
+    )

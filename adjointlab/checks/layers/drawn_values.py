@@ -78,7 +78,8 @@ def pass_keys(context: CheckContext, number: int) -> dict[str, Draw]:
     values = context.values if context.values in VALUES and context.values != THIRDS else SMALL_INTEGERS
     return {
         "inputs": Draw(seed, 3 * number, "primal", LARGEST, values=values, beyond=context.beyond),
-        "parameters": Draw(seed, 3 * number + 1, "primal", LARGEST, values=of_others),
+        # Small integers are ties: the largest of each rank's part would mostly be that of the whole parameter.
+        "parameters": Draw(seed, 3 * number + 1, "primal", LARGEST, values=of_others, peaked=number == 1),
         "cotangents": Draw(seed, 3 * number + 2, "dual", LARGEST, values=of_others, beyond=context.beyond),
         "accumulated": Draw(seed, 3 * number, "dual", LARGEST),
     }
