@@ -27,7 +27,7 @@ __all__ = ["GRADIENTS", "GradcheckCheck", "GradientsCheck"]
 
 _OF_RIGHT_CODE: Final = (
     "of right code too: at a kink; at a tie, where a maximum, say, may take another of the equal values (`prepare=torch.sin` makes inputs "
-    "without ties); at infinite inputs; and where it casts to a narrower type"
+    "without ties); at infinite inputs; where it stops a gradient, as `detach` does; and where it casts to a narrower type"
 )
 
 

@@ -49,3 +49,9 @@ def test_a_twin_with_wrong_gradients_does_not(change: Any) -> None:
     for number in range(2):
         assert told[f"pass {number}"].startswith("gradcheck fails: Jacobian mismatch for output 0")
         assert "\n" not in told[f"pass {number}"]
+
+
+def test_where_the_twin_stops_a_gradient_the_complaint_says_that_right_code_does_too() -> None:
+    found = checked(at("y", lambda y: y * y.detach()))
+    assert "(of right code too: " in dict(found.lines)["pass 0"]
+    assert "where it stops a gradient, as `detach` does" in dict(found.lines)["pass 0"]
