@@ -1,4 +1,4 @@
-"""What a rank makes of the largest element of its part, such as the scale of a quantised weight, is seen where that is not the whole's."""
+"""A rank that takes the largest element of its part, as for the scale of a quantised weight, is seen where that is not the whole's."""
 
 from __future__ import annotations
 
