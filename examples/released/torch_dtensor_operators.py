@@ -599,6 +599,15 @@ conv_of_output_channels = finding(
     stride=1,
     padding=0,
 )
+conv_of_width = finding(
+    "DTensor.conv2d.width",
+    "conv2d",
+    [(1, 1, 2, 4), (1, 1, 2, 2), (1,)],
+    (2,),
+    [(Shard(3),), WHOLE, WHOLE],
+    stride=2,
+    padding=0,
+)
 embedding_of_few_rows = finding("DTensor.embedding.empty", "embedding", [(4, 1)], (3,), [ROWS], indices=[0])
 maximum_of_few = finding("DTensor.max_all.empty", "max_all", [(4,)], (3,), [ROWS], dim=0)
 embedding_cut_twice = finding(
