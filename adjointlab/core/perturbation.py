@@ -108,10 +108,9 @@ class Perturbation(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        # A tensor that wraps others does it by operations of these, which come here.
         if any(each.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for each in types):
-            return (
-                NotImplemented  # a tensor that wraps others does it by operations of these, which come here
-            )
+            return NotImplemented
         kwargs, operation = kwargs or {}, _operation(func)
         if operation.moves or is_unperturbed():
             return func(*args, **kwargs)

@@ -58,9 +58,7 @@ class SequentialExample:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             try:
                 made = outputs_by_path(self.module(*zeros()))
-            except (
-                Exception
-            ):  # whatever a module, or a preparation of its inputs, raises that takes one size alone
+            except Exception:  # whatever it raises, or what prepares its inputs, that takes one size alone
                 return False
         wanted = {
             path: (other, *y.shape[1:]) if y.shape[:1] == (batch,) else tuple(y.shape)
