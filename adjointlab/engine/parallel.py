@@ -167,6 +167,7 @@ class ParallelRecipe:
         sequential = self._to_parallelize(example, parameters, leaves_one=bool(sharing))
         mesh = shape.make_on(comm, self.device_type)
         made, tolerance = self._made_parallel(sequential, example, mesh, placing, parameters)
+        _require_batches(made, sharing, parameters)
         if sequential.values is not None:
             made.renumber(sequential.values, comm)
         requiring_gradients = trained(made) - sequential.frozen_by_lab
@@ -348,6 +349,15 @@ def _require_rows(placing: Placing, outputs: Mapping[OutputPath, torch.Tensor]) 
                 f"the sequential module returns a scalar (y{number or ''}), of which ranks that share the batch have no rows: return a value for "
                 "each row, not a loss of the whole batch, or say in output_placements how the ranks hold it"
             )
+
+
+def _require_batches(made: ParallelModule, sharing: Mapping[int, Reduction], parameters: Parameters) -> None:
+    """Raise :class:`SubjectError` for a module that averages gradients over ranks which all have one batch: of equal ones nothing shows."""
+    if made.is_data_parallel and not sharing and "input_placements" not in parameters:
+        raise SubjectError(
+            "the parallel module averages gradients over ranks, as DistributedDataParallel does, and all ranks have the same inputs: "
+            'say data_parallel="mean", so that each gets rows of its own'
+        )
 
 
 def _outputs_on(mesh: DeviceMesh, placing: Placing, outputs: Mapping[OutputPath, torch.Tensor]) -> Space:

@@ -262,7 +262,8 @@ _ADVICE_ON_RANKS: Final = (
 _ADVICE_ON_FROZEN: Final = (
     "frozen",
     "the lab has frozen parameters in this case, as in half of all cases: if the code does not support that, pass frozen=() to "
-    "check_parallel, or put frozen=0 into the strategy's dictionary",
+    "check_parallel, or put frozen=0 into the strategy's dictionary; a data-parallel module, such as DistributedDataParallel, needs "
+    'data_parallel="mean", with which at least one is trained',
 )
 
 

@@ -14,6 +14,7 @@ from hypothesis import find
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel
 
 import adjointlab as al
 from adjointlab.core.declaration import SubjectError
@@ -336,6 +337,13 @@ def test_arguments_that_are_not_of_their_kind_are_refused_by_their_names(
 ) -> None:
     with pytest.raises((TypeError, ValueError), match=f"^{re.escape(told)}"):
         al.check_parallel(MODEL, parallelize, FLOATS, **options)
+
+
+@pytest.mark.parametrize("frozen", [(), None])
+def test_a_module_that_averages_gradients_of_one_batch_is_refused(frozen: Any) -> None:
+    """Of equal gradients an average shows nothing; where all parameters are frozen, torch refuses the module first."""
+    with pytest.raises((SubjectError, AssertionError), match='data_parallel="mean"'):
+        al.check_parallel(MODEL, lambda module, mesh: DistributedDataParallel(module), FLOATS, frozen=frozen)
 
 
 @pytest.mark.parametrize(
