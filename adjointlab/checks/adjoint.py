@@ -22,7 +22,7 @@ import numpy as np
 
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.context import CheckContext
-from adjointlab.checks.elements import SMALL, Local, first_not_finite, norm, returned_not_finite
+from adjointlab.checks.elements import SMALL, Local, first_not_finite, magnitudes, norm, returned_not_finite
 from adjointlab.checks.evidence import Evidence
 from adjointlab.checks.gain import Gain, GainSource
 from adjointlab.checks.hints import narrowing_hint
@@ -44,7 +44,6 @@ from adjointlab.core import arrays
 from adjointlab.core.operator import Direction
 from adjointlab.core.space import Space
 from adjointlab.core.vectors import ZERO, Exact, exact_sum, pair_local
-from adjointlab.typing import NumpyArray
 
 __all__ = ["ADJOINT", "AdjointCheck", "DotTestObservation", "InnerProducts", "miss_probability"]
 
@@ -324,18 +323,10 @@ def _magnitudes(drawn: _Vectors, domain: Space, codomain: Space, rank: int) -> M
         norm(domain, drawn.x, rank),
         norm(domain, drawn.fstar_y, rank),
     )
-    abs_x, abs_y = _absolute(drawn.x), _absolute(drawn.y)
+    abs_x, abs_y = magnitudes(drawn.x), magnitudes(drawn.y)
     sums = (float(abs_x.sum()), float(abs_y.sum()))
     peaks = (float(abs_x.max(initial=0.0)), float(abs_y.max(initial=0.0)))
     return Magnitudes(norms, sums, peaks)
-
-
-def _absolute(local: Local) -> NumpyArray:
-    """The magnitudes of all elements of a rank's local tensors, in float64."""
-    return np.asarray(np.abs(np.concatenate([_NOTHING, *[array.ravel() for array in local]])))
-
-
-_NOTHING = np.zeros(0)
 
 
 def _total(contributions: Sequence[InnerProducts]) -> InnerProducts:

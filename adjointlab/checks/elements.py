@@ -32,6 +32,7 @@ __all__ = [
     "first_not_finite",
     "is_whole",
     "largest_magnitude",
+    "magnitudes",
     "norm",
     "not_finite_verdict",
     "relative_difference",
@@ -315,6 +316,11 @@ def returned_not_finite(direction: str, rank: int, where: str, value: str) -> Ve
         # Not the headline: while a case shrinks, the rank may become another one.
         kind=f"{direction} {NOT_FINITE}",
     )
+
+
+def magnitudes(local: Sequence[NumpyArray]) -> NumpyArray:
+    """The magnitudes of all elements of a rank's local tensors, in one dimension and in float64."""
+    return np.asarray(np.abs(np.concatenate([np.zeros(0), *[array.ravel() for array in local]])))
 
 
 def norm(space: Space, local: Sequence[Array], rank: int) -> float:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from adjointlab.checks.elements import norm, wide
+from adjointlab.checks.elements import magnitudes, norm, wide
 from adjointlab.core import arrays
 from adjointlab.core.space import Space
 from adjointlab.typing import Array, NumpyArray
@@ -124,26 +124,17 @@ def _changes(
     x = element(_FOR_ROUNDING + number, largest)
     plain, found = context.numpy(apply(x)), []
     with np.errstate(all="ignore"):  # what is not finite measures nothing
-        sizes = _magnitudes(plain) / largest
-        is_tiny = (sizes > 0) & (sizes < largest_rounding(precision))
+        size, sizes = norm(space, plain, rank), magnitudes(plain) / largest
+        is_tiny = bool(((sizes > 0) & (sizes < largest_rounding(precision))).any())
         for factor in ROUNDING_FACTORS:
             images = context.numpy(times(factor, apply)(x))
             changed = [
                 image.astype(wide(image.dtype)) / factor - before
                 for image, before in zip(images, plain, strict=True)
             ]
-            residual = residual_rounding(_magnitudes(changed) / largest, sizes, precision)
-            found.append(
-                _Change(norm(space, changed, rank), norm(space, plain, rank), residual, bool(is_tiny.any()))
-            )
+            residual = residual_rounding(magnitudes(changed) / largest, sizes, precision)
+            found.append(_Change(norm(space, changed, rank), size, residual, is_tiny))
     return found
-
-
-def _magnitudes(local: Sequence[NumpyArray]) -> NumpyArray:
-    """The magnitudes of all elements of a rank's local tensors."""
-    return np.concatenate(
-        [np.zeros(0), *(np.abs(array.astype(wide(array.dtype))).ravel() for array in local)]
-    )
 
 
 def residual_rounding(changes: NumpyArray, sizes: NumpyArray, precision: float) -> float:
