@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
+from exchanges import exchange, length_and_heads
 from hypothesis import strategies as st
 from parts_of_packages import without_init
 from torch import nn
@@ -75,17 +76,11 @@ copied_in_place = check(
 )
 
 
-def exchange(x, scatter, gather):
+def exchanged(x, scatter, gather):
     return functions.all_to_all_comm(x, group(), scatter, gather)
 
 
-@al.subject.autograd(exchange, process_group=True, reference=lambda x, **_: x, name="colossalai.exchange")
-def exchanges(draw, ranks):
-    scatter, gather = draw(st.permutations([1, 2]))
-    length, heads = (ranks * draw(st.integers(1, 2)) for _ in range(2))
-    shape = draw(st.integers(1, 2)), length, heads, 2
-    spaces = [al.Space.of_dtensor((ranks,), [Shard(dim)], shape) for dim in (gather, scatter)]
-    return dict(scatter=scatter, gather=gather, gain=1, domain=spaces[0], codomain=spaces[1])
+exchanges = exchange("colossalai.exchange", exchanged, length_and_heads, (1, 2))
 
 
 class Perceptron(nn.Module):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
+from exchanges import exchange, length_and_heads
 from hypothesis import strategies as st
 from ringmaster.comm import seq_all_to_all
 from ringmaster.config import RotateMethod
@@ -25,17 +26,11 @@ def group():
     return dist.group.WORLD
 
 
-def exchange(x, scatter, gather):
+def exchanged(x, scatter, gather):
     return seq_all_to_all(x, scatter, gather, group())
 
 
-@al.subject.autograd(exchange, process_group=True, reference=lambda x, **_: x, name="ringmaster.exchange")
-def exchanges(draw, ranks):
-    scatter, gather = draw(st.permutations([1, 2]))
-    heads, length = (ranks * draw(st.integers(1, 2)) for _ in range(2))
-    shape = draw(st.integers(1, 2)), heads, length, 2
-    spaces = [al.Space.of_dtensor((ranks,), [Shard(dim)], shape) for dim in (gather, scatter)]
-    return dict(scatter=scatter, gather=gather, gain=1, domain=spaces[0], codomain=spaces[1])
+exchanges = exchange("ringmaster.exchange", exchanged, length_and_heads, (1, 2))
 
 
 @al.subject.autograd(lambda x: all_gather_cp(x, group()), process_group=True, name="ringmaster.gather_states")

@@ -11,6 +11,7 @@ from itertools import accumulate
 
 import torch
 import torch.distributed as dist
+from exchanges import exchange
 from hypothesis import strategies as st
 from parts_of_packages import without_init
 from torch.distributed.tensor import Replicate, Shard
@@ -27,16 +28,15 @@ def group():
     return dist.group.WORLD
 
 
-def exchange(x, scatter, gather):
+def exchanged(x, scatter, gather):
     return ulysses._SeqAllToAll.apply(group(), x, scatter, gather)
 
 
-@al.subject.autograd(exchange, process_group=True, reference=lambda x, **_: x, name="veomni.exchange")
-def exchanges(draw, ranks):
-    scatter, gather = draw(st.permutations(range(3)))[:2]
-    shape = [ranks * draw(st.integers(1, 2)) for _ in range(3)]
-    spaces = [al.Space.of_dtensor((ranks,), [Shard(dim)], shape) for dim in (gather, scatter)]
-    return dict(scatter=scatter, gather=gather, gain=1, domain=spaces[0], codomain=spaces[1])
+def multiples(draw, ranks):
+    return [ranks * draw(st.integers(1, 2)) for _ in range(3)]
+
+
+exchanges = exchange("veomni.exchange", exchanged, multiples, range(3))
 
 
 def check(name, function, source, target):
