@@ -353,9 +353,9 @@ def _require_rows(placing: Placing, outputs: Mapping[OutputPath, torch.Tensor]) 
 
 def _require_batches(made: ParallelModule, sharing: Mapping[int, Reduction], parameters: Parameters) -> None:
     """Raise :class:`SubjectError` for a module that averages gradients over ranks which all have one batch: of equal ones nothing shows."""
-    if made.is_data_parallel and not sharing and "input_placements" not in parameters:
+    if made.averages_gradients and not sharing and "input_placements" not in parameters:
         raise SubjectError(
-            "the parallel module averages gradients over ranks, as DistributedDataParallel does, and all ranks have the same inputs: "
+            "the parallel module averages gradients over ranks, as DistributedDataParallel and fully_shard do, and all ranks have the same inputs: "
             'say data_parallel="mean", so that each gets rows of its own'
         )
 

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.distributed._composable.contract import STATE_KEY
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -142,6 +143,11 @@ class ParallelModule(NamedModule):
     def is_data_parallel(self) -> bool:
         """True if a backward pass by all parameters has to follow each forward pass."""
         return any(map(_is_data_parallel, self.made.modules()))
+
+    @property
+    def averages_gradients(self) -> bool:
+        """True if torch averages gradients over ranks, which are to have batches of their own."""
+        return any(_is_data_parallel(part) or isinstance(part, FSDPModule) for part in self.made.modules())
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with element_type_noted(), self._empty_inputs_noted(inputs), self.pass_context():

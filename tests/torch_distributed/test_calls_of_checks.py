@@ -13,6 +13,7 @@ import torch
 from hypothesis import find
 from hypothesis import strategies as st
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
@@ -340,10 +341,17 @@ def test_arguments_that_are_not_of_their_kind_are_refused_by_their_names(
 
 
 @pytest.mark.parametrize("frozen", [(), None])
-def test_a_module_that_averages_gradients_of_one_batch_is_refused(frozen: Any) -> None:
-    """Of equal gradients an average shows nothing; where all parameters are frozen, torch refuses the module first."""
+@pytest.mark.parametrize(
+    "parallelize",
+    [
+        lambda module, mesh: DistributedDataParallel(module),
+        lambda module, mesh: fully_shard(module, mesh=mesh),
+    ],
+)
+def test_a_module_that_averages_gradients_of_one_batch_is_refused(parallelize: Any, frozen: Any) -> None:
+    """Of equal gradients an average shows nothing; where all parameters are frozen, torch refuses DistributedDataParallel first."""
     with pytest.raises((SubjectError, AssertionError), match='data_parallel="mean"'):
-        al.check_parallel(MODEL, lambda module, mesh: DistributedDataParallel(module), FLOATS, frozen=frozen)
+        al.check_parallel(MODEL, parallelize, FLOATS, frozen=frozen)
 
 
 @pytest.mark.parametrize(

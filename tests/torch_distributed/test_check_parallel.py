@@ -51,7 +51,6 @@ from tests.torch_distributed.sums import reduce_gradients
     [
         (tensor_parallel, EXAMPLE, {}),
         (sharded, batches, dict(data_parallel="mean", optimizer=ADAM, steps=2)),
-        (sharded, EXAMPLE, {}),
         (replicated, batches, dict(data_parallel="mean", optimizer=MOMENTUM, steps=2)),
         (replicated_in_place, batches, dict(data_parallel="mean", optimizer=MOMENTUM, steps=2)),
         (as_it_is, batches, dict(data_parallel="sum", after_backward=reduce_gradients)),

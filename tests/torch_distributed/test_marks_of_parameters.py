@@ -54,17 +54,20 @@ def test_a_parallel_module_trains_what_the_sequential_one_trains(
 
 @pytest.mark.filterwarnings("ignore:.*no rank communicated with another")
 @pytest.mark.parametrize(
-    "parallelize",
+    ("parallelize", "data_parallel"),
     [
-        lambda module, mesh: None,
-        lambda module, mesh: fully_shard(module, mesh=mesh),
-        lambda module, mesh: parallelize_module(
-            module, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}
+        (lambda module, mesh: None, None),
+        (lambda module, mesh: fully_shard(module, mesh=mesh), "mean"),
+        (
+            lambda module, mesh: parallelize_module(
+                module, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}
+            ),
+            None,
         ),
     ],
 )
-def test_modules_with_frozen_parameters_are_the_sequential_ones(parallelize: Any) -> None:
-    al.check_parallel(model, parallelize, EXAMPLE, cases=3, **SGD)
+def test_modules_with_frozen_parameters_are_the_sequential_ones(parallelize: Any, data_parallel: Any) -> None:
+    al.check_parallel(model, parallelize, EXAMPLE, cases=3, data_parallel=data_parallel, **SGD)
 
 
 def test_a_stage_trains_what_the_sequential_module_trains() -> None:
