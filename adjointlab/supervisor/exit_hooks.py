@@ -18,8 +18,12 @@ from adjointlab.worlds.launch import launched_rank
 
 __all__ = ["STACKS_SIGNAL", "install_exit_hooks", "record_exit_code"]
 
-STACKS_SIGNAL: Final = signal.SIGUSR1
-"""The signal upon which a process writes the stacks of its threads."""
+STACKS_SIGNAL: Final[int] = getattr(signal, "SIGRTMAX", signal.SIGUSR1)
+"""The signal upon which a process writes the stacks of its threads.
+
+A real-time signal where the system has those: programs and batch systems use SIGUSR1. The process is to be ended after it, because a
+thread that runs meanwhile may change the stacks that are read, and then the reader crashes.
+"""
 
 
 def install_exit_hooks(folder: Path) -> None:

@@ -25,18 +25,6 @@ def by_signal(number: signal.Signals, found: str = "") -> RuntimeFault:
     )
 
 
-def asks_for_stacks(number: signal.Signals) -> RuntimeFault:
-    """The supervisor's jobs print their stacks upon it, and go on."""
-    return fault(
-        number.name,
-        COHERENT,
-        (f"a rank was ended by a signal ({number.name})", *COHERENT),
-        first={"forward": lambda op: os.kill(os.getpid(), number)},
-        ranks=0,
-        is_fatal=True,
-    )
-
-
 def dies(name: str, action: Any, found: tuple[str, ...], **row: Any) -> RuntimeFault:
     return simulated_process(fault(name, found, first={"forward": lambda op: action()}, **row))
 
@@ -121,9 +109,9 @@ FAULTS = declared(
         by_signal(signal.SIGTERM),
         # UCX, which MPICH has, prints its state upon it, and goes on.
         replace(by_signal(signal.SIGHUP), mpi=("a rank was ended by a signal (SIGHUP)", *COHERENT), ranks=0),
-        asks_for_stacks(signal.SIGQUIT),
+        by_signal(signal.SIGQUIT),
         by_signal(signal.SIGALRM),
-        asks_for_stacks(signal.SIGUSR1),
+        by_signal(signal.SIGUSR1),
         by_signal(signal.SIGFPE, "a rank died of an arithmetic error (SIGFPE)"),
         by_signal(signal.SIGILL, "a rank died of an illegal instruction (SIGILL)"),
         by_signal(signal.SIGBUS, "a rank died of a bus error (SIGBUS)"),

@@ -32,12 +32,11 @@ def test_an_orderly_end_a_call_of_exit_and_a_crash_are_told_apart(tmp_path: Path
     for launcher in LAUNCHERS:
         environment.pop(launcher.rank, None)
 
-    def run(rest: str) -> None:
+    def run(rest: str) -> int:
         for path in tmp_path.glob("rank-*"):
             path.unlink()
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM + rest], cwd=tmp_path, env=environment, check=False, timeout=60
-        )
+        command = [sys.executable, "-c", PROGRAM + rest]
+        return subprocess.run(command, cwd=tmp_path, env=environment, check=False, timeout=60).returncode
 
     run("sys.exit(3)")
     assert (tmp_path / "rank-0.finished").exists()
@@ -46,6 +45,8 @@ def test_an_orderly_end_a_call_of_exit_and_a_crash_are_told_apart(tmp_path: Path
     assert (tmp_path / "rank-0.exit").read_text().startswith("os._exit(0)\n")
     run("import ctypes; ctypes.string_at(0)")
     assert "Segmentation fault" in (tmp_path / "rank-0.stacks").read_text()
+    # Batch systems send it before a job's time is over: it ends a program that does not handle it, as it does without hooks.
+    assert run("import signal; signal.raise_signal(signal.SIGUSR1)") == -signal.SIGUSR1
 
 
 @pytest.mark.parametrize(
