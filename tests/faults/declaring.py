@@ -26,6 +26,9 @@ OPEN = ("communicator left open",)
 MISUSED = ("buffer misused",)
 WRONG = ("adjoint is not the transpose of forward",)
 CHANGES = ("nondeterministic",)
+GAIN = ("the declared gain is too small, so exact tests would not be exact",)
+INCOMPLETE = ("SubjectError",)
+"""A wrong declaration, which ends the command with the exit code of wrong usage, and leaves no reproducer."""
 
 
 class Shift(al.LinearOperator):

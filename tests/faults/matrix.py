@@ -31,7 +31,7 @@ from typing import Any
 from adjointlab.checks.check import checks_of
 from adjointlab.exit_codes import ExitCode
 from tests.faults.all_rows import FAULTS, TOPICS
-from tests.faults.declaring import RuntimeFault
+from tests.faults.declaring import INCOMPLETE, RuntimeFault
 from tests.faults.left_behind import MARK, kill, processes_of
 from tests.faults.operators import right
 
@@ -107,8 +107,7 @@ def run(fault: RuntimeFault, python: str, world: str) -> Cell:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                # A shell may have told its children to ignore it.
-                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+                preexec_fn=_as_in_a_terminal,
             )
             try:
                 code, did_not_end = process.wait(LIMIT), ""
@@ -130,6 +129,12 @@ def run(fault: RuntimeFault, python: str, world: str) -> Cell:
         return Cell(
             found, ranks, seconds, did_not_end, wrong_name, lost, f"left {', '.join(left)}" if left else ""
         )
+
+
+def _as_in_a_terminal() -> None:
+    """Heed the signals that a shell has told its children in the background to ignore."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _command(fault: RuntimeFault, python: str, world: str) -> list[str]:
@@ -180,14 +185,19 @@ def _judged(
     problems = [] if kind in kinds else [f"expected {' or '.join(kinds)}"]
     if ranks != fault.ranks and fault.ranks:
         problems.append(f"expected {fault.ranks} rank{'s' if fault.ranks > 1 else ''}")
+    is_wrong_usage = (kind,) == INCOMPLETE
     expected = {
         "coherent": ExitCode.COHERENT,
         "incoherent": ExitCode.INCOHERENT,
-        "could not be judged": ExitCode.UNJUDGED,
+        "could not be judged": ExitCode.USAGE if is_wrong_usage else ExitCode.UNJUDGED,
     }[found["verdict"]]
     if code != expected and not missing:
         problems.append(f"exit code {code}, expected {int(expected)}")
-    if ranks and (found["reproducer"] is None or not (here / found["reproducer"]).exists()):
+    if (
+        ranks
+        and not is_wrong_usage
+        and (found["reproducer"] is None or not (here / found["reproducer"]).exists())
+    ):
         problems.append("the reproducer is lost")
     return kind, ranks, "; ".join(problems), lost
 

@@ -11,6 +11,8 @@ from tests.faults.declaring import COHERENT, DEADLOCK, MISUSED, WRONG, Shift, de
 
 OPEN = ("request left open",)
 REQUEST_OR_MESSAGE = ("request left open", "message left over")
+NOT_FINITE = ("forward is not finite", "adjoint is not finite")
+"""Memory that nothing has been received into yet is filled with NaN on simulated ranks."""
 
 
 class Pending(Shift):
@@ -138,7 +140,7 @@ FAULTS = declared(
     (
         fault(
             "reads before it waits",
-            (*WRONG, *MISUSED, "forward is not finite"),
+            (*WRONG, *MISUSED, *NOT_FINITE),
             base=ReadsBeforeItWaits,
             ranks=0,
         ),
@@ -158,10 +160,15 @@ FAULTS = declared(
         fault(
             "tests once, and goes on", (*OPEN, *WRONG), (*OPEN, *WRONG, *COHERENT), base=TestsOnce, ranks=0
         ),
-        fault("cancels a receive", REQUEST_OR_MESSAGE, (*REQUEST_OR_MESSAGE, *WRONG), base=CancelsTheReceive),
+        fault(
+            "cancels a receive",
+            (*REQUEST_OR_MESSAGE, *DEADLOCK),
+            (*REQUEST_OR_MESSAGE, *DEADLOCK, *WRONG),
+            base=CancelsTheReceive,
+        ),
         fault(
             "frees a receive before it is complete",
-            ("raised Exception", "raised ValueError", *OPEN, *WRONG),
+            ("raised Exception", "raised ValueError", *OPEN, *WRONG, *NOT_FINITE),
             base=FreesTheReceive,
         ),
         fault("two receives into one buffer", (*MISUSED, *WRONG), base=ReceivesTwiceIntoOneBuffer, ranks=0),
@@ -174,8 +181,13 @@ FAULTS = declared(
         ),
         fault(
             "reads a reduction before it waits",
-            (*WRONG, *MISUSED),
-            (*WRONG, *MISUSED, *COHERENT),  # where the library has the sum at once; a read leaves no trace
+            (*WRONG, *MISUSED, *NOT_FINITE),
+            (
+                *WRONG,
+                *MISUSED,
+                *NOT_FINITE,
+                *COHERENT,
+            ),  # where the library has the sum at once; a read leaves no trace
             result={"adjoint": summed_too_early},
             ranks=0,
         ),

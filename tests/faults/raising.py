@@ -17,6 +17,7 @@ from adjointlab.checks.verdict import Inapplicable
 from tests.faults.declaring import (
     COHERENT,
     DEADLOCK,
+    INCOMPLETE,
     RAISED,
     RuntimeFault,
     Shift,
@@ -27,7 +28,6 @@ from tests.faults.declaring import (
 )
 
 STRATEGY = (*RAISED, "raised TypeError", "the subject's strategy failed")
-INCOMPLETE = ("SubjectError",)
 OUTPUT = ("an output is not in its declared space",)
 
 
@@ -267,6 +267,6 @@ FAULTS = declared(
             rejects_all,
             ("no case could be drawn: the subject's strategy rejects them all",),
         ),
-        anywhere("strategy of arguments that are no data", draws_an_object, STRATEGY),
+        anywhere("strategy of arguments that are no data", draws_an_object, INCOMPLETE),
     ),
 )

@@ -8,7 +8,7 @@ import numpy as np
 
 import adjointlab as al
 from adjointlab import MPI
-from tests.faults.declaring import WRONG, RuntimeFault, Shift, blocks, cuts, declared, fault
+from tests.faults.declaring import GAIN, WRONG, RuntimeFault, Shift, blocks, cuts, declared, fault
 
 OUTPUT = ("an output is not in its declared space",)
 NOT_LINEAR = ("forward is not linear", *WRONG)
@@ -304,7 +304,7 @@ FAULTS = declared(
             check="reentrancy",
             ranks=1,
         ),
-        fault("gain larger than declared", WRONG, base=ForNoGain, ranks=0),
+        fault("gain larger than declared", GAIN, base=ForNoGain, ranks=0),
         fault(
             "ranks that declare different spaces",
             ("the ranks declare different spaces", *OUTPUT),
