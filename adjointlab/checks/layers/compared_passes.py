@@ -31,6 +31,7 @@ from adjointlab.checks.layers.repeated import repeated_hint
 from adjointlab.checks.layers.sensitivity import Allowances
 from adjointlab.checks.layers.unsummed import unsummed_hint
 from adjointlab.checks.verdict import Figure, Figures, Verdict, coherent, incoherent
+from adjointlab.core.layout import Window
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.typing import NumpyArray
 
@@ -246,14 +247,16 @@ def _parts_reached(passes: Sequence[PassObservation]) -> dict[str, int]:
 
     `passes` are those of rank 0. One that no gradient reaches at all does not count: the module may not use it.
     """
-    reached: dict[str, set[int]] = {}
+    reached: dict[str, set[tuple[Window, ...] | None]] = {}
     comparisons = (each for seen in passes for each in seen.comparisons)
     for each in (each for each in comparisons if each.what == PARAMETER_GRADIENT.name):
         assert each.expected is not None
         for position, tensor in enumerate(each.space.tensors):
-            parts = {first for first in tensor.groups.values() if tensor.layout.local_size(first)}
+            layout = tensor.layout
+            holders = [rank for rank in layout.partition.ranks if layout.local_size(rank)]
+            parts = {layout.window(rank) for rank in holders}
             if len(parts) > 1 and tensor.name not in (each.without or ()):
-                found = {first for first in parts if each.expected[first][position].any()}
+                found = {layout.window(rank) for rank in holders if each.expected[rank][position].any()}
                 reached.setdefault(tensor.name, set()).update(found)
     return {name: len(found) for name, found in reached.items() if found}
 
