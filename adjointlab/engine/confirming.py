@@ -38,6 +38,8 @@ _OTHER_VALUES: Final = (
     "it reads uninitialised memory, which the purity check finds, random numbers without a seed, or a clock"
 )
 
+_OTHER_MESSAGES: Final = "; or it receives messages from any source, which come in another order each time"  # not on simulated ranks
+
 
 class Confirmed(NamedTuple):
     """The verdict of a case that has run again, and whether that showed what its first run did."""
@@ -77,11 +79,22 @@ class Confirmation:
             again = run_case(self._run, case)
             if again is None or not again.verdict.fails_like(first):
                 second = "nothing to judge" if again is None else again.verdict.headline or "no failure"
-                return Confirmed(_another_result(first, second), is_seen_again=False)
+                return Confirmed(self._another_result(first, second), is_seen_again=False)
             verdict = again.verdict
         return Confirmed(
             explained(self._world, self._subject, self._run, case, verdict, at_length=self._explains)
         )
+
+    def _another_result(self, first: Verdict, second: str) -> Verdict:
+        """The verdict on a case that has failed by `first`, and has shown `second` when it ran again."""
+        if first.is_death:
+            return first.with_lines(("again", f"{second}, when it ran once more"))
+        if first.kind == FindingKind.BLOCKED:
+            cause = _SLOW
+        else:
+            cause = _OTHER_VALUES if self._world.can_schedule else _OTHER_VALUES + _OTHER_MESSAGES
+        lines = (("first", first.headline), ("again", second), ("perhaps", cause), *first.lines)
+        return unjudged("the result changes from run to run", *lines, kind=NONDETERMINISTIC)
 
 
 def explained(
@@ -109,12 +122,3 @@ def explained(
     if not at_length or world.is_exhausted:
         return verdict
     return with_hints_of_retries(run, case, verdict, subject, may_change_parameters=world.can_schedule)
-
-
-def _another_result(first: Verdict, second: str) -> Verdict:
-    """The verdict on a case that has failed by `first`, and has shown `second` when it ran again."""
-    if first.is_death:
-        return first.with_lines(("again", f"{second}, when it ran once more"))
-    cause = _SLOW if first.kind == FindingKind.BLOCKED else _OTHER_VALUES
-    lines = (("first", first.headline), ("again", second), ("perhaps", cause), *first.lines)
-    return unjudged("the result changes from run to run", *lines, kind=NONDETERMINISTIC)

@@ -110,6 +110,19 @@ def test_a_result_that_is_another_one_once_depends_on_the_run(
     assert unexplained == []
 
 
+@pytest.mark.parametrize(("can_schedule", "is_named"), [(True, False), (False, True)])
+def test_messages_from_any_source_are_a_cause_of_another_result_where_their_order_is_not_drawn(
+    can_schedule: bool, is_named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, RIGHT)
+    search = search_of(can_schedule=can_schedule)
+    lines = dict(search._confirmation.confirmed(case_on(2), WRONG.verdict).verdict.lines)
+    assert (
+        lines["perhaps"].endswith("messages from any source, which come in another order each time")
+        is is_named
+    )
+
+
 def test_a_wait_that_was_too_long_once_is_told_to_be_of_a_slow_rank_perhaps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
