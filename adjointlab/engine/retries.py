@@ -157,8 +157,10 @@ class _Retries:
             return
         run: Run = self.run(self.case, self.case.ranks, seed=self.case.schedule)
         if run.matched:
-            crossing = (each for each in run.matched if each.crosses)
-            text += f": perhaps because {next(crossing, run.matched[0])}"
+            crossing = next((each for each in run.matched if each.crosses), None)
+            text += f": perhaps because {crossing or run.matched[0]}"
+            if crossing:
+                text += "; a barrier at the end of the operator keeps its applications apart"
         elif run.delayed:
             calls = dict.fromkeys(f"{call} at {call.where}" for call in run.delayed[:_CALLS])
             text += f": perhaps a buffer is used before the wait for {' or '.join(calls)}"

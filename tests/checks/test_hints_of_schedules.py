@@ -145,3 +145,4 @@ def test_a_message_that_a_probe_of_any_source_takes_from_the_next_call_is_told_a
     (text,) = [hint.text for hint in hints_told(found) if hint.kind is FaultKind.SCHEDULE]
     assert "perhaps because rank" in text
     assert ", in application 1 of the operator, what that sends in application " in text
+    assert text.endswith("a barrier at the end of the operator keeps its applications apart")
