@@ -58,6 +58,20 @@ _MODULE: Final = "mpi4py.MPI"
 _UPPER_CASE: Final = ("Waitall", "Waitany", "Waitsome", "Testall", "Testany", "Testsome")
 _REQUEST_METHODS: Final = (*_UPPER_CASE, *map(str.lower, _UPPER_CASE))
 
+_METHODS_OF_ONE: Final = (
+    "Wait",
+    "Test",
+    "Get_status",
+    "Cancel",
+    "Free",
+    "Start",
+    "wait",
+    "test",
+    "get_status",
+    "cancel",
+)
+"""Methods of one request, which a class may be asked for too: ``map(MPI.Request.Wait, requests)``."""
+
 
 class CurrentRun(Protocol):
     """The run that ranks live in."""
@@ -196,7 +210,21 @@ def _for_both(theirs: Any, ours: Any, names: tuple[str, ...]) -> Any:
             return isinstance(instance, theirs | ours)
 
     forked = {name: staticmethod(_forked(getattr(ours, name), getattr(theirs, name))) for name in names}
-    return EitherKind(theirs.__name__, (theirs,), {"__module__": _MODULE, **forked})
+    of_one = {
+        name: _of_its_own(name, getattr(theirs, name)) for name in _METHODS_OF_ONE if hasattr(theirs, name)
+    }
+    return EitherKind(theirs.__name__, (theirs,), {"__module__": _MODULE, **forked, **of_one})
+
+
+def _of_its_own(name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """The method of the request that is given: mpi4py's reads memory that a request of the simulated world does not have."""
+
+    def call(request: Any, *arguments: Any, **keywords: Any) -> Any:
+        if isinstance(request, MPI.Request):
+            return getattr(request, name)(*arguments, **keywords)
+        return theirs(request, *arguments, **keywords)
+
+    return call
 
 
 def _forked(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:

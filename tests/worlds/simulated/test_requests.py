@@ -207,3 +207,35 @@ def test_the_status_of_an_inactive_request_tells_of_no_message(
         return before, told(status)
 
     assert run(body).values == (((0, 7, 8, False), NOBODYS),)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"), [("Wait", True), ("wait", "text"), ("Test", True), ("test", (True, "text"))]
+)
+def test_a_method_of_mpi4pys_class_completes_the_request_that_it_is_given(name: str, answer: Any) -> None:
+    mpi4py: Any = pytest.importorskip("mpi4py.MPI")
+
+    def body(comm: Any) -> Any:
+        comm.send("text", 0)
+        (answered,) = map(getattr(mpi4py.Request, name), [comm.irecv(source=0)])
+        return answered
+
+    assert run(body).values == (answer,)
+
+
+def test_a_method_of_mpi4pys_class_starts_and_ends_a_persistent_request() -> None:
+    mpi4py: Any = pytest.importorskip("mpi4py.MPI")
+
+    def body(comm: Any) -> float:
+        requests = comm.Recv_init(received := np.zeros(1), 0), comm.Send_init(np.ones(1), 0)
+        for step in (mpi4py.Prequest.Start, mpi4py.Request.Wait, mpi4py.Prequest.Free):
+            for request in requests:
+                step(request)
+        return float(received[0])
+
+    assert run(body).values == (1.0,)
+
+
+def test_a_method_of_mpi4pys_class_is_its_own_for_its_own_requests() -> None:
+    mpi4py: Any = pytest.importorskip("mpi4py.MPI")
+    assert run(lambda _: mpi4py.Request.Wait(mpi4py.REQUEST_NULL)).values == (True,)
