@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -23,6 +24,9 @@ NO_COMMUNICATOR = "without communicator"
 
 NO_MEMORY = "without memory on the device"
 """Kind of the verdict on a subject that draws no tensors in memory of the device that is asked for."""
+
+_INCIDENTAL = re.compile(r"\b0x[0-9a-fA-F]+|^rank \d+ raised")
+"""Parts of a headline that differ where the fault does not: addresses, as in MPI's errors, and which rank came first."""
 
 
 class ReportedAs(Enum):
@@ -93,7 +97,7 @@ class CheckResult(Drawable):
         return (
             self.found.subject is other.found.subject
             and own.status is others.status is not Status.COHERENT
-            and own.verdict.headline == others.verdict.headline
+            and _INCIDENTAL.sub("", own.verdict.headline) == _INCIDENTAL.sub("", others.verdict.headline)
         )
 
     @property

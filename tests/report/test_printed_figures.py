@@ -208,6 +208,23 @@ def test_failures_of_two_subjects_that_read_alike_are_told_apart() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("said", "also"),
+    [
+        (
+            "rank 0 raised Exception: MPI_Wait(request=0x7f1a)",
+            "rank 0 raised Exception: MPI_Wait(request=0x7fe2)",
+        ),
+        ("rank 0 raised ValueError: it is 3", "rank 1 raised ValueError: it is 3"),
+    ],
+)
+def test_failures_that_differ_in_an_address_or_in_the_rank_that_came_first_read_alike(
+    said: str, also: str
+) -> None:
+    assert result(unjudged(said)).says_the_same(result(unjudged(also)))
+    assert not result(unjudged(said)).says_the_same(result(unjudged("rank 0 raised ValueError: it is 4")))
+
+
 # The table of verdicts.
 
 
