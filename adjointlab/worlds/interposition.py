@@ -16,9 +16,10 @@ follows what is made from the time when it imports subjects (:func:`follow_impor
 that of the run, and outside runs it does not end the process with 0.
 
 **Request** completes the requests of the worlds too. ``Request.Waitall`` and kin are static methods, refuse what is no request of
-MPI, and wait without end. So the name stands for a class whose methods hand requests of the worlds to
-:class:`adjointlab.MPI.Request`, and any others to mpi4py untouched. (A class that was imported by itself, with ``from
-mpi4py.MPI import Request``, keeps its own.)
+MPI, and wait without end. So they are replaced too, by functions that hand requests of the worlds to
+:class:`adjointlab.MPI.Request`, and any others to mpi4py untouched. In a run the name stands for a class of which requests of the
+worlds are instances, and whose ``Wait`` and other methods of one request are those of the request that they are given. (A class
+that was imported by itself, with ``from mpi4py.MPI import Request``, has neither.)
 """
 
 from __future__ import annotations
@@ -145,8 +146,8 @@ class Interposition:
         members: dict[str, Any] = {"Attach_buffer": self._attach, "Detach_buffer": self._detach}
         if self._run_before is None:  # else the run around this one has replaced these
             members |= {
-                "Request": _for_both(mpi.Request, MPI.Request, _REQUEST_METHODS),
-                "Prequest": _for_both(mpi.Prequest, MPI.Prequest, ("Startall", *_REQUEST_METHODS)),
+                "Request": _for_both(mpi.Request, MPI.Request),
+                "Prequest": _for_both(mpi.Prequest, MPI.Prequest),
                 "Group": _for_all_groups(mpi.Group),
             }
         self._before = {name: getattr(mpi, name) for name in members}
@@ -204,16 +205,15 @@ class _Finder(MetaPathFinder):
 
 
 @lru_cache(maxsize=4)
-def _for_both(theirs: Any, ours: Any, names: tuple[str, ...]) -> Any:
+def _for_both(theirs: Any, ours: Any) -> Any:
     class EitherKind(type):
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, theirs | ours)
 
-    forked = {name: staticmethod(_forked(getattr(ours, name), getattr(theirs, name))) for name in names}
     of_one = {
         name: _of_its_own(name, getattr(theirs, name)) for name in _METHODS_OF_ONE if hasattr(theirs, name)
     }
-    return EitherKind(theirs.__name__, (theirs,), {"__module__": _MODULE, **forked, **of_one})
+    return EitherKind(theirs.__name__, (theirs,), {"__module__": _MODULE, **of_one})
 
 
 def _of_its_own(name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
@@ -361,6 +361,12 @@ class _Redirection:
         datatype, operation = self._mpi.Datatype, self._mpi.Op
         _set_members(datatype, {packer: self._packer(vars(datatype)[packer]) for packer in _PACKERS})
         _set_members(operation, {"Create": classmethod(self._operation_maker(operation.Create))})
+        for theirs, ours, names in (
+            (self._mpi.Request, MPI.Request, _REQUEST_METHODS),
+            (self._mpi.Prequest, MPI.Prequest, ("Startall",)),
+        ):
+            forked = {name: _forked(getattr(ours, name), getattr(theirs, name)) for name in names}
+            _set_members(theirs, {name: staticmethod(function) for name, function in forked.items()})
         self._change_bound_methods()
 
     def _change_bound_methods(self) -> None:

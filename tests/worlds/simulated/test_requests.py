@@ -239,3 +239,17 @@ def test_a_method_of_mpi4pys_class_starts_and_ends_a_persistent_request() -> Non
 def test_a_method_of_mpi4pys_class_is_its_own_for_its_own_requests() -> None:
     mpi4py: Any = pytest.importorskip("mpi4py.MPI")
     assert run(lambda _: mpi4py.Request.Wait(mpi4py.REQUEST_NULL)).values == (True,)
+
+
+@pytest.mark.parametrize("name", ["Waitall", "waitall", "Testall", "Waitany", "Waitsome"])
+def test_requests_are_completed_by_a_class_that_was_imported_by_itself(name: str) -> None:
+    pytest.importorskip("mpi4py.MPI")
+    from mpi4py.MPI import Request
+
+    def body(comm: Any) -> float:
+        requests = [comm.Irecv(received := np.zeros(1), 0), comm.Isend(np.ones(1), 0)]
+        while any(requests):
+            getattr(Request, name)(requests)
+        return float(received[0])
+
+    assert run(body).values == (1.0,)
