@@ -269,8 +269,11 @@ class ParallelRecipe:
         """Apply the user's function to the sequential module, and convert the result to the element type of the case. Collective."""
         import torch
 
+        from adjointlab.torch_distributed.made_parameters import made_in
+
         require_accepts("parallelize", self.parallelize, ("module", "mesh"), {})
-        result = self.parallelize(module, mesh)
+        with made_in(getattr(torch, dtype)):
+            result = self.parallelize(module, mesh)
         if result is not None and not isinstance(result, torch.nn.Module):
             raise SubjectError(
                 f"parallelize returned {described_type(result)}, which is neither a module nor None"

@@ -1,0 +1,38 @@
+"""Parameters that users' code makes while it makes a module parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import get_ident
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.nn.parameter import is_lazy
+
+from adjointlab.core.arrays import element_type_in
+
+__all__ = ["made_in"]
+
+
+@contextmanager
+def made_in(dtype: torch.dtype) -> Iterator[None]:
+    """Convert to an element type, as soon as a module has them, the parameters that this thread makes.
+
+    Later is too late: DistributedDataParallel, and hooks on the nodes that accumulate gradients, lose a parameter whose element type changes, and
+    `fully_shard` keeps its part in the old one.
+    """
+    rank = get_ident()  # simulated ranks are threads, and torch calls the hook in all of them
+
+    def convert(module: nn.Module, name: str, held: nn.Parameter) -> None:
+        if get_ident() != rank or is_lazy(held):
+            return
+        if (wanted := element_type_in(dtype, held.dtype)) != held.dtype:
+            held.data = held.data.to(wanted)
+
+    handle = register_module_parameter_registration_hook(convert)
+    try:
+        yield
+    finally:
+        handle.remove()

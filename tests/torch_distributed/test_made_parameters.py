@@ -1,0 +1,86 @@
+"""A parallel module may be made anew, in torch's default type, before it is wrapped: its parameters are of the type of the case as soon as it has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import adjointlab as al
+
+pytestmark = pytest.mark.mpi_skip
+
+
+def perceptron() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def made_anew(module: nn.Module) -> nn.Sequential:
+    made = perceptron()
+    assert made[0].weight.dtype == module.get_parameter("0.weight").dtype == torch.float64
+    made.load_state_dict(module.state_dict())
+    return made
+
+
+def with_a_wrapper(module: nn.Module, mesh: Any) -> nn.Module:
+    return DistributedDataParallel(made_anew(module))
+
+
+def in_shards(module: nn.Module, mesh: Any) -> nn.Module:
+    made = made_anew(module)
+    fully_shard(made[0], mesh=mesh)
+    return fully_shard(made, mesh=mesh)
+
+
+def with_hooks(module: nn.Module, mesh: Any) -> nn.Module:
+    """Averages gradients where they are accumulated, as Megatron does."""
+    made: Any = made_anew(module)
+    made.nodes = [
+        parameter.expand_as(parameter).grad_fn.next_functions[0][0] for parameter in made.parameters()
+    ]
+    for node in made.nodes:
+
+        def average(*_: Any, parameter: nn.Parameter = node.variable) -> None:
+            assert parameter.grad is not None
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+
+        node.register_hook(average)
+    module_of_case: nn.Module = made
+    return module_of_case
+
+
+@pytest.mark.parametrize("parallelize", [with_a_wrapper, in_shards, with_hooks])
+def test_a_module_made_anew_may_be_wrapped_before_it_is_returned(parallelize: Any) -> None:
+    al.check_parallel(
+        perceptron,
+        parallelize,
+        torch.zeros(4, 3),
+        data_parallel="mean",
+        mesh=(2,),
+        frozen=(),
+        accumulates=False,
+        cases=6,
+    )
+
+
+def test_modules_are_made_in_the_default_type_again_afterwards() -> None:
+    al.check_parallel(perceptron, with_a_wrapper, torch.zeros(4, 3), data_parallel="mean", frozen=(), cases=2)
+    assert perceptron()[0].weight.dtype == torch.float32
+
+
+def of_a_lazy_layer(module: Any, mesh: Any) -> nn.Module:
+    made = nn.Sequential(nn.LazyLinear(4), nn.Tanh(), nn.Linear(4, 2))
+    made[0](torch.zeros(1, 3))
+    made.load_state_dict(module.state_dict())
+    return made
+
+
+@pytest.mark.filterwarnings("ignore:.*no rank communicated with another")
+def test_a_layer_that_learns_its_shape_later_is_left_alone_until_then() -> None:
+    al.check_parallel(perceptron, of_a_lazy_layer, torch.zeros(4, 3), frozen=(), cases=2)
