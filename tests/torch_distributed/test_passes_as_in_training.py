@@ -33,6 +33,7 @@ from adjointlab.engine.run_case import run_case
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from tests.torch_distributed.parallel_samples import as_it_is
+from tests.torch_distributed.sums import reduce_gradients
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -614,3 +615,53 @@ def test_a_module_that_takes_one_size_is_told_of_the_other_batch() -> None:
     with pytest.raises(AssertionError, match=told):
         al.check_parallel(Segments, as_it_is, cases, mesh=(1,), prepare=increasing, cases=40)
     al.check_parallel(Segments, as_it_is, cases, mesh=(1,), prepare=increasing, one_batch_size=True, cases=40)
+
+
+# Gradients that are views of a cotangent
+
+
+class Shifted(nn.Module):
+    """Of a batch of one, the gradient of its parameter is the cotangent in another shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.shifted()
+
+    def shifted(self) -> torch.Tensor:
+        return self.shift.view(1, 3, 1)
+
+
+class SumsInPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view(1, 3, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        (gradient,) = gradients
+        if gradient.is_contiguous():
+            dist.all_reduce(gradient)
+        return gradient.view(3)
+
+
+class ShiftedWithSums(Shifted):
+    def shifted(self) -> torch.Tensor:
+        shifted: torch.Tensor = SumsInPlace.apply(self.shift)  # type: ignore[no-untyped-call]
+        return shifted
+
+
+def check_shifted(parallelize: Any, **options: Any) -> None:
+    al.check_parallel(Shifted, parallelize, torch.zeros(2, 3, 1), mesh=(2,), frozen=(), cases=6, **options)
+
+
+def test_gradients_may_be_reduced_in_place_where_torch_makes_them_views_of_a_cotangent() -> None:
+    check_shifted(lambda module, mesh: DistributedDataParallel(module), data_parallel="mean")
+    check_shifted(as_it_is, data_parallel="sum", after_backward=reduce_gradients)
+
+
+def test_a_backward_pass_that_sums_a_cotangent_in_place_is_found_though_it_returns_a_view_of_it() -> None:
+    with pytest.raises(AssertionError, match="writes into a cotangent"):
+        check_shifted(lambda module, mesh: ShiftedWithSums(), data_parallel="sum")

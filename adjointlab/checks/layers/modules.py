@@ -51,6 +51,35 @@ ArrayT = TypeVar("ArrayT", "NumpyArray", "torch.Tensor")
 __all__ = ["LocalModule", "ModuleUnderTest", "SequentialTwin", "first_positions", "values"]
 
 
+@contextmanager
+def _gradients_of_their_own(
+    parameters: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
+) -> Iterator[None]:
+    """Gradients of parameters that share no memory with a cotangent.
+
+    Where a backward pass only reshapes a cotangent, torch makes a view of it the gradient. What then reduces gradients in place, as
+    DistributedDataParallel does, would write into the cotangent.
+    """
+    import torch
+
+    memory = {cotangent.untyped_storage().data_ptr() for cotangent in cotangents}
+
+    def in_its_own_memory(gradient: torch.Tensor) -> torch.Tensor:
+        is_view = type(gradient) is torch.Tensor and gradient.untyped_storage().data_ptr() in memory
+        return gradient.clone() if is_view else gradient
+
+    hooks = [
+        each.register_hook(in_its_own_memory)  # type: ignore[no-untyped-call]
+        for each in parameters
+        if each.is_leaf and each.requires_grad
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 class ModuleUnderTest(ABC):
     """A torch module, and the part that it takes of each drawn tensor; both lie in the memory of this rank's case."""
 
@@ -154,7 +183,7 @@ class ModuleUnderTest(ABC):
         if not goes_on:
             self._call_hook("before_backward")
         if roots:
-            with self.pass_context():
+            with self.pass_context(), _gradients_of_their_own(self.parameters(), of_those):
                 torch.autograd.backward(roots, of_those)
             self.note_return(torch.autograd.backward)
         after = [_gradient_as_it_is(leaf) for _, leaf in named]
