@@ -269,19 +269,18 @@ class ParallelRecipe:
         """Apply the user's function to the sequential module, and convert the result to the element type of the case. Collective."""
         import torch
 
-        from adjointlab.torch_distributed.made_parameters import made_in
+        from adjointlab.torch_distributed.made_parameters import convert, made_in
 
         require_accepts("parallelize", self.parallelize, ("module", "mesh"), {})
-        with made_in(getattr(torch, dtype)):
+        wanted = getattr(torch, dtype)
+        with made_in(wanted):
             result = self.parallelize(module, mesh)
         if result is not None and not isinstance(result, torch.nn.Module):
             raise SubjectError(
                 f"parallelize returned {described_type(result)}, which is neither a module nor None"
             )
         module = module if result is None else result
-        for held in (*module.parameters(), *module.buffers()):  # those that `parallelize` has made
-            if (wanted := arrays.element_type_in(getattr(torch, dtype), held.dtype)) != held.dtype:
-                held.data = held.data.to(wanted)
+        convert((*module.parameters(), *module.buffers()), wanted)  # those that `parallelize` has made
         return module
 
     def _sharing(self, mesh: MeshShape) -> dict[int, Reduction]:

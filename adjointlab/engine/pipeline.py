@@ -125,16 +125,21 @@ class PipelineRecipe:
 
     def _stages(self, module: torch.nn.Module, parameters: Parameters) -> tuple[Stages | None, RankStages]:
         """Make the pipeline. What it returned may be wrong on one rank alone, and all have to know."""
+        import torch
+
+        from adjointlab.torch_distributed.made_parameters import convert, made_in
         from adjointlab.torch_distributed.pipelines import RankStages, Stages
 
-        arguments = parameters.get("pipeline", {})
+        arguments, dtype = parameters.get("pipeline", {}), getattr(torch, type_of(parameters))
         require_accepts("pipeline", self.pipeline, ("module",), arguments)
-        schedule = self.pipeline(module, **arguments)
+        with made_in(dtype):
+            schedule = self.pipeline(module, **arguments)
         try:
             stages = Stages.of(schedule, module)
         except (TypeError, NotImplementedError) as error:
             name = getattr(self.pipeline, "__name__", "pipeline")
             return None, RankStages(f"what {name} returned: {error}")
+        convert((*stages.parameters.values(), *stages.buffers.values()), dtype)  # those that it has made
         return stages, stages.described()
 
     def _step(self, parameters: Parameters) -> Step:

@@ -1,8 +1,8 @@
-"""Parameters that users' code makes while it makes a module parallel."""
+"""Element types of the tensors that users' code makes while it makes a module parallel, or the stages of a pipeline."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
 
@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from adjointlab.core.arrays import element_type_in
 
-__all__ = ["made_in"]
+__all__ = ["convert", "made_in"]
 
 
 @contextmanager
@@ -25,14 +25,19 @@ def made_in(dtype: torch.dtype) -> Iterator[None]:
     """
     rank = get_ident()  # simulated ranks are threads, and torch calls the hook in all of them
 
-    def convert(module: nn.Module, name: str, held: nn.Parameter) -> None:
-        if get_ident() != rank or is_lazy(held):
-            return
-        if (wanted := element_type_in(dtype, held.dtype)) != held.dtype:
-            held.data = held.data.to(wanted)
+    def convert_new(module: nn.Module, name: str, held: nn.Parameter) -> None:
+        if get_ident() == rank and not is_lazy(held):
+            convert([held], dtype)
 
-    handle = register_module_parameter_registration_hook(convert)
+    handle = register_module_parameter_registration_hook(convert_new)
     try:
         yield
     finally:
         handle.remove()
+
+
+def convert(tensors: Iterable[torch.Tensor], dtype: torch.dtype) -> None:
+    """Convert tensors to an element type, or to the one of complex numbers of its precision, where they are."""
+    for held in tensors:
+        if (wanted := element_type_in(dtype, held.dtype)) != held.dtype:
+            held.data = held.data.to(wanted)

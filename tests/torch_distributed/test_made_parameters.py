@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 import adjointlab as al
@@ -84,3 +86,40 @@ def of_a_lazy_layer(module: Any, mesh: Any) -> nn.Module:
 @pytest.mark.filterwarnings("ignore:.*no rank communicated with another")
 def test_a_layer_that_learns_its_shape_later_is_left_alone_until_then() -> None:
     al.check_parallel(perceptron, of_a_lazy_layer, torch.zeros(4, 3), frozen=(), cases=2)
+
+
+class Scaled(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(3, 3)
+        self.register_buffer("scale", torch.tensor(2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * super().forward(x)
+
+
+def layers() -> nn.ModuleDict:
+    return nn.ModuleDict({"0": Scaled(), "1": Scaled()})
+
+
+class InOrder(nn.Module):
+    def __init__(self, layers: nn.ModuleDict) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers.values():
+            x = layer(x)
+        return x
+
+
+def with_new_stages(module: nn.Module) -> Any:
+    made, rank = InOrder(layers()), dist.get_rank()
+    made.load_state_dict(module.state_dict())
+    del made.layers[str(1 - rank)]
+    return ScheduleGPipe(PipelineStage(made, rank, 2, torch.device("cpu")), 2, loss_fn=mse_loss)
+
+
+def test_stages_of_a_pipeline_may_be_made_anew() -> None:
+    al.check_pipeline(
+        lambda: InOrder(layers()), with_new_stages, torch.zeros(4, 3), loss=mse_loss, ranks=2, cases=3
+    )
