@@ -148,6 +148,13 @@ def test_what_stands_among_the_modules_and_is_none_holds_nothing(
     class OfSlots:
         __slots__ = ()
 
+    class OfCffi(OfSlots):
+        """As a library of cffi, it says that it is a module."""
+
+        __slots__ = ()
+        __class__ = property(lambda self: ModuleType)
+
+    monkeypatch.setitem(sys.modules, "library_of_cffi", OfCffi())
     monkeypatch.setitem(sys.modules, "not_to_be_imported", None)
     monkeypatch.setitem(sys.modules, "in_its_own_place", OfSlots())
     subject = of_package(package, named=[""])
