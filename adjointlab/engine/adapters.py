@@ -284,7 +284,7 @@ class Differentiable(AdaptedOperator):
             note_backward(BackwardPass(wanted, bool(ends), again))
         if ends:
             torch.autograd.backward(ends, cotangents, retain_graph=retain_graph)
-        return tuple(torch.zeros_like(entry) if entry.grad is None else entry.grad for entry in x)
+        return tuple(torch.zeros_like(entry) if entry.grad is None else local_part(entry.grad) for entry in x)
 
 
 def _context_of(function: type[Any]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from hypothesis import strategies as st
+from torch.distributed.tensor import Shard
 
 import adjointlab as al
 from adjointlab.checks.verdict import Figure, Status
@@ -39,6 +40,31 @@ def test_results_of_functional_collectives_are_waited_for_and_differentiated(
 
     result = investigate(world, sums, "adjoint", BUDGET)
     assert result.status is Status.COHERENT, result.verdict
+
+
+class Gathered(torch.autograd.Function):
+    """A function whose gradient is a result of a functional collective, for which only who uses it waits."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return functional.all_gather_tensor(x, 0, dist.group.WORLD)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return functional.reduce_scatter_tensor(gradient.contiguous(), "sum", 0, dist.group.WORLD)
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
+@pytest.mark.parametrize("check", ["purity", "reentrancy"])
+def test_a_gradient_that_is_a_result_of_a_functional_collective_is_waited_for(
+    world: al.SimulatedWorld, check: str
+) -> None:
+    @al.subject.autograd(Gathered, process_group=True)
+    def gathers(draw: Any, ranks: int) -> dict[str, Any]:
+        spaces = [al.Space.of_dtensor((ranks,), [kind], (2 * ranks, 3)) for kind in (Shard(0), "replicated")]
+        return dict(domain=spaces[0], codomain=spaces[1])
+
+    assert investigate(world, gathers, check, BUDGET).status is Status.COHERENT
 
 
 def passed_on(comm: Any, x: torch.Tensor) -> torch.Tensor:
