@@ -31,6 +31,7 @@ __all__ = [
     "first_difference",
     "first_not_finite",
     "is_whole",
+    "joined",
     "largest_magnitude",
     "magnitudes",
     "norm",
@@ -320,7 +321,12 @@ def returned_not_finite(direction: str, rank: int, where: str, value: str) -> Ve
 
 def magnitudes(local: Sequence[NumpyArray]) -> NumpyArray:
     """The magnitudes of all elements of a rank's local tensors, in one dimension and in float64."""
-    return np.asarray(np.abs(np.concatenate([np.zeros(0), *[array.ravel() for array in local]])))
+    return np.asarray(np.abs(joined([np.zeros(0), *local])))
+
+
+def joined(arrays: Sequence[NumpyArray]) -> NumpyArray:
+    """All elements of several arrays, in one dimension."""
+    return np.concatenate([np.ravel(array) for array in arrays] or [np.zeros(0)])
 
 
 def norm(space: Space, local: Sequence[Array], rank: int) -> float:

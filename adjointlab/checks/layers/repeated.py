@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from adjointlab.checks.elements import Local, summed
+from adjointlab.checks.elements import Local, joined, summed
 from adjointlab.checks.hints import FaultKind, Hint, are_telling
 from adjointlab.core.layout import Layout
 from adjointlab.core.space import LocalType, Space, Tensor
@@ -79,8 +79,8 @@ def _multiple(
     if any(got[rank].shape != want[rank].shape for rank in got):
         return None
     with np.errstate(invalid="ignore"):
-        errors = _joined([got[rank] - want[rank] for rank in got])
-    addends = _joined([np.broadcast_to(terms[rank], got[rank].shape) for rank in got])
+        errors = joined([got[rank] - want[rank] for rank in got])
+    addends = joined([np.broadcast_to(terms[rank], got[rank].shape) for rank in got])
     wrong = ~(np.abs(errors) <= allowed)
     errors, addends = errors[wrong], addends[wrong]
     if not errors.size or not np.isfinite(errors).all() or not are_telling(addends, allowed).all():
@@ -90,7 +90,3 @@ def _multiple(
         return None
     scale = float(np.abs(addends).max() * abs(times))
     return times if bool((np.abs(errors - times * addends) <= 2 * allowed + 2.0**-40 * scale).all()) else None
-
-
-def _joined(arrays: Sequence[NumpyArray]) -> NumpyArray:
-    return np.concatenate([np.ravel(array) for array in arrays] or [np.zeros(0)])

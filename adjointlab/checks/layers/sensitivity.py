@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
-from adjointlab.checks.elements import Local
+from adjointlab.checks.elements import Local, largest_magnitude
 from adjointlab.checks.verdict import Inapplicable, Measurement, NotMeasured, Undecided
 from adjointlab.core.rounding import perturbing
 from adjointlab.typing import NumpyArray
@@ -284,13 +284,13 @@ def _is_kink(every: float, grown: float, array: NumpyArray, unit: float = 0.0) -
 
 
 def _least_difference(array: NumpyArray, is_subnormal: bool, unit: float = 0.0) -> float:
-    least = _UNITS * _epsilon(array, unit) * _largest(array)
+    least = _UNITS * _epsilon(array, unit) * largest_magnitude(array)
     # Units in the last place of such numbers are not relative to their size, and processors may take them for zero.
     return least + (float(np.finfo(array.dtype).tiny) if is_subnormal and array.dtype.kind in "fc" else 0.0)
 
 
 def _is_small(difference: float, array: NumpyArray, unit: float = 0.0) -> bool:
-    return difference <= math.sqrt(_epsilon(array, unit)) * max(_largest(array), 1.0)
+    return difference <= math.sqrt(_epsilon(array, unit)) * max(largest_magnitude(array), 1.0)
 
 
 def _difference(result: NumpyArray, perturbed: NumpyArray) -> float:
@@ -307,11 +307,6 @@ def _difference(result: NumpyArray, perturbed: NumpyArray) -> float:
         result[finite].astype(complex if result.dtype.kind == "c" else float) - perturbed[finite]
     )
     return float(np.where(np.isnan(difference), np.inf, difference).max(initial=0.0))
-
-
-def _largest(array: NumpyArray) -> float:
-    finite = abs(array[np.isfinite(array)])
-    return float(finite.max(initial=0.0))
 
 
 def _epsilon(array: NumpyArray, least: float = 0.0) -> float:

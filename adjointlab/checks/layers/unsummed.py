@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from adjointlab.checks.elements import joined
 from adjointlab.checks.hints import FaultKind, Hint, are_telling
 from adjointlab.core.space import Tensor
 from adjointlab.typing import NumpyArray
@@ -45,11 +46,11 @@ def unsummed_hint(
         sums.append(copies.sum(0) - want)
         means.append(copies.mean(0) - want)
         wanted.append(want)
-    if not wanted or not are_telling(_joined(wanted), 10 * allowed).any():
+    if not wanted or not are_telling(joined(wanted), 10 * allowed).any():
         return None
-    most = tensor.layout.partition.size * allowed + 2.0**-40 * np.abs(_joined(wanted)).max()
+    most = tensor.layout.partition.size * allowed + 2.0**-40 * np.abs(joined(wanted)).max()
     for errors, hint in ((sums, _SUM), (means, _MEAN)):
-        if (np.abs(_joined(errors)) <= most).all():
+        if (np.abs(joined(errors)) <= most).all():
             return hint
     return None
 
@@ -60,7 +61,3 @@ def _copies(tensor: Tensor) -> list[list[int]]:
     for rank, first in tensor.groups.items():
         by_first.setdefault(first, []).append(rank)
     return [ranks for ranks in by_first.values() if len(ranks) > 1]
-
-
-def _joined(arrays: Sequence[NumpyArray]) -> NumpyArray:
-    return np.concatenate([np.ravel(array) for array in arrays])
