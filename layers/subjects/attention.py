@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from torch import nn
 
 from adjointlab.core import strategies
 from adjointlab.layers.attention import ALGORITHMS, Attention, ScaledDotProductAttention
-from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, layer_subject
+from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, layer_subject, twin_of
 
 __all__ = ["attentions"]
 
 
-def _sequential_attention(*, is_causal: bool, scale: float | None, **_: Any) -> nn.Module:
-    return ScaledDotProductAttention(is_causal, scale)
-
-
-@layer_subject(layer=layer_of(Attention), sequential=_sequential_attention, name="Attention")
+@layer_subject(layer=layer_of(Attention), sequential=twin_of(ScaledDotProductAttention), name="Attention")
 def attentions(draw: DrawFn, ranks: int) -> Arguments:
     """Batch, heads and sequence cut; both algorithms; causal or not; as many keys as queries, fewer, and more."""
     queries = draw(st.integers(1, 6))

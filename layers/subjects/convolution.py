@@ -27,6 +27,7 @@ def sequential_convolution(
     partition: object,
     input_shape: object,
     overlap: object = False,
+    algorithm: object = None,
     **arguments: Any,
 ) -> nn.Module:
     """The convolution of torch's for the arguments of a case, padded apart where left and right differ."""

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from torch import nn
 
 from adjointlab.core import strategies
 from adjointlab.layers.dropout import Dropout, SeededDropout
-from adjointlab.layers.subjects.common import Arguments, drawn_shape, dtypes, layer_of, layer_subject
+from adjointlab.layers.subjects.common import Arguments, drawn_shape, dtypes, layer_of, layer_subject, twin_of
 
 __all__ = ["dropouts"]
 
 
-def _sequential_dropout(*, p: float, seed: int, **_: Any) -> nn.Module:
-    return SeededDropout(p, seed)
-
-
-@layer_subject(layer=layer_of(Dropout), sequential=_sequential_dropout, name="Dropout")
+@layer_subject(layer=layer_of(Dropout), sequential=twin_of(SeededDropout), name="Dropout")
 def dropouts(draw: DrawFn, ranks: int) -> Arguments:
     """Inputs of order one to four, cut in any dimension; masks that drop nothing, everything, or some; in training and not."""
     order = draw(st.integers(1, 4))

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from torch import nn
 
 from adjointlab.core import strategies
 from adjointlab.core.partition import Partition
 from adjointlab.layers.matrix_product import ALGORITHMS, MatrixProduct, Product
-from adjointlab.layers.subjects.common import Arguments, dtypes, grids_up_to, layer_of, layer_subject
+from adjointlab.layers.subjects.common import Arguments, dtypes, grids_up_to, layer_of, layer_subject, twin_of
 
 __all__ = ["matrix_products"]
 
 
-def _product(**_: Any) -> nn.Module:
-    return Product()
-
-
-@layer_subject(layer=layer_of(MatrixProduct), sequential=_product, name="MatrixProduct")
+@layer_subject(layer=layer_of(MatrixProduct), sequential=twin_of(Product), name="MatrixProduct")
 def matrix_products(draw: DrawFn, ranks: int) -> Arguments:
     """Matrices, at times batches of them or empty, all dimensions cut, in panels of any width; fewer rows and columns than workers."""
     lead = draw(st.sampled_from(((), (), (), (1,), (3,))))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from torch import nn
 
 from adjointlab.core import strategies
 from adjointlab.core.partition import Partition
@@ -23,13 +21,9 @@ from adjointlab.layers.subjects.convolution import drawn_convolution, sequential
 __all__ = ["stationary_convolutions"]
 
 
-def _sequential(*, algorithm: str, **arguments: Any) -> nn.Module:
-    return sequential_convolution(**arguments)
-
-
 @layer_subject(
     layer=layer_of(StationaryConv1d, StationaryConv2d, StationaryConv3d),
-    sequential=_sequential,
+    sequential=sequential_convolution,
     name="StationaryConvolution",
 )
 def stationary_convolutions(draw: DrawFn, ranks: int) -> Arguments:
