@@ -13,7 +13,7 @@ from torch import nn
 from adjointlab.core import strategies
 from adjointlab.core.partition import Partition
 from adjointlab.layers.batch_norm import BatchNormalisation
-from adjointlab.layers.subjects.common import Arguments, batches, dtypes, layer_subject
+from adjointlab.layers.subjects.common import Arguments, batches, dtypes, layer_subject, with_other_statistics
 from adjointlab.typing import Communicator
 
 __all__ = ["batch_norms"]
@@ -34,15 +34,10 @@ def _sequential_batch_norm(
     partition: Partition | None = None,
     **arguments: Any,
 ) -> nn.Module:
-    torch_classes = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-    module = torch_classes[len(input_shape) - 2](**arguments, dtype=getattr(torch, dtype))
+    kinds = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    module = with_other_statistics(kinds[len(input_shape) - 2](**arguments, dtype=getattr(torch, dtype)))
     if not bias:
         module.register_parameter("bias", None)  # older versions of torch have no argument for it
-    if arguments["track_running_stats"]:  # statistics that differ from the initial ones, and between channels
-        channel = torch.arange(arguments["num_features"])
-        module.get_buffer("running_mean").copy_(channel / 4 - 1)
-        module.get_buffer("running_var").copy_(channel + 0.5)
-        module.get_buffer("num_batches_tracked").fill_(arguments["num_features"] % 2 * 3)  # or no batch yet
     return module
 
 

@@ -14,11 +14,11 @@ from torch import nn
 from adjointlab.core.layout import Window
 from adjointlab.layers.losses import CrossEntropyLoss, Loss, NLLLoss
 from adjointlab.layers.losses.classes import ClassLoss
-from adjointlab.layers.subjects.common import Arguments, layer_subject
+from adjointlab.layers.subjects.common import Arguments, layer_of, layer_subject, twin_of, with_legal_input
 from adjointlab.layers.subjects.losses import loss_arguments
 from adjointlab.typing import Communicator
 
-__all__ = ["class_loss", "class_weights", "cross_entropies", "negative_log_likelihoods", "over_classes"]
+__all__ = ["class_loss", "cross_entropies", "negative_log_likelihoods", "over_classes", "with_class_weights"]
 
 
 def _with_legal_targets(
@@ -30,8 +30,7 @@ def _with_legal_targets(
     never ignored, so that a mean is over something.
     """
 
-    def prepare(_: nn.Module, inputs: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        logits, drawn = inputs
+    def prepared(drawn: torch.Tensor) -> torch.Tensor:
         first = drawn.new_empty(0) if windows is None else drawn.new_ones(())
         for start, stop in windows or ():
             first = first[..., None] * (torch.arange(start, stop, device=drawn.device) == 0)
@@ -39,54 +38,37 @@ def _with_legal_targets(
         away = (legal + 1) % classes if classes > 1 else legal
         kept = torch.where(legal == ignore_index, away, legal)
         first = first.reshape(drawn.shape) > 0
-        return logits, torch.where(first, kept, torch.where(drawn < -1, ignore_index, legal))
+        return torch.where(first, kept, torch.where(drawn < -1, ignore_index, legal))
 
-    layer.register_forward_pre_hook(prepare)
-    return layer
-
-
-def class_weights(classes: int, weighted: bool, dtype: str) -> torch.Tensor | None:
-    """A weight for each class, of which some are alike, if the loss is weighted."""
-    return (torch.arange(classes) % 3 + 1).to(getattr(torch, dtype)) / 2 if weighted else None
+    return with_legal_input(layer, prepared)
 
 
-def class_loss(
-    comm: Communicator,
-    *,
-    kind: type[ClassLoss] = CrossEntropyLoss,
-    input_shape: tuple[int, ...],
-    weighted: bool,
-    dtype: str,
-    **arguments: Any,
-) -> nn.Module:
+def with_class_weights(case: Arguments) -> dict[str, Any]:
+    """The arguments of a loss over classes, with a weight for each class, of which some are alike, if it is weighted."""
+    given: dict[str, Any] = dict(case)
+    if given.pop("weighted"):
+        classes = given["input_shape"][_class_dim(given["input_shape"])]
+        given["weight"] = (torch.arange(classes) % 3 + 1).to(getattr(torch, given["dtype"])) / 2
+    return given
+
+
+def _class_dim(input_shape: Sequence[int]) -> int:
+    return min(1, len(input_shape) - 1)
+
+
+def class_loss(comm: Communicator, *, kind: type[ClassLoss] = CrossEntropyLoss, **case: Any) -> nn.Module:
     """A loss over classes that is given legal targets."""
-    classes = input_shape[min(1, len(input_shape) - 1)]
-    layer = kind(
-        comm,
-        input_shape=input_shape,
-        weight=class_weights(classes, weighted, dtype),
-        dtype=getattr(torch, dtype),
-        **arguments,
-    )
+    layer = layer_of(kind)(comm, **with_class_weights(case))
+    assert isinstance(layer, ClassLoss)
     windows = layer.domain.tensors[1].layout.window(comm.Get_rank())
-    return _with_legal_targets(layer, classes, arguments["ignore_index"], windows)
+    return _with_legal_targets(layer, layer.classes, case["ignore_index"], windows)
 
 
-def _sequential_class_loss(
-    *,
-    kind: type[nn.Module] = nn.CrossEntropyLoss,
-    input_shape: tuple[int, ...],
-    weighted: bool,
-    dtype: str,
-    **arguments: Any,
-) -> nn.Module:
-    class_dim = min(1, len(input_shape) - 1)
-    names = {"ignore_index", "reduction", "label_smoothing"} & arguments.keys()
-    module = kind(
-        class_weights(input_shape[class_dim], weighted, dtype), **{name: arguments[name] for name in names}
-    )
-    windows = tuple((0, side) for dim, side in enumerate(input_shape) if dim != class_dim)
-    return _with_legal_targets(module, input_shape[class_dim], arguments["ignore_index"], windows)
+def _sequential_class_loss(*, kind: type[nn.Module] = nn.CrossEntropyLoss, **case: Any) -> nn.Module:
+    module = twin_of(kind)(**with_class_weights(case))
+    sides = list(case["input_shape"])
+    classes = sides.pop(_class_dim(sides))
+    return _with_legal_targets(module, classes, case["ignore_index"], [(0, side) for side in sides])
 
 
 @layer_subject(layer=class_loss, sequential=_sequential_class_loss, name="CrossEntropyLoss")

@@ -28,6 +28,8 @@ __all__ = [
     "layer_of",
     "layer_subject",
     "twin_of",
+    "with_legal_input",
+    "with_other_statistics",
 ]
 
 Arguments: TypeAlias = dict[str, object]
@@ -63,6 +65,22 @@ def twin_of(*classes: type[nn.Module]) -> Callable[..., nn.Module]:
         return torch_class(**{name: value for name, value in given.items() if name in known})
 
     return make
+
+
+def with_other_statistics(module: nn.Module) -> nn.Module:
+    """The module, with running statistics, where it has some, that differ from the initial ones and between channels."""
+    if statistics := dict(module.named_buffers()):
+        channel = torch.arange(len(statistics["running_mean"]))
+        statistics["running_mean"].copy_(channel / 4 - 1)
+        statistics["running_var"].copy_(channel + 0.5)
+        statistics["num_batches_tracked"].fill_(len(channel) % 2 * 3)  # or no batch yet
+    return module
+
+
+def with_legal_input(module: nn.Module, legal: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
+    """The module, which is given `legal` of its last input, such as indices or targets of a loss, that is drawn as any numbers."""
+    module.register_forward_pre_hook(lambda _, inputs: (*inputs[:-1], legal(inputs[-1])))
+    return module
 
 
 def drawn_shape(draw: DrawFn, order: int) -> tuple[int, ...]:

@@ -11,15 +11,21 @@ from torch import nn
 
 from adjointlab.core import strategies
 from adjointlab.layers.embedding import Embedding
-from adjointlab.layers.subjects.common import Arguments, dtypes, layer_of, layer_subject, twin_of
+from adjointlab.layers.subjects.common import (
+    Arguments,
+    dtypes,
+    layer_of,
+    layer_subject,
+    twin_of,
+    with_legal_input,
+)
 
 __all__ = ["embeddings"]
 
 
 def with_legal_indices(module: nn.Module, rows: int) -> nn.Module:
     """The module, with what it is called with made indices of so many rows."""
-    module.register_forward_pre_hook(lambda _, x: (x[0] % rows,))
-    return module
+    return with_legal_input(module, lambda drawn: drawn % rows)
 
 
 def _embedding(comm: Any, **case: Any) -> nn.Module:

@@ -21,7 +21,15 @@ from adjointlab.layers.losses import (
     MSELoss,
     SmoothL1Loss,
 )
-from adjointlab.layers.subjects.common import Arguments, cuts_over, dtypes, layer_of, layer_subject, twin_of
+from adjointlab.layers.subjects.common import (
+    Arguments,
+    cuts_over,
+    dtypes,
+    layer_of,
+    layer_subject,
+    twin_of,
+    with_legal_input,
+)
 
 __all__ = [
     "absolute_errors",
@@ -96,13 +104,7 @@ def huber_losses(draw: DrawFn, ranks: int) -> Arguments:
 
 def with_legal_target(layer: nn.Module, log_target: bool) -> nn.Module:
     """The layer, with targets made positive: a logarithm is taken of them, or they are logarithms."""
-
-    def prepare(_: nn.Module, inputs: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        x, target = inputs
-        return x, target if log_target else target.abs() + 0.5
-
-    layer.register_forward_pre_hook(prepare)
-    return layer
+    return with_legal_input(layer, lambda target: target if log_target else target.abs() + 0.5)
 
 
 class _WithoutAdvice(nn.KLDivLoss):

@@ -21,6 +21,7 @@ from adjointlab.layers.subjects.common import (
     layer_of,
     layer_subject,
     twin_of,
+    with_other_statistics,
 )
 from adjointlab.typing import Communicator
 
@@ -83,15 +84,9 @@ def _instance_norm(comm: Communicator, **arguments: Any) -> InstanceNormalisatio
     return InstanceNormalisation(comm, partition, shape, module, dtype=getattr(torch, dtype))
 
 
-def _sequential_instance_norm(*, dims: int, dtype: str, **arguments: Any) -> nn.Module:
-    torch_class = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)[dims - 1]
-    names = ("num_features", "eps", "momentum", "affine", "track_running_stats")
-    module = torch_class(**{name: arguments[name] for name in names}, dtype=getattr(torch, dtype))
-    if arguments["track_running_stats"]:  # statistics that differ from the initial ones, and between channels
-        channel = torch.arange(arguments["num_features"])
-        module.get_buffer("running_mean").copy_(channel / 4 - 1)
-        module.get_buffer("running_var").copy_(channel + 0.5)
-    return module
+def _sequential_instance_norm(**arguments: Any) -> nn.Module:
+    kinds = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+    return with_other_statistics(twin_of(*kinds)(**arguments))
 
 
 @layer_subject(layer=_instance_norm, sequential=_sequential_instance_norm, name="InstanceNormalisation")

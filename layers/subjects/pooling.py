@@ -28,7 +28,15 @@ from adjointlab.layers.pooling import (
     MaxUnpool3d,
     MaxUnpooling,
 )
-from adjointlab.layers.subjects.common import Arguments, batches, dtypes, layer_of, layer_subject, twin_of
+from adjointlab.layers.subjects.common import (
+    Arguments,
+    batches,
+    dtypes,
+    layer_of,
+    layer_subject,
+    twin_of,
+    with_legal_input,
+)
 from adjointlab.typing import Communicator
 
 __all__ = ["average_pools", "max_pools", "max_unpools", "power_average_pools", "unpool", "with_legal_indices"]
@@ -149,8 +157,7 @@ def with_legal_indices(
     `windows` are those of the layer's input in the spatial dimensions (`None` on a rank that has none), `sides` the output's.
     """
 
-    def prepare(_: nn.Module, inputs: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        x, drawn = inputs
+    def legal(drawn: torch.Tensor) -> torch.Tensor:
         index = torch.zeros_like(drawn)
         kernels, strides = case["kernel_size"], case["stride"] or case["kernel_size"]
         for dim, (start, stop) in enumerate(windows or ()):
@@ -158,10 +165,9 @@ def with_legal_indices(
             along = first.reshape(-1, *(1,) * (len(sides) - dim - 1)) + (drawn + dim) % kernels[dim]
             along = along.clamp(0, sides[dim] - 1)
             index += (sides[dim] - 1 - along if mirrored else along) * math.prod(sides[dim + 1 :])
-        return x, index
+        return index
 
-    layer.register_forward_pre_hook(prepare)
-    return layer
+    return with_legal_input(layer, legal)
 
 
 _UNPOOLS = (MaxUnpool1d, MaxUnpool2d, MaxUnpool3d)
