@@ -96,12 +96,7 @@ class BatchNormalisation(
         # Without a momentum torch takes the average over all batches, each with the weight 1 / their number.
         new = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
         unbiased = variance * (self.moments.count / (self.moments.count - 1))
-        for running, value in ((self.running_mean, mean), (self.running_var, unbiased)):
-            running.mul_(1 - new).add_(value.to(running.dtype), alpha=new)
-
-    def _along(self, channels: torch.Tensor) -> torch.Tensor:
-        """One value for each channel, in the shape (1, channels, 1, ...) that broadcasts with the input."""
-        return channels.reshape(1, channels.shape[0], *(1,) * (len(self.input_shape) - 2))
+        self.update_running((mean, unbiased), new)
 
 
 class BatchNorm1d(BatchNormalisation, torch_classes=(nn.BatchNorm1d,)):

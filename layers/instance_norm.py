@@ -48,7 +48,6 @@ class InstanceNormalisation(
         self.check_order(shape)
         x = Layout(shape, partition)
         spatial = tuple(range(self.channel_dim + 1, len(shape)))
-        self.after = (1,) * len(spatial)
         self.batch, self.spatial_size = (shape[0] if self.channel_dim else 1), math.prod(shape[spatial[0] :])
         self.moments = Moments(self.comm, x, spatial)
         per_channel = self.take_channels(module, x, self.channel_dim)
@@ -82,29 +81,17 @@ class InstanceNormalisation(
             )
         deviation, mean, variance = self.moments.deviation(x)
         if self.running_mean is not None and self.running_var is not None and self.batch:
-            self._track(self.running_mean, self.running_var, mean.detach(), variance.detach())
+            self._track(mean.detach(), variance.detach())
         return deviation, variance
 
-    def _track(
-        self,
-        running_mean: torch.Tensor,
-        running_var: torch.Tensor,
-        mean: torch.Tensor,
-        variance: torch.Tensor,
-    ) -> None:
+    def _track(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
         """Update the running statistics with the means of those of the batch, whose variances count as unbiased ones."""
         unbiased = variance * (self.spatial_size / (self.spatial_size - 1))
         pair = torch.stack((mean, unbiased))
         sums = carried(self.sum_batch, pair.sum(1) if self.channel_dim else pair).detach() / self.batch
         if self.partition.is_active(self.rank):
-            for running, value in zip((running_mean, running_var), sums, strict=True):
-                # Without a momentum torch leaves the statistics as they are.
-                new = 0.0 if self.momentum is None else self.momentum
-                running.mul_(1 - new).add_(value.to(running.dtype), alpha=new)
-
-    def _along(self, channels: torch.Tensor) -> torch.Tensor:
-        """One value for each channel, in a shape that broadcasts with the input."""
-        return channels.reshape(-1, *self.after)
+            # Without a momentum torch leaves the statistics as they are.
+            self.update_running(sums, 0.0 if self.momentum is None else self.momentum)
 
 
 class InstanceNorm1d(InstanceNormalisation, torch_classes=(nn.InstanceNorm1d,)):

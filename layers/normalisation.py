@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import torch
@@ -97,7 +98,13 @@ class ChannelNormalisation(Normalisation):
 
     def _along(self, channels: torch.Tensor) -> torch.Tensor:
         """One value for each channel, in a shape that broadcasts with the input."""
-        raise NotImplementedError
+        return channels.reshape(-1, *self.after)
+
+    def update_running(self, statistics: Iterable[torch.Tensor], new: float) -> None:
+        """Let the mean and the variance of a batch have the weight `new` in the running ones, which there are."""
+        for running, value in zip((self.running_mean, self.running_var), statistics, strict=True):
+            assert running is not None
+            running.mul_(1 - new).add_(value.to(running.dtype), alpha=new)
 
     def take_channels(self, module: _WithStatistics, x: Layout, channel_dim: int) -> Layout:
         """Collective: make the spaces, and take the arguments and values of `module`; the layout of one value for each channel.
@@ -116,6 +123,7 @@ class ChannelNormalisation(Normalisation):
             )
         self.num_features, self.eps, self.momentum = module.num_features, module.eps, module.momentum
         self.track_running_stats = module.track_running_stats
+        self.after = (1,) * (x.order - channel_dim - 1)
         channels, axes = [x.windows[channel_dim]], (channel_dim,)
         others = [dim for dim in range(x.order) if dim != channel_dim]
         per_channel = Layout((self.num_features,), self.partition, channels, axes)
