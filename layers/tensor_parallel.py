@@ -70,6 +70,7 @@ class _TensorParallel(TorchLayer, torch_classes=(nn.Linear,)):
 
     weight: nn.Parameter
     bias: nn.Parameter | None
+    skip_bias_add: bool
 
     def check_line(self, module: nn.Linear, sequence_parallel: bool) -> None:
         """Raise `ValueError` unless the partition is a line, and the input has its features last and a sequence to cut."""
@@ -125,6 +126,16 @@ class _TensorParallel(TorchLayer, torch_classes=(nn.Linear,)):
         y, (bias,) = self.codomain.tensors[0], self.spread_bias.codomain.tensors
         self.codomain = Space(y, replace(bias, name="bias"))
 
+    def local_product(self, x: torch.Tensor) -> torch.Tensor:
+        """x Wₛᵀ, with the bias, unless that is returned."""
+        return affine_summand(x, self.weight, None if self.skip_bias_add else self.bias).to(x.dtype)
+
+    def results(self, y: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:
+        """y; with `skip_bias_add` that and the bias, or `None` without one."""
+        if not self.skip_bias_add:
+            return y
+        return y, None if self.bias is None else apply(self.spread_bias, self.bias)
+
 
 class ColumnParallelLinear(_TensorParallel):
     """`torch.nn.Linear` whose output features are cut over `partition`, a line of workers.
@@ -175,12 +186,10 @@ class ColumnParallelLinear(_TensorParallel):
         """The local tensor of y, from that of x; with `skip_bias_add` that and the bias, or `None` without one."""
         (x,) = self.check_inputs(x)
         x = carried(self.enter, x)
-        y = affine_summand(x, self.weight, None if self.skip_bias_add else self.bias).to(x.dtype)
+        y = self.local_product(x)
         if self.leave is not None:
             y = apply(self.leave, y)
-        if not self.skip_bias_add:
-            return y
-        return y, None if self.bias is None else apply(self.spread_bias, self.bias)
+        return self.results(y)
 
 
 class RowParallelLinear(_TensorParallel):
@@ -232,8 +241,4 @@ class RowParallelLinear(_TensorParallel):
         (x,) = self.check_inputs(x)
         if self.enter is not None:
             x = apply(self.enter, x)
-        summand = affine_summand(x, self.weight, None if self.skip_bias_add else self.bias)
-        y: torch.Tensor = apply(self.leave, summand.to(x.dtype))
-        if not self.skip_bias_add:
-            return y
-        return y, None if self.bias is None else apply(self.spread_bias, self.bias)
+        return self.results(apply(self.leave, self.local_product(x)))
