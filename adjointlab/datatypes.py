@@ -83,35 +83,30 @@ class Datatype:
         return f"MPI_{self.name}" if self.name else ""
 
     def Create_contiguous(self, count: int) -> Datatype:
-        return self._repeated([count], [0], Recipe(self, "Create_contiguous", (count,)))
+        return self._repeated([count], [0], "Create_contiguous", count)
 
     def Create_vector(self, count: int, blocklength: int, stride: int) -> Datatype:
         starts = [self.extent * stride * number for number in range(_counted(count))]
-        recipe = Recipe(self, "Create_vector", (count, blocklength, stride))
-        return self._repeated([blocklength] * count, starts, recipe)
+        return self._repeated([blocklength] * count, starts, "Create_vector", count, blocklength, stride)
 
     def Create_hvector(self, count: int, blocklength: int, stride: int) -> Datatype:
         starts = [stride * number for number in range(_counted(count))]
-        recipe = Recipe(self, "Create_hvector", (count, blocklength, stride))
-        return self._repeated([blocklength] * count, starts, recipe)
+        return self._repeated([blocklength] * count, starts, "Create_hvector", count, blocklength, stride)
 
     def Create_indexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
         starts = [self.extent * each for each in displacements]
-        recipe = Recipe(self, "Create_indexed", (blocklengths, displacements))
-        return self._repeated(blocklengths, starts, recipe)
+        return self._repeated(blocklengths, starts, "Create_indexed", blocklengths, displacements)
 
     def Create_hindexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
-        recipe = Recipe(self, "Create_hindexed", (blocklengths, displacements))
-        return self._repeated(blocklengths, displacements, recipe)
+        return self._repeated(blocklengths, displacements, "Create_hindexed", blocklengths, displacements)
 
     def Create_indexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
-        starts = [self.extent * each for each in displacements]
-        recipe = Recipe(self, "Create_indexed_block", (blocklength, displacements))
-        return self._repeated([blocklength] * len(starts), starts, recipe)
+        lengths, starts = [blocklength] * len(displacements), [self.extent * each for each in displacements]
+        return self._repeated(lengths, starts, "Create_indexed_block", blocklength, displacements)
 
     def Create_hindexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
-        recipe = Recipe(self, "Create_hindexed_block", (blocklength, displacements))
-        return self._repeated([blocklength] * len(displacements), displacements, recipe)
+        lengths = [blocklength] * len(displacements)
+        return self._repeated(lengths, displacements, "Create_hindexed_block", blocklength, displacements)
 
     def Create_subarray(
         self, sizes: Sequence[int], subsizes: Sequence[int], starts: Sequence[int], order: int = ORDER_C
@@ -171,7 +166,10 @@ class Datatype:
         old, constructor, arguments = self.derivation.recipe
         return f"{old or 'Datatype'}.{constructor}({', '.join(map(_shortly, arguments))})"
 
-    def _repeated(self, lengths: Sequence[int], starts: Sequence[int], recipe: Recipe) -> Datatype:
+    def _repeated(
+        self, lengths: Sequence[int], starts: Sequence[int], constructor: str, *arguments: Any
+    ) -> Datatype:
+        recipe = Recipe(self, constructor, arguments)
         return _combined([(self, _origins(self, lengths, starts))], recipe)
 
     def _bounded(self, lb: int, extent: int, recipe: Recipe) -> Datatype:
