@@ -13,6 +13,7 @@ from adjointlab.checks.compared import OF_SPECIFICATION
 from adjointlab.checks.evidence import ComparedMatrices, Element, MatchedCalls, Place, Wait
 from adjointlab.checks.told import hints_told
 from adjointlab.checks.verdict import Verdict
+from adjointlab.pictures.layouts import shown_ranks
 from adjointlab.pictures.model import (
     Drawing,
     Event,
@@ -75,9 +76,7 @@ def _name(element: Element) -> str:
 
 def _with_fewer(grid: Grid, most_ranks: int) -> Grid:
     """The grid with so many pieces at most, those of marked cells among them."""
-    marked = {mark.rank for mark in grid.marks[:most_ranks]}
-    others = [piece.rank for piece in grid.pieces if piece.rank not in marked]
-    shown = marked | set(others[: max(0, most_ranks - len(marked))])
+    shown = shown_ranks([piece.rank for piece in grid.pieces], grid.marks[:most_ranks], most_ranks)
     pieces = tuple(piece for piece in grid.pieces if piece.rank in shown)
     return replace(grid, pieces=pieces, marks=tuple(mark for mark in grid.marks if mark.rank in shown))
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from adjointlab.core.layout import Layout
     from adjointlab.core.space import Space, Tensor
 
-__all__ = ["grid_of_layout", "grid_of_tensor", "layout_drawing", "space_drawing"]
+__all__ = ["grid_of_layout", "grid_of_tensor", "layout_drawing", "shown_ranks", "space_drawing"]
 
 _MOST_SLICES = 4
 _MOST_PIECES = 64
@@ -42,11 +42,7 @@ def grid_of_layout(
 ) -> Grid:
     """The picture of a layout with `most_pieces` at most: those of marked ranks, then the first of the partition's grid."""
     ranks = layout.partition.ranks
-    shown = set(ranks)
-    if len(ranks) > most_pieces:
-        marked = {mark.rank for mark in marks}
-        others = [rank for rank in ranks if rank not in marked]
-        shown = marked | set(others[: max(0, most_pieces - len(marked))])
+    shown = shown_ranks(ranks, marks, most_pieces)
     pieces = tuple(Piece(rank, layout.window(rank) or ()) for rank in ranks if rank in shown)
     remarks: tuple[str, ...] = (
         (f"{len(ranks) - len(pieces)} more ranks are left out",) if len(pieces) < len(ranks) else ()
@@ -55,6 +51,13 @@ def grid_of_layout(
     if more:
         remarks += (f"{more} more slices are left out",)
     return Grid(title, note, layout.shape, pieces, slices, tuple(marks), remarks)
+
+
+def shown_ranks(ranks: Sequence[int], marks: Sequence[Mark], most: int) -> set[int]:
+    """`most` of the ranks: those of marks, then the first."""
+    marked = {mark.rank for mark in marks}
+    others = [rank for rank in ranks if rank not in marked]
+    return marked | set(others[: max(0, most - len(marked))])
 
 
 def _slices(layout: Layout, marks: Sequence[Mark]) -> tuple[tuple[Slice, ...], int]:
