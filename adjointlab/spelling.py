@@ -1,11 +1,14 @@
-"""Words in messages: suggestions for those that are not among the legal ones, and names of types with their article."""
+"""Words in messages: suggestions for those that are not among the legal ones, names of types with their article, and paths."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from contextlib import suppress
 from difflib import get_close_matches
+from pathlib import Path
 
-__all__ = ["described_type", "did_you_mean"]
+__all__ = ["described_type", "did_you_mean", "from_here", "this_folder"]
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -21,3 +24,20 @@ def described_type(value: object) -> str:
         return "None"
     name = type(value).__name__
     return f"{'an' if name[:1] in 'aeioAEIO' or name.startswith('ndarray') else 'a'} {name}"
+
+
+def this_folder() -> str:
+    """Return the path of the current folder with a separator behind it; nothing where user code has removed the folder."""
+    with suppress(OSError):
+        return os.getcwd() + os.sep
+    return ""
+
+
+def from_here(path: Path) -> Path:
+    """Return `path` as it is called from the current folder; as it was given for one elsewhere, or where that folder is gone."""
+    try:
+        here = Path.cwd().resolve()
+    except OSError:  # user code has removed it
+        return path
+    absolute = path.resolve()
+    return absolute.relative_to(here) if absolute.is_relative_to(here) else path

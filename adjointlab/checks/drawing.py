@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -29,6 +28,7 @@ from adjointlab.pictures.model import (
     Waits,
     Weight,
 )
+from adjointlab.spelling import from_here
 from adjointlab.worlds.diagnosis import find_cycle
 
 __all__ = ["verdict_drawing"]
@@ -139,14 +139,7 @@ def _waits(waits: Sequence[Wait]) -> Waits:
 
 def _shown(where: str) -> str:
     path, separator, number = where.rpartition(":")
-    return f"{_relative(Path(path))}{separator}{number}" if path else where
-
-
-def _relative(path: Path) -> Path:
-    """The path as an editor opens it from this folder, if it is in it."""
-    with suppress(OSError, ValueError):  # this folder has been removed, or the file is elsewhere
-        return path.relative_to(Path.cwd())
-    return path
+    return f"{from_here(Path(path))}{separator}{number}" if path else where
 
 
 def _code(where: str) -> str:

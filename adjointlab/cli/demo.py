@@ -14,6 +14,7 @@ from adjointlab.cli.output import Output
 from adjointlab.cli.parameters import Colour
 from adjointlab.cli.startup import UsageError, opened_world
 from adjointlab.exit_codes import ExitCode
+from adjointlab.spelling import from_here
 from adjointlab.worlds.launch import is_launched
 
 if TYPE_CHECKING:
@@ -118,11 +119,11 @@ def _lines(function: Callable[..., object]) -> Iterator[str]:
 
 def _next_steps(failure: CheckResult) -> Iterator[str]:
     import adjointlab.demonstration
-    from adjointlab.report.failure_text import relative, replay_command
+    from adjointlab.report.failure_text import replay_command
 
     yield "\nWhat to do next"
     if failure.written is not None:
         yield f"  see it again      {replay_command(failure)}"
-    yield f"  read the code     {relative(Path(adjointlab.demonstration.__file__))}"
+    yield f"  read the code     {from_here(Path(adjointlab.demonstration.__file__))}"
     yield "  check your own    adjointlab check my_file.py       (README: Your own code)"
     yield "  check all         adjointlab check"

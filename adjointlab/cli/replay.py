@@ -17,6 +17,7 @@ from adjointlab.cli.startup import UsageError, opened_world
 from adjointlab.devices.memories import is_on_device, on
 from adjointlab.exit_codes import ExitCode
 from adjointlab.options import DEVICE, RANKS
+from adjointlab.spelling import from_here
 from adjointlab.worlds.launch import is_launched
 
 if TYPE_CHECKING:
@@ -174,11 +175,9 @@ def _require(memory: str, found: Found, file: Path) -> None:
 
 def _by_file(found: Found) -> Found:
     """`found`, named by its file and the attribute there."""
-    from adjointlab.report.failure_text import relative
-
     module, _, name = found.subject.location.partition(":")
     file = getattr(sys.modules.get(module), "__file__", None)
-    return found if file is None else with_changes(found, reference=f"{relative(Path(file))}:{name}")
+    return found if file is None else with_changes(found, reference=f"{from_here(Path(file))}:{name}")
 
 
 def _is_in_place(stored: Reproducer, location: str) -> bool:

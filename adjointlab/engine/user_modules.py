@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from adjointlab.spelling import from_here
 from adjointlab.worlds.exception_text import kind_and_message
 from adjointlab.worlds.interposition import follow_imports
 from adjointlab.worlds.library_files import is_of_library
@@ -173,9 +174,4 @@ def shown_name(module: ModuleType) -> str:
 
 def shown_path(file: str) -> str:
     """The path of a file as seen from the current folder, or as a whole where it is elsewhere."""
-    path = Path(file).resolve()
-    try:
-        here = Path.cwd()
-    except OSError:  # user code has removed it
-        return str(path)
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    return str(from_here(Path(file).resolve()))

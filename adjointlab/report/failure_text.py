@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
 from adjointlab.check_result import CheckResult, ReportedAs
 from adjointlab.checks.proof import PROOF
@@ -13,10 +11,11 @@ from adjointlab.checks.told import lines_told
 from adjointlab.engine.case_lines import case_lines
 from adjointlab.engine.search_result import SearchResult
 from adjointlab.quantities import counted
+from adjointlab.spelling import from_here, this_folder
 from adjointlab.store.files import printable
 from adjointlab.worlds.world import WorldName
 
-__all__ = ["failure_text", "relative", "replay_command"]
+__all__ = ["failure_text", "replay_command"]
 
 
 def failure_text(check_result: CheckResult) -> str:
@@ -57,7 +56,7 @@ def replay_command(check_result: CheckResult) -> str:
     """The command that runs a stored failure again; it names a subject that is not installed."""
     assert check_result.written is not None
     result = check_result.result
-    words = ["adjointlab", "replay", str(relative(check_result.written.json))]
+    words = ["adjointlab", "replay", str(from_here(check_result.written.json))]
     if not check_result.found.is_installed:
         words += ["--subject", check_result.found.reference]
     assert result.case is not None
@@ -77,7 +76,7 @@ def _history(check_result: CheckResult) -> str:
 
 
 def _verdict_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
-    folder = f"{_here()}{os.sep}"
+    folder = this_folder()
     for label, text in lines_told(result.verdict):
         # Paths are relative to this folder, as an editor opens them from here; those of a traceback are as Python has them.
         yield label, text if label == "traceback" else text.replace(folder, "")
@@ -88,7 +87,7 @@ def _replay_lines(check_result: CheckResult) -> Iterator[tuple[str, str]]:
     if written is not None:
         yield "replay", replay_command(check_result)
         if written.script is not None:
-            yield "script", str(relative(written.script))
+            yield "script", str(from_here(written.script))
         return
     if check_result.unwritten:
         yield "replay", f"could not be stored: {check_result.unwritten}"
@@ -98,16 +97,3 @@ def _replay_lines(check_result: CheckResult) -> Iterator[tuple[str, str]]:
     if is_drawn and not check_result.is_misdeclared:
         # That of one check, also of a test of pytest's, whose own option is the seed of a session.
         yield "seed", f"adjointlab check --seed {check_result.seed} draws these cases again"
-
-
-def relative(path: Path) -> Path:
-    """Return `path` as it is called from this folder; an absolute path for one elsewhere."""
-    absolute, folder = path.resolve(), _here().resolve()
-    return absolute.relative_to(folder) if absolute.is_relative_to(folder) else path
-
-
-def _here() -> Path:
-    try:
-        return Path.cwd()
-    except OSError:  # this folder has been removed
-        return Path(os.sep, "nowhere")

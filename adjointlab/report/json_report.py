@@ -35,8 +35,9 @@ from dataclasses import asdict
 
 from adjointlab.check_result import CheckResult
 from adjointlab.checks.told import hints_told
-from adjointlab.report.failure_text import relative, replay_command
+from adjointlab.report.failure_text import replay_command
 from adjointlab.report.summary import notes
+from adjointlab.spelling import from_here
 from adjointlab.store.json_lines import json_figures
 
 __all__ = ["as_data"]
@@ -84,7 +85,7 @@ def _entry(check_result: CheckResult) -> dict[str, object]:
         "seconds": round(result.seconds, 3),
         "known": check_result.known or None,
         "case": None if result.case is None else result.case.data(),
-        "reproducer": None if written is None else str(relative(written.json)),
-        "script": None if written is None or written.script is None else str(relative(written.script)),
+        "reproducer": None if written is None else str(from_here(written.json)),
+        "script": None if written is None or written.script is None else str(from_here(written.script)),
         "replay": None if written is None else replay_command(check_result),
     }

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -15,6 +13,7 @@ from adjointlab.engine.counts import CaseCounts, is_silent
 from adjointlab.engine.folded_warnings import folded
 from adjointlab.exit_codes import ExitCode
 from adjointlab.quantities import counted
+from adjointlab.spelling import this_folder
 from adjointlab.store.files import printable
 from adjointlab.worlds.interposition import asked_outside_runs
 from adjointlab.worlds.run import FindingKind
@@ -187,10 +186,8 @@ def notes(results: Sequence[CheckResult]) -> list[str]:
 def warned(results: Sequence[CheckResult]) -> list[str]:
     """A line for each place that has given warnings in any check: the first text in full, and how often."""
     given = folded(warning for entry in results for warning in entry.result.warnings)
-    here = ""
-    with suppress(OSError):  # the folder has been removed
-        here = os.getcwd() + os.sep
-    return [str(each).removeprefix(here) for each in given]
+    folder = this_folder()
+    return [str(each).removeprefix(folder) for each in given]
 
 
 def silent(results: Sequence[CheckResult]) -> str:

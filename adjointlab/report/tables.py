@@ -18,7 +18,7 @@ from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.discovery import Found
 from adjointlab.engine.search_result import SearchResult
 from adjointlab.quantities import counted
-from adjointlab.report.failure_text import relative
+from adjointlab.spelling import from_here
 from adjointlab.store.files import printable
 
 __all__ = ["VerdictRows", "proof_table", "subject_table"]
@@ -198,7 +198,7 @@ def _fault(entry: CheckResult, like: CheckResult | None) -> str:
     headline = entry.result.verdict.headline
     if like is None:
         return headline
-    stored = "" if entry.written is None else f", {relative(entry.written.json)}"
+    stored = "" if entry.written is None else f", {from_here(entry.written.json)}"
     return f"{headline}, as in {like.result.check}{stored}"
 
 

@@ -24,6 +24,7 @@ from msgspec import structs
 
 from adjointlab.engine.case import Case
 from adjointlab.engine.run_case import Stage
+from adjointlab.spelling import from_here
 from adjointlab.store import files
 from adjointlab.store.files import in_folder, open_file, paths_in, printable
 from adjointlab.store.json_lines import encoded
@@ -121,9 +122,7 @@ class Running(Progress, frozen=True, forbid_unknown_fields=True, tag_field="sche
     def replay_command(self, path: Path) -> str:
         """The command that runs its case again, which is stored at `path`; it names the subject, installed or not."""
         start = self.world.launcher(1 if self.case is None else self.case.ranks)
-        with suppress(OSError, ValueError):  # it lies elsewhere, or this folder is gone
-            path = path.relative_to(Path.cwd())
-        words = [*start, "adjointlab", "replay", str(path), "--subject", self.reference]
+        words = [*start, "adjointlab", "replay", str(from_here(path)), "--subject", self.reference]
         return printable(shlex.join(words))
 
 
