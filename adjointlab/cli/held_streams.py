@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, ClassVar, Final, TextIO
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
-__all__ = ["HeldStreams", "prints_on_stderr"]
+__all__ = ["HeldStreams", "copied_out_of_the_way", "prints_on_stderr"]
 
 _OUT_OF_THE_WAY: Final = 512
-"""Least number of the copies: programs that close what they have inherited often stop before."""
+"""Least number of copies: user code that closes what it has inherited often stops before."""
 
 
 class HeldStreams:
@@ -88,7 +88,7 @@ def prints_on_stderr(*, is_wanted: bool) -> Iterator[None]:
             yield
     else:
         sys.stdout.flush()
-        kept = _copied(1)
+        kept = copied_out_of_the_way(1)
         os.dup2(2, 1)
         try:
             yield
@@ -137,7 +137,7 @@ class _Held:
             return
         assert stream is not None
         try:
-            copy = _copied(descriptor)
+            copy = copied_out_of_the_way(descriptor)
             self._identity = _identity(copy)
         except (OSError, ValueError):
             return
@@ -171,7 +171,8 @@ class _Held:
                 os.close(self._copy.fileno())
 
 
-def _copied(descriptor: int) -> int:
+def copied_out_of_the_way(descriptor: int) -> int:
+    """A copy of a file descriptor, of a number that user code seldom closes, which no other program inherits."""
     try:
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
     except OSError:  # more than the process may have

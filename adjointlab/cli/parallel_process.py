@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pickle
 import sys
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from adjointlab.check_result import CheckResult, SearchInterrupted
+from adjointlab.cli.held_streams import copied_out_of_the_way
 from adjointlab.cli.parallel_messages import MessageKind, Outcome, PlannedCheck, Setup
 from adjointlab.cli.selection import selected
 from adjointlab.cli.startup import opened_world
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from adjointlab.engine.discovery import Found
 
 __all__ = ["main"]
-
-_OUT_OF_THE_WAY: Final = 512
-"""Least number of the socket: user code often closes those below."""
 
 
 def main(descriptor: int) -> NoReturn:
@@ -85,10 +82,7 @@ def _packed(result: CheckResult) -> bytes:
 
 
 def _moved(descriptor: int) -> int:
-    os.set_inheritable(descriptor, False)
-    try:
-        moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
-    except OSError:  # more than the process may have
-        return descriptor
+    """The socket under a number of which user code seldom closes the file."""
+    moved = copied_out_of_the_way(descriptor)
     os.close(descriptor)
     return moved
