@@ -9,7 +9,7 @@ from typing import Any, Final, TypeGuard
 
 from adjointlab.core.operator import LinearOperator
 
-__all__ = ["how_to_declare", "how_to_declare_in", "is_torch_module"]
+__all__ = ["how_to_declare", "how_to_declare_in", "is_operator", "is_torch_module"]
 
 _SUFFIXES: Final = ("adjoint", "transpose", "transposed", "backward")
 _SPACES: Final = ("        space = adjointlab.Space(draw(adjointlab.strategies.layouts(ranks)))",)
@@ -38,7 +38,8 @@ def _is_function(value: object) -> bool:
     return isinstance(value, FunctionType)
 
 
-def _is_operator(value: object) -> TypeGuard[type[Any]]:
+def is_operator(value: object) -> TypeGuard[type[Any]]:
+    """Return True for a class of linear operators, also for one that is none of the lab's."""
     return inspect.isclass(value) and (issubclass(value, LinearOperator) or hasattr(value, "adjoint"))
 
 
@@ -57,7 +58,7 @@ def _derives(value: object, module: str, name: str) -> bool:
     return any((base.__module__, base.__name__) == (module, name) for base in bases)
 
 
-_CLASSES: Final = (_is_operator, is_torch_module, _is_autograd)
+_CLASSES: Final = (is_operator, is_torch_module, _is_autograd)
 
 
 def _declaration(value: object, name: str, module: ModuleType) -> str:
@@ -73,9 +74,9 @@ def _declaration(value: object, name: str, module: ModuleType) -> str:
         return _of_functions(
             f"pair(forward={name}, adjoint={adjoint}{option})", _names(value)[2 - is_distributed :]
         )
-    if is_distributed and not _is_operator(value):
+    if is_distributed and not is_operator(value):
         return _of_functions(f"autograd(function{option})", [])
-    return _of_operator(value, name) if _is_operator(value) else _of_operator(None, "MyOperator")
+    return _of_operator(value, name) if is_operator(value) else _of_operator(None, "MyOperator")
 
 
 def _uses_torch_distributed(module: ModuleType) -> bool:

@@ -16,8 +16,7 @@ from types import FrameType, ModuleType
 from typing import Final, NamedTuple
 
 from adjointlab.checks.check import all_checks
-from adjointlab.core.operator import LinearOperator
-from adjointlab.engine.declaring import how_to_declare, how_to_declare_in
+from adjointlab.engine.declaring import how_to_declare, how_to_declare_in, is_operator
 from adjointlab.engine.noted import declarations
 from adjointlab.engine.subject import Subject
 from adjointlab.engine.user_modules import (
@@ -205,7 +204,7 @@ def _attribute(module: ModuleType, name: str, origin: str) -> list[tuple[str, Su
     if (tested := _tested_by(value)) is not None:
         by_variable = [(attribute, each) for attribute, each in _subjects(module) if each is tested]
         return by_variable or [(name, tested)]
-    if inspect.isclass(value) and (issubclass(value, LinearOperator) or hasattr(value, "adjoint")):
+    if is_operator(value):
         # The operator's own module first: that is where its author put the subject.
         declared = [
             (attribute, subject) for attribute, subject in _subjects(module) if subject.target is value
