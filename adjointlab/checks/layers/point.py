@@ -9,7 +9,7 @@ from adjointlab.checks.elements import Local
 from adjointlab.checks.layers.differences import Estimate, derivatives
 from adjointlab.checks.layers.modules import ModuleUnderTest, first_positions, values
 from adjointlab.core import arrays
-from adjointlab.core.layer import Layer, outputs_of
+from adjointlab.core.layer import Layer
 from adjointlab.core.vectors import Draw
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Point:
 
     def outputs(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Evaluate the layer with the parameters that it has. Collective."""
-        return tuple(map(arrays.local_part, outputs_of(self.version.module(*self.version.given(inputs)))))
+        return self.version.applied_to(self.version.given(inputs))
 
     def elsewhere(
         self, inputs: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
