@@ -8,12 +8,18 @@ from typing import TypeAlias, cast
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from adjointlab.core.layout import Layout
 from adjointlab.layers.distributed import TorchLayer
 from adjointlab.layers.padded import Padded, convolution_of, paddings
-from adjointlab.layers.torch_modules import device_of, dtype_name, per_dim, result_of, spatial_dims
+from adjointlab.layers.torch_modules import (
+    device_of,
+    dtype_name,
+    function_of_dims,
+    per_dim,
+    result_of,
+    spatial_dims,
+)
 from adjointlab.primitives.halo_exchange import OverlappedHaloExchange
 from adjointlab.primitives.halo_geometry import HaloGeometry
 
@@ -112,9 +118,7 @@ class ConvolutionModule(TorchLayer):
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, groups: int = 1
     ) -> torch.Tensor:
         """Torch's convolution of a local window, with the padding that the window does not have."""
-        convolution: Callable[..., torch.Tensor] = (functional.conv1d, functional.conv2d, functional.conv3d)[
-            len(self.stride) - 1
-        ]
+        convolution: Callable[..., torch.Tensor] = function_of_dims("conv", len(self.stride))
         return convolution(x, weight, bias, self.stride, self.torch_padding, self.dilation, groups)
 
     @classmethod

@@ -16,10 +16,10 @@ from typing import TypeAlias, cast
 
 import torch
 from torch.autograd.function import FunctionCtx
-from torch.nn import functional
 
 from adjointlab.layers.differentiable import PositionalFunction, anchor_of, applied, connected, end_of
 from adjointlab.layers.output_parts import Part, parts_of_outputs, without_halo
+from adjointlab.layers.torch_modules import function_of_dims
 from adjointlab.primitives.halo_exchange import OverlappedHaloExchange
 from adjointlab.typing import Array
 
@@ -68,10 +68,8 @@ class OverlappedConvolution:
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, groups: int
     ) -> torch.Tensor:
         """Torch's convolution of a window, or of a part of one."""
-        function: Callable[..., torch.Tensor] = (functional.conv1d, functional.conv2d, functional.conv3d)[
-            len(self.stride) - 1
-        ]
-        return function(x, weight, bias, self.stride, 0, self.dilation, groups)
+        convolution: Callable[..., torch.Tensor] = function_of_dims("conv", len(self.stride))
+        return convolution(x, weight, bias, self.stride, 0, self.dilation, groups)
 
     def forward(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, groups: int

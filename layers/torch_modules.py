@@ -8,16 +8,18 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from operator import index
-from typing import SupportsIndex, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 __all__ = [
     "Sides",
     "TorchClasses",
     "device_of",
     "dtype_name",
+    "function_of_dims",
     "parameters_of",
     "per_dim",
     "result_of",
@@ -31,37 +33,18 @@ Sides: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 TorchClasses: TypeAlias = tuple[type[nn.Module], ...]
 
 _COUNTS = {1: "one int", 2: "two ints", 3: "three ints"}
-_BY_SPATIAL_DIMS = (
-    (
-        nn.Conv1d,
-        nn.ConvTranspose1d,
-        nn.MaxPool1d,
-        nn.AvgPool1d,
-        nn.LPPool1d,
-        nn.MaxUnpool1d,
-        nn.AdaptiveAvgPool1d,
-        nn.AdaptiveMaxPool1d,
-    ),
-    (
-        nn.Conv2d,
-        nn.ConvTranspose2d,
-        nn.MaxPool2d,
-        nn.AvgPool2d,
-        nn.LPPool2d,
-        nn.MaxUnpool2d,
-        nn.AdaptiveAvgPool2d,
-        nn.AdaptiveMaxPool2d,
-    ),
-    (
-        nn.Conv3d,
-        nn.ConvTranspose3d,
-        nn.MaxPool3d,
-        nn.AvgPool3d,
-        nn.LPPool3d,
-        nn.MaxUnpool3d,
-        nn.AdaptiveAvgPool3d,
-        nn.AdaptiveMaxPool3d,
-    ),
+_KINDS = (
+    "Conv",
+    "ConvTranspose",
+    "MaxPool",
+    "AvgPool",
+    "LPPool",
+    "MaxUnpool",
+    "AdaptiveAvgPool",
+    "AdaptiveMaxPool",
+)
+_BY_SPATIAL_DIMS: tuple[TorchClasses, ...] = tuple(
+    tuple(getattr(nn, f"{kind}{dims}d") for kind in _KINDS) for dims in (1, 2, 3)
 )
 
 
@@ -69,6 +52,12 @@ def spatial_dims(module: nn.Module | type[nn.Module]) -> int:
     """The number of spatial dimensions of a convolution or pool of torch's, or of its class."""
     kind = module if isinstance(module, type) else type(module)
     return next(dims for dims, classes in enumerate(_BY_SPATIAL_DIMS, 1) if issubclass(kind, classes))
+
+
+def function_of_dims(name: str, dims: int) -> Callable[..., Any]:
+    """Torch's function of that name for so many spatial dimensions, such as `torch.nn.functional.conv2d`."""
+    function: Callable[..., Any] = getattr(functional, f"{name}{dims}d")
+    return function
 
 
 def per_dim(name: str, value: Sides, dims: int) -> tuple[int, ...]:

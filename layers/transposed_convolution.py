@@ -16,7 +16,7 @@ partial outputs are summed. Output o takes input i with the weight k where o + p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TypeAlias, cast
 
@@ -28,7 +28,14 @@ from adjointlab.core.layout import Layout, Window, balanced_windows
 from adjointlab.layers.channels import ChannelModule
 from adjointlab.layers.differentiable import connected, of_nothing
 from adjointlab.layers.grids import with_index_zero
-from adjointlab.layers.torch_modules import device_of, dtype_name, per_dim, result_of, spatial_dims
+from adjointlab.layers.torch_modules import (
+    device_of,
+    dtype_name,
+    function_of_dims,
+    per_dim,
+    result_of,
+    spatial_dims,
+)
 from adjointlab.primitives.halo_exchange import HaloExchange
 
 __all__ = ["ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "TransposedConvolution"]
@@ -121,11 +128,7 @@ class TransposedConvolution(
         return first - start, stop - (last + self.kernel_reach[dim] + 1)
 
     def summand(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        transposed: Callable[..., torch.Tensor] = (
-            functional.conv_transpose1d,
-            functional.conv_transpose2d,
-            functional.conv_transpose3d,
-        )[len(self.stride) - 1]
+        transposed = function_of_dims("conv_transpose", len(self.stride))
         if 0 in (x.numel(), weight.numel(), *self.local_output_shape) or not self.trims:
             y = of_nothing(self.local_output_shape, transposed, x, weight)
         else:

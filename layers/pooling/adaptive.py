@@ -9,7 +9,7 @@ length. A shorter window has its last element several times, which is never chos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.differentiable import carried, of_nothing
 from adjointlab.layers.pooling.windows import global_positions
 from adjointlab.layers.resampling import AlongDim, Resampling, Taps, first_elements
-from adjointlab.layers.torch_modules import spatial_dims
+from adjointlab.layers.torch_modules import function_of_dims, spatial_dims
 
 __all__ = [
     "AdaptiveAveragePooling",
@@ -84,9 +84,7 @@ class AdaptiveMaxPooling(
         """The local tensor of y, from that of x; with `return_indices` (y, indices)."""
         (x,) = self.check_inputs(x)
         x = carried(self.exchange, x)
-        pool: Callable[..., Any] = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[
-            self.dims - 1
-        ]
+        pool = function_of_dims("max_pool", self.dims)
         if 0 in (*self.local_output_shape, *x.shape):
             y = of_nothing(self.local_output_shape, lambda zero: pool(first_elements(zero), 1), x)
             indices = y.new_zeros(self.local_output_shape, dtype=torch.int64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.nn import functional
 from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.differentiable import carried, of_nothing
 from adjointlab.layers.pooling.windows import Pooling, global_positions
+from adjointlab.layers.torch_modules import function_of_dims
 
 __all__ = ["MaxPool1d", "MaxPool2d", "MaxPool3d", "MaxPooling"]
 
@@ -37,9 +38,7 @@ class MaxPooling(Pooling, torch_classes=(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3
         """The local tensor of y, from that of x; with `return_indices` (y, indices)."""
         (x,) = self.check_inputs(x)
         x = carried(self.exchange, x)
-        pool: Callable[..., Any] = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[
-            self.dims - 1
-        ]
+        pool = function_of_dims("max_pool", self.dims)
         if not self._has_outputs(x):
             y = of_nothing(self.local_output_shape, lambda zero: pool(zero, 1), x)
             indices = y.new_zeros(self.local_output_shape, dtype=torch.int64)

@@ -20,6 +20,7 @@ from adjointlab.core.partition import integers
 from adjointlab.core.space import Space, Tensor
 from adjointlab.layers.differentiable import carried, connected, without_gradient
 from adjointlab.layers.distributed import TorchLayer
+from adjointlab.layers.pooling.windows import probe_of
 from adjointlab.layers.torch_modules import dtype_name, result_of, spatial_dims
 from adjointlab.primitives.repartition import Repartition
 
@@ -42,8 +43,7 @@ class MaxUnpooling(TorchLayer, torch_classes=(nn.MaxUnpool1d, nn.MaxUnpool2d, nn
     def lay_out(self, module: nn.Module, output_size: Sequence[int] | None = None) -> None:
         shape, dims = self.input_shape, spatial_dims(module)
         self.dims = dims
-        is_legal, channels_on = len(shape) - dims in (1, 2), shape[-dims - 1 :]
-        probe = torch.empty(0, *channels_on) if is_legal else torch.empty(()).expand(shape)
+        probe = probe_of(shape, dims)
         wanted = None if output_size is None else integers("output_size", output_size)
         result = result_of(module, probe, probe.to(torch.int64), wanted)
         self.check_order(shape)

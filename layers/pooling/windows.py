@@ -31,7 +31,7 @@ from adjointlab.layers.torch_modules import dtype_name, per_dim, result_of, spat
 from adjointlab.primitives.halo_exchange import HaloExchange
 from adjointlab.primitives.halo_geometry import HaloGeometry
 
-__all__ = ["Pooling", "global_positions"]
+__all__ = ["Pooling", "global_positions", "probe_of"]
 
 
 class Pooling(TorchLayer):
@@ -49,10 +49,7 @@ class Pooling(TorchLayer):
     def lay_out(self, module: Any) -> None:
         partition, shape = self.partition, self.input_shape
         dims = self.dims = spatial_dims(module)
-        # Torch takes one leading dimension for channels and two for batch and channels, and refuses others.
-        is_legal, channels_on = len(shape) - dims in (1, 2), shape[-dims - 1 :]
-        probe = torch.empty(0, *channels_on) if is_legal else torch.empty(()).expand(shape)
-        lengths = result_of(module, probe).shape[-dims:]
+        lengths = result_of(module, probe_of(shape, dims)).shape[-dims:]
         self.check_order(shape)
         self._take_sizes(module)
         name = dtype_name(self.dtype)
@@ -110,6 +107,13 @@ class Pooling(TorchLayer):
 
     def _has_outputs(self, x: torch.Tensor) -> bool:
         return 0 not in (*self.local_output_shape, x.numel())
+
+
+def probe_of(shape: tuple[int, ...], dims: int) -> torch.Tensor:
+    """A tensor without memory that torch pools, or refuses, as one of that shape."""
+    # Torch takes one leading dimension for channels and two for batch and channels, and refuses others.
+    is_legal = len(shape) - dims in (1, 2)
+    return torch.empty(0, *shape[-dims - 1 :]) if is_legal else torch.empty(()).expand(shape)
 
 
 @lru_cache(maxsize=64)  # it takes a step for each worker, and every rank asks
