@@ -125,17 +125,8 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
 
     def judge(self, spaces: Spaces, observations: Sequence[DotTestObservation]) -> Verdict:
         first, *_ = observations
-        for rank, seen in enumerate(observations):
-            if found := seen.not_finite:
-                verdict = returned_not_finite(found.direction, rank, found.where, found.value)
-                unwritten = (_UNWRITTEN,) if found.value == "nan" else ()
-                return verdict.with_lines(*_scales(found.exponents), *unwritten)
-            if any(draw.changed_later for draw in seen.products):
-                return incoherent(
-                    f"a later call changes what {Direction.FORWARD} has returned",
-                    ("call", "of adjoint, which comes next"),
-                    ("rank", str(rank)),
-                )
+        if (without_products := _without_products(observations)) is not None:
+            return without_products
         draws = [
             _total(contributions) for contributions in zip(*(o.products for o in observations), strict=True)
         ]
@@ -186,6 +177,22 @@ _UNWRITTEN: Final = (
     "perhaps",
     "it reads uninitialised memory, as numpy.empty returns it: the purity check finds that",
 )
+
+
+def _without_products(observations: Sequence[DotTestObservation]) -> Verdict | None:
+    """The verdict on results of which no inner product can be taken; None where it can on all ranks."""
+    for rank, seen in enumerate(observations):
+        if found := seen.not_finite:
+            verdict = returned_not_finite(found.direction, rank, found.where, found.value)
+            unwritten = (_UNWRITTEN,) if found.value == "nan" else ()
+            return verdict.with_lines(*_scales(found.exponents), *unwritten)
+        if any(draw.changed_later for draw in seen.products):
+            return incoherent(
+                f"a later call changes what {Direction.FORWARD} has returned",
+                ("call", "of adjoint, which comes next"),
+                ("rank", str(rank)),
+            )
+    return None
 
 
 def _lines(draw: InnerProducts, error: float, tolerance: float) -> Iterator[tuple[str, str]]:
