@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from adjointlab.check_result import CheckResult
     from adjointlab.cli.parallel import CheckProcesses, Ended, Printed
     from adjointlab.cli.parallel_messages import Setup
+    from adjointlab.engine.discovery import Found
     from adjointlab.worlds.world import World
 
 __all__ = ["CHECKS_FOR_A_PROCESS", "CheckRun", "processes_for"]
@@ -98,20 +99,9 @@ class CheckRun:
         from adjointlab.checks.check import check_named
         from adjointlab.session import check_with_corpus
         from adjointlab.store.files import printable
-        from adjointlab.unjudged_checks import unsupported
 
         budget, folder = self.setup.budget, self.setup.folder
-        refused = {
-            id(found.subject): index
-            for index, (found, _) in reversed(list(enumerate(self.record.plan)))
-            if unsupported(self.world, found.subject, budget.device) is not None
-        }
-        # Said once of each subject, not of each of its checks.
-        self.record.report.plan = [
-            entry
-            for index, entry in enumerate(self.record.plan)
-            if refused.get(id(entry[0].subject), index) == index
-        ]
+        self.record.report.plan = self._plan_of_report()
         processes = self._other_processes(budget.cases)
         if seconds is not None:
             self.deadline = time.monotonic() + seconds
@@ -129,6 +119,19 @@ class CheckRun:
             )
             within = replace(budget, seconds=self._share(len(self.record.plan) - number))
             self.record.take(check_with_corpus(self.world, found, name, within, folder, tick), line)
+
+    def _plan_of_report(self) -> list[tuple[Found, str]]:
+        """The plan, with one check alone of each subject that cannot be checked: that is said once."""
+        from adjointlab.unjudged_checks import unsupported
+
+        refused: set[int] = set()
+        plan = []
+        for found, name in self.record.plan:
+            if id(found.subject) not in refused:
+                plan.append((found, name))
+            if unsupported(self.world, found.subject, self.setup.budget.device) is not None:
+                refused.add(id(found.subject))
+        return plan
 
     def _share(self, checks: int, processes: int = 1) -> float:
         """The seconds that each of so many checks that are left has to draw cases in."""
