@@ -114,18 +114,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(InterruptedTest())
     session = config.stash.get(_session_key, None)
     job_log = _job_log(config)
-    try:
-        profile = read_profile(config, None if job_log is None else job_log.session_seed)
-        if session is not None and is_distributed(config):
-            raise pytest.UsageError(
-                "pytest-xdist (-n) hands tests to workers of its own, so under a launcher the ranks would not run the same "
-                "tests at the same time; leave out either -n or the launcher"
-            )
-    except pytest.UsageError as error:
-        # Every rank has the same options and so the same error; rank 0 alone prints it.
-        if launched_rank() == 0:
-            raise
-        raise pytest.UsageError() from error
+    profile = _own_profile(config, session, job_log)
     problem = (
         _without_device(config, profile)
         or unwritable(config, profile)
@@ -140,14 +129,7 @@ def pytest_configure(config: pytest.Config) -> None:
     elif problem:
         raise pytest.UsageError(problem)
     config.stash[_profile_key] = profile
-    is_leader, job = launched_rank() == 0, None
-    if is_github(os.environ):
-        job = config.stash[_github_key] = GithubJob(config, _where(config), is_leader=is_leader)
-        config.pluginmanager.register(job, "adjointlab-github")
-    if profile.html is not None:
-        path, tell = profile.html if is_leader else None, None if job is None else job.add_problem
-        page = config.stash[_html_key] = HtmlPage(path, tell)
-        config.pluginmanager.register(page, "adjointlab-html")
+    _register_reports(config, profile)
     # While a test runs, pytest captures file descriptor 2. The watchdog may end the process then, and its report
     # would be lost with the capture; so it is given a copy of the descriptor from before.
     stderr = config.stash[_stderr_key] = os.dup(2)
@@ -156,6 +138,35 @@ def pytest_configure(config: pytest.Config) -> None:
         from adjointlab.pytest.supervised import SupervisedSession
 
         config.pluginmanager.register(SupervisedSession(job_log), "adjointlab-supervised")
+
+
+def _own_profile(config: pytest.Config, session: CollectiveSession | None, job_log: JobLog | None) -> Profile:
+    """The options as this process has them."""
+    try:
+        profile = read_profile(config, None if job_log is None else job_log.session_seed)
+        if session is not None and is_distributed(config):
+            raise pytest.UsageError(
+                "pytest-xdist (-n) hands tests to workers of its own, so under a launcher the ranks would not run the same "
+                "tests at the same time; leave out either -n or the launcher"
+            )
+    except pytest.UsageError as error:
+        # Every rank has the same options and so the same error; rank 0 alone prints it.
+        if launched_rank() == 0:
+            raise
+        raise pytest.UsageError() from error
+    return profile
+
+
+def _register_reports(config: pytest.Config, profile: Profile) -> None:
+    """Register what a job of GitHub's shows, and the page that is asked for."""
+    is_leader, job = launched_rank() == 0, None
+    if is_github(os.environ):
+        job = config.stash[_github_key] = GithubJob(config, _where(config), is_leader=is_leader)
+        config.pluginmanager.register(job, "adjointlab-github")
+    if profile.html is not None:
+        path, tell = profile.html if is_leader else None, None if job is None else job.add_problem
+        page = config.stash[_html_key] = HtmlPage(path, tell)
+        config.pluginmanager.register(page, "adjointlab-html")
 
 
 def _without_device(config: pytest.Config, profile: Profile) -> str:
