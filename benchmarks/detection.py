@@ -30,7 +30,7 @@ from adjointlab.engine.search import investigate  # noqa: E402
 from adjointlab.engine.search_result import Budget, SearchResult  # noqa: E402
 from adjointlab.engine.subject import Subject  # noqa: E402
 from adjointlab.worlds.launch import open_world  # noqa: E402
-from adjointlab.worlds.world import World  # noqa: E402  # noqa: E402
+from adjointlab.worlds.world import World  # noqa: E402
 from tests.planted.halos import PLANTED as PLANTED_HALOS  # noqa: E402
 from tests.planted.halos import customary_dot_test  # noqa: E402
 from tests.planted.layers import PLANTED as PLANTED_LAYERS  # noqa: E402
@@ -69,6 +69,35 @@ def found(
     )
 
 
+class Tally:
+    """The faults of a table: how many were missed, and after how many cases each other one was found."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world, self.seed, self.started = world, seed, time.monotonic()
+        self.cases: list[int] = []
+        self.missed = 0
+
+    def found(self, subject: Subject) -> list[SearchResult]:
+        """The reports of :func:`found`, which are counted."""
+        reports = found(self.world, subject, self.seed)
+        self.missed += not reports
+        self.cases += [report.tried for report in reports[:1]]
+        return reports
+
+    def summary(self) -> str:
+        cases, world, seconds = sorted(self.cases), self.world, time.monotonic() - self.started
+        return (
+            f"Seed {self.seed}, {world.name} world of {world.ranks} ranks: {len(cases)} of {len(cases) + self.missed} found, after "
+            f"{cases[len(cases) // 2]} cases in the median and {cases[-1]} at most; all checks of all subjects "
+            f"together took {seconds:.0f} s."
+        )
+
+
+def furthest_shrunk(reports: Sequence[SearchResult]) -> list[SearchResult]:
+    """The reports, of those after equally many cases the one first that shrank the case furthest."""
+    return sorted(reports, key=lambda report: (report.tried, report.case.ranks if report.case else 0))
+
+
 def row(name: str, what: str, reports: Sequence[SearchResult]) -> str:
     if not reports:
         return f"| {name} | {what} | **none** | | | |"
@@ -93,8 +122,7 @@ def smallest(report: SearchResult) -> str:
 
 def tables(world: World, seed: int) -> tuple[list[str], int]:
     """The lines of both tables, and how many faults were missed."""
-    started = time.monotonic()
-    lines, missed, cases = [], 0, []
+    tally, lines = Tally(world, seed), []
     for title, first, entries in (
         ("Planted operator bugs", "bug", [("", planted.bug, planted.subject) for planted in least(PLANTED)]),
         (
@@ -105,27 +133,17 @@ def tables(world: World, seed: int) -> tuple[list[str], int]:
     ):
         lines += [f"### {title}", "", HEADER[0].format(first=first), HEADER[1]]
         for number, (name, what, subject) in enumerate(entries, start=1):
-            reports = found(world, subject, seed)
-            missed += not reports
-            cases += [report.tried for report in reports[:1]]
-            lines.append(row(name or str(number), what, reports))
+            lines.append(row(name or str(number), what, tally.found(subject)))
         lines.append("")
-    lines.append(summary(world, seed, cases, missed, time.monotonic() - started))
-    return lines, missed
+    lines.append(tally.summary())
+    return lines, tally.missed
 
 
 def halo_table(world: World, seed: int) -> tuple[list[str], int]:
     """The lines of the table of halo exchanges and repartitions, and how many bugs were missed."""
-    started = time.monotonic()
-    lines, missed, cases, unseen, alike = list(HALO_HEADER), 0, [], 0, 0
+    tally, lines, unseen, alike = Tally(world, seed), list(HALO_HEADER), 0, 0
     for number, planted in enumerate(least(PLANTED_HALOS), start=1):
-        # Of checks that saw it after equally many cases, the one that shrank it furthest.
-        reports = sorted(
-            found(world, planted.subject, seed),
-            key=lambda report: (report.tried, report.case.ranks if report.case else 0),
-        )
-        missed += not reports
-        cases += [report.tried for report in reports[:1]]
+        reports = furthest_shrunk(tally.found(planted.subject))
         seen = customary_dot_test(planted.subject, world)
         unseen += not seen
         alike += {report.check for report in reports} == {"sequential"}
@@ -133,26 +151,19 @@ def halo_table(world: World, seed: int) -> tuple[list[str], int]:
     lines += [
         "",
         f"{unseen} of the {len(PLANTED_HALOS)} pass the customary dot test; {alike} are wrong in both directions alike, so that "
-        f"no dot test sees them. {summary(world, seed, cases, missed, time.monotonic() - started)}",
+        f"no dot test sees them. {tally.summary()}",
     ]
-    return lines, missed
+    return lines, tally.missed
 
 
 def layer_table(world: World, seed: int) -> tuple[list[str], int]:
     """The lines of the table of layers, and how many bugs were missed."""
-    started = time.monotonic()
-    lines, missed, cases = [HEADER[0].format(first="bug"), HEADER[1]], 0, []
+    tally, lines = Tally(world, seed), [HEADER[0].format(first="bug"), HEADER[1]]
     for number, planted in enumerate(least(PLANTED_LAYERS), start=1):
-        # Of checks that saw it after equally many cases, the one that shrank it furthest.
-        reports = sorted(
-            found(world, planted.subject, seed),
-            key=lambda report: (report.tried, report.case.ranks if report.case else 0),
-        )
-        missed += not reports
-        cases += [report.tried for report in reports[:1]]
+        reports = furthest_shrunk(tally.found(planted.subject))
         lines.append(row(str(number), planted.bug, reports))
-    lines += ["", summary(world, seed, cases, missed, time.monotonic() - started)]
-    return lines, missed
+    lines += ["", tally.summary()]
+    return lines, tally.missed
 
 
 def check_table(world: World, seed: int) -> tuple[list[str], int]:
@@ -200,14 +211,6 @@ def table_of_checks(world: World, seed: int, bugs: Sequence[HasSubject]) -> tupl
         f"in its part of {CASES} cases.",
     ]
     return lines, 0
-
-
-def summary(world: World, seed: int, cases: Sequence[int], missed: int, seconds: float) -> str:
-    return (
-        f"Seed {seed}, {world.name} world of {world.ranks} ranks: {len(cases)} of {len(cases) + missed} found, after "
-        f"{sorted(cases)[len(cases) // 2]} cases in the median and {max(cases)} at most; all checks of all subjects "
-        f"together took {seconds:.0f} s."
-    )
 
 
 PARTS: dict[str, tuple[str, Callable[[World, int], tuple[list[str], int]]]] = {
