@@ -20,7 +20,7 @@ from adjointlab.layers.torch_modules import dtype_name, result_of
 from adjointlab.primitives.repartition import Repartition
 from adjointlab.typing import Communicator
 
-__all__ = ["Rearrangement", "Step", "Steps", "checked_target", "in_units"]
+__all__ = ["Rearrangement", "Step", "Steps", "checked_target", "in_elements", "in_units"]
 
 Step: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
@@ -127,3 +127,8 @@ def in_units(windows: Sequence[Window], unit: int, length: int) -> tuple[Window,
     if unit and all(end % unit == 0 for window in windows for end in window):
         return tuple((start // unit, stop // unit) for start, stop in windows)
     return balanced_windows(length, len(windows))
+
+
+def in_elements(windows: Sequence[Window], unit: int) -> tuple[Window, ...]:
+    """The windows of blocks of `unit` elements each as windows of elements."""
+    return tuple((start * unit, stop * unit) for start, stop in windows)

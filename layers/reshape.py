@@ -33,7 +33,7 @@ from torch import nn
 
 from adjointlab.core.layout import Layout, Window, balanced_windows
 from adjointlab.core.partition import Partition
-from adjointlab.layers.rearrangement import Rearrangement, Steps, in_units
+from adjointlab.layers.rearrangement import Rearrangement, Steps, in_elements, in_units
 
 __all__ = ["Groups", "Reshape", "Reshaped", "Unflatten", "add_reshaping", "groups_of_one_split"]
 
@@ -90,7 +90,7 @@ class _Cut(NamedTuple):
     @property
     def intervals(self) -> tuple[Window, ...]:
         """The windows as intervals of the group's elements."""
-        return tuple((start * self.per_index, stop * self.per_index) for start, stop in self.windows)
+        return in_elements(self.windows, self.per_index)
 
 
 def add_reshaping(steps: Steps, y_shape: tuple[int, ...], groups: Groups) -> None:

@@ -19,9 +19,9 @@ from typing import cast
 import torch
 from torch import nn
 
-from adjointlab.core.layout import Layout, Window, balanced_windows
+from adjointlab.core.layout import Layout, balanced_windows
 from adjointlab.core.partition import Partition
-from adjointlab.layers.rearrangement import Rearrangement, in_units
+from adjointlab.layers.rearrangement import Rearrangement, in_elements, in_units
 from adjointlab.layers.reshape import add_reshaping, groups_of_one_split
 from adjointlab.layers.torch_modules import result_of
 
@@ -48,8 +48,8 @@ class PixelShuffle(_PixelLayer, torch_classes=(nn.PixelShuffle,)):
         r, x = cast(nn.PixelShuffle, module).upscale_factor, self.steps.layout
         *lead, in_channels, height, width = x.windows
         channels = in_units(in_channels, r * r, y_shape[-3])
-        self.steps.move(Layout(x.shape, x.partition, [*lead, _times(channels, r * r), height, width]))
-        y = Layout(y_shape, x.partition, [*lead, channels, _times(height, r), _times(width, r)])
+        self.steps.move(Layout(x.shape, x.partition, [*lead, in_elements(channels, r * r), height, width]))
+        y = Layout(y_shape, x.partition, [*lead, channels, in_elements(height, r), in_elements(width, r)])
         *batch, c, h, w = y.local_shape(self.rank)
 
         def shuffle(local: torch.Tensor) -> torch.Tensor:
@@ -69,8 +69,10 @@ class PixelUnshuffle(_PixelLayer, torch_classes=(nn.PixelUnshuffle,)):
         r, x = cast(nn.PixelUnshuffle, module).downscale_factor, self.steps.layout
         *lead, channels, in_height, in_width = x.windows
         height, width = in_units(in_height, r, y_shape[-2]), in_units(in_width, r, y_shape[-1])
-        self.steps.move(Layout(x.shape, x.partition, [*lead, channels, _times(height, r), _times(width, r)]))
-        y = Layout(y_shape, x.partition, [*lead, _times(channels, r * r), height, width])
+        self.steps.move(
+            Layout(x.shape, x.partition, [*lead, channels, in_elements(height, r), in_elements(width, r)])
+        )
+        y = Layout(y_shape, x.partition, [*lead, in_elements(channels, r * r), height, width])
         *batch, c, h, w = y.local_shape(self.rank)
 
         def unshuffle(local: torch.Tensor) -> torch.Tensor:
@@ -95,7 +97,7 @@ class ChannelShuffle(Rearrangement, torch_classes=(nn.ChannelShuffle,)):
         columns = balanced_windows(per_group, workers.shape[1])
         over = Partition((workers.shape[0], 1, *workers.shape[1:]), workers.ranks)
         self.steps.move(Layout(matrix, over, [of_batch, ((0, groups),), columns, *of_sides]))
-        y = Layout(y_shape, workers, [of_batch, _times(columns, groups), *of_sides])
+        y = Layout(y_shape, workers, [of_batch, in_elements(columns, groups), *of_sides])
         own_n, own_channels, *own_sides = y.local_shape(self.rank)
 
         def shuffle(local: torch.Tensor) -> torch.Tensor:
@@ -103,8 +105,3 @@ class ChannelShuffle(Rearrangement, torch_classes=(nn.ChannelShuffle,)):
             return own.transpose(1, 2).reshape(own_n, own_channels, *own_sides)
 
         self.steps.apply(shuffle, y)
-
-
-def _times(windows: tuple[Window, ...], unit: int) -> tuple[Window, ...]:
-    """The windows of blocks as windows of elements."""
-    return tuple((start * unit, stop * unit) for start, stop in windows)
