@@ -16,7 +16,7 @@ from adjointlab.spelling import described_type, did_you_mean
 if TYPE_CHECKING:
     from adjointlab.layers.distributed import TorchLayer
 
-__all__ = ["check_layer_arguments", "real_number", "shape_of"]
+__all__ = ["check_channels", "check_layer_arguments", "real_number", "shape_of"]
 
 
 def shape_of(name: str, sides: object) -> tuple[int, ...]:
@@ -25,6 +25,14 @@ def shape_of(name: str, sides: object) -> tuple[int, ...]:
     if any(side < 0 for side in shape):
         raise ValueError(f"{name}: a side of a tensor is at least 0, not {shape}")
     return shape
+
+
+def check_channels(shape: tuple[int, ...], in_channels: int, dims: int) -> None:
+    """Raise `ValueError` unless `shape` is that of an input for a convolution of so many channels and spatial dimensions."""
+    if len(shape) != dims + 2 or shape[1] != in_channels:
+        raise ValueError(
+            f"input_shape: {shape} is not (batch, in_channels = {in_channels}, {dims} spatial sides)"
+        )
 
 
 def real_number(name: str, value: object) -> float:

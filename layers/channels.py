@@ -13,6 +13,7 @@ from adjointlab.core.layout import Layout, Window, balanced_windows
 from adjointlab.core.partition import Partition
 from adjointlab.layers.affine import AffineModule
 from adjointlab.layers.grids import with_index_zero
+from adjointlab.layers.rearrangement import in_elements
 
 __all__ = ["ChannelCuts", "ChannelModule", "Windows", "windows_of"]
 
@@ -51,6 +52,15 @@ class ChannelModule(AffineModule):
         inputs = self.in_channels // self.groups
         return x[:, first * inputs : last * inputs], last - first, (0, 0)
 
+    def check_grid(self, kind: str, dims: int) -> None:
+        """Raise `ValueError` unless the partition is one for that `kind` of convolution."""
+        partition = self.partition
+        if partition.order != dims + 3:
+            raise ValueError(
+                f"partition: of order {partition.order} ({partition}), but a {dims}-d {kind} needs {dims + 3}: batch, "
+                f"output channels, input channels, and {dims} spatial dimensions"
+            )
+
     def cut_channels(self, partition: Partition, *, transposed: bool = False) -> ChannelCuts:
         """The cuts of channels and groups: over P_ci and P_co without groups, with groups over the one that is cut.
 
@@ -77,8 +87,7 @@ class ChannelModule(AffineModule):
             )
         self.local_groups = balanced_windows(groups, max(co, ci))
         of_inputs, of_outputs = (
-            tuple((start * per_group, stop * per_group) for start, stop in self.local_groups)
-            for per_group in (inputs // groups, outputs // groups)
+            in_elements(self.local_groups, per_group) for per_group in (inputs // groups, outputs // groups)
         )
         rows = of_inputs if transposed else of_outputs
         columns = ((0, (outputs if transposed else inputs) // groups),)

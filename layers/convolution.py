@@ -68,11 +68,7 @@ class Convolution(ConvolutionModule, ChannelModule, torch_classes=(nn.Conv1d, nn
     def lay_out(self, module: nn.Module, *, overlap: bool = False) -> None:
         self.read(module)
         partition, shape, dims = self.partition, self.input_shape, len(self.kernel)
-        if partition.order != dims + 3:
-            raise ValueError(
-                f"partition: of order {partition.order} ({partition}), but a {dims}-d convolution needs {dims + 3}: batch, "
-                f"output channels, input channels, and {dims} spatial dimensions"
-            )
+        self.check_grid("convolution", dims)
         channels = self.cut_channels(partition)
         # Dimensions of the partition: 0 the batch, 1 output channels, 2 input channels, from 3 on spatial ones.
         spatial = tuple(range(3, dims + 3))

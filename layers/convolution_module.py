@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from adjointlab.core.layout import Layout
+from adjointlab.layers.arguments import check_channels
 from adjointlab.layers.distributed import TorchLayer
 from adjointlab.layers.padded import Padded, convolution_of, paddings
 from adjointlab.layers.torch_modules import (
@@ -52,10 +53,7 @@ class ConvolutionModule(TorchLayer):
         else:
             self.padding = paddings(convolution.padding, self.kernel, self.dilation)
             self.padding_mode = convolution.padding_mode
-        if len(shape) != dims + 2 or shape[1] != self.in_channels:
-            raise ValueError(
-                f"input_shape: {shape} is not (batch, in_channels = {self.in_channels}, {dims} spatial sides)"
-            )
+        check_channels(shape, self.in_channels, dims)
         if self.padding_mode not in ("zeros", "circular"):
             raise ValueError(
                 f"padding_mode: {self.padding_mode!r} is neither 'zeros' nor 'circular'; for others, put a layer such as ReflectionPad2d "

@@ -25,6 +25,7 @@ from torch import nn
 from torch.nn import functional
 
 from adjointlab.core.layout import Layout, Window, balanced_windows
+from adjointlab.layers.arguments import check_channels
 from adjointlab.layers.channels import ChannelModule
 from adjointlab.layers.differentiable import connected, of_nothing
 from adjointlab.layers.grids import with_index_zero
@@ -87,18 +88,11 @@ class TransposedConvolution(
 
     def _read(self, module: _TorchTransposed, dims: int) -> tuple[int, ...]:
         """Take the module's arguments; return the spatial sides of the output."""
-        partition, shape = self.partition, self.input_shape
+        shape = self.input_shape
         self.in_channels, self.out_channels = module.in_channels, module.out_channels
         self.groups = module.groups
-        if len(shape) != dims + 2 or shape[1] != self.in_channels:
-            raise ValueError(
-                f"input_shape: {shape} is not (batch, in_channels = {self.in_channels}, {dims} spatial sides)"
-            )
-        if partition.order != dims + 3:
-            raise ValueError(
-                f"partition: of order {partition.order} ({partition}), but a {dims}-d transposed convolution needs {dims + 3}: "
-                f"batch, output channels, input channels, and {dims} spatial dimensions"
-            )
+        check_channels(shape, self.in_channels, dims)
+        self.check_grid("transposed convolution", dims)
         empty_batch = torch.empty(0, *shape[1:], dtype=self.dtype, device=device_of(module))
         sides = tuple(result_of(module, empty_batch).shape[2:])
         self.kernel = per_dim("kernel_size", module.kernel_size, dims)
