@@ -94,16 +94,8 @@ class ClassLoss(Loss):
                 dtype=dtype_name(accumulation_dtype(self.dtype)),
                 preserve_batch=False,
             )
-            self.codomain = Space(targets, dtype=name, name="loss")
-        else:
-            self.codomain = self.reduced_to(2 if self.reduction == "mean" else 1)
+        self.codomain = self.space_of_loss(targets)
         self.domain = Space(Tensor(x, name), Tensor(targets, "int64", name="targets"))
-
-    def sequential(self) -> nn.Module:
-        """Torch's loss with the same arguments, and a copy of the weights that the layer has now."""
-        module = cast(nn.NLLLoss, super().sequential())
-        module.weight = None if self.weight is None else self.weight.detach().clone()
-        return module
 
     def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The local tensor of the loss, from those of the input and of the targets."""

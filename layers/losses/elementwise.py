@@ -38,10 +38,7 @@ class ElementwiseLoss(Loss):
         self.check_with(module)
         name = dtype_name(self.dtype)
         self.domain = Space(Tensor(self.input_layout, name), Tensor(self.input_layout, name, name="target"))
-        if self.reduction == "none":
-            self.codomain = Space(self.input_layout, dtype=name, name="loss")
-        else:
-            self.codomain = self.reduced_to(2 if self.reduction == "mean" else 1)
+        self.codomain = self.space_of_loss(self.input_layout)
         # Small integers have exact losses but a quotient; other functions round as they do in torch.
         self.rounding = None
         each = copy.copy(cast(nn.MSELoss, module))
@@ -148,13 +145,6 @@ class BCEWithLogitsLoss(ElementwiseLoss, torch_classes=(nn.BCEWithLogitsLoss,)):
                 raise ValueError(
                     f"{name}: shape {tuple(weight.shape)} cannot be broadcast to the input, which has shape {self.input_shape}"
                 ) from None
-
-    def sequential(self) -> nn.BCEWithLogitsLoss:
-        """`torch.nn.BCEWithLogitsLoss` with the same arguments, and copies of the weights that the layer has now."""
-        module = cast(nn.BCEWithLogitsLoss, super().sequential())
-        module.weight = None if self.weight is None else self.weight.detach().clone()
-        module.pos_weight = None if self.pos_weight is None else self.pos_weight.detach().clone()
-        return module
 
     def losses(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return functional.binary_cross_entropy_with_logits(

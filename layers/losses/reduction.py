@@ -91,6 +91,13 @@ class Loss(TorchLayer):
         """Make the operators, spaces and buffers of this loss, whose torch module is `module`."""
         raise NotImplementedError
 
+    def sequential(self) -> nn.Module:
+        """Torch's loss with the same arguments, and copies of the weights that the layer has now."""
+        module = super().sequential()
+        for name, weight in self._buffers.items():
+            setattr(module, name, None if weight is None else weight.detach().clone())
+        return module
+
     @classmethod
     def torch_module(cls, dtype: torch.dtype | None, *arguments: object, **named: object) -> nn.Module:
         if arguments and isinstance(arguments[0], nn.Module):
@@ -102,8 +109,11 @@ class Loss(TorchLayer):
         by_name = dict(zip(cls.argument_names, arguments, strict=False))
         return super().torch_module(dtype, **by_name, **named)
 
-    def reduced_to(self, summands: int) -> Space:
-        """Collective: plan the sum of `summands` numbers of each worker; the space of the loss."""
+    def space_of_loss(self, each: Layout) -> Space:
+        """Collective: plan the sum of the losses that lie as `each` says, and of the divisors of a mean; the space of the loss."""
+        if self.reduction == "none":
+            return Space(each, dtype=dtype_name(self.dtype), name="loss")
+        summands = 2 if self.reduction == "mean" else 1
         numbers = Layout((summands,), self.partition, [((0, summands),)], (None,))
         name, order = dtype_name(self.dtype), self.partition.order
         self.sum_parts: LinearOperator
