@@ -64,11 +64,8 @@ class BatchNormalisation(
             deviation, variance = self._measured(x)
         else:
             deviation, variance = self.from_running(x, self.running_mean, self.running_var)
-        scale = torch.rsqrt(variance + self.eps).to(deviation.dtype)
-        if weight is not None:
-            scale = scale * weight
-        y = deviation * self._along(scale)
-        return (y if bias is None else y + self._along(bias)).to(self.dtype)
+        scale = self._along(torch.rsqrt(variance + self.eps).to(deviation.dtype))
+        return self.times(deviation, scale, weight, bias)
 
     def _measured(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The deviations from the mean over the global tensor, and the variance; update the running statistics.

@@ -68,10 +68,7 @@ class InstanceNormalisation(
         else:
             deviation, variance = self.from_running(x, self.running_mean, self.running_var)
             scale = self._along(torch.rsqrt(variance + self.eps))
-        if weight is not None:
-            scale = scale * self._along(weight)
-        y = deviation * scale
-        return (y if bias is None else y + self._along(bias)).to(self.dtype)
+        return self.times(deviation, scale, weight, bias)
 
     def _measured(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if self.spatial_size == 1:

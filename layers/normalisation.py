@@ -100,6 +100,19 @@ class ChannelNormalisation(Normalisation):
         """One value for each channel, in a shape that broadcasts with the input."""
         return channels.reshape(-1, *self.after)
 
+    def times(
+        self,
+        deviation: torch.Tensor,
+        scale: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """d (s ŵ) + b̂, of a scale s that broadcasts with d."""
+        if weight is not None:
+            scale = scale * self._along(weight)
+        y = deviation * scale
+        return (y if bias is None else y + self._along(bias)).to(self.dtype)
+
     def update_running(self, statistics: Iterable[torch.Tensor], new: float) -> None:
         """Let the mean and the variance of a batch have the weight `new` in the running ones, which there are."""
         for running, value in zip((self.running_mean, self.running_var), statistics, strict=True):
