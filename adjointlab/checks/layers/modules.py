@@ -106,10 +106,10 @@ class ModuleUnderTest(ABC):
 
     def tensors(self, space: Space, key: Draw) -> list[torch.Tensor]:
         """Drawn tensors of a space."""
-        return [self._tensor(space, position, key) for position in range(len(space.tensors))]
-
-    def _tensor(self, space: Space, position: int, key: Draw) -> torch.Tensor:
-        return self._in_memory(space.tensors[position], self.drawn(space, position, key))
+        return [
+            self._in_memory(tensor, self.drawn(space, position, key))
+            for position, tensor in enumerate(space.tensors)
+        ]
 
     def _in_memory(self, tensor: Tensor, drawn: NumpyArray) -> torch.Tensor:
         return cast("torch.Tensor", arrays.from_numpy(drawn, tensor.dtype, self.memory))
