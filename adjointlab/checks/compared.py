@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from adjointlab.checks.elements import element_name
+from adjointlab.checks.elements import element_name, global_name
 from adjointlab.checks.evidence import ComparedMatrices, Element, weight_text
 from adjointlab.checks.hints import Hint, matrix_hint
 from adjointlab.core.space import Space, Tensor
@@ -87,11 +87,8 @@ def _around(position: int, length: int) -> range:
 
 
 def _labels(space: Space, vectors: Sequence[int]) -> tuple[str, ...]:
-    return tuple(f"{name}@{rank}" for name, rank in (_name(*place_of(space, vector)) for vector in vectors))
-
-
-def _name(tensor: Tensor, rank: int, local: tuple[int, ...]) -> tuple[str, int]:
-    return f"{tensor.name}[{', '.join(map(str, tensor.layout.to_global(rank, local)))}]", rank
+    places = (place_of(space, vector) for vector in vectors)
+    return tuple(f"{global_name(tensor, rank, local)}@{rank}" for tensor, rank, local in places)
 
 
 def _element(space: Space, vector: int, role: Role, side: str) -> Element:
@@ -101,7 +98,7 @@ def _element(space: Space, vector: int, role: Role, side: str) -> Element:
     copies = [other for other, first in tensor.groups.items() if first == tensor.groups[rank]]
     marks = [Mark(other, index, role) for other in copies[:_RANKS]]
     grid = grid_of_tensor(tensor, f"{tensor.name} ({side})", marks, _RANKS)
-    return Element(replace(grid, note=""), *_name(tensor, rank, local))
+    return Element(replace(grid, note=""), global_name(tensor, rank, local), rank)
 
 
 def locate(space: Space, index: int) -> str:

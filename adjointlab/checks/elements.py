@@ -30,6 +30,7 @@ __all__ = [
     "element_name",
     "first_difference",
     "first_not_finite",
+    "global_name",
     "is_whole",
     "joined",
     "largest_magnitude",
@@ -350,8 +351,12 @@ def _norm(array: NumpyArray) -> float:
 
 def element_name(tensor: Tensor, rank: int, local: Sequence[int]) -> str:
     """Name of an element in reports: its global index, and the rank that holds it."""
-    index = tensor.layout.to_global(rank, local)
-    return f"{tensor.name}[{', '.join(map(str, index))}] (rank {rank})"
+    return f"{global_name(tensor, rank, local)} (rank {rank})"
+
+
+def global_name(tensor: Tensor, rank: int, local: Sequence[int]) -> str:
+    """Name of an element by its global index."""
+    return f"{tensor.name}[{', '.join(map(str, tensor.layout.to_global(rank, local)))}]"
 
 
 def _first_index(wrong: NumpyArray) -> tuple[int, ...]:
