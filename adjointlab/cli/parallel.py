@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Final, NamedTuple
 
 from adjointlab.cli.parallel_messages import MessageKind, Outcome, PlannedCheck, Setup, Surroundings
@@ -98,9 +97,7 @@ class CheckProcesses:
     def __enter__(self) -> CheckProcesses:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -111,10 +108,6 @@ class CheckProcesses:
         for process in (*self._processes, *self._ended):
             process.close_files()
         self._processes, self._ended = [], []
-
-    def start_one(self) -> None:
-        """Start a process before anything else is known: it imports what checks need while this one does."""
-        self._start()
 
     def prepare(self, setup: Setup) -> None:
         """Say what is to be loaded, before there is a plan; for the processes that are started already too."""
@@ -166,9 +159,10 @@ class CheckProcesses:
             and len(self._processes) < self._count
             and len(self._processes) - self._at_work < len(self._waiting)
         ):
-            self._start()
+            self.start_one()
 
-    def _start(self) -> None:
+    def start_one(self) -> None:
+        """Start a process, also before anything else is known: it imports what checks need while this one does."""
         # Libraries with threads of their own take all cores each, unless the user has said how many.
         threads = {"OMP_NUM_THREADS": str(max(1, self._cores // self._count))}
         environment = {**threads, **self._surroundings.environment, **self._command}
