@@ -66,15 +66,10 @@ class Padding(Resampling, torch_classes=tuple(each for classes in _MODES.values(
             self.outside = ~inside
 
     def along_dims(self, module: nn.Module, order: int) -> Sequence[AlongDim]:
-        mode, dims = next(
-            (mode, dims)
-            for mode, classes in _MODES.items()
-            for dims, torch_class in enumerate(classes, start=1)
-            if isinstance(module, torch_class)
-        )
+        mode = next(mode for mode, classes in _MODES.items() if isinstance(module, classes))
         # Torch lists the last dimension's padding first.
         padding = cast(nn.ConstantPad1d, module).padding
-        pairs = [tuple(padding[2 * dim : 2 * dim + 2]) for dim in reversed(range(dims))]
+        pairs = [tuple(padding[start : start + 2]) for start in reversed(range(0, len(padding), 2))]
         return [partial(functional.pad, pad=pair, mode=mode) for pair in pairs]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
