@@ -103,19 +103,16 @@ def check(
     files = ResultFiles.checked(json=json_to, junit=junit, html=html, html_option=option_of(context, "html"))
     names, only = tuple(subjects or ()), None if checks is None else tuple(checks)
 
-    def prepare() -> tuple[Plan, KnownFailures | None]:
-        from adjointlab.store.known_failures import read
-
-        usable_device(device)
-        plan = selected(subjects or [], checks)
-        try:
-            return plan, None if xfails is None else read(xfails)
-        except ValueError as problem:
-            raise UsageError(f"{option_of(context, 'xfails')}: {problem}") from None
-
     def load() -> tuple[Plan, KnownFailures | None]:
         with loading_shown(is_shown=not quiet):
-            return prepare()
+            from adjointlab.store.known_failures import read
+
+            usable_device(device)
+            plan = selected(subjects or [], checks)
+            try:
+                return plan, None if xfails is None else read(xfails)
+            except ValueError as problem:
+                raise UsageError(f"{option_of(context, 'xfails')}: {problem}") from None
 
     # Those of pyproject.toml are at most so many: a launcher may have started fewer.
     least = None if is_launched() and is_configured(context, "ranks") else ranks
@@ -132,7 +129,7 @@ def check(
 
             if jobs is not None and jobs > 1:
                 _refuse_jobs()
-            part = None if shard is None else _parsed_shard(shard)
+            part = _parsed_shard("1/1" if shard is None else shard)
             budget = or_usage_error(lambda: Budget(cases, ranks, seed, schedules=schedules, device=device))
             setup = Setup(surroundings, names, only, budget, watchdog, folder)
             processes.prepare(setup)
@@ -142,7 +139,7 @@ def check(
         say_not_replayed(world, folder, [found.subject for found, _ in whole])
         report = CheckReport(
             Output(to_stderr=files.leave_stdout),
-            whole if part is None else whole[part],
+            whole[part],
             cases,
             surroundings.folder,
             quiet,
