@@ -53,13 +53,10 @@ class GroupNorm(Normalisation, torch_classes=(nn.GroupNorm,)):
         self.make_spaces(x, learnt)
         self.own(module, {"weight": learnt, "bias": learnt})
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The local tensor of y, from that of x."""
-        (x,) = self.check_inputs(x)
-        after = (1,) * (x.ndim - 2)
+    def learnt(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        after = (1,) * (len(self.input_shape) - 2)
         weight, bias = (
             each if each is None else each.reshape(-1, *after)  # along the channels
-            for each in self.learnt()
+            for each in super().learnt()
         )
-        deviation, _, variance = self.moments.deviation(x)
-        return self.scaled(deviation, variance, weight, bias)
+        return weight, bias

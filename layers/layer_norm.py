@@ -50,17 +50,6 @@ class _OverLastDimensions(Normalisation):
         self.make_spaces(x, learnt)
         self.own(module, {"weight": learnt, "bias": learnt})
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The local tensor of y, from that of x."""
-        (x,) = self.check_inputs(x)
-        weight, bias = self.learnt()
-        deviation, size = self.deviation_and_size(x)
-        return self.scaled(deviation, size, weight, bias)
-
-    def deviation_and_size(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Collective: the numerator, and the square of the denominator but for ε."""
-        raise NotImplementedError
-
 
 class LayerNorm(_OverLastDimensions, torch_classes=(nn.LayerNorm,)):
     """`torch.nn.LayerNorm` over `partition`, of the order of the input, cut in any dimension.
@@ -69,10 +58,6 @@ class LayerNorm(_OverLastDimensions, torch_classes=(nn.LayerNorm,)):
 
     Raises `ValueError` for an input that does not end in `normalized_shape`, and for a partition of another order.
     """
-
-    def deviation_and_size(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        deviation, _, variance = self.moments.deviation(x)
-        return deviation, variance
 
 
 class RMSNorm(_OverLastDimensions, torch_classes=(nn.RMSNorm,)):

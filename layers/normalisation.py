@@ -63,18 +63,20 @@ class Normalisation(TorchLayer):
         weight, bias = carried(self.spread, torch.stack((self.weight, self.bias), -1)).unbind(-1)
         return weight, bias
 
-    def scaled(
-        self,
-        deviation: torch.Tensor,
-        size: torch.Tensor,
-        weight: torch.Tensor | None,
-        bias: torch.Tensor | None,
-    ) -> torch.Tensor:
-        """d (v + ε)^(-1/2) ŵ + b̂, of weights that broadcast with d; `size` are the statistics v."""
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The local tensor of y, from that of x."""
+        (x,) = self.check_inputs(x)
+        weight, bias = self.learnt()
+        deviation, size = self.deviation_and_size(x)
         y = deviation * self.moments.along(torch.rsqrt(size + self.eps).to(deviation.dtype))
         if weight is not None:
             y = y * weight
         return (y if bias is None else y + bias).to(self.dtype)
+
+    def deviation_and_size(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Collective: the numerator d, and the statistics v."""
+        deviation, _, variance = self.moments.deviation(x)
+        return deviation, variance
 
 
 class ChannelNormalisation(Normalisation):
