@@ -79,7 +79,24 @@ class Pile(nn.Module):
         return torch.stack(x, self.dim)
 
 
-class Concatenation(DistributedModule):
+class _OfSeveral(DistributedModule):
+    """A function of several tensors, which all lie over `partition`."""
+
+    def take_inputs(
+        self, module: nn.Module, input_shapes: Sequence[Sequence[int]], name: str
+    ) -> tuple[list[Layout], tuple[int, ...]]:
+        """The layouts of inputs of these shapes, which are the domain, and the shape of what `module` makes of them."""
+        given = entries("input_shapes", input_shapes, "the shapes of the inputs")
+        shapes = [shape_of("input_shapes", shape) for shape in given]
+        result = result_of(module, *(torch.empty(shape, device="meta") for shape in shapes))
+        for shape in shapes:
+            self.check_order(shape)
+        inputs = [Layout(shape, self.partition) for shape in shapes]
+        self.domain = Space(*(Tensor(x, name, name=f"x{number}") for number, x in enumerate(inputs)))
+        return inputs, tuple(result.shape)
+
+
+class Concatenation(_OfSeveral):
     """`torch.cat` of tensors of `input_shapes` along `dim`, all over `partition`, of their order, and balanced.
 
     Raises `ValueError`, in torch's words, for shapes that do not fit, and for a partition of another order.
@@ -96,19 +113,15 @@ class Concatenation(DistributedModule):
     ) -> None:
         module = Join(dim)
         super().__init__(comm, partition, module)
-        partition = self.partition
-        shapes, y_shape = _shapes_of(module, input_shapes)
-        for shape in shapes:
-            self.check_order(shape)
-        self.dim, name = dim % len(y_shape), dtype_name(dtype)
-        y = Layout(y_shape, partition)
-        inputs = [Layout(shape, partition) for shape in shapes]
-        ends = (0, *accumulate(shape[self.dim] for shape in shapes))
+        name = dtype_name(dtype)
+        inputs, y_shape = self.take_inputs(module, input_shapes, name)
+        self.dim = dim % len(y_shape)
+        y = Layout(y_shape, self.partition)
+        ends = (0, *accumulate(x.shape[self.dim] for x in inputs))
         self.moves = [
             Repartition(comm, x, _shifted(y, x.shape, self.dim, part), dtype=name)
             for x, part in zip(inputs, pairwise(ends), strict=True)
         ]
-        self.domain = Space(*(Tensor(x, name, name=f"x{number}") for number, x in enumerate(inputs)))
         self.codomain = Space(y, dtype=name, name="y")
 
     def forward(self, *x: torch.Tensor) -> torch.Tensor:
@@ -117,7 +130,7 @@ class Concatenation(DistributedModule):
         return torch.cat([apply(move, each) for move, each in zip(self.moves, x, strict=True)], self.dim)
 
 
-class Stack(DistributedModule):
+class Stack(_OfSeveral):
     """`torch.stack` of tensors of `input_shapes`, which must be equal, along a new dimension `dim`; all over `partition`, and balanced.
 
     The new dimension is not cut, so that nothing is sent: the output lies over the same workers. `target`, a layout of the output
@@ -139,18 +152,16 @@ class Stack(DistributedModule):
     ) -> None:
         module = Pile(dim)
         super().__init__(comm, partition, module)
-        partition = self.partition
-        shapes, y_shape = _shapes_of(module, input_shapes)
-        self.check_order(shapes[0])
-        self.dim, name = dim % len(y_shape), dtype_name(dtype)
-        x, before = Layout(shapes[0], partition), partition.shape[: self.dim]
-        new = Partition((*before, 1, *partition.shape[self.dim :]), partition.ranks)
+        partition, name = self.partition, dtype_name(dtype)
+        _, y_shape = self.take_inputs(module, input_shapes, name)
+        self.dim = dim % len(y_shape)
+        before, after = partition.shape[: self.dim], partition.shape[self.dim :]
+        new = Partition((*before, 1, *after), partition.ranks)
         stacked = Layout(y_shape, new)
         self.local_output_shape = stacked.local_shape(self.rank)
         self.steps = Steps(comm, stacked, name)
         if target is not None:
             self.steps.move(checked_target(target, y_shape))
-        self.domain = Space(*(Tensor(x, name, name=f"x{number}") for number in range(len(shapes))))
         self.codomain = Space(self.steps.layout, dtype=name, name="y")
 
     def forward(self, *x: torch.Tensor) -> torch.Tensor:
@@ -199,16 +210,6 @@ class Split(TorchLayer, torch_classes=(Part,)):
 
 class Chunk(Split, torch_classes=(Chunks,)):
     """`torch.chunk` of a tensor of `input_shape` into `chunks` parts along `dim`, or into fewer, as torch has it; see :class:`Split`."""
-
-
-def _shapes_of(
-    module: nn.Module, inputs: Sequence[Sequence[int]]
-) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
-    """The global shapes of inputs, as :func:`~adjointlab.layers.arguments.shape_of` has them, and of what `module` makes of them."""
-    given = entries("input_shapes", inputs, "the shapes of the inputs")
-    shapes = [shape_of("input_shapes", shape) for shape in given]
-    result = result_of(module, *(torch.empty(shape, device="meta") for shape in shapes))
-    return shapes, tuple(result.shape)
 
 
 def _shifted(y: Layout, shape: tuple[int, ...], dim: int, part: Window) -> Layout:
