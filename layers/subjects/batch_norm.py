@@ -5,43 +5,36 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 from torch import nn
 
 from adjointlab.core import strategies
-from adjointlab.core.partition import Partition
 from adjointlab.layers.batch_norm import BatchNormalisation
-from adjointlab.layers.subjects.common import Arguments, batches, dtypes, layer_subject, with_other_statistics
-from adjointlab.typing import Communicator
+from adjointlab.layers.subjects.common import (
+    Arguments,
+    batches,
+    dtypes,
+    layer_from,
+    layer_subject,
+    twin_of,
+    with_other_statistics,
+)
 
 __all__ = ["batch_norms"]
 
 
-def _batch_norm(
-    comm: Communicator, *, partition: Partition, input_shape: tuple[int, ...], dtype: str, **arguments: Any
-) -> BatchNormalisation:
-    module = _sequential_batch_norm(input_shape=input_shape, dtype=dtype, **arguments)
-    return BatchNormalisation(comm, partition, input_shape, module, dtype=getattr(torch, dtype))
-
-
-def _sequential_batch_norm(
-    *,
-    input_shape: tuple[int, ...],
-    dtype: str,
-    bias: bool,
-    partition: Partition | None = None,
-    **arguments: Any,
-) -> nn.Module:
+def _sequential(*, input_shape: tuple[int, ...], bias: bool, **case: Any) -> nn.Module:
     kinds = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-    module = with_other_statistics(kinds[len(input_shape) - 2](**arguments, dtype=getattr(torch, dtype)))
+    module = with_other_statistics(twin_of(*kinds)(dims=len(input_shape) - 1, **case))
     if not bias:
         module.register_parameter("bias", None)  # older versions of torch have no argument for it
     return module
 
 
-@layer_subject(layer=_batch_norm, sequential=_sequential_batch_norm, name="BatchNormalisation")
+@layer_subject(
+    layer=layer_from(BatchNormalisation, _sequential), sequential=_sequential, name="BatchNormalisation"
+)
 def batch_norms(draw: DrawFn, ranks: int) -> Arguments:
     """Inputs of order two to five, cut in any dimension; training and evaluation; batches of one, or of none."""
     order = draw(st.integers(2, 5))

@@ -25,6 +25,7 @@ __all__ = [
     "drawn_shape",
     "dtypes",
     "grids_up_to",
+    "layer_from",
     "layer_of",
     "layer_subject",
     "twin_of",
@@ -63,6 +64,18 @@ def twin_of(*classes: type[nn.Module]) -> Callable[..., nn.Module]:
         known = parameters_of(torch_class)
         given = {**arguments, "dtype": getattr(torch, dtype)}
         return torch_class(**{name: value for name, value in given.items() if name in known})
+
+    return make
+
+
+def layer_from(
+    kind: Callable[..., DistributedModule], sequential: Callable[..., nn.Module]
+) -> Callable[..., DistributedModule]:
+    """A function that makes a layer from the sequential module of a case."""
+
+    def make(comm: Communicator, **case: Any) -> DistributedModule:
+        shape, dtype = case["input_shape"], getattr(torch, case["dtype"])
+        return kind(comm, case["partition"], shape, sequential(**case), dtype=dtype)
 
     return make
 

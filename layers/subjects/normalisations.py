@@ -18,12 +18,12 @@ from adjointlab.layers.subjects.common import (
     batches,
     drawn_shape,
     dtypes,
+    layer_from,
     layer_of,
     layer_subject,
     twin_of,
     with_other_statistics,
 )
-from adjointlab.typing import Communicator
 
 __all__ = ["group_norms", "instance_norms", "layer_norms", "rms_norms"]
 
@@ -78,18 +78,16 @@ def group_norms(draw: DrawFn, ranks: int) -> Arguments:
     }
 
 
-def _instance_norm(comm: Communicator, **arguments: Any) -> InstanceNormalisation:
-    partition, shape, dtype = arguments["partition"], arguments["input_shape"], arguments["dtype"]
-    module = _sequential_instance_norm(**arguments)
-    return InstanceNormalisation(comm, partition, shape, module, dtype=getattr(torch, dtype))
-
-
 def _sequential_instance_norm(**arguments: Any) -> nn.Module:
     kinds = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
     return with_other_statistics(twin_of(*kinds)(**arguments))
 
 
-@layer_subject(layer=_instance_norm, sequential=_sequential_instance_norm, name="InstanceNormalisation")
+@layer_subject(
+    layer=layer_from(InstanceNormalisation, _sequential_instance_norm),
+    sequential=_sequential_instance_norm,
+    name="InstanceNormalisation",
+)
 def instance_norms(draw: DrawFn, ranks: int) -> Arguments:
     """Inputs of one to three spatial dimensions, with and without a batch, cut in any dimension; training and evaluation."""
     dims = draw(st.integers(1, 3))

@@ -186,8 +186,7 @@ def unpool(
 
 
 def _sequential_unpool(*, mirrored: bool, input_shape: tuple[int, ...], dims: int, **case: Any) -> nn.Module:
-    kind = (nn.MaxUnpool1d, nn.MaxUnpool2d, nn.MaxUnpool3d)[dims - 1]
-    module = kind(case["kernel_size"], case["stride"], case["padding"])
+    module = twin_of(nn.MaxUnpool1d, nn.MaxUnpool2d, nn.MaxUnpool3d)(dims=dims, **case)
     given = case["output_size"]
     strides = case["stride"] or case["kernel_size"]
     whole = input_shape[-dims:]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
@@ -13,21 +12,10 @@ from torch import nn
 from adjointlab.core import strategies
 from adjointlab.layers.padding import Padding
 from adjointlab.layers.pooling.adaptive import AdaptiveAveragePooling, AdaptiveMaxPooling
-from adjointlab.layers.subjects.common import Arguments, dtypes, layer_subject
+from adjointlab.layers.subjects.common import Arguments, dtypes, layer_from, layer_subject
 from adjointlab.layers.upsampling import Upsample
-from adjointlab.typing import Communicator
 
 __all__ = ["adaptive_average_pools", "adaptive_max_pools", "paddings", "upsamplings"]
-
-
-def _layer(comm: Communicator, **case: Any) -> nn.Module:
-    module = _sequential(**case)
-    kind = next(
-        each
-        for each in (Upsample, AdaptiveAveragePooling, AdaptiveMaxPooling, Padding)
-        if isinstance(module, each.torch_classes)
-    )
-    return kind(comm, case["partition"], case["input_shape"], module, dtype=getattr(torch, case["dtype"]))
 
 
 def _sequential(*, torch_class: str, arguments: dict[str, Any], **_: Any) -> nn.Module:
@@ -53,7 +41,7 @@ def _sides(draw: DrawFn, dims: int, least: int = 1) -> tuple[int, ...]:
     return tuple(draw(st.integers(least, (9, 6, 4)[dims - 1])) for _ in range(dims))
 
 
-@layer_subject(layer=_layer, sequential=_sequential, name="Upsample")
+@layer_subject(layer=layer_from(Upsample, _sequential), sequential=_sequential, name="Upsample")
 def upsamplings(draw: DrawFn, ranks: int) -> Arguments:
     """One to three dimensions, each cut; all modes, to sizes and by factors, larger and smaller, with aligned corners or without."""
     dims = draw(st.integers(1, 3))
@@ -76,7 +64,7 @@ def upsamplings(draw: DrawFn, ranks: int) -> Arguments:
     return _case(draw, ranks, sides, 2, "Upsample", arguments)
 
 
-@layer_subject(layer=_layer, sequential=_sequential, name="Padding")
+@layer_subject(layer=layer_from(Padding, _sequential), sequential=_sequential, name="Padding")
 def paddings(draw: DrawFn, ranks: int) -> Arguments:
     """All kinds of padding in one to three dimensions, with and without a batch, wider than a part, uneven, negative."""
     dims = draw(st.integers(1, 3))
@@ -95,13 +83,19 @@ def paddings(draw: DrawFn, ranks: int) -> Arguments:
     return _case(draw, ranks, sides, draw(st.integers(1, 2)), f"{kind}Pad{dims}d", arguments)
 
 
-@layer_subject(layer=_layer, sequential=_sequential, name="AdaptiveAveragePooling")
+@layer_subject(
+    layer=layer_from(AdaptiveAveragePooling, _sequential),
+    sequential=_sequential,
+    name="AdaptiveAveragePooling",
+)
 def adaptive_average_pools(draw: DrawFn, ranks: int) -> Arguments:
     """One to three dimensions, each cut, with and without a batch; to larger and smaller sizes, and to that of the input."""
     return _adaptive(draw, ranks, "Avg")
 
 
-@layer_subject(layer=_layer, sequential=_sequential, name="AdaptiveMaxPooling")
+@layer_subject(
+    layer=layer_from(AdaptiveMaxPooling, _sequential), sequential=_sequential, name="AdaptiveMaxPooling"
+)
 def adaptive_max_pools(draw: DrawFn, ranks: int) -> Arguments:
     """Sizes as of the average; with the indices and without; many equal elements."""
     case = _adaptive(draw, ranks, "Max")
