@@ -32,6 +32,7 @@ __all__ = [
     "is_in_place",
     "is_undefined",
     "mark_cancelled",
+    "op_name",
     "refuse_in_place_off_root",
     "to_mpi4py",
 ]
@@ -73,6 +74,12 @@ def as_op(value: object) -> Operator:
     raise TypeError(
         f"{value!r} is not a reduction operation; known are {', '.join(each.value for each in MPI.Op)}"
     )
+
+
+def op_name(value: object) -> str:
+    """Name of a reduction operation as far as ranks can agree on it: each has its own copy of a function of user code."""
+    known = as_op(value)
+    return known.value if isinstance(known, MPI.Op) else "an operation of user code"
 
 
 def c_int(value: object) -> int:

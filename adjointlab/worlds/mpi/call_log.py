@@ -25,7 +25,7 @@ from adjointlab.worlds.arguments import REFUSALS, blocks
 from adjointlab.worlds.arguments import elements as elements_of
 from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_sites import CallSite, came_back
-from adjointlab.worlds.constants import as_op, is_in_place
+from adjointlab.worlds.constants import is_in_place, op_name
 from adjointlab.worlds.mpi.calls import by_name
 from adjointlab.worlds.mpi.collectives import collective_kind
 from adjointlab.worlds.mpi.message_log import MessageLogSummary
@@ -390,7 +390,6 @@ def _type_and_count(spec: Buffer, blocks: int = 1) -> tuple[object, int | None]:
 
 def _operation(value: object) -> str:
     try:
-        known = as_op(value)
+        return op_name(value)
     except TypeError:
         return str(value)
-    return str(known.value) if isinstance(known, ours.Op) else "an operation of user code"

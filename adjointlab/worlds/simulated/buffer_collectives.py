@@ -17,14 +17,13 @@ from adjointlab import MPI
 from adjointlab.quantities import counted
 from adjointlab.typing import Buffer, Communicator
 from adjointlab.worlds.arguments import Blocks, Elements, Flat, blocks, elements, typed_blocks
-from adjointlab.worlds.constants import Operator, as_op, is_in_place, refuse_in_place_off_root
+from adjointlab.worlds.constants import Operator, as_op, is_in_place, op_name, refuse_in_place_off_root
 from adjointlab.worlds.parts import counts_text
 from adjointlab.worlds.simulated.collectives import (
     Contribution,
     Disagreement,
     Signature,
     UnequalParts,
-    op_name,
     valid_root,
 )
 from adjointlab.worlds.simulated.matching import poison

@@ -24,7 +24,7 @@ from adjointlab import MPI
 from adjointlab.typing import Communicator
 from adjointlab.worlds.applications import crossed_collective
 from adjointlab.worlds.call_sites import SimulatedCall, came_back
-from adjointlab.worlds.constants import Operator, as_op, c_int
+from adjointlab.worlds.constants import c_int
 from adjointlab.worlds.divergence import Divergence, Divergences, Place
 from adjointlab.worlds.parts import of_ranks, part_text
 from adjointlab.worlds.run import Blocked, Finding, FindingKind, PeerFailed
@@ -41,7 +41,6 @@ __all__ = [
     "SharedCommunicator",
     "Signature",
     "UnequalParts",
-    "op_name",
     "valid_root",
 ]
 
@@ -373,9 +372,3 @@ class SharedCommunicator:
                 running, PeerFailed(str(own.call), own.call.where, peers, came_back(running.returned_from))
             )
         raise Cancelled
-
-
-def op_name(op: Operator) -> str:
-    """Name of the operation as far as ranks can agree on it: each has its own copy of a function of user code."""
-    known = as_op(op)
-    return known.value if isinstance(known, MPI.Op) else "an operation of user code"

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 from adjointlab import MPI
 from adjointlab.typing import Communicator
-from adjointlab.worlds.constants import Operator, as_op
-from adjointlab.worlds.simulated.collectives import Contribution, Signature, op_name, valid_root
+from adjointlab.worlds.constants import Operator, as_op, op_name
+from adjointlab.worlds.simulated.collectives import Contribution, Signature, valid_root
 from adjointlab.worlds.simulated.matching import unpickle
 from adjointlab.worlds.simulated.reductions import fold_objects
 
