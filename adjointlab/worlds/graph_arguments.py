@@ -1,6 +1,7 @@
-"""Arguments of the calls that make a graph of the ranks of a communicator [MPI41, section 8.5.4], read alike in all worlds.
+"""Arguments of the calls that make a grid or a graph of the ranks of a communicator [MPI41, section 8.5], read alike in all worlds.
 
-In the adjacent form each rank names its own neighbours, and both ends name an edge; in the general one any rank names any edges.
+In the adjacent form of a graph each rank names its own neighbours, and both ends name an edge; in the general one any rank names any
+edges.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from adjointlab import MPI
 
-__all__ = ["Edge", "Neighbours", "Weights", "edges", "neighbours", "unmatched_edge"]
+__all__ = ["Edge", "Neighbours", "Weights", "edges", "grid", "neighbours", "unmatched_edge"]
 
 Weights: TypeAlias = Sequence[int] | int | None
 """Weights of edges; `UNWEIGHTED` or `None` for none, `WEIGHTS_EMPTY` for those of no edges in a graph that has weights."""
@@ -34,6 +35,15 @@ class Edge(NamedTuple):
     source: int
     destination: int
     weight: int | None = None
+
+
+def grid(dims: Sequence[int], periods: Sequence[bool] | bool | None) -> tuple[list[int], list[bool]]:
+    """The extents that a rank gives to ``Create_cart``, and which dimensions are periodic."""
+    extents = list(map(index, dims))
+    if periods is None or isinstance(periods, bool):
+        periods = [bool(periods)] * len(extents)
+    _check_length(periods, len(extents))
+    return extents, [bool(index(period)) for period in periods]  # a bool of NumPy is none of mpi4py's
 
 
 def neighbours(

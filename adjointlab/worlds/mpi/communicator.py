@@ -22,7 +22,7 @@ from adjointlab.typing import Status
 from adjointlab.worlds.call_labels import label_of_call
 from adjointlab.worlds.call_sites import call_site
 from adjointlab.worlds.exit_of_c import allow_exit_of_c
-from adjointlab.worlds.graph_arguments import Neighbours, Weights, edges, neighbours, unmatched_edge
+from adjointlab.worlds.graph_arguments import Neighbours, Weights, edges, grid, neighbours, unmatched_edge
 from adjointlab.worlds.interposition import means_comm_world, own_handle
 from adjointlab.worlds.local_calls import LocalCalls
 from adjointlab.worlds.mpi.buffer_calls import (
@@ -213,11 +213,7 @@ class GuardedComm(CommBase):
         self, dims: Sequence[int], periods: Sequence[bool] | bool | None = None, reorder: bool = False
     ) -> GuardedComm:
         """Make a Cartesian grid of the first ranks."""
-        dims = list(map(index, dims))
-        if periods is None or isinstance(periods, bool):
-            periods = [bool(periods)] * len(dims)
-        periods = [bool(index(period)) for period in periods]  # a bool of NumPy is none of mpi4py's
-        arguments = (dims, periods, bool(reorder))
+        arguments = (*grid(dims, periods), bool(reorder))
         return self._derive("Create_cart", arguments, lambda _: self.inner.Create_cart(*arguments))
 
     def Create_dist_graph_adjacent(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from adjointlab import MPI
 from adjointlab.worlds.constants import c_int, is_undefined
-from adjointlab.worlds.graph_arguments import Weights, edges, neighbours, unmatched_edge
+from adjointlab.worlds.graph_arguments import Weights, edges, grid, neighbours, unmatched_edge
 from adjointlab.worlds.simulated.collectives import Disagreement
 from adjointlab.worlds.simulated.groups import group_of
 from adjointlab.worlds.simulated.object_collectives import ObjectContribution
@@ -124,21 +124,15 @@ def Create_cart(
     periods: Sequence[bool] | bool | None = None,
     reorder: bool = False,
 ) -> ObjectContribution:
-    extents = tuple(map(index, dims))
-    if periods is None or isinstance(periods, bool):
-        periods = [bool(periods)] * len(extents)
-    if len(periods) != len(extents):
-        raise ValueError(f"expecting {len(extents)} items, got {len(periods)}")
-    grid = Grid(
-        extents, tuple(bool(index(period)) for period in periods)
-    )  # a bool of NumPy is none of mpi4py's
-    if grid.size > comm.size or any(extent < 0 for extent in extents):
+    extents, periodic = grid(dims, periods)
+    made = Grid(tuple(extents), tuple(periodic))
+    if made.size > comm.size or any(extent < 0 for extent in made.dims):
         raise MPI.Exception(
-            f"Invalid argument: the communicator has {comm.size} ranks, and the grid {extents} {grid.size}",
+            f"Invalid argument: the communicator has {comm.size} ranks, and the grid {made.dims} {made.size}",
             MPI.ERR_ARG,
         )
     members = comm.members_in_order("Create_cart", reorder=bool(reorder))
-    return contribution_to(comm, members[: grid.size], grid, kind="Create_cart")
+    return contribution_to(comm, members[: made.size], made, kind="Create_cart")
 
 
 def Create_dist_graph_adjacent(

@@ -108,6 +108,11 @@ def periods_that_are_bools_of_numpy(comm, mpi):
 
 
 @error
+def periods_that_are_too_few(comm, mpi):
+    comm.Create_cart([comm.Get_size(), 1], [True])
+
+
+@error
 def periods_that_are_fractional(comm, mpi):
     comm.Create_cart([comm.Get_size()], [1.0])
 

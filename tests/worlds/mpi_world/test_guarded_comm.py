@@ -289,6 +289,13 @@ def test_the_root_alone_may_give_in_place(world, name, call):
     assert run.outcomes[0].message == f"{name}: only the root may give IN_PLACE"
 
 
+def test_a_grid_with_too_few_periods_is_refused_before_the_ranks_agree_on_it(world):
+    def body(context, _):
+        context.comm.Create_cart([world.ranks, 1], [True] if context.rank == 0 else [True, True])
+
+    assert world.run(body).outcomes[0].message == "expecting 2 items, got 1"
+
+
 def test_torch_tensors_are_buffers(world):
     torch = pytest.importorskip("torch")
 
