@@ -27,6 +27,7 @@ from adjointlab.worlds.simulated.collectives import Contribution, SharedCommunic
 from adjointlab.worlds.simulated.communicator_creation import (
     COMMUNICATOR_MAKERS,
     GRID_MAKERS,
+    check_group,
     contribution_to,
 )
 from adjointlab.worlds.simulated.groups import SimulatedGroup, group_of
@@ -294,10 +295,7 @@ class Communicator(Messages):
         tag, group = legal_tag(tag), group_of(group, self._task.rank)
         call = self._call("Create_group", ("group", list(group.members)), ("tag", tag))
         self._begin()
-        if not self.Get_group().includes(group):
-            raise MPI.Exception(
-                f"Invalid group {group}: not all its members are in the communicator", MPI.ERR_GROUP
-            )
+        check_group(self, group)
         if group.rank == MPI.UNDEFINED:
             return MPI.COMM_NULL
         contribution = contribution_to(self, group.members, kind="Create_group")

@@ -12,14 +12,14 @@ from adjointlab import MPI
 from adjointlab.worlds.constants import c_int, is_undefined
 from adjointlab.worlds.graph_arguments import Weights, edges, grid, neighbours, unmatched_edge
 from adjointlab.worlds.simulated.collectives import Disagreement
-from adjointlab.worlds.simulated.groups import group_of
+from adjointlab.worlds.simulated.groups import SimulatedGroup, group_of
 from adjointlab.worlds.simulated.object_collectives import ObjectContribution
 from adjointlab.worlds.simulated.topologies import Graph, Grid, Topology
 
 if TYPE_CHECKING:
     from adjointlab.worlds.simulated.communicator import Communicator
 
-__all__ = ["COMMUNICATOR_MAKERS", "GRID_MAKERS", "contribution_to"]
+__all__ = ["COMMUNICATOR_MAKERS", "GRID_MAKERS", "check_group", "contribution_to"]
 
 
 def contribution_to(
@@ -31,11 +31,21 @@ def contribution_to(
     """
 
     def compute(contributions: Sequence[ObjectContribution]) -> None:
-        made = comm.new_shared(members, topology)
-        for each in contributions:
-            each.given = made
+        _give(comm, members, topology, contributions)
 
     return ObjectContribution(kind, compute, result=comm.view, shape=(tuple(members), topology))
+
+
+def _give(
+    comm: Communicator,
+    members: Sequence[int],
+    topology: Topology | None,
+    contributions: Sequence[ObjectContribution],
+) -> None:
+    """Give one new communicator of `members` to all callers."""
+    made = comm.new_shared(members, topology)
+    for each in contributions:
+        each.given = made
 
 
 def _by_color(
@@ -96,10 +106,7 @@ def Split_type(comm: Communicator, split_type: int, key: int = 0, info: object =
 def Create(comm: Communicator, group: object) -> ObjectContribution:
     """Ranks may give groups of their own, as long as the members of each give the same (MPI 4.1, section 7.4.2)."""
     group = group_of(group, comm.rank)
-    if not comm.Get_group().includes(group):
-        raise MPI.Exception(
-            f"Invalid group {group}: not all its members are in the communicator", MPI.ERR_GROUP
-        )
+    check_group(comm, group)
 
     def compute(contributions: Sequence[ObjectContribution]) -> None:
         rank_of = {member: rank for rank, member in enumerate(comm.Get_group().members)}
@@ -116,6 +123,14 @@ def Create(comm: Communicator, group: object) -> ObjectContribution:
     contribution = ObjectContribution("Create", compute, group.members, result=comm.view)
     contribution.group = list(group.members)
     return contribution
+
+
+def check_group(comm: Communicator, group: SimulatedGroup) -> None:
+    """Raise `adjointlab.MPI.Exception` unless all members of `group` are in the communicator."""
+    if not comm.Get_group().includes(group):
+        raise MPI.Exception(
+            f"Invalid group {group}: not all its members are in the communicator", MPI.ERR_GROUP
+        )
 
 
 def Create_cart(
@@ -173,14 +188,6 @@ def Create_dist_graph(
         _give(comm, members, Graph.of_edges(comm.size, named), contributions)
 
     return ObjectContribution("Create_dist_graph", compute, own, result=comm.view)
-
-
-def _give(
-    comm: Communicator, members: Sequence[int], graph: Graph, contributions: Sequence[ObjectContribution]
-) -> None:
-    made = comm.new_shared(members, graph)
-    for each in contributions:
-        each.given = made
 
 
 def Sub(comm: Communicator, remain_dims: Sequence[bool]) -> ObjectContribution:
