@@ -6,8 +6,9 @@ Pure data. An interval (start, stop) is half open, as a slice is; a box is empty
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from types import EllipsisType
 from typing import TypeAlias
 
@@ -21,6 +22,7 @@ __all__ = [
     "assemble",
     "index_in",
     "intersection",
+    "multiplicity",
     "region_in",
     "relative_to",
     "size_of",
@@ -36,6 +38,13 @@ ViewIndex: TypeAlias = tuple[slice | EllipsisType, ...]
 def size_of(box: Box) -> int:
     """Number of elements."""
     return math.prod(stop - start for start, stop in box)
+
+
+def multiplicity(windows: Iterable[Window]) -> int:
+    """The largest number of windows that hold one element."""
+    # Sweep: +1 where a window starts, -1 where it stops; at a tie the stop sorts first, as intervals are half open.
+    steps = sorted((end, step) for window in windows for end, step in zip(window, (1, -1), strict=True))
+    return max(accumulate(step for _, step in steps), default=0)
 
 
 def intersection(one: Box, other: Box) -> Box | None:

@@ -20,13 +20,13 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import accumulate
 from numbers import Integral
 from operator import index
 from typing import NamedTuple, TypeAlias
 
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import integers
+from adjointlab.primitives.boxes import multiplicity
 from adjointlab.primitives.validation import arguments_renamed
 
 __all__ = ["HaloGeometry", "Transfer", "halo_geometry"]
@@ -296,7 +296,10 @@ class HaloGeometry:
     def copies(self) -> int:
         """The largest number of times that one element stands in windows, all workers' together."""
         # Dimensions are independent: an element stands in a window as often as the product of its multiplicities.
-        return math.prod(map(_largest_multiplicity, self._incoming))
+        return math.prod(
+            multiplicity(transfer.source for transfers in incoming for transfer in transfers)
+            for incoming in self._incoming
+        )
 
     @cached_property
     def _incoming(self) -> tuple[tuple[tuple[Transfer, ...], ...], ...]:
@@ -436,15 +439,3 @@ def _smallest_containing(bulk: Window, window: Window) -> Window:
     """The smallest interval that contains both. An empty one has no place, and counts only where both are empty."""
     held = [interval for interval in (bulk, window) if interval[0] < interval[1]] or [bulk]
     return min(start for start, _ in held), max(stop for _, stop in held)
-
-
-def _largest_multiplicity(incoming: Iterable[Iterable[Transfer]]) -> int:
-    """The largest number of transfers that one element of the tensor is in."""
-    # Sweep over the tensor: +1 where a source starts, -1 where it stops; at a tie the stop sorts first.
-    steps = [
-        (end, step)
-        for transfers in incoming
-        for transfer in transfers
-        for end, step in zip(transfer.source, (1, -1), strict=True)
-    ]
-    return max(accumulate(step for _, step in sorted(steps)), default=0)

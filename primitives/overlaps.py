@@ -20,7 +20,7 @@ from itertools import accumulate, product
 from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import Index, shared_property
 from adjointlab.core.space import LocalType, Tensor
-from adjointlab.primitives.boxes import Box, size_of
+from adjointlab.primitives.boxes import Box, multiplicity, size_of
 
 __all__ = ["Endpoint", "Overlap", "Overlaps", "gaps", "overlaps"]
 
@@ -317,11 +317,7 @@ class _SortedWindows:
     @cached_property
     def depth(self) -> int:
         """The largest number of windows that hold one element."""
-        # Sweep: +1 where a window starts, -1 where it stops; at a tie the stop sorts first, as intervals are half open.
-        steps = sorted(
-            [(start, 1) for start, _, _ in self.entries] + [(stop, -1) for _, stop, _ in self.entries]
-        )
-        return max(accumulate(step for _, step in steps), default=0)
+        return multiplicity((start, stop) for start, stop, _ in self.entries)
 
     @cached_property
     def union(self) -> list[Window]:
