@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import torch.distributed as dist
 
@@ -95,16 +95,11 @@ def failure_of(exception: BaseException, last: LoggedCall | None, *, waited: boo
 
 def _kind_of(error: RuntimeError) -> FailureKind | None:
     text = str(error).lower()
-    is_backends = any(part in text for part in ("/gloo/", "pair closure", "nccl")) or isinstance(
-        error, _errors_of_torch()
+    is_backends = isinstance(error, dist.DistError) or any(
+        part in text for part in ("/gloo/", "pair closure", "nccl")
     )
     kinds = (kind for kind, signs in _SIGNS.items() if any(sign in text for sign in signs))
     return next(kinds, None) if is_backends else None
-
-
-def _errors_of_torch() -> tuple[type[BaseException], ...]:
-    known: Any = dist
-    return tuple(getattr(known, name) for name in ("DistError",) if hasattr(known, name))
 
 
 def _place_of(error: BaseException, last: LoggedCall | None) -> tuple[str, str]:
