@@ -26,6 +26,7 @@ __all__ = [
     "LegalIndices",
     "OutputPath",
     "PassHooks",
+    "constants_of",
     "element_type_noted",
     "elementwise",
     "index_positions",
@@ -251,18 +252,22 @@ def trained(module: nn.Module) -> frozenset[str]:
     return frozenset(name for name, parameter in owned if parameter.requires_grad)
 
 
-def undeclared(module: nn.Module, parameters: Space, buffers: Space) -> list[str]:
-    """List the differences between the module's parameters and buffers and those that the spaces name.
-
-    Each is a predicate of the module, such as "has no parameter w, ...". Buffers that are not persistent, which torch keeps out of
-    ``state_dict``, are constants or caches: spaces need not name them. Of a tensor that the module has under several names,
-    one is enough.
-    """
-    constants = {
+def constants_of(module: nn.Module) -> set[str]:
+    """The names of the buffers that are not persistent, which torch keeps out of ``state_dict``: constants or caches."""
+    return {
         f"{path}.{name}" if path else name
         for path, part in module.named_modules()
         for name in part._non_persistent_buffers_set
     }
+
+
+def undeclared(module: nn.Module, parameters: Space, buffers: Space) -> list[str]:
+    """List the differences between the module's parameters and buffers and those that the spaces name.
+
+    Each is a predicate of the module, such as "has no parameter w, ...". Spaces need not name constants (:func:`constants_of`). Of a
+    tensor that the module has under several names, one is enough.
+    """
+    constants = constants_of(module)
     faults = []
     for kind, space, owned in (
         ("parameter", parameters, dict(module.named_parameters(remove_duplicate=False))),

@@ -10,6 +10,8 @@ from typing import Final
 import torch
 from torch import nn
 
+from adjointlab.core.layer import constants_of
+
 __all__ = ["Names", "missing", "sequential_name"]
 
 _WRAPPERS: Final = frozenset({"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
@@ -36,11 +38,7 @@ class Names:
 
     @classmethod
     def of(cls, module: nn.Module) -> Names:
-        constants = {
-            f"{path}.{name}".lstrip(".")
-            for path, part in module.named_modules()
-            for name in part._non_persistent_buffers_set
-        }
+        constants = constants_of(module)
         return cls(
             {name: tuple(held.shape) for name, held in module.named_parameters()},
             tuple(name for name, _ in module.named_buffers() if name not in constants),
