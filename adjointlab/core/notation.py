@@ -91,7 +91,7 @@ class _Labels:
 def _factors_of(product: ProductOperator) -> Iterator[str]:
     for position, factor in enumerate(reversed(product.factors), start=1):
         source, target = (
-            ", ".join(f"{tensor.without_workers} over {tensor.layout.partition}" for tensor in space.tensors)
+            ", ".join(tensor.over_partition for tensor in space.tensors)
             for space in (factor.domain, factor.codomain)
         )
         name = "" if isinstance(factor, CompositeOperator) else f", {type(factor).__name__}"
@@ -139,8 +139,7 @@ def _term(step: Generator, labels: _Labels) -> tuple[str, str]:
 
 
 def _tensors(space: Space) -> Iterator[str]:
-    for tensor in space.tensors:
-        yield f"{tensor.name}: {tensor.without_workers} over {tensor.layout.partition}"
+    return (f"{tensor.name}: {tensor.over_partition}" for tensor in space.tensors)
 
 
 def _buffers(programs: Iterable[Program]) -> Iterator[Buffer]:

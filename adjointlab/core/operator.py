@@ -563,4 +563,4 @@ def _require_fit(verb: str, left: tuple[str, Space], right: tuple[str, Space]) -
 
 
 def _located(space: Space) -> str:
-    return ", ".join(f"{tensor.without_workers} over {tensor.layout.partition}" for tensor in space.tensors)
+    return ", ".join(tensor.over_partition for tensor in space.tensors)

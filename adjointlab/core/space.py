@@ -204,6 +204,11 @@ class Tensor:
         return f"{self.layout.without_workers} {self._kind}"
 
     @property
+    def over_partition(self) -> str:
+        """The text of the tensor, with its partition in place of the ranks that hold its windows."""
+        return f"{self.without_workers} over {self.layout.partition}"
+
+    @property
     def _kind(self) -> str:
         types = {entry.value for entry in self.types} - {"varying"}
         return self.dtype + (f" {'/'.join(entry.value for entry in self.types)}" if types else "")
