@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from operator import attrgetter
 from operator import index as integer
 from types import EllipsisType
 from typing import TYPE_CHECKING
@@ -237,7 +238,7 @@ class Program(Drawable):
             # The text of a step takes longer than to look at it.
             if problem := _taken(step, scope):
                 raise ValueError(f"step {position}, {step}: {problem}")
-        return tuple(sorted(scope.values(), key=_place_of_buffer))
+        return tuple(sorted(scope.values(), key=attrgetter("rank", "name")))
 
     def adjoint(self) -> Program:
         """Return the adjoints of the generators in reversed order."""
@@ -363,10 +364,6 @@ def _movement(step: Generator) -> tuple[int | None, int, str]:
             return None, region.rank, str(step)
         case Add(source, target):
             return source.rank if source.rank != target.rank else None, target.rank, str(step)
-
-
-def _place_of_buffer(buffer: Buffer) -> tuple[int, str]:
-    return buffer.rank, buffer.name
 
 
 def _taken(step: object, scope: dict[tuple[int, str], Buffer]) -> str:
