@@ -6,26 +6,23 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import ClassVar, NoReturn
+from typing import Final, NoReturn
 
 __all__ = ["forks_cut_off", "forks_ended"]
 
 
-class _AtFork:
-    """The calls in a child. (Python cannot forget what it is to call in one, so it is told once.)"""
+_CUT_OFFS: Final[list[Callable[[], None]]] = []
+"""The calls in a child. (Python cannot forget what it is to call in one, so it is told once.)"""
 
-    cut_offs: ClassVar[list[Callable[[], None]]] = []
 
-    @classmethod
-    @cache
-    def install(cls) -> None:
-        """Have Python make them."""
-        os.register_at_fork(after_in_child=cls._cut_off)
+@cache
+def _install() -> None:
+    os.register_at_fork(after_in_child=_cut_off)
 
-    @classmethod
-    def _cut_off(cls) -> None:
-        for cut_off in cls.cut_offs:
-            cut_off()
+
+def _cut_off() -> None:
+    for cut_off in _CUT_OFFS:
+        cut_off()
 
 
 @contextmanager
@@ -35,12 +32,12 @@ def forks_cut_off(cut_off: Callable[[], None]) -> Iterator[None]:
     A child has the connections of its parent but none of its threads. What it sent would come in its parent's place, and what
     it received the parent would wait for.
     """
-    _AtFork.install()
-    _AtFork.cut_offs.append(cut_off)
+    _install()
+    _CUT_OFFS.append(cut_off)
     try:
         yield
     finally:
-        _AtFork.cut_offs.remove(cut_off)
+        _CUT_OFFS.remove(cut_off)
 
 
 @contextmanager
