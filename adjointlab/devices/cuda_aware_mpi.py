@@ -69,14 +69,12 @@ class CudaAware:
     reason: str
 
 
-def decide(evidence: MPIEvidence, given: bool | None = None) -> CudaAware:
-    """Decide if buffers of devices may be handed to the MPI library; `given` is the caller's word, which counts first.
+def decide(evidence: MPIEvidence) -> CudaAware:
+    """Decide if buffers of devices may be handed to the MPI library.
 
     Without any answer the decision is no. Raises `ValueError` for a value of the environment variable that is neither yes nor no.
     """
     environment = evidence.environment
-    if given is not None:
-        return CudaAware(given, "argument", f"cuda_aware={given} was given")
     if (wanted := overridden(environment)) is not None:
         return CudaAware(wanted, OVERRIDE, f"{OVERRIDE}={environment[OVERRIDE]}")
     if evidence.error:

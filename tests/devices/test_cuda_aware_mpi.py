@@ -49,12 +49,6 @@ def test_the_decision_follows_from_the_evidence(evidence: MPIEvidence, is_aware:
     assert decision.reason
 
 
-@pytest.mark.parametrize("given", [True, False])
-def test_the_callers_word_counts_before_everything_else(given: bool) -> None:
-    evidence = replace(MPICH, query=not given, environment={OVERRIDE: "no" if given else "yes"})
-    assert decide(evidence, given).is_aware is given
-
-
 def test_a_wrong_word_is_refused_with_those_that_are_legal() -> None:
     with pytest.raises(ValueError, match=f"{OVERRIDE}: 'perhaps' is neither yes nor no"):
         decide(replace(MPICH, environment={OVERRIDE: "perhaps"}))
