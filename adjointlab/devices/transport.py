@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["OVERRIDE", "Choice", "RankEvidence", "Transport", "choose", "wanted_in"]
+__all__ = ["OVERRIDE", "Choice", "RankEvidence", "Transport", "choose", "transport_named", "wanted_in"]
 
 OVERRIDE: Final = "ADJOINTLAB_TRANSPORT"
 """Environment variable by which the user chooses: the value of a :class:`Transport`."""
@@ -46,12 +46,15 @@ class Choice:
 def wanted_in(environment: Mapping[str, str]) -> Transport | None:
     """Return the transport that the environment asks for, None for none; raise `ValueError` for another value."""
     text = environment.get(OVERRIDE, "").strip()
-    if not text:
-        return None
-    legal = [each.value for each in Transport if each is not Transport.NONE]
-    if text not in legal:
-        raise ValueError(f"{OVERRIDE}: {text!r} is not one of {', '.join(legal)}")
-    return Transport(text)
+    return transport_named(OVERRIDE, text) if text else None
+
+
+def transport_named(source: str, transport: Transport | str) -> Transport:
+    """Return the transport that `source` asks for; raise `ValueError` for what is none."""
+    legal = [each for each in Transport if each is not Transport.NONE]
+    if transport not in legal:
+        raise ValueError(f"{source}: {transport!r} is not one of {', '.join(legal)}")
+    return Transport(transport)
 
 
 def choose(ranks: Sequence[RankEvidence], wanted: Transport | None = None) -> Choice:

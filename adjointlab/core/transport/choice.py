@@ -27,7 +27,7 @@ from adjointlab.core.transport.direct import DirectCommunicator
 from adjointlab.core.transport.nccl import NcclCommunicator, own_evidence, ranks_of
 from adjointlab.core.transport.staging import StagedCommunicator
 from adjointlab.devices.cuda_aware_mpi import loaded_library
-from adjointlab.devices.transport import Choice, RankEvidence, Transport, choose, wanted_in
+from adjointlab.devices.transport import Choice, RankEvidence, Transport, choose, transport_named, wanted_in
 from adjointlab.typing import Array, Communicator
 
 __all__ = ["agree", "chosen", "inherit", "over", "use"]
@@ -70,7 +70,7 @@ def use(comm: Communicator, transport: Transport | str) -> None:
 
     Raises `ValueError` for a name that is none, and for NCCL, on which all ranks have to :func:`agree`.
     """
-    wanted = _named(transport)
+    wanted = transport_named("transport", transport)
     if wanted is Transport.NCCL:
         raise ValueError(
             "transport: nccl needs to know of all ranks; call adjointlab.core.transport.agree(comm)"
@@ -83,7 +83,7 @@ def agree(comm: Communicator, transport: Transport | str | None = None) -> Choic
 
     Raises `ValueError`, on every rank, where ranks ask for different transports or for one that they cannot have.
     """
-    wanted = wanted_in(os.environ) if transport is None else _named(transport)
+    wanted = wanted_in(os.environ) if transport is None else transport_named("transport", transport)
     gathered: list[tuple[RankEvidence, Transport | None]] = comm.allgather((_evidence(comm), wanted))
     asked = {each for _, each in gathered}
     if len(asked) >= 2:
@@ -143,10 +143,3 @@ def _evidence(comm: Communicator) -> RankEvidence:
 
 def _is_simulated(comm: Communicator) -> bool:
     return bool(getattr(comm, "takes_device_memory", False))
-
-
-def _named(transport: Transport | str) -> Transport:
-    legal = [each for each in Transport if each is not Transport.NONE]
-    if transport not in legal:
-        raise ValueError(f"transport: {transport!r} is not one of {', '.join(legal)}")
-    return Transport(transport)
