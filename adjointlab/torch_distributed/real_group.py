@@ -43,9 +43,7 @@ def open_real_group(case: CaseGroup) -> Iterator[dist.ProcessGroup]:
     log = case.waits.log
     with ExitStack() as stack:
         world = _CaseWorld()
-        for name in _REPLACED:
-            stack.callback(setattr, _module, name, getattr(_module, name))
-        stack.callback(setattr, sys, "excepthook", sys.excepthook)
+        _put_back_by(stack)
         if standing.default_pg is not None:
             # Its groups are found by names that those of the case have too. Then names are looked up by thread.
             _in_c._set_thread_isolation_mode(True)
@@ -81,9 +79,7 @@ def open_lone_group() -> Iterator[None]:
     """Context in which the default group of this rank, inside that of a case, is one that it is alone in."""
     case_world: _CaseWorld = _module._world
     with ExitStack() as stack:
-        for name in _REPLACED:
-            stack.callback(setattr, _module, name, getattr(_module, name))
-        stack.callback(setattr, sys, "excepthook", sys.excepthook)
+        _put_back_by(stack)
         _in_c._unregister_all_process_groups()  # whose names the groups inside have too
         stack.callback(register_again, case_world)
         world = _CaseWorld(is_alone=True)
@@ -94,6 +90,12 @@ def open_lone_group() -> Iterator[None]:
         yield
         for group in tuple(world.pg_map):
             group.shutdown()
+
+
+def _put_back_by(stack: ExitStack) -> None:
+    for name in _REPLACED:
+        stack.callback(setattr, _module, name, getattr(_module, name))
+    stack.callback(setattr, sys, "excepthook", sys.excepthook)
 
 
 class _CaseWorld(RankWorld):
