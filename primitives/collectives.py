@@ -237,7 +237,7 @@ def sum_into(result: Array, reduce: Callable[[Array], object]) -> None:
     """
     # Rounding after each addition would lose small summands: in float16 2048 + 1 is 2048.
     name = arrays.dtype_name(result)
-    if name in ("float16", "bfloat16"):
+    if name in arrays.HALVES:
         total = arrays.summing_memory(result.shape, name, result)
         reduce(total)
         arrays.copy_into(result, arrays.from_summable(total, name, result))

@@ -104,7 +104,7 @@ class SegmentedCollectives:
             # Into the type that MPI sums, as arrays.summable does, but block after block.
             values = arrays.summable_values(array)
             name = arrays.dtype_name(values)
-            wide = "float32" if name in ("float16", "bfloat16") else name
+            wide = "float32" if name in arrays.HALVES else name
             summands = self._packing_buffer(values, wide, batch)
             for index, block in self._blocks(summands, values.shape):
                 arrays.copy_into(block, values[index])

@@ -4,6 +4,7 @@ Operators, layers and checks ask this package which of them an array belongs to,
 """
 
 from adjointlab.core.arrays.conversions import (
+    HALVES,
     elementwise,
     empty_with_views,
     from_numpy,
@@ -84,6 +85,7 @@ from adjointlab.core.arrays.transfers import start_transfer, view_in
 
 __all__ = [
     "DTYPES",
+    "HALVES",
     "LIBRARIES",
     "MEMORIES",
     "MIXTURES",

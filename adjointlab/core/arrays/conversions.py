@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "elementwise", "empty_with_views", "from_numpy", "from_summable", "in_numpy", "message", "octets", "octets_of_values", "of_library", "resolved", "summable", "summable_values",
+    "HALVES", "elementwise", "empty_with_views", "from_numpy", "from_summable", "in_numpy", "message", "octets", "octets_of_values", "of_library", "resolved", "summable", "summable_values",
     "summing_memory", "to_numpy",
 ]  # fmt: skip
 
 
-_HALVES = ("float16", "bfloat16")
+HALVES: Final = ("float16", "bfloat16")
+"""The half precisions, in which MPI cannot sum: their sums are in float32."""
 
 
 def from_numpy(array: NumpyArray, name: str, memory: str) -> Array:
@@ -103,7 +104,7 @@ def _device_message(array: Array, half: str) -> Array:
     """Row-major memory on the device of an array; half precisions as elements of the type `half`."""
     outside = resolved(array)
     contiguous = outside if is_row_major(outside) else copy(outside)
-    return _viewed(contiguous, half) if name_of(contiguous.dtype) in _HALVES else contiguous
+    return _viewed(contiguous, half) if name_of(contiguous.dtype) in HALVES else contiguous
 
 
 def _viewed(array: Array, name: str) -> Array:
@@ -168,7 +169,7 @@ def summable(array: Array) -> Array:
     if type(array) is np.ndarray and array.dtype != np.float16 and array.flags.c_contiguous:
         return array  # first: nearly every call
     if is_on_device(array):
-        return message(_widened(array) if dtype_of(array).name in _HALVES else array)
+        return message(_widened(array) if dtype_of(array).name in HALVES else array)
     values = to_numpy(array)
     wide = np.float32 if values.dtype == np.float16 else values.dtype
     return np.ascontiguousarray(values, dtype=wide).reshape(values.shape)
@@ -181,7 +182,7 @@ def summable_values(array: Array) -> Array:
 
 def summing_memory(shape: Sequence[int], name: str, like: Array) -> Array:
     """Return memory that a sum of :func:`summable` buffers of values of type `name` can be received in, where `like` lies."""
-    wide = "float32" if name in _HALVES else name
+    wide = "float32" if name in HALVES else name
     return empty(shape, wide, like if is_on_device(like) else "numpy")
 
 
