@@ -7,7 +7,7 @@ for each primitive what is enumerated and what is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import combinations_with_replacement, permutations, product
 from math import prod
@@ -93,6 +93,14 @@ def windows(length: int, beyond: int) -> Iterator[tuple[int, int]]:
 def layout_and_dtype(draw: DrawFn, ranks: int) -> Parameters:
     """Draw any layout, also one that leaves ranks inactive, and any element type."""
     return {"layout": draw(strategies.layouts(ranks, whole=False)), "dtype": draw(DTYPES)}
+
+
+def cut_layout(draw: DrawFn, partition: Partition, axes: Sequence[int | None]) -> Layout:
+    """A layout of a tensor whose dimensions lie along these of the partition; `None` for those that are not cut."""
+    shape = draw(strategies.shapes(len(axes)))
+    parts = [1 if axis is None else partition.shape[axis] for axis in axes]
+    ends = [draw(strategies.cuts(side, count)) for side, count in zip(shape, parts, strict=True)]
+    return Layout.cut(shape, partition, ends, axes)
 
 
 def local_types(draw: DrawFn, layout: Layout, one_value: bool) -> tuple[str, ...]:

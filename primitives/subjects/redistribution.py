@@ -118,11 +118,8 @@ def _cut_layouts(draw: DrawFn, ranks: int) -> tuple[Layout, int]:
     cut = [dim for dim, axis in enumerate(axes) if axis is not None]
     if not cut:
         axes[0], cut = draw(integers(0, partition.order - 1)), [0]
-    shape = draw(strategies.shapes(order))
-    parts = [1 if axis is None else partition.shape[axis] for axis in axes]
-    ends = [draw(strategies.cuts(side, count)) for side, count in zip(shape, parts, strict=True)]
     # The last one is the simplest: a part of it is strided memory.
-    return Layout.cut(shape, partition, ends, axes), draw(choices(tuple(cut[::-1])))
+    return blocks.cut_layout(draw, partition, axes), draw(choices(tuple(cut[::-1])))
 
 
 def _types_of_cut(draw: DrawFn, narrow: Layout, dim: int) -> tuple[str, ...]:

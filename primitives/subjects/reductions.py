@@ -132,7 +132,4 @@ def _layouts_along(draw: DrawFn, partition: Partition, dims: Iterable[int]) -> L
     axes: Sequence[int | None] = free
     if len(free) != partition.order or draw(BOOLEANS):
         axes = permuted(draw, [*free, None])[: draw(integers(0, 3))]
-    shape = draw(strategies.shapes(len(axes)))
-    parts = [1 if axis is None else partition.shape[axis] for axis in axes]
-    ends = [draw(strategies.cuts(side, count)) for side, count in zip(shape, parts, strict=True)]
-    return Layout.cut(shape, partition, ends, axes)
+    return blocks.cut_layout(draw, partition, axes)
