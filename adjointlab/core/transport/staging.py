@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -83,18 +84,10 @@ class StagedCommunicator(DeviceCommunicator):
         self.pool.give_back(staged)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> None:
-        staged, sent = self._sent(sendbuf)
-        result, received = self._received(recvbuf)
-        self.comm.Allreduce(sent, received, **given(op))
-        self._unpack(result, recvbuf)
-        self.pool.give_back(staged)
+        self._exchange(partial(self.comm.Allreduce, **given(op)), sendbuf, recvbuf)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
-        staged, sent = self._sent(sendbuf)
-        result, received = self._received(recvbuf)
-        self.comm.Allgather(sent, received)
-        self._unpack(result, recvbuf)
-        self.pool.give_back(staged)
+        self._exchange(self.comm.Allgather, sendbuf, recvbuf)
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         buf, blocks = recvbuf
@@ -107,9 +100,14 @@ class StagedCommunicator(DeviceCommunicator):
         self.pool.give_back(staged)
 
     def Reduce_scatter(self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int], op: Op = SUM) -> None:
+        call = partial(self.comm.Reduce_scatter, recvcounts=recvcounts, **given(op))
+        self._exchange(call, sendbuf, recvbuf)
+
+    def _exchange(self, call: Callable[[Any, Any], None], sendbuf: Any, recvbuf: Any) -> None:
+        """Make a collective call of MPI in which every rank sends one buffer and receives another."""
         staged, sent = self._sent(sendbuf)
         result, received = self._received(recvbuf)
-        self.comm.Reduce_scatter(sent, received, recvcounts=recvcounts, **given(op))
+        call(sent, received)
         self._unpack(result, recvbuf)
         self.pool.give_back(staged)
 
