@@ -113,11 +113,8 @@ class HaloExchangeInPlace(HaloExchange):
         for sender, receiver in product(x, x):
             if not self._differ_along(dim, sender, receiver):
                 continue
-            owner_bulk, owner_window, window = (
-                self.bulk.window(sender),
-                padded.window(sender),
-                padded.window(receiver),
-            )
+            owner_bulk, owner_window = self.bulk.window(sender), padded.window(sender)
+            window = padded.window(receiver)
             assert owner_bulk
             assert owner_window
             assert window

@@ -21,9 +21,8 @@ T = TypeVar("T")
 
 def made_once(make: Callable[P, SearchStrategy[T]]) -> Callable[P, SearchStrategy[T]]:
     """Decorate a function so that it returns one strategy for equal arguments, where these can be hashed."""
-    make.__qualname__ = (
-        make.__name__
-    )  # in Python's errors about arguments: Hypothesis has made it within another function
+    # For Python's errors about arguments: Hypothesis has made it within another function.
+    make.__qualname__ = make.__name__
     kept = lru_cache(maxsize=1024, typed=True)(make)
 
     @wraps(make)

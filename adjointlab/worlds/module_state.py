@@ -140,8 +140,8 @@ def _modules_of(packages: Sequence[str]) -> list[dict[str, Any]]:
     of_packages: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []
     for name, module in list(sys.modules.items()):
-        # None stands there for one that is not to be imported, and some take their own place. A library of cffi, as cryptography
-        # has one, says that its class is that of a module, and has no dictionary.
+        # None stands there for one that is not to be imported, and some put another object in their place. A library of cffi, as
+        # cryptography has one, says that its class is that of a module, and has no dictionary.
         if _is_a(module, ModuleType):
             (of_packages if f"{name}.".startswith(prefixes) else others).append(_dictionary(module))
     caches = {

@@ -297,10 +297,8 @@ def block_disagreement(calls: Sequence[CallDescription | None]) -> tuple[int, in
         return None
     # What a rank sends itself comes last, because two calls say more than one.
     for sender, receiver in sorted(product(made, made), key=lambda pair: pair[0] == pair[1]):
-        sent, expected = (
-            _count_for(made[sender].sent, receiver),
-            _count_for(made[receiver].received, sender),
-        )
+        sent = _count_for(made[sender].sent, receiver)
+        expected = _count_for(made[receiver].received, sender)
         if sent is not None and expected is not None and sent != expected:
             return sender, receiver, sent, expected
     return None

@@ -122,12 +122,8 @@ def valid_root(comm: Communicator, root: int) -> int:
     return root
 
 
-_AGREED: Final = (
-    "the root",
-    "the operation",
-    "the datatype",
-    "the count or shape",
-)  # by field of a signature
+_AGREED: Final = ("the root", "the operation", "the datatype", "the count or shape")
+"""By field of a signature."""
 
 
 class CollectiveCall(Pending):
