@@ -125,20 +125,7 @@ class Job:
         for path in self._folder.glob("rank-*"):
             if path.suffix != ".tests":  # the results of all jobs, not of the last one
                 path.unlink()
-        process = subprocess.Popen(
-            self._command,
-            env={**os.environ, **self._environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            # A terminal sends Ctrl-C to its whole foreground group. The supervisor is to be the one that gets it: a
-            # launcher would kill ranks that are just storing a failure.
-            start_new_session=True,
-            # Should the supervisor be killed, the launcher is told to end, and ends its ranks. (Python in a child of a process
-            # with threads may wait for a lock for ever. The one other thread here, a Deadline's, waits in a read and has none.)
-            preexec_fn=die_with_parent,
-        )
-        stuck_reason = ""
+        process = self._started()
         try:
             with selectors.DefaultSelector() as pipes:
                 for pipe, is_error in ((process.stdout, False), (process.stderr, True)):
@@ -146,17 +133,7 @@ class Job:
                     pipes.register(pipe, selectors.EVENT_READ, (pipe, is_error))
                 stuck_reason = self._watch(process, pipes, patience, signals)
                 self._memory.look(self._processes(self._ranks), again=True)
-                exit_code = process.poll()
-                if exit_code is None:
-                    # First the launcher, for it alone can end ranks on other machines; then all that is left here.
-                    with suppress(PermissionError):  # by sudo it may be of another user
-                        process.terminate()
-                    self._pump_until(lambda: process.poll() is not None, pipes, _LAUNCHER_GRACE)
-                    exit_code = process.poll()
-                kill_descendants(self._unrelated)
-                # Only now: as long as any of them lived, it held the pipes open. With a time limit nevertheless, since
-                # a process on this machine that is not a descendant may have been given them.
-                self._pump_until(lambda: not pipes.get_map(), pipes, 1.0)
+                exit_code = self._end(process, pipes)
         finally:
             unkillable = kill_descendants(self._unrelated)
             process.poll()
@@ -169,6 +146,35 @@ class Job:
             self._output.release()
         return JobEnd(exit_code, in_order, self._output.tail, stuck_reason, unkillable)
 
+    def _started(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._command,
+            env={**os.environ, **self._environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # A terminal sends Ctrl-C to its whole foreground group. The supervisor is to be the one that gets it: a
+            # launcher would kill ranks that are just storing a failure.
+            start_new_session=True,
+            # Should the supervisor be killed, the launcher is told to end, and ends its ranks. (Python in a child of a process
+            # with threads may wait for a lock for ever. The one other thread here, a Deadline's, waits in a read and has none.)
+            preexec_fn=die_with_parent,
+        )
+
+    def _end(self, process: subprocess.Popen[bytes], pipes: selectors.BaseSelector) -> int | None:
+        """End what is left of the job, and pass on the rest of its output; return its exit code, None for one that cannot be ended."""
+        if process.poll() is None:
+            # First the launcher, for it alone can end ranks on other machines; then all that is left here.
+            with suppress(PermissionError):  # by sudo it may be of another user
+                process.terminate()
+            self._pump_until(lambda: process.poll() is not None, pipes, _LAUNCHER_GRACE)
+        exit_code = process.poll()
+        kill_descendants(self._unrelated)
+        # Only now: as long as any of them lived, it held the pipes open. With a time limit nevertheless, since
+        # a process on this machine that is not a descendant may have been given them.
+        self._pump_until(lambda: not pipes.get_map(), pipes, 1.0)
+        return exit_code
+
     def _watch(
         self,
         process: subprocess.Popen[bytes],
@@ -180,7 +186,7 @@ class Job:
         forwarded, looked = 0, 0.0
         ending, progress = _Ending(), _Progress(time.monotonic(), self._state_of_files())
         while process.poll() is None:
-            has_printed = self._pump(pipes, _TICK)
+            has_printed = self._pump(pipes)
             self._output.release_when_due()
             now = time.monotonic()
             # Output counts as progress only until a rank is hooked. From then on ranks write to files whenever they
@@ -263,13 +269,13 @@ class Job:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process, number)
 
-    def _pump(self, pipes: selectors.BaseSelector, seconds: float) -> bool:
-        """Pass on what the job prints within `seconds`; return True if it printed anything."""
+    def _pump(self, pipes: selectors.BaseSelector) -> bool:
+        """Pass on what the job prints within a moment; return True if it printed anything."""
         if not pipes.get_map():  # select() would return at once and the caller's loop spin
-            time.sleep(seconds)
+            time.sleep(_TICK)
             return False
         has_printed = False
-        for key, _ in pipes.select(seconds):
+        for key, _ in pipes.select(_TICK):
             pipe, is_error = key.data
             # Not pipe.read(), which would wait until so many bytes have come.
             if data := os.read(key.fd, 1 << 16):
@@ -284,7 +290,7 @@ class Job:
         """Pass on output until `done`, for `seconds` at the most."""
         until = time.monotonic() + seconds
         while not done() and time.monotonic() < until:
-            self._pump(pipes, _TICK)
+            self._pump(pipes)
 
     def _state_of_files(self) -> dict[str, tuple[int, int]]:
         """Return time and size of the job's files, which change whenever it goes on to another case or test."""
