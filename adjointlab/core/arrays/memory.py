@@ -39,8 +39,9 @@ def empty(shape: Sequence[int], name: str, like: Array | str) -> Array:
         return like.new_empty(tuple(shape), dtype=native("torch", name))
     library = like if isinstance(like, str) else library_of(like)
     if library == "torch-cuda":
-        on_device: Array = _torch().empty(tuple(shape), dtype=native("torch", name), device="cuda")
-        return on_device
+        import torch
+
+        return torch.empty(tuple(shape), dtype=native("torch", name), device="cuda")
     return module(library).empty(tuple(shape), dtype=native(library, name))
 
 
@@ -177,12 +178,6 @@ def _empty_torch(shape: tuple[int, ...], name: str) -> Array:
 
     numpy_name = "float16" if name == "bfloat16" else name  # as wide, and NumPy has it
     return torch.from_numpy(np.empty(shape, numpy_name)).view(native("torch", name))
-
-
-def _torch() -> Any:
-    import torch
-
-    return torch
 
 
 def _address_range(tensor: torch.Tensor) -> tuple[int, int]:

@@ -17,8 +17,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from adjointlab import MPI
 from adjointlab.core import arrays
 from adjointlab.core.arrays.streams import Mark, Streams
@@ -216,9 +214,5 @@ class _StagedReceive(_StagedRequest):
 
 def _like(buf: Any, staged: NumpyArray) -> NumpyArray:
     """The first bytes of pinned memory as the elements of a buffer on the device."""
-    view: NumpyArray = staged[: arrays.nbytes_of(buf)].view(_numpy_type(buf))
+    view: NumpyArray = staged[: arrays.nbytes_of(buf)].view(arrays.dtype_name(buf))
     return view
-
-
-def _numpy_type(buf: Any) -> np.dtype[Any]:
-    return np.dtype(arrays.dtype_name(buf))
