@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from adjointlab.quantities import ranks_listed
+
 __all__ = ["OVERRIDE", "Choice", "RankEvidence", "Transport", "choose", "transport_named", "wanted_in"]
 
 OVERRIDE: Final = "ADJOINTLAB_TRANSPORT"
@@ -96,5 +98,4 @@ def _without_nccl(ranks: Sequence[RankEvidence]) -> str:
 
 
 def _numbered(ranks: Sequence[int]) -> str:
-    listed = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed}"
+    return ranks_listed(ranks[:8]) + (", ..." if len(ranks) > 8 else "")
