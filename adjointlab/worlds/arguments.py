@@ -80,11 +80,14 @@ def elements(spec: Buffer, *, writable: bool, blocks: int = 1) -> Elements:
             raise ValueError(f"message: count {count}, but the buffer holds {array.size} elements")
         array = array[:count]
     elif blocks and array.size % blocks:
-        raise ValueError(
-            f"message: cannot infer count, number of entries {array.size} is not a multiple of "
-            f"required number of blocks {blocks}"
-        )
+        raise _no_whole_blocks(array.size, blocks)
     return Elements(array, kind)
+
+
+def _no_whole_blocks(number: int, blocks: int) -> ValueError:
+    return ValueError(
+        f"message: cannot infer count, number of entries {number} is not a multiple of required number of blocks {blocks}"
+    )
 
 
 def blocks(spec: Buffer, ranks: int, *, writable: bool, untouched: Collection[int] = ()) -> Blocks:
@@ -167,9 +170,7 @@ def _elements_of(
     if count is not None:
         number = _index(count, "count") * blocks
     elif (number := _number_of(derived, array.nbytes - start)) and blocks and number % blocks:
-        raise ValueError(
-            f"message: cannot infer count, number of entries {number} is not a multiple of required number of blocks {blocks}"
-        )
+        raise _no_whole_blocks(number, blocks)
     positions = _positions(array, derived, start, number)
     if writable:
         _check_once(array, positions)
@@ -192,14 +193,14 @@ def _offsets(derivation: Derivation) -> npt.NDArray[np.int64]:
     return np.asarray(derivation.offsets, np.int64)
 
 
-def _number_of(derived: MPI.Datatype, nbytes: int) -> int:
-    """The number of a derived datatype that a buffer holds, as mpi4py reckons where no count is given."""
-    if derived.extent <= 0 or nbytes % derived.extent:
+def _number_of(kind: MPI.Datatype, nbytes: int) -> int:
+    """The number of a datatype that a buffer holds, as mpi4py reckons where no count is given."""
+    if kind.extent <= 0 or nbytes % kind.extent:
         raise ValueError(
-            f"message: cannot infer count, buffer length {nbytes} is not a multiple of datatype extent {derived.extent} "
-            f"(lb:{derived.lb}, ub:{derived.ub})"
+            f"message: cannot infer count, buffer length {nbytes} is not a multiple of datatype extent {kind.extent} "
+            f"(lb:{kind.lb}, ub:{kind.ub})"
         )
-    return nbytes // derived.extent
+    return nbytes // kind.extent
 
 
 def _positions(array: Flat, derived: MPI.Datatype, start: int, number: int) -> npt.NDArray[np.int64]:
@@ -332,13 +333,8 @@ def _view(buffer: object, named: object, writable: bool) -> tuple[Flat, MPI.Data
     kind = datatype(named)
     wanted = np.dtype(kind.numpy)
     if array.dtype != wanted:
-        octets = array.view(np.uint8)
-        if octets.size % wanted.itemsize:
-            raise ValueError(
-                f"message: cannot infer count, buffer length {octets.size} is not a multiple of "
-                f"datatype extent {wanted.itemsize} (lb:0, ub:{wanted.itemsize})"
-            )
-        array = octets.view(wanted)
+        _number_of(kind, array.nbytes)  # a whole one
+        array = array.view(np.uint8).view(wanted)
     return array, kind
 
 
