@@ -42,8 +42,8 @@ from adjointlab.checks.verdict import (
 )
 from adjointlab.core import arrays
 from adjointlab.core.operator import Direction
+from adjointlab.core.pairing import ZERO, Exact, exact_sum, pair_local
 from adjointlab.core.space import Space
-from adjointlab.core.vectors import ZERO, Exact, exact_sum, pair_local
 
 __all__ = ["ADJOINT", "AdjointCheck", "DotTestObservation", "InnerProducts", "miss_probability"]
 

@@ -10,8 +10,8 @@ from typing import Self
 import numpy as np
 
 from adjointlab.checks.elements import Difference, Local, Tolerance, first_difference
+from adjointlab.core.pairing import Exact
 from adjointlab.core.space import Space
-from adjointlab.core.vectors import Exact
 from adjointlab.typing import NumpyArray
 
 __all__ = ["ElementResult", "InnerProductResult", "MatrixResult", "ScheduleInvariant"]

@@ -26,7 +26,7 @@ from adjointlab.checks.hints import FaultKind
 from adjointlab.checks.schedule_invariant import InnerProductResult
 from adjointlab.checks.verdict import Figure, Inapplicable, Verdict
 from adjointlab.core.operator import Direction
-from adjointlab.core.vectors import ZERO, Exact
+from adjointlab.core.pairing import ZERO, Exact
 from adjointlab.worlds.run import Raised
 from tests.checks.looks.harness import WORLD
 from tests.checks.looks.operators import ring

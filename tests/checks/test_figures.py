@@ -28,8 +28,8 @@ from adjointlab.checks.matrix import MATRIX, WITNESS, MatrixCheck, _allowed
 from adjointlab.checks.measured_rounding import NOTHING_MEASURED, MeasuredRounding
 from adjointlab.checks.schedule_invariant import InnerProductResult, MatrixResult
 from adjointlab.checks.verdict import Figure, Inapplicable
+from adjointlab.core.pairing import Exact
 from adjointlab.core.program import Add, Program
-from adjointlab.core.vectors import Exact
 from adjointlab.layers.subjects.linear import linears
 from adjointlab.worlds.run import Raised
 from adjointlab.worlds.simulated.world import SimulatedWorld

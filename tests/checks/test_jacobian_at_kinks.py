@@ -12,7 +12,7 @@ import adjointlab as al
 from adjointlab.checks.check import Spaces
 from adjointlab.checks.layers.jacobian import JACOBIAN, Differences, JacobianProducts, Norms
 from adjointlab.checks.verdict import Status
-from adjointlab.core.vectors import Exact
+from adjointlab.core.pairing import Exact
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget, SearchResult
 from adjointlab.engine.subject import Subject

@@ -14,7 +14,7 @@ from adjointlab.checks.layers import point
 from adjointlab.checks.layers.jacobian import JACOBIAN, Differences, JacobianProducts, TwinPairing
 from adjointlab.checks.layers.sensitivity import Allowances
 from adjointlab.checks.verdict import Inapplicable, Verdict
-from adjointlab.core.vectors import Exact
+from adjointlab.core.pairing import Exact
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.worlds.simulated.world import SimulatedWorld

@@ -22,9 +22,9 @@ import pytest
 from adjointlab.core.bases import basis_vector
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
+from adjointlab.core.pairing import ZERO, Exact, pair_local
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space
-from adjointlab.core.vectors import ZERO, Exact, pair_local
 
 N = 3
 """Elements of the global tensor: cut in two unevenly, in four with an empty local tensor."""

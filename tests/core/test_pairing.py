@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adjointlab.core import vectors as vectors_module
+from adjointlab.core import pairing
 from adjointlab.core.layout import Layout
+from adjointlab.core.pairing import ZERO, Exact, NotFinite, dot, exact_sum, pair_local
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
-from adjointlab.core.vectors import ZERO, Exact, NotFinite, dot, exact_sum, pair_local
 
 small = settings(max_examples=60, deadline=None)
 REAL = ("float64", "float32", "float16")
@@ -98,9 +98,9 @@ def test_both_code_paths_agree_and_long_vectors_go_in_blocks(monkeypatch: pytest
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((2, 1000)) * 2.0 ** rng.integers(-500, 500, (2, 1000))
     whole = dot(a, b)
-    monkeypatch.setattr("adjointlab.core.vectors._BLOCK", 64)
+    monkeypatch.setattr("adjointlab.core.pairing._BLOCK", 64)
     assert dot(a, b) == whole
-    monkeypatch.setattr("adjointlab.core.vectors._FEW", 10**6)
+    monkeypatch.setattr("adjointlab.core.pairing._FEW", 10**6)
     assert dot(a, b) == whole
 
 
@@ -188,10 +188,8 @@ def test_long_vectors_are_summed_in_numpy_and_short_ones_and_integers_in_python(
     """A number of Python for each element takes ten times as long as NumPy's; for few, NumPy's calls take longer."""
     used: list[str] = []
     for name in ("_whole", "_dot_in_limbs"):
-        function = getattr(vectors_module, name)
-        monkeypatch.setattr(
-            vectors_module, name, lambda *given, n=name, f=function: (used.append(n), f(*given))[1]
-        )
+        function = getattr(pairing, name)
+        monkeypatch.setattr(pairing, name, lambda *given, n=name, f=function: (used.append(n), f(*given))[1])
     for size, dtypes, expected in (
         (1, "dd", "_whole"),
         (64, "ff", "_whole"),

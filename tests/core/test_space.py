@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from adjointlab.core.arrays import DTYPES, dtype
 from adjointlab.core.bases import basis_vector, coordinates
 from adjointlab.core.layout import Layout
+from adjointlab.core.pairing import ZERO, Exact, pair_local
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import LocalType, Space, Tensor, needs_messages
-from adjointlab.core.vectors import ZERO, Exact, pair_local
 
 small = settings(max_examples=50, deadline=None)
 TYPES = [entry.value for entry in LocalType]

@@ -14,7 +14,7 @@ from adjointlab.checks.context import InputSetting
 from adjointlab.checks.elements import Difference
 from adjointlab.checks.schedule_invariant import InnerProductResult, ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent, unjudged
-from adjointlab.core.vectors import Exact
+from adjointlab.core.pairing import Exact
 from adjointlab.engine.case import Case
 from adjointlab.engine.interleavings import DEPENDS, judge_all, narrowed
 from adjointlab.worlds.run import Matched, Run

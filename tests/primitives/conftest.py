@@ -13,9 +13,10 @@ from adjointlab.checks.elements import first_difference
 from adjointlab.checks.memory_orders import place
 from adjointlab.core import arrays
 from adjointlab.core.operator import LinearOperator, apply_adjoint, apply_forward
+from adjointlab.core.pairing import ZERO, pair_local
 from adjointlab.core.program import Program
 from adjointlab.core.space import LocalType, Space
-from adjointlab.core.vectors import ZERO, Draw, local_values, pair_local
+from adjointlab.core.vectors import Draw, local_values
 from adjointlab.worlds.simulated.world import SimulatedWorld
 from tests.outcomes import values_of
 

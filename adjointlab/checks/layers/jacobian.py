@@ -35,8 +35,9 @@ from adjointlab.checks.verdict import Inapplicable, Verdict, coherent, incoheren
 from adjointlab.checks.whole_tensors import has_copies_of_their_own, held, no_sequential_tensor
 from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
+from adjointlab.core.pairing import ZERO, Exact, NotFinite, pair_local
 from adjointlab.core.space import Space, Tensor
-from adjointlab.core.vectors import ZERO, Exact, NotFinite, local_values, pair_local
+from adjointlab.core.vectors import local_values
 from adjointlab.typing import Array
 from adjointlab.worlds.forward_mode import dual_level
 
