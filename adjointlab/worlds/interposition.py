@@ -227,7 +227,7 @@ def _of_its_own(name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _forked(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _of_either(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
     def call(requests: Sequence[Any], *statuses: Any, **keywords: Any) -> Any:
         is_ours = any(isinstance(request, MPI.Request) for request in requests)
         return (ours if is_ours else theirs)(requests, *statuses, **keywords)
@@ -252,14 +252,14 @@ def _for_all_groups(theirs: Any) -> Any:
             # Nothing but a group translates ranks; that of the simulated world is not known here.
             return isinstance(instance, theirs) or hasattr(type(instance), "Translate_ranks")
 
-    def forked(name: str) -> Callable[..., Any]:
+    def of_its_kind(name: str) -> Callable[..., Any]:
         def call(group: Any, *arguments: Any, **keywords: Any) -> Any:
             function = getattr(theirs if isinstance(group, theirs) else type(group), name)
             return function(group, *arguments, **keywords)
 
         return call
 
-    members = {name: staticmethod(forked(name)) for name in _GROUP_METHODS}
+    members = {name: staticmethod(of_its_kind(name)) for name in _GROUP_METHODS}
     return AnyGroup(theirs.__name__, (theirs,), {"__module__": _MODULE, **members})
 
 
@@ -365,8 +365,8 @@ class _Redirection:
             (self._mpi.Request, MPI.Request, _REQUEST_METHODS),
             (self._mpi.Prequest, MPI.Prequest, ("Startall",)),
         ):
-            forked = {name: _forked(getattr(ours, name), getattr(theirs, name)) for name in names}
-            _set_members(theirs, {name: staticmethod(function) for name, function in forked.items()})
+            methods = {name: _of_either(getattr(ours, name), getattr(theirs, name)) for name in names}
+            _set_members(theirs, {name: staticmethod(method) for name, method in methods.items()})
         self._change_bound_methods()
 
     def _change_bound_methods(self) -> None:
