@@ -13,6 +13,7 @@ whole device::
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, Protocol
@@ -33,33 +34,46 @@ class Mark(Protocol):
     def synchronize(self) -> None: ...
 
 
-class Streams(Protocol):
+class Streams(ABC):
     """The streams of one library on one device, as the calling thread sees them."""
 
+    def __init__(self, device: int) -> None:
+        self._device = device
+        self._kept: list[tuple[Mark, object]] = []
+
+    @abstractmethod
     def mark(self) -> Mark:
         """Return a mark after all work that is in the current stream so far."""
 
+    @abstractmethod
     def pointer(self) -> int:
         """Return the address of the current stream."""
 
+    @abstractmethod
     def wait(self, mark: Mark) -> None:
         """Let later work of the current stream wait for a mark; the host goes on."""
 
+    @abstractmethod
     def is_reached(self, mark: Mark) -> bool:
         """Return True if the work before a mark is done; does not wait."""
 
     def keep_until(self, mark: Mark, memory: object) -> None:
         """Keep memory alive until a mark is reached: of the host, which nothing else orders, or of another stream's use."""
+        self._kept = [each for each in self._kept if not self.is_reached(each[0])]
+        self._kept.append((mark, memory))
 
+    @abstractmethod
     def pinned(self, nbytes: int) -> NumpyArray:
         """Return page-locked memory of the host, as bytes."""
 
+    @abstractmethod
     def to_host(self, source: Array, target: NumpyArray, after: Mark | None) -> Mark:
         """Start a copy of a row-major array into the first bytes of `target`, which must stay alive until the mark that is returned.
 
         It begins after the mark `after`; without one it goes to the current stream, in whose order it is.
         """
 
+    @abstractmethod
     def to_device(self, source: NumpyArray, target: Array, after: Mark | None) -> Mark:
         """Start a copy of the first bytes of `source` into a row-major array; see :meth:`to_host`."""
 
@@ -72,11 +86,10 @@ def streams_of(array: Array) -> Streams:
     return _torch_streams(device) if is_torch(array) else _cupy_streams(device)
 
 
-class _CupyStreams:
+class _CupyStreams(Streams):
     def __init__(self, device: int) -> None:
+        super().__init__(device)
         self._cuda: Any = sys.modules["cupy"].cuda
-        self._kept: list[tuple[Mark, object]] = []
-        self._device = device
         with self._on_device():
             self._to_host, self._to_device = (self._cuda.Stream(non_blocking=True) for _ in range(2))
 
@@ -104,10 +117,6 @@ class _CupyStreams:
     def is_reached(self, mark: Any) -> bool:
         return bool(mark.done)
 
-    def keep_until(self, mark: Mark, memory: object) -> None:
-        self._kept = [each for each in self._kept if not self.is_reached(each[0])]
-        self._kept.append((mark, memory))
-
     def pinned(self, nbytes: int) -> NumpyArray:
         return np.frombuffer(self._cuda.alloc_pinned_memory(max(nbytes, 1)), np.uint8, nbytes)
 
@@ -131,11 +140,10 @@ class _CupyStreams:
             return self._marked(stream)
 
 
-class _TorchStreams:
+class _TorchStreams(Streams):
     def __init__(self, device: int) -> None:
+        super().__init__(device)
         self._torch: Any = sys.modules["torch"]
-        self._kept: list[tuple[Mark, object]] = []
-        self._device = device
         self._to_host, self._to_device = (self._torch.cuda.Stream(device) for _ in range(2))
 
     def mark(self) -> Mark:
@@ -153,10 +161,6 @@ class _TorchStreams:
 
     def is_reached(self, mark: Any) -> bool:
         return bool(mark.query())
-
-    def keep_until(self, mark: Mark, memory: object) -> None:
-        self._kept = [each for each in self._kept if not self.is_reached(each[0])]
-        self._kept.append((mark, memory))
 
     def pinned(self, nbytes: int) -> NumpyArray:
         pinned: NumpyArray = self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=True).numpy()
@@ -184,11 +188,4 @@ class _TorchStreams:
 
 
 # Made once for a process: threads of simulated ranks share the streams of a device.
-@cache
-def _cupy_streams(device: int) -> Streams:
-    return _CupyStreams(device)
-
-
-@cache
-def _torch_streams(device: int) -> Streams:
-    return _TorchStreams(device)
+_cupy_streams, _torch_streams = cache(_CupyStreams), cache(_TorchStreams)
