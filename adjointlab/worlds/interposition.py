@@ -355,8 +355,7 @@ class _Redirection:
             )
         for name, makers in _MAKERS.items():
             kind = getattr(self._mpi, name)
-            known = [maker for maker in makers if hasattr(kind, maker)]  # sessions came with MPI 4
-            made = {maker: self._maker(getattr(kind, maker), f"MPI.{name}.{maker}") for maker in known}
+            made = {maker: self._maker(getattr(kind, maker), f"MPI.{name}.{maker}") for maker in makers}
             _set_members(kind, {maker: staticmethod(function) for maker, function in made.items()})
         datatype, operation = self._mpi.Datatype, self._mpi.Op
         _set_members(datatype, {packer: self._packer(vars(datatype)[packer]) for packer in _PACKERS})
