@@ -139,10 +139,7 @@ class CollectiveCall(Pending):
         self.collective = collective
 
     def waits_for(self) -> tuple[int, ...]:
-        if self.done:
-            return ()
-        collective = self.collective
-        calls = zip(collective.shared.members, collective.calls, strict=True)
+        calls = zip(self.collective.shared.members, self.collective.calls, strict=True)
         return tuple(member for member, call in calls if call is None)
 
     def misuse(self) -> str:
