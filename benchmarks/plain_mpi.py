@@ -13,7 +13,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from adjointlab.worlds.interposition import own_handle
+from adjointlab.worlds.comm_world import own_handle
 
 __all__ = ["comm_world", "library", "nothing_counted", "refuse_replaced_methods"]
 

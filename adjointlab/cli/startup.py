@@ -249,7 +249,7 @@ def abort_all_ranks(code: ExitCode) -> None:
     time.sleep(SECONDS_FOR_OUTPUT)
     from mpi4py import MPI
 
-    from adjointlab.worlds.interposition import own_handle
+    from adjointlab.worlds.comm_world import own_handle
 
     allow_exit_of_c()
     own_handle(MPI.COMM_WORLD).Abort(code)

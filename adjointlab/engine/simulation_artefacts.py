@@ -18,7 +18,7 @@ from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.subject import Subject
 from adjointlab.quantities import counted
 from adjointlab.typing import Communicator
-from adjointlab.worlds.interposition import asked_outside_runs
+from adjointlab.worlds.comm_world import asked_outside_runs
 from adjointlab.worlds.module_state import CachedFunction, ModuleState
 
 __all__ = ["note_state", "with_line_on_fewer_ranks", "with_lines_on_exceptions", "with_module_state"]

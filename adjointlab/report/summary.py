@@ -15,7 +15,7 @@ from adjointlab.exit_codes import ExitCode
 from adjointlab.quantities import counted
 from adjointlab.spelling import this_folder
 from adjointlab.store.files import printable
-from adjointlab.worlds.interposition import asked_outside_runs
+from adjointlab.worlds.comm_world import asked_outside_runs
 from adjointlab.worlds.run import FindingKind
 
 __all__ = [

@@ -81,7 +81,7 @@ def call_site() -> CallSite:
     return CallSite(frame.f_code, frame.f_lasti)
 
 
-_REDIRECTION: Final = str(Path(__file__).with_name("interposition.py"))
+_REDIRECTION: Final = str(Path(__file__).with_name("comm_world.py"))
 
 
 def caller(frame: FrameType) -> FrameType:

@@ -112,7 +112,7 @@ def check_partners(environment: Mapping[str, str] = os.environ) -> None:
             f"{first.rank} is set, as by a launcher of MPI programs ({first.launcher}), but mpi4py cannot be imported: "
             f"{str(problem).partition(chr(10))[0]}. Install it (pip install mpi4py mpich), or unset {first.rank} to run on simulated ranks"
         ) from problem
-    from adjointlab.worlds.interposition import own_handle
+    from adjointlab.worlds.comm_world import own_handle
 
     size = own_handle(MPI.COMM_WORLD).Get_size()
     stated = {each.size: count for each in launchers if (count := each.processes(environment)) is not None}

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from adjointlab.replacement import replaced
-from adjointlab.worlds.interposition import CurrentRun
+from adjointlab.worlds.current_run import CurrentRun
 from adjointlab.worlds.run import FindingKind
 
 __all__ = ["process_groups_of"]

@@ -18,10 +18,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
+from adjointlab.worlds.current_run import CurrentRun
 from adjointlab.worlds.elapsed import TIMES_IN_ALL, Elapsed
 from adjointlab.worlds.forks import forks_cut_off, forks_ended
 from adjointlab.worlds.heartbeat import Heartbeats, LastSeen
-from adjointlab.worlds.interposition import CurrentRun, Interposition
+from adjointlab.worlds.interposition import Interposition
 from adjointlab.worlds.interrupts import Interrupts, interrupt_by, signal_of
 from adjointlab.worlds.pickling import PackedException, pack_outcome, unpack_outcome
 from adjointlab.worlds.polling import Channel

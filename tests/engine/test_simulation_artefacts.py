@@ -121,7 +121,7 @@ def test_a_cache_is_not_named_beside_a_fault_that_stays_without_it(tmp_path: Pat
 @pytest.mark.starts_mpiexec
 def test_a_rank_that_is_asked_for_at_import_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Other tests of this process may have asked in as many places as are noted.
-    monkeypatch.setattr("adjointlab.worlds.interposition._ASKED_AT_MOST", 10_000)
+    monkeypatch.setattr("adjointlab.worlds.comm_world._ASKED_AT_MOST", 10_000)
     at_import = "from mpi4py import MPI\nRANK = MPI.COMM_WORLD.Get_rank()\n"
     operator = OPERATOR.replace("BUFFER", "(RANK + 1) * x").replace(
         "ADJOINT", "(self.comm.rank + 1) * self.total(y)"
@@ -136,7 +136,7 @@ def test_a_rank_that_is_asked_for_at_import_is_named(tmp_path: Path, monkeypatch
 def test_a_rank_that_another_module_asked_for_is_named_where_the_subject_uses_its_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    monkeypatch.setattr("adjointlab.worlds.interposition._ASKED_AT_MOST", 10_000)
+    monkeypatch.setattr("adjointlab.worlds.comm_world._ASKED_AT_MOST", 10_000)
     asking = where.format(tmp_path.name)
     file = tmp_path / f"{asking.replace('.', '/')}.py"
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from adjointlab.exit_codes import ExitCode
-from adjointlab.worlds.interposition import NotedRefusals
+from adjointlab.worlds.current_run import NotedRefusals
 from tests.running import run_python
 
 pytest.importorskip("mpi4py")
@@ -236,7 +236,7 @@ for found in find(["of_itself.py"]):
     print(found.subject.name, verdict.kind or verdict.status.value, flush=True)
 world.close()
 from mpi4py import MPI
-from adjointlab.worlds.interposition import asked_outside_runs
+from adjointlab.worlds.comm_world import asked_outside_runs
 
 print(*asked_outside_runs(), flush=True)
 MPI.COMM_SELF.Abort(0)

@@ -164,7 +164,7 @@ class World:
 def mpi_has(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Let MPI have so many processes."""
     module = pytest.importorskip("mpi4py.MPI")
-    monkeypatch.setattr("adjointlab.worlds.interposition.own_handle", lambda comm: comm)
+    monkeypatch.setattr("adjointlab.worlds.comm_world.own_handle", lambda comm: comm)
     return lambda size: monkeypatch.setattr(module, "COMM_WORLD", World(size))
 
 

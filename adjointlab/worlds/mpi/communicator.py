@@ -21,9 +21,9 @@ from adjointlab.exit_codes import ExitCode
 from adjointlab.typing import Status
 from adjointlab.worlds.call_labels import label_of_call
 from adjointlab.worlds.call_sites import call_site
+from adjointlab.worlds.comm_world import means_comm_world, own_handle
 from adjointlab.worlds.exit_of_c import allow_exit_of_c
 from adjointlab.worlds.graph_arguments import Neighbours, Weights, edges, grid, neighbours, unmatched_edge
-from adjointlab.worlds.interposition import means_comm_world, own_handle
 from adjointlab.worlds.local_calls import LocalCalls
 from adjointlab.worlds.mpi.buffer_calls import (
     BUFFER_CALLS,

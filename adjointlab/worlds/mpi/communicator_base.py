@@ -11,7 +11,7 @@ from adjointlab import MPI as ours
 from adjointlab.typing import Status
 from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_sites import CallSite, call_site
-from adjointlab.worlds.interposition import own_handle
+from adjointlab.worlds.comm_world import own_handle
 from adjointlab.worlds.local_calls import LocalCalls
 from adjointlab.worlds.mpi.agreement import Agreements
 from adjointlab.worlds.mpi.call_log import CallEntry, CallLog, block_disagreement

@@ -16,8 +16,8 @@ from mpi4py import MPI
 
 from adjointlab.typing import Buffer
 from adjointlab.worlds.arguments import Blocks, blocks, elements, unpack_typed
+from adjointlab.worlds.comm_world import own_handle
 from adjointlab.worlds.constants import to_mpi4py
-from adjointlab.worlds.interposition import own_handle
 from adjointlab.worlds.mpi.calls import by_name
 from adjointlab.worlds.mpi.collectives import collective_kind
 from adjointlab.worlds.mpi.communicator_base import CommBase

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from mpi4py import MPI
 
+from adjointlab.worlds.comm_world import own_handle
 from adjointlab.worlds.exit_of_c import allow_exit_of_c
-from adjointlab.worlds.interposition import own_handle
 from adjointlab.worlds.mpi.retired import Retired
 from adjointlab.worlds.polling import keep_alive, poll_until
 

@@ -18,9 +18,10 @@ from mpi4py import MPI
 
 from adjointlab.cores import are_crowded, own_cores
 from adjointlab.exit_codes import ExitCode
+from adjointlab.worlds.comm_world import own_handle
+from adjointlab.worlds.current_run import CurrentRun, NotedRefusals
 from adjointlab.worlds.exception_text import causes
 from adjointlab.worlds.exit_of_c import allow_exit_of_c
-from adjointlab.worlds.interposition import CurrentRun, NotedRefusals, own_handle
 from adjointlab.worlds.mpi.agreement import Agreements
 from adjointlab.worlds.mpi.call_log import RunStatistics
 from adjointlab.worlds.mpi.communicator import GuardedComm

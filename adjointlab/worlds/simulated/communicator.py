@@ -15,9 +15,9 @@ from adjointlab.worlds.arguments import elements
 from adjointlab.worlds.backward import BackwardPass
 from adjointlab.worlds.call_labels import label_of_call
 from adjointlab.worlds.call_sites import call_here
+from adjointlab.worlds.comm_world import means_comm_world
 from adjointlab.worlds.constants import c_int
 from adjointlab.worlds.graph_arguments import Neighbours
-from adjointlab.worlds.interposition import means_comm_world
 from adjointlab.worlds.module_state import ModuleState
 from adjointlab.worlds.object_room import room_of
 from adjointlab.worlds.refused_calls import missing

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from adjointlab.exit_codes import ExitCode
-from adjointlab.worlds.interposition import CurrentRun, NotedRefusals
+from adjointlab.worlds.current_run import CurrentRun, NotedRefusals
 from adjointlab.worlds.process_world import Command, Conclusion, ProcessWorld
 from adjointlab.worlds.rendezvous import Rendezvous
 from adjointlab.worlds.run import Outcome, Raised, Run

@@ -7,7 +7,7 @@ import pytest
 
 from adjointlab import MPI
 from adjointlab.worlds import constants
-from adjointlab.worlds.interposition import _redirection
+from adjointlab.worlds.comm_world import redirection_of
 from adjointlab.worlds.simulated.communicator import Communicator
 from adjointlab.worlds.simulated.requests import SimulatedRequest
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -90,7 +90,7 @@ def methods_of(kind):
     """The methods of a class of mpi4py, by name; of communicators those that it has itself, where a run has replaced them."""
     found = dict(inspect.getmembers(kind, callable))
     for base in reversed(kind.__mro__):
-        found |= _redirection(theirs)._originals.get(base, {})
+        found |= redirection_of(theirs)._originals.get(base, {})
     return found
 
 
