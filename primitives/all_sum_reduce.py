@@ -22,7 +22,7 @@ from adjointlab.primitives import groups
 from adjointlab.primitives.broadcast import broadcast_steps
 from adjointlab.primitives.collectives import result_array, sum_into
 from adjointlab.primitives.sum_reduce import sum_reduce_steps
-from adjointlab.primitives.validation import check_layout
+from adjointlab.primitives.validation import check_layout, check_summed
 from adjointlab.typing import Array, Communicator
 
 __all__ = ["AllSumReduce"]
@@ -49,12 +49,7 @@ class AllSumReduce(LinearOperator):
         check_layout("layout", layout, comm)
         along = integers("dims", dims)
         self.groups = layout.partition.subpartitions(along)
-        if cut := [dim for dim in along if not layout.copied[dim]]:
-            raise ValueError(
-                f"dims: dimension {cut[0]} of the partition {layout.partition} is summed over, but its workers hold "
-                f"different windows of {layout}; local tensors that are summed lie over the same window "
-                "(say so with the layout's `axes`, None for a dimension that is not cut)"
-            )
+        check_summed("dims", layout, along, axes="the layout's `axes`")
         self.comm = comm
         self.domain = Space(layout, dtype=dtype, name="x")
         self.codomain = Space(layout, dtype=dtype, name="y")

@@ -12,6 +12,7 @@ from itertools import product
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition, shared_property
+from adjointlab.primitives.validation import check_summed
 
 # The functions here are memoised: simulated ranks ask the same of the same data, and what P ranks would each do in P
 # steps is done once.
@@ -124,13 +125,7 @@ def summed_layout(layout: Layout, pattern: BroadcastPattern) -> Layout:
     Raises `ValueError` where workers that are summed hold different windows.
     """
     kept = {k: j for j, k in pattern.kept.items()}
-    for dim, copied in enumerate(layout.copied):
-        if dim not in kept and not copied:
-            raise ValueError(
-                f"layout: dimension {dim} of the partition {layout.partition} is summed over, but its workers hold "
-                f"different windows of {layout}; local tensors that are summed lie over the same window "
-                "(say so with `axes`, None for a dimension that is not cut)"
-            )
+    check_summed("layout", layout, (dim for dim in range(layout.partition.order) if dim not in kept))
     axes = [None if axis is None else kept.get(axis) for axis in layout.axes]
     windows = [
         layout.windows[dim][:1] if axis is None else layout.windows[dim] for dim, axis in enumerate(axes)

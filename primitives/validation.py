@@ -5,7 +5,7 @@ Every rank checks the same arguments before any message, so all raise the same e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from operator import index
 from typing import SupportsIndex
@@ -15,7 +15,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition, PartitionLike, as_partition
 from adjointlab.typing import Communicator
 
-__all__ = ["arguments_renamed", "as_integer", "check_layout", "partition_of", "single_worker"]
+__all__ = ["arguments_renamed", "as_integer", "check_layout", "check_summed", "partition_of", "single_worker"]
 
 
 def partition_of(name: str, partition: PartitionLike, comm: Communicator) -> Partition:
@@ -38,6 +38,17 @@ def check_layout(name: str, layout: Layout, comm: Communicator) -> None:
     if not isinstance(layout, Layout):
         raise TypeError(f"{name}: {layout!r} is not a Layout")
     partition_of(name, layout.partition, comm)
+
+
+def check_summed(name: str, layout: Layout, dims: Iterable[int], axes: str = "`axes`") -> None:
+    """Raise `ValueError` unless the workers along these dimensions of the partition, which are summed over, hold the same windows."""
+    for dim in dims:
+        if not layout.copied[dim]:
+            raise ValueError(
+                f"{name}: dimension {dim} of the partition {layout.partition} is summed over, but its workers hold "
+                f"different windows of {layout}; local tensors that are summed lie over the same window "
+                f"(say so with {axes}, None for a dimension that is not cut)"
+            )
 
 
 def single_worker(name: str, rank: int, order: int, comm: Communicator) -> Partition:
