@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -175,6 +175,7 @@ def _of_its_own(name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_either(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(theirs)
     def call(requests: Sequence[Any], *statuses: Any, **keywords: Any) -> Any:
         is_ours = any(isinstance(request, MPI.Request) for request in requests)
         return (ours if is_ours else theirs)(requests, *statuses, **keywords)
