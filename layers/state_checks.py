@@ -13,7 +13,7 @@ from adjointlab.primitives.validation import single_worker
 from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator
 
-__all__ = ["check_on", "check_shapes", "check_tensors", "state_of"]
+__all__ = ["check_on", "check_shapes", "check_tensors", "name_below", "state_of"]
 
 
 def check_on(comm: Communicator, root: int | None, check: Callable[[], None]) -> None:
@@ -45,17 +45,23 @@ def check_tensors(state: Mapping[str, torch.Tensor] | None) -> Mapping[str, torc
     return given
 
 
+def name_below(path: str, name: str) -> str:
+    """The name in a model of what is called `name` in the module at `path`."""
+    return f"{path}.{name}" if path else name
+
+
 def check_shapes(state: Mapping[str, torch.Tensor], needed: Mapping[str, torch.Tensor], path: str) -> None:
     """Raise `ValueError` unless `state` has tensors of the names and shapes of those in `needed`, which errors name below `path`."""
-    below = f"{path}." if path else ""
-    if lacking := [f"{below}{name} {tuple(needed[name].shape)}" for name in needed if name not in state]:
+    if lacking := [
+        f"{name_below(path, name)} {tuple(needed[name].shape)}" for name in needed if name not in state
+    ]:
         raise ValueError(f"state: lacks {', '.join(lacking)}, which the layer needs")
-    if unknown := [f"{below}{name}" for name in state if name not in needed]:
+    if unknown := [name_below(path, name) for name in state if name not in needed]:
         raise ValueError(f"state: has {', '.join(unknown)}, which the layer has not")
     for name, value in state.items():
         if value.shape != needed[name].shape:
             raise ValueError(
-                f"state: {below}{name} has the shape {tuple(value.shape)}, but the layer needs {tuple(needed[name].shape)}"
+                f"state: {name_below(path, name)} has the shape {tuple(value.shape)}, but the layer needs {tuple(needed[name].shape)}"
             )
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from adjointlab.layers.parameters import DistributedParameters
-from adjointlab.layers.state_checks import check_on, check_tensors
+from adjointlab.layers.state_checks import check_on, check_tensors, name_below
 from adjointlab.spelling import described_type
 
 __all__ = ["distributed_layers", "load_sequential_state_dict", "sequential_state_dict"]
@@ -25,7 +25,7 @@ def sequential_state_dict(model: nn.Module, root: int | None = None) -> dict[str
     that is no rank.
     """
     return {
-        _joined(path, name): value
+        name_below(path, name): value
         for path, layer in distributed_layers(model, of_state=True).items()
         for name, value in layer.sequential_state_dict(root).items()
     }
@@ -50,7 +50,7 @@ def load_sequential_state_dict(
         if unknown := [key for key in given if not any(_is_in(path, key) for path in paths)]:
             raise ValueError(f"state: has {', '.join(unknown)}, which the model has not")
         for path in paths:
-            start = _joined(path, "")
+            start = name_below(path, "")
             own[path] = {key.removeprefix(start): value for key, value in given.items() if _is_in(path, key)}
             layers[path].check_sequential_state(own[path], path)
 
@@ -83,7 +83,7 @@ def distributed_layers(model: nn.Module, *, of_state: bool = False) -> dict[str,
             layers[path] = module
         elif owned:
             raise ValueError(
-                f"model: {', '.join(_joined(path, name) for name in owned)} in {type(module).__name__}, which is not a distributed "
+                f"model: {', '.join(name_below(path, name) for name in owned)} in {type(module).__name__}, which is not a distributed "
                 "layer: nobody says where they lie"
             )
     return layers
@@ -91,10 +91,6 @@ def distributed_layers(model: nn.Module, *, of_state: bool = False) -> dict[str,
 
 def _has_state(layer: DistributedParameters) -> bool:
     return bool(layer.parameter_space.tensors or layer.buffer_space.tensors)
-
-
-def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
 
 
 def _is_in(path: str, key: str) -> bool:

@@ -16,6 +16,7 @@ from torch import nn
 from adjointlab.core.space import Tensor
 from adjointlab.layers.arguments import real_number
 from adjointlab.layers.parameters import DistributedParameters
+from adjointlab.layers.state_checks import name_below
 from adjointlab.layers.states import distributed_layers
 from adjointlab.layers.windows import local_window
 
@@ -93,7 +94,7 @@ def sequential_gradients(model: nn.Module, root: int | None = None) -> dict[str,
             own[tensor.name] = layer.gathered(tensor, root, local)
         if root in (None, layer.rank):
             names = layer.sequential_names(own)
-            result |= {f"{path}.{name}" if path else name: value for name, value in names.items()}
+            result |= {name_below(path, name): value for name, value in names.items()}
     return result
 
 

@@ -36,6 +36,7 @@ from adjointlab.layers.networks.network import Network
 from adjointlab.layers.networks.sources import check_source, described, is_chain, leaves_of
 from adjointlab.layers.pointwise import Pointwise
 from adjointlab.layers.repartition import Repartition
+from adjointlab.layers.state_checks import name_below
 from adjointlab.layers.stationary_convolution import StationaryConv1d, StationaryConv2d, StationaryConv3d
 from adjointlab.layers.torch_modules import dtype_name, spatial_dims
 from adjointlab.primitives.validation import partition_of
@@ -141,7 +142,7 @@ class _Builder:
         # Not `named_children`, which leaves out a module that stands there a second time.
         for name, module in network._modules.items():
             assert module is not None  # torch.nn.Sequential takes none
-            below = f"{path}.{name}" if path else name
+            below = name_below(path, name)
             if isinstance(module, nn.Sequential) and is_chain(module):
                 children[name], x = self.chain(module, below, x)
                 continue
