@@ -147,7 +147,10 @@ def _imported_packages(modules: Iterable[ModuleType]) -> Iterator[tuple[str, Mod
             yield name, package
 
 
-_OF_THIS_PROCESS: Final = "of this process, of which simulated ranks are threads; ask the communicator that the operator is given, when it is made"
+_OF_THIS_PROCESS: Final = (
+    "of this process, of which simulated ranks are threads; ask the communicator that the operator is given, when it is made, or declare "
+    "the subject with ranks=(4,), and check it under mpiexec -n 4 alone"
+)
 _OF_THE_JOB: Final = (
     "of the job, which has {of_job}, and this case has {ranks}; ask the communicator that the operator is given, when it is made, or declare "
     "the subject with ranks=({size},)"

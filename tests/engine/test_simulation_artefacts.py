@@ -129,6 +129,7 @@ def test_a_rank_that_is_asked_for_at_import_is_named(tmp_path: Path, monkeypatch
     (line,) = lines_of(tmp_path, at_import + operator)
     assert line.startswith("MPI.COMM_WORLD was asked for its size or rank outside of all cases, at ")
     assert f"{tmp_path.name}.py:2" in line
+    assert line.endswith("declare the subject with ranks=(4,), and check it under mpiexec -n 4 alone")
 
 
 @pytest.mark.starts_mpiexec
