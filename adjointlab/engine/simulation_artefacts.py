@@ -54,7 +54,7 @@ _OF_A_TENSOR: Final = re.compile(
     r"AttributeError: '(?:numpy\.ndarray|Tensor)' object has no attribute '(\w+)'"
 )
 _OF_A_COMMUNICATOR: Final = re.compile(
-    r"TypeError: .*\b(?:Communicator|Guarded\w*comm)\b|AttributeError: the \w+ communicator has no '(\w+)'",
+    r"TypeError: (?!.*unhashable).*\b(?:Communicator|Guarded\w*comm)\b|AttributeError: the \w+ communicator has no '(\w+)'",
     re.IGNORECASE,
 )
 _IN_EXCEPTIONS: Final = {"expected mpi4py.MPI.": _ON_COMPILED_CODE}

@@ -225,6 +225,7 @@ def test_a_tensor_that_is_taken_for_the_communicator_is_told_with_the_order_of_a
         ("AttributeError: the simulated communicator has no 'split'; it has Split", False),
         ("AttributeError: the simulated communicator has no 'Isendrecv'", False),
         ("TypeError: object of type 'Operator' has no len()", False),
+        ("TypeError: unhashable type: 'Communicator'", False),
     ],
 )
 def test_a_communicator_that_is_taken_for_a_tensor_is_told_with_the_order_of_arguments(
