@@ -535,6 +535,50 @@ def ring(kind: type[RingAttention]) -> Subject:
     )(batches)
 
 
+# A recurrence along a sequence whose rows are cut, as of a state-space model: what came before is added afterwards
+
+
+class Recurrence(nn.Module):
+    """Each state is half of the one before and the row that comes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state, states = torch.zeros_like(x[:1]).sum(0), [x[:0]]
+        for row in x:
+            state = state / 2 + row
+            states.append(state[None])
+        return torch.cat(states)
+
+
+class RecurrenceAlongRanks(Recurrence):
+    """The last state of a rank is handed on as often as there are ranks before the last one."""
+
+    def hops(self) -> int:
+        return dist.get_world_size() - 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        own = super().forward(x)
+        last = own[-1] if len(x) else x.sum(0)
+        before, shifted = torch.zeros_like(last), cast(Any, Shifted).apply
+        for _ in range(self.hops()):
+            handed_on = shifted(last + before * 0.5 ** len(x))
+            before = torch.where(torch.tensor(dist.get_rank() > 0), handed_on, torch.zeros_like(handed_on))
+        halves = 0.5 ** torch.arange(1, len(x) + 1, dtype=x.dtype)
+        return own + halves[:, None] * before
+
+
+class RecurrenceOfTwoRanks(RecurrenceAlongRanks):
+    """Hands on once: what the ranks before the last one had does not come."""
+
+    def hops(self) -> int:
+        return min(1, super().hops())
+
+
+def recurrence(kind: type[RecurrenceAlongRanks]) -> Subject:
+    return al.subject.parallel(
+        Recurrence, lambda module, mesh: kind(), data_parallel="sum", name=kind.__name__
+    )(batches)
+
+
 # A backward pass that ranks take part in only if they need it
 
 
@@ -580,6 +624,7 @@ RIGHT = {
     "centred": (sharing(centred_together, "sum", make=Centred), GRADIENTS),
     "shared table": (table(SharedTable), GRADIENTS),
     "ring attention": (ring(RingAttention), GRADIENTS),
+    "recurrence": (recurrence(RecurrenceAlongRanks), GRADIENTS),
     "sum that all take part in": (summing(True), GRADIENTS),
     "two outputs": (branching(CopiedTwice), GRADIENTS),
     "overlapped": (column(Overlapped), GRADIENTS),
@@ -606,6 +651,7 @@ WRONG = (
     PlantedBug("statistics of the own part of the batch", sharing(as_it_is, "sum", make=Centred), SEQUENTIAL),
     PlantedBug("table looked up without a mask", table(UnmaskedTable), SEQUENTIAL),
     PlantedBug("ring attention with stale blocks", ring(StaleRingAttention), SEQUENTIAL),
+    PlantedBug("state of the rank before alone", recurrence(RecurrenceOfTwoRanks), SEQUENTIAL, 3),
 )
 
 SELDOM = (
