@@ -117,6 +117,35 @@ def test_a_step_adds_up_the_gradients_of_two_microbatches_in_some_cases(
     assert is_right or "of two microbatches" in dict(verdict.lines)["steps"]
 
 
+class OnceInAStep(ReducedInBackward):
+    """Refuses a second backward pass before a step, as Horovod's optimiser does by default."""
+
+    def take(self, parameter: torch.Tensor) -> None:
+        if parameter in self.kept:
+            raise AssertionError("gradients were computed more than once before a step")
+        super().take(parameter)
+
+
+def test_an_exception_in_the_second_microbatch_of_a_step_says_that_there_were_two(
+    world: al.SimulatedWorld,
+) -> None:
+    def check(accumulates: bool | None) -> str:
+        subject = al.subject.parallel(
+            model,
+            as_it_is,
+            data_parallel="mean",
+            optimizer=partial(OnceInAStep, adds_up=True),
+            steps=2,
+            accumulates=accumulates,
+        )(lambda draw, ranks: {"inputs": (2 * ranks, 3)})
+        return str(investigate(world, subject, "training", Budget(8, ranks=2, seed=0, shrinking=0)).verdict)
+
+    report = check(None)
+    assert "raised in the second microbatch of a step" in report, report
+    assert "accumulates=False" in report
+    assert check(accumulates=False).startswith("coherent")
+
+
 def sharded_optimizer(parameters: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter(

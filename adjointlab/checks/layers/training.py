@@ -8,7 +8,8 @@ in half of them learning rates are halved after each step, as a scheduler does, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -172,24 +173,39 @@ def _step(
     """Go forward and backward with each microbatch, and change the parameters; return the outputs. Collective for a layer."""
     read = []
     for microbatch in range(course.microbatches):
-        keys = pass_keys(context, number + microbatch * version.layer.steps)
-        inputs = version.inputs(keys["inputs"])
-        outputs = version(inputs)
-        # As a loss would read them: a collective may still have to be waited for.
-        read.append(values(outputs))
-        version.go_back(
-            inputs,
-            outputs,
-            version.as_loss(version.cotangents(keys["cotangents"])),
-            goes_on=microbatch > 0,
-            is_continued=microbatch + 1 < course.microbatches,
-        )
+        with _later_microbatch_noted(microbatch):
+            keys = pass_keys(context, number + microbatch * version.layer.steps)
+            inputs = version.inputs(keys["inputs"])
+            outputs = version(inputs)
+            # As a loss would read them: a collective may still have to be waited for.
+            read.append(values(outputs))
+            version.go_back(
+                inputs,
+                outputs,
+                version.as_loss(version.cotangents(keys["cotangents"])),
+                goes_on=microbatch > 0,
+                is_continued=microbatch + 1 < course.microbatches,
+            )
     optimizer.step()
     optimizer.zero_grad()
     if course.halves_rates:
         for group in _groups_with_rates(optimizer):
             group["lr"] /= 2
     return read
+
+
+@contextmanager
+def _later_microbatch_noted(microbatch: int) -> Iterator[None]:
+    """Note of an exception in a microbatch after the first one that the step has several, which code may not support."""
+    try:
+        yield
+    except Exception as error:
+        if microbatch:
+            error.add_note(
+                "raised in the second microbatch of a step, which adds up the gradients of two, as in half of all cases: if the code "
+                "supports only one backward pass in a step, a parallel module says accumulates=False"
+            )
+        raise
 
 
 def _groups_with_rates(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
