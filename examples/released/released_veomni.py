@@ -7,11 +7,9 @@ Other modules of the package need a compiler for devices.
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 import torch
 import torch.distributed as dist
-from exchanges import exchange
+from exchanges import exchange, tokens
 from hypothesis import strategies as st
 from parts_of_packages import without_init
 from torch.distributed.tensor import Replicate, Shard
@@ -80,31 +78,15 @@ def rolls(draw, ranks):
     return dict(shift=draw(st.integers(-length, length)), dim=dim, gain=1, domain=space, codomain=space)
 
 
-def tokens(name, function, **options):
-    """An exchange of rows, of which table[a][b] go from rank a to rank b."""
-
-    def cases(draw, ranks):
-        table = [[draw(st.integers(0, 3)) for _ in range(ranks)] for _ in range(ranks)]
-
-        def rows(counts):
-            cut = [0, *accumulate(counts)]
-            return al.Space(al.Layout.cut((cut[-1], 2), (ranks, 1), [cut, None]))
-
-        sent, received = map(sum, table), map(sum, zip(*table, strict=True))
-        return dict(table=table, gain=1, domain=rows(sent), codomain=rows(received))
-
-    def move(x, table):
-        rank = dist.get_rank()
-        return function(group(), x, [row[rank] for row in table], list(table[rank]))
-
-    return al.subject.autograd(move, process_group=True, name=f"veomni.{name}", **options)(cases)
+def at_once(x, received, sent):
+    return all_to_all(group(), x, received, sent)
 
 
-def when_received(*arguments):
-    rows, work = all_to_all_async(*arguments)
+def when_received(x, received, sent):
+    rows, work = all_to_all_async(group(), x, received, sent)
     work.wait()
     return rows
 
 
-tokens_at_once = tokens("tokens", all_to_all)
-tokens_later = tokens("tokens.later", when_received, ranks=(2,))
+tokens_at_once = tokens("veomni.tokens", at_once)
+tokens_later = tokens("veomni.tokens.later", when_received, ranks=(2,))

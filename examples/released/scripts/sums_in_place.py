@@ -1,5 +1,5 @@
-"""Sums that Megatron-core 0.16.1, fairscale 0.4.13, neuraloperator 2.0.0, PhysicsNeMo 2.2.2, anemoi-models 0.19.0 and ColossalAI 0.5.0
-make in memory that is not their own.
+"""Sums that Megatron-core 0.16.1, fairscale 0.4.13, neuraloperator 2.0.0, PhysicsNeMo 2.2.2, anemoi-models 0.19.0, ColossalAI 0.5.0,
+nanotron 0.4 and fairseq2 0.8.1 make in memory that is not their own.
 
 The gradient of a sum a + b is one tensor for both. Where a is the result of a copy into a parallel region, the backward pass of the copy
 sums it over the ranks in place, and b gets the sum too. The other way out, a reduction from the region, sums its argument in place, which the
@@ -12,6 +12,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from parts_of_packages import without_init
 
 
 def megatron():
@@ -59,9 +63,6 @@ def anemoi():
 
 
 def colossalai():
-    sys.path.append(str(Path(__file__).parents[1]))
-    from parts_of_packages import without_init
-
     without_init(
         "colossalai", "colossalai.pipeline", "colossalai.shardformer", "colossalai.shardformer.layer"
     )
@@ -71,6 +72,29 @@ def colossalai():
     return (
         lambda x: _operation.reduce_backward(x, group),
         lambda x: _operation.reduce_forward(x, group),
+    )
+
+
+def nanotron():
+    without_init("nanotron", "nanotron.parallel", "nanotron.parallel.tensor_parallel")
+    from nanotron.parallel.tensor_parallel import distributed_differentiable_primitives as primitives
+
+    group = dist.group.WORLD
+    return (
+        lambda x: primitives.differentiable_identity(x, group),
+        lambda x: primitives.differentiable_all_reduce_sum(x, group),
+    )
+
+
+def fairseq2():
+    without_init("fairseq2", "fairseq2.ops")
+    from fairseq2.gang import ProcessGroupGang
+    from fairseq2.ops import tensor_parallel
+
+    gang = ProcessGroupGang(dist.group.WORLD, torch.device("cpu"))
+    return (
+        lambda x: tensor_parallel.reduce_on_backward(x, gang),
+        lambda x: tensor_parallel.reduce(x, gang),
     )
 
 
