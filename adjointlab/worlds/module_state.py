@@ -177,11 +177,11 @@ def _with_own_cache(cached: Any) -> Callable[..., Any]:
 
 
 def _variables(module: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables of a module or class that may hold state of its own."""
+    """The variables of a module or class that may hold state of its own; a name such as ``__default`` is that of one too."""
     return {
         name: value
         for name, value in module.items()
-        if not name.startswith("__") and not _is_a(value, *_NO_STATE)
+        if not (name.startswith("__") and name.endswith("__")) and not _is_a(value, *_NO_STATE)
     }
 
 

@@ -42,6 +42,14 @@ def test_each_rank_has_the_variables_for_itself(world: al.SimulatedWorld) -> Non
     assert parallel_state._MADE == {}
 
 
+def test_a_variable_of_two_leading_underscores_is_one_of_each_rank() -> None:
+    # heat keeps its communicator in such a one.
+    state = ModuleState([parallel_state.__name__])
+    vars(parallel_state)["__default"] = 1
+    state.seed(0)
+    assert "__default" not in vars(parallel_state)
+
+
 def test_state_that_is_shared_is_diagnosed(world: al.SimulatedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel_state, "_GROUP", None)
     monkeypatch.setattr(parallel_state, "_MADE", {})
