@@ -77,6 +77,7 @@ def needs(package: str) -> pytest.MarkDecorator:
         pytest.param("released_fla.py", 3, 1, marks=needs("fla")),
         pytest.param("released_muon.py", 3, 1, marks=needs("muon")),
         pytest.param("released_fairseq2.py", 3, 1, marks=needs("fairseq2")),
+        pytest.param("released_heat.py", 3, 1, marks=needs("heat")),
         pytest.param(
             "released_gathers.py",
             3,
