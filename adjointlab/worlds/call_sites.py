@@ -160,20 +160,24 @@ def user_frame(frame: FrameType) -> FrameType:
 
     The search ends at the next frame of the worlds: further out there is only what started the run, and in the simulated
     world that would be the user's test rather than the operator that the rank is in. Where torch calls with no user code
-    behind it, in the backward pass of its own functions, it is the outermost frame of torch.distributed.
+    behind it, in the backward pass of its own functions, it is the outermost frame of torch.distributed; in a thread that has been
+    given a method of a communicator to call, it is the frame of the library of threads that does.
     """
     outer: FrameType | None = frame
     of_torch: FrameType | None = None
+    of_library: FrameType | None = None
     while outer is not None:
         origin = _origin(outer.f_code.co_filename)
         if origin is _USER:
             return outer  # by far the most frequent way out
         if origin is _LAB_ITSELF:
             return _user_frame_behind(outer, of_torch or outer)
-        if origin is Origin.TORCH and _DISTRIBUTED in outer.f_code.co_filename:
-            of_torch = outer
+        if origin is Origin.TORCH:
+            of_library = of_library or outer
+            if _DISTRIBUTED in outer.f_code.co_filename:
+                of_torch = outer
         outer = outer.f_back
-    return of_torch or frame
+    return of_torch or of_library or frame
 
 
 def _user_frame_behind(lab_frame: FrameType, otherwise: FrameType) -> FrameType:

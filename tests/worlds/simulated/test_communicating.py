@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,12 @@ def objects(comm: Any) -> None:
         comm.sendrecv("x", 1 - comm.rank)
 
 
+def in_a_thread(comm: Any) -> None:
+    """No line of user code calls the method that the thread is given."""
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(comm.allreduce, 1).result()
+
+
 class Silent(al.LinearOperator):
     """Sends nothing itself."""
 
@@ -47,6 +54,7 @@ BODIES: dict[str, tuple[Callable[[Any], object], set[int]]] = {
     "a sum of objects": (lambda comm: comm.allreduce(1), {0, 1, 2}),
     "one message": (exchange, {0, 2}),
     "objects": (objects, {0, 1}),
+    "a sum in a thread": (in_a_thread, {0, 1, 2}),
     "a request": (lambda comm: comm.Ibarrier().Wait(), {0, 1, 2}),
 }
 
