@@ -278,5 +278,9 @@ def hint_beside_right_entries(orders: Sequence[str], is_complex: bool) -> Hint |
     if unusual := [order for order in orders if order != "row-major"]:
         return memory_order_hint(unusual)
     if is_complex:
-        return Hint(FaultKind.IMAGINARY, "right for real arguments, and wrong for complex ones")
+        return Hint(
+            FaultKind.IMAGINARY,
+            "right for real arguments, and wrong for complex ones; a function that is linear over the real numbers alone, such as a "
+            "conjugation, has to take real and imaginary parts as real tensors",
+        )
     return None

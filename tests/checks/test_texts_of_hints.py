@@ -240,7 +240,9 @@ def test_hints_of_memory_and_of_rounding_are_told_in_full() -> None:
         FaultKind.STRIDES, f"{strides}reversed"
     )
     assert hint_beside_right_entries(["row-major"], is_complex=True) == Hint(
-        FaultKind.IMAGINARY, "right for real arguments, and wrong for complex ones"
+        FaultKind.IMAGINARY,
+        "right for real arguments, and wrong for complex ones; a function that is linear over the real numbers alone, such as a "
+        "conjugation, has to take real and imaginary parts as real tensors",
     )
     assert narrowing_hint(1e-6, 1.0) == Hint(
         FaultKind.NARROWED, "right but for rounding: a narrower element type on the way"
