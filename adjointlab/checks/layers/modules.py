@@ -65,7 +65,8 @@ def _gradients_of_their_own(
     memory = {cotangent.untyped_storage().data_ptr() for cotangent in cotangents}
 
     def in_its_own_memory(gradient: torch.Tensor) -> torch.Tensor:
-        is_view = type(gradient) is torch.Tensor and gradient.untyped_storage().data_ptr() in memory
+        has_storage = type(gradient) is torch.Tensor and gradient.layout is torch.strided
+        is_view = has_storage and gradient.untyped_storage().data_ptr() in memory
         return gradient.clone() if is_view else gradient
 
     hooks = [
