@@ -84,12 +84,14 @@ class NamedModule(nn.Module):
     def before_backward(self) -> None:
         """Let the user's code clear gradients that it keeps."""
         if self._hooks.before_backward is not None:
-            self._hooks.before_backward(self.made)
+            with element_type_noted():
+                self._hooks.before_backward(self.made)
 
     def after_backward(self) -> None:
         """Let the user's code reduce gradients."""
         if self._hooks.after_backward is not None:
-            self._hooks.after_backward(self.made)
+            with element_type_noted():
+                self._hooks.after_backward(self.made)
 
     def pass_context(self) -> AbstractContextManager[object]:
         """The context of a pass."""

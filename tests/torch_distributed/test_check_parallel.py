@@ -473,6 +473,17 @@ def test_an_error_that_speaks_of_double_says_how_a_module_is_run_in_another_type
         al.check_parallel(InSinglePrecision(3, 2), parallelize, EXAMPLE, cases=1, world=world)
 
 
+@pytest.mark.parametrize("hook", ["before_backward", "after_backward"])
+def test_an_error_of_code_around_a_backward_pass_that_speaks_of_double_says_so_too(hook: str) -> None:
+    def take_single_precision(module: Any) -> None:
+        for parameter in module.parameters():
+            parameter.grad = torch.zeros(parameter.shape)
+
+    given: Any = {hook: take_single_precision}
+    with pytest.raises(AssertionError, match=r"Double.*\n.*modules run in float64"):
+        al.check_parallel(nn.Linear(3, 2), as_it_is, EXAMPLE, checks=["gradients"], cases=2, **given)
+
+
 def test_an_error_of_a_rank_without_rows_says_that_it_has_none(world: al.SimulatedWorld) -> None:
     """Four rows on three ranks are 2, 2 and none."""
 
