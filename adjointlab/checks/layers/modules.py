@@ -62,12 +62,15 @@ def _gradients_of_their_own(
     """
     import torch
 
-    memory = {cotangent.untyped_storage().data_ptr() for cotangent in cotangents}
+    def memory_of(tensor: torch.Tensor) -> int | None:
+        """The address of a tensor's storage; none of a sparse tensor, and of one that wraps another."""
+        is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+        return tensor.untyped_storage().data_ptr() if is_plain else None
+
+    memory = {*map(memory_of, cotangents)} - {None}
 
     def in_its_own_memory(gradient: torch.Tensor) -> torch.Tensor:
-        has_storage = type(gradient) is torch.Tensor and gradient.layout is torch.strided
-        is_view = has_storage and gradient.untyped_storage().data_ptr() in memory
-        return gradient.clone() if is_view else gradient
+        return gradient.clone() if memory_of(gradient) in memory else gradient
 
     hooks = [
         each.register_hook(in_its_own_memory)  # type: ignore[no-untyped-call]
