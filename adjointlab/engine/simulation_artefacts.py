@@ -20,6 +20,7 @@ from adjointlab.quantities import counted
 from adjointlab.typing import Communicator
 from adjointlab.worlds.comm_world import asked_outside_runs
 from adjointlab.worlds.module_state import CachedFunction, ModuleState
+from adjointlab.worlds.modules_run_again import uses_comm_world
 
 __all__ = ["note_state", "with_line_on_fewer_ranks", "with_lines_on_exceptions", "with_module_state"]
 
@@ -107,6 +108,8 @@ def with_module_state(
     `passes` runs the failing case of a subject that is declared otherwise, and returns True if it passes.
     """
     modules = dict(_modules(subject))
+    if on_several_ranks and (told := _run_at_import(modules, subject, passes)):
+        return Explained(verdict.with_lines(("perhaps", told)), is_of_state=True)
     kept = ""
     for holders in (modules, dict(_imported_packages(modules.values()))):
         kept = kept or _kept_state(holders, subject, passes, on_several_ranks=on_several_ranks)
@@ -119,9 +122,27 @@ def with_line_on_fewer_ranks(verdict: Verdict, subject: Subject, ranks: int, of_
     """Return a failing verdict on real ranks with a line on what modules have asked COMM_WORLD, if the case has fewer ranks than the job."""
     if ranks == of_job:
         return verdict
-    told = _OF_THE_JOB.format(of_job=counted(of_job, "rank"), ranks=ranks, size=of_job)
+    told = _OF_THE_JOB.format(of_job=counted(of_job, "rank"), ranks=ranks)
     asked = _asked_at_import(dict(_modules(subject)), told)
     return verdict.with_lines(*(("perhaps", line) for line in asked))
+
+
+def _run_at_import(
+    modules: dict[str, ModuleType], subject: Subject, passes: Callable[[Subject], bool]
+) -> str:
+    """A line on modules that use COMM_WORLD when they are imported, if the case passes where they run again on each rank."""
+    origins = (origin for module in modules.values() for origin in _origins(module))
+    users = [name for name in dict.fromkeys((*origins, *modules)) if uses_comm_world(name)]
+    # Those of the subject may have taken numbers of others.
+    names = tuple(dict.fromkeys((*users, *modules)))
+    if not users or set(names) <= set(subject.rank_local):
+        return ""
+    if not passes(replace(subject, rank_local=(*subject.rank_local, *names))):
+        return ""
+    return (
+        f"MPI.COMM_WORLD is that of this process when {' and '.join(users)} is imported: the case passes with rank_local={list(names)} in the "
+        "subject's declaration, with which code outside functions and classes runs again on each rank"
+    )
 
 
 def _modules(subject: Subject) -> Iterator[tuple[str, ModuleType]]:
@@ -135,26 +156,26 @@ def _modules(subject: Subject) -> Iterator[tuple[str, ModuleType]]:
 
 def _imported_packages(modules: Iterable[ModuleType]) -> Iterator[tuple[str, ModuleType]]:
     """The packages of which these modules have imported modules, functions or classes, by name."""
-    named = (value for module in modules for value in list(vars(module).values()))
-    origins = (
-        value.__name__ if issubclass(type(value), ModuleType) else value.__module__
-        for value in named
-        if issubclass(type(value), (ModuleType, FunctionType, type, CachedFunction))
-    )
-    for name in dict.fromkeys(str(origin).partition(".")[0] for origin in origins):
+    origins = (origin for module in modules for origin in _origins(module))
+    for name in dict.fromkeys(origin.partition(".")[0] for origin in origins):
         package = sys.modules.get(name)
-        if package is not None and name not in _NOT_OF_RANKS:
+        if package is not None:
             yield name, package
 
 
-_OF_THIS_PROCESS: Final = (
-    "of this process, of which simulated ranks are threads; ask the communicator that the operator is given, when it is made, or declare "
-    "the subject with ranks=(4,), and check it under mpiexec -n 4 alone"
-)
-_OF_THE_JOB: Final = (
-    "of the job, which has {of_job}, and this case has {ranks}; ask the communicator that the operator is given, when it is made, or declare "
-    "the subject with ranks=({size},)"
-)
+def _origins(module: ModuleType) -> Iterator[str]:
+    """The names of modules that this one has imported, or has functions or classes of, but for those whose state is not that of a rank."""
+    for value in list(vars(module).values()):
+        if not issubclass(type(value), (ModuleType, FunctionType, type, CachedFunction)):
+            continue
+        origin = str(value.__name__ if issubclass(type(value), ModuleType) else value.__module__)
+        if origin.partition(".")[0] not in _NOT_OF_RANKS:
+            yield origin
+
+
+_RANK_LOCAL: Final = "ask the communicator that the operator is given, when it is made, or name the module that asks in the subject's rank_local"
+_OF_THIS_PROCESS: Final = f"of this process, of which simulated ranks are threads; {_RANK_LOCAL}"
+_OF_THE_JOB: Final = f"of the job, which has {{of_job}}, and this case has {{ranks}}; {_RANK_LOCAL}"
 
 
 def _asked_at_import(modules: dict[str, ModuleType], whose: str) -> Iterator[str]:

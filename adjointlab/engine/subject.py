@@ -31,6 +31,7 @@ from adjointlab.torch_distributed.opening import process_group
 from adjointlab.typing import Communicator
 from adjointlab.worlds.forks import forks_ended
 from adjointlab.worlds.module_state import ModuleState
+from adjointlab.worlds.modules_run_again import run_again
 
 __all__ = [
     "EXAMPLE",
@@ -228,11 +229,14 @@ class Subject:
         if not self.rank_local:
             yield nullcontext
         elif (separate := getattr(comm, "separate", None)) is not None:  # which simulated ranks share
-            yield separate(self.rank_local).put_back
+            state = separate(self.rank_local)
+            run_again(self.rank_local)
+            yield state.put_back
         else:
             # Those of a process are its own, but the next case should not find them changed.
             before = ModuleState(self.rank_local).put_back
             with before():
+                run_again(self.rank_local)
                 yield before
 
     def libraries(self, device: str | None = None) -> tuple[str, ...]:

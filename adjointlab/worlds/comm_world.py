@@ -72,7 +72,8 @@ _ALWAYS_OF_ALL: Final = ("Init", "Create_from_group")
 _MADE_BEFORE: Final = (
     "{call} on a communicator that was made before the case began: the lab runs the code on other numbers of ranks than this "
     "process has been started with. Make it in a call, when the operator is made, from the communicator that the operator is "
-    "given or from MPI.COMM_WORLD"
+    "given or from MPI.COMM_WORLD; or name the module that makes it when it is imported in the subject's rank_local, and it runs again in "
+    "each case"
 )
 
 

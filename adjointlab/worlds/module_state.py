@@ -21,9 +21,11 @@ import numpy as np
 
 from adjointlab.core.arrays.own_copies import ArrayCopies
 
-__all__ = ["CachedFunction", "ModuleState"]
+__all__ = ["NO_STATE", "CachedFunction", "ModuleState", "is_a", "is_within"]
 
-_NO_STATE: Final = (FunctionType, BuiltinFunctionType, ModuleType, type)
+NO_STATE: Final = (FunctionType, BuiltinFunctionType, ModuleType, type)
+"""Types of what a module defines or imports, which is the same for all ranks."""
+
 _CONTAINERS: Final = (dict, list, set)
 
 
@@ -89,7 +91,7 @@ class ModuleState:
         before = {id(container): content for container, content in self._first.contents}
 
         def is_kept(value: Any, first: dict[str, Any], name: str) -> bool:
-            if _is_a(value, np.ndarray) or name not in first or first[name] is not value:
+            if is_a(value, np.ndarray) or name not in first or first[name] is not value:
                 return True
             return id(value) in before and not _hold_the_same(value, before[id(value)])
 
@@ -104,7 +106,7 @@ class ModuleState:
             names += [
                 name
                 for name, value in variables
-                if not _is_a(value, CachedFunction) and is_kept(value, first, name)
+                if not is_a(value, CachedFunction) and is_kept(value, first, name)
             ]
         for (kind, _), first in zip(self._classes, self._first.attributes, strict=True):
             names += [
@@ -136,23 +138,27 @@ CachedFunction: Final = type(lru_cache(lambda: None))
 
 def _modules_of(packages: Sequence[str]) -> list[dict[str, Any]]:
     """The variables of the modules of some packages, and of others that have imported functions with caches from there by name."""
-    prefixes = tuple(f"{package}." for package in packages)
     of_packages: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []
     for name, module in list(sys.modules.items()):
         # None stands there for one that is not to be imported, and some put another object in their place. A library of cffi, as
         # cryptography has one, says that its class is that of a module, and has no dictionary.
-        if _is_a(module, ModuleType):
-            (of_packages if f"{name}.".startswith(prefixes) else others).append(_dictionary(module))
+        if is_a(module, ModuleType):
+            (of_packages if is_within(name, packages) else others).append(_dictionary(module))
     caches = {
         id(cached)
         for variables in of_packages
         for _, cached in _cached_functions(variables)
-        if f"{cached.__module__}.".startswith(prefixes)  # not one that they have imported themselves
+        if is_within(cached.__module__, packages)  # not one that they have imported themselves
     }
     if not caches:
         return of_packages
     return of_packages + [each for each in others if not caches.isdisjoint(map(id, list(each.values())))]
+
+
+def is_within(name: str, packages: Sequence[str]) -> bool:
+    """Return True for the name of a module that is one of some packages, or is in one."""
+    return f"{name}.".startswith(tuple(f"{package}." for package in packages))
 
 
 def _dictionary(module: ModuleType) -> dict[str, Any]:
@@ -163,10 +169,10 @@ def _dictionary(module: ModuleType) -> dict[str, Any]:
 
 def _cached_functions(module: dict[str, Any]) -> list[tuple[str, Any]]:
     """The functions among the variables of a module that keep their results, by name."""
-    return [(name, value) for name, value in module.items() if _is_a(value, CachedFunction)]
+    return [(name, value) for name, value in module.items() if is_a(value, CachedFunction)]
 
 
-def _is_a(value: Any, *kinds: type) -> bool:
+def is_a(value: Any, *kinds: type) -> bool:
     """Return True for an instance, without asking the object, which may warn: some stand for names that are deprecated."""
     return issubclass(type(value), kinds)
 
@@ -181,7 +187,7 @@ def _variables(module: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in module.items()
-        if not (name.startswith("__") and name.endswith("__")) and not _is_a(value, *_NO_STATE)
+        if not (name.startswith("__") and name.endswith("__")) and not is_a(value, *NO_STATE)
     }
 
 
@@ -190,7 +196,7 @@ def _classes(module: dict[str, Any]) -> list[type]:
     return [
         value
         for value in module.values()
-        if _is_a(value, type) and value.__module__ == module.get("__name__") and not issubclass(value, Enum)
+        if is_a(value, type) and value.__module__ == module.get("__name__") and not issubclass(value, Enum)
     ]
 
 

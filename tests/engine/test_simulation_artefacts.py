@@ -118,36 +118,45 @@ def test_a_cache_is_not_named_beside_a_fault_that_stays_without_it(tmp_path: Pat
     assert lines_of(tmp_path, OPERATOR.replace("BUFFER", "x").replace("ADJOINT", "2 * self.total(y)")) == []
 
 
+AT_IMPORT = "from mpi4py import MPI\nRANK = MPI.COMM_WORLD.Get_rank()\n"
+OF_RANKS = OPERATOR.replace("ADJOINT", "(self.comm.rank + 1) * self.total(y)")
+
+
 @pytest.mark.starts_mpiexec
-def test_a_rank_that_is_asked_for_at_import_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_is_asked_for_at_import_is_named_where_the_case_passes_with_that_of_the_case(
+    tmp_path: Path,
+) -> None:
+    (line,) = lines_of(tmp_path, AT_IMPORT + OF_RANKS.replace("BUFFER", "(RANK + 1) * x"))
+    assert line.startswith(f"MPI.COMM_WORLD is that of this process when {tmp_path.name} is imported: ")
+    assert f"the case passes with rank_local=['{tmp_path.name}']" in line
+
+
+@pytest.mark.starts_mpiexec
+def test_it_is_named_as_one_of_the_causes_where_the_case_fails_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Other tests of this process may have asked in as many places as are noted.
     monkeypatch.setattr("adjointlab.worlds.comm_world._ASKED_AT_MOST", 10_000)
-    at_import = "from mpi4py import MPI\nRANK = MPI.COMM_WORLD.Get_rank()\n"
-    operator = OPERATOR.replace("BUFFER", "(RANK + 1) * x").replace(
-        "ADJOINT", "(self.comm.rank + 1) * self.total(y)"
-    )
-    (line,) = lines_of(tmp_path, at_import + operator)
+    operator = OF_RANKS.replace("BUFFER", "(RANK * self.comm.size + 1) * x")
+    (line,) = lines_of(tmp_path, AT_IMPORT + operator)
     assert line.startswith("MPI.COMM_WORLD was asked for its size or rank outside of all cases, at ")
     assert f"{tmp_path.name}.py:2" in line
-    assert line.endswith("declare the subject with ranks=(4,), and check it under mpiexec -n 4 alone")
 
 
 @pytest.mark.starts_mpiexec
 @pytest.mark.parametrize("where", ["asked_{}", "package_{}.inner.asked"])
 def test_a_rank_that_another_module_asked_for_is_named_where_the_subject_uses_its_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+    tmp_path: Path, where: str
 ) -> None:
-    monkeypatch.setattr("adjointlab.worlds.comm_world._ASKED_AT_MOST", 10_000)
     asking = where.format(tmp_path.name)
     file = tmp_path / f"{asking.replace('.', '/')}.py"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("from mpi4py import MPI\nRANK = MPI.COMM_WORLD.Get_rank()\ndef one(): return 1\n")
-    operator = OPERATOR.replace("BUFFER", "(RANK + one()) * x").replace(
-        "ADJOINT", "(self.comm.rank + 1) * self.total(y)"
-    )
+    file.write_text(f"{AT_IMPORT}def one(): return 1\n")
+    operator = OF_RANKS.replace("BUFFER", "(RANK + one()) * x")
     (line,) = lines_of(tmp_path, f"from {asking} import RANK, one\n{operator}")
-    assert line.startswith("MPI.COMM_WORLD was asked for its size or rank outside of all cases, at ")
-    assert f"{file.name}:2" in line
+    assert (
+        f"when {asking} is imported: the case passes with rank_local=['{asking}', '{tmp_path.name}']" in line
+    )
 
 
 SIZE_AT_IMPORT = """

@@ -1,0 +1,73 @@
+"""Modules that use COMM_WORLD when they are imported, run again in a case.
+
+Much MPI code begins with ``comm = MPI.COMM_WORLD; rank = comm.Get_rank()``, and computes neighbours and windows from that, outside all
+functions. At import COMM_WORLD is that of the process or of the job; in a case it is the communicator of the case. Run again there, on
+each rank, a module has the numbers of the case, and communicators of its ranks. Not run again are definitions: functions read the new
+numbers from the module, and functions and classes stay the objects that others have imported. So what they took when they were defined,
+as defaults of arguments or attributes of a class, stays too.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import dropwhile
+from pathlib import Path
+from types import CodeType
+
+from adjointlab.worlds.module_state import NO_STATE, is_a
+
+__all__ = ["run_again", "uses_comm_world"]
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def run_again(names: Sequence[str]) -> None:
+    """Run the first of some modules again that uses COMM_WORLD when it is imported, and those named after it, which may take its numbers.
+
+    To be called on every rank of a case, which has variables of its own in these modules. Raises what their code raises.
+    """
+    for name in dropwhile(lambda each: not uses_comm_world(each), names):
+        if not (file := _file(name)):
+            continue
+        variables = vars(sys.modules[name])
+        # Some are made within other statements, such as `try`.
+        definitions = {name: value for name, value in variables.items() if is_a(value, *NO_STATE)}
+        exec(_code(file), variables)  # noqa: S102 - a module of the user's, which was imported before
+        variables.update(definitions)
+
+
+def uses_comm_world(name: str) -> bool:
+    """Return True for a module that has been imported and whose code outside functions and classes speaks of COMM_WORLD."""
+    file = _file(name)
+    return bool(file) and _speaks_of_comm_world(file)
+
+
+def _file(name: str) -> str:
+    """The file of a module's source; empty for one that has none any more, and for a script, which would begin to check anew."""
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    return file if name != "__main__" and file.endswith(".py") and Path(file).is_file() else ""
+
+
+@lru_cache(maxsize=1024)
+def _speaks_of_comm_world(file: str) -> bool:
+    if b"COMM_WORLD" not in Path(file).read_bytes():
+        return False
+    nodes = ast.walk(_statements(file))
+    return "COMM_WORLD" in (
+        getattr(node, "id", getattr(node, "attr", getattr(node, "name", ""))) for node in nodes
+    )
+
+
+@lru_cache(maxsize=64)
+def _code(file: str) -> CodeType:
+    return compile(_statements(file), file, "exec", dont_inherit=True)
+
+
+def _statements(file: str) -> ast.Module:
+    """The statements of a module that are no definitions."""
+    tree = ast.parse(Path(file).read_bytes(), file)
+    tree.body = [statement for statement in tree.body if not isinstance(statement, _DEFINITIONS)]
+    return tree
