@@ -9,6 +9,7 @@ of reach are attributes of other objects, variables of functions, state of C++, 
 
 from __future__ import annotations
 
+import builtins
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,9 @@ NO_STATE: Final = (FunctionType, BuiltinFunctionType, ModuleType, type)
 """Types of what a module defines or imports, which is the same for all ranks."""
 
 _CONTAINERS: Final = (dict, list, set)
+
+_BUILTINS: Final = vars(builtins)
+"""It stands in modules whose functions `torch.compile` has compiled, as ``__builtins_dict___0``."""
 
 
 class _Saved(NamedTuple):
@@ -187,7 +191,9 @@ def _variables(module: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in module.items()
-        if not (name.startswith("__") and name.endswith("__")) and not is_a(value, *NO_STATE)
+        if not (name.startswith("__") and name.endswith("__"))
+        and not is_a(value, *NO_STATE)
+        and value is not _BUILTINS
     }
 
 

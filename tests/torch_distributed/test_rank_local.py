@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import importlib
 import sys
@@ -48,6 +49,15 @@ def test_a_variable_of_two_leading_underscores_is_one_of_each_rank() -> None:
     vars(parallel_state)["__default"] = 1
     state.seed(0)
     assert "__default" not in vars(parallel_state)
+
+
+def test_the_builtins_that_compiled_code_refers_to_are_no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = ModuleState([parallel_state.__name__])
+    monkeypatch.setitem(vars(parallel_state), "__builtins_dict___0", vars(builtins))
+    state.seed(0)
+    assert vars(parallel_state)["__builtins_dict___0"] is vars(builtins)
+    containers = [container for container, _ in ModuleState([parallel_state.__name__]).save().contents]
+    assert not any(each is vars(builtins) for each in containers)
 
 
 def test_state_that_is_shared_is_diagnosed(world: al.SimulatedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
