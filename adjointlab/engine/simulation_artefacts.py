@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Final, NamedTuple
@@ -20,7 +21,7 @@ from adjointlab.quantities import counted
 from adjointlab.typing import Communicator
 from adjointlab.worlds.comm_world import asked_outside_runs
 from adjointlab.worlds.module_state import CachedFunction, ModuleState
-from adjointlab.worlds.modules_run_again import uses_comm_world
+from adjointlab.worlds.modules_run_again import after_imports, imports, uses_comm_world
 
 __all__ = ["note_state", "with_line_on_fewer_ranks", "with_lines_on_exceptions", "with_module_state"]
 
@@ -113,7 +114,7 @@ def with_module_state(
     kept = ""
     for holders in (modules, dict(_imported_packages(modules.values()))):
         kept = kept or _kept_state(holders, subject, passes, on_several_ranks=on_several_ranks)
-    asked = _asked_at_import(modules, _OF_THIS_PROCESS) if on_several_ranks else ()
+    asked = _asked_at_import(modules, subject, _OF_THIS_PROCESS) if on_several_ranks else ()
     lines = [*asked, *([kept] if kept else [])]
     return Explained(verdict.with_lines(*(("perhaps", line) for line in lines)), is_of_state=bool(kept))
 
@@ -123,7 +124,7 @@ def with_line_on_fewer_ranks(verdict: Verdict, subject: Subject, ranks: int, of_
     if ranks == of_job:
         return verdict
     told = _OF_THE_JOB.format(of_job=counted(of_job, "rank"), ranks=ranks)
-    asked = _asked_at_import(dict(_modules(subject)), told)
+    asked = _asked_at_import(dict(_modules(subject)), subject, told)
     return verdict.with_lines(*(("perhaps", line) for line in asked))
 
 
@@ -131,18 +132,27 @@ def _run_at_import(
     modules: dict[str, ModuleType], subject: Subject, passes: Callable[[Subject], bool]
 ) -> str:
     """A line on modules that use COMM_WORLD when they are imported, if the case passes where they run again on each rank."""
-    origins = (origin for module in modules.values() for origin in _origins(module))
-    users = [name for name in dict.fromkeys((*origins, *modules)) if uses_comm_world(name)]
-    # Those of the subject may have taken numbers of others.
-    names = tuple(dict.fromkeys((*users, *modules)))
-    if not users or set(names) <= set(subject.rank_local):
-        return ""
-    if not passes(replace(subject, rank_local=(*subject.rank_local, *names))):
+    packages = {each.partition(".")[0] for name in modules for each in imports(name)}
+    near = (*modules.values(), *(sys.modules[package] for package in packages if package in sys.modules))
+    names: tuple[str, ...] = ()
+    for name in after_imports(modules, partial(_is_followed, near=near)):
+        # What imports one of these may have taken numbers of it.
+        if uses_comm_world(name) or not set(names).isdisjoint(imports(name)):
+            names += (name,)
+    users = [name for name in names if uses_comm_world(name)]
+    # In this order, whatever order the subject has them in.
+    rank_local = tuple(dict.fromkeys((*names, *subject.rank_local)))
+    if not users or rank_local == subject.rank_local or not passes(replace(subject, rank_local=rank_local)):
         return ""
     return (
-        f"MPI.COMM_WORLD is that of this process when {' and '.join(users)} is imported: the case passes with rank_local={list(names)} in the "
-        "subject's declaration, with which code outside functions and classes runs again on each rank"
+        f"MPI.COMM_WORLD is that of this process when {' and '.join(users)} is imported: the case passes with "
+        f"rank_local={list(rank_local)} in the subject's declaration, with which code outside functions and classes runs again on each rank"
     )
+
+
+def _is_followed(name: str, near: Iterable[ModuleType]) -> bool:
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return bool(file) and name.partition(".")[0] not in _NOT_OF_RANKS and _is_beside(Path(file or ""), near)
 
 
 def _modules(subject: Subject) -> Iterator[tuple[str, ModuleType]]:
@@ -173,17 +183,26 @@ def _origins(module: ModuleType) -> Iterator[str]:
             yield origin
 
 
+_OF_THIS_PROCESS: Final = "of this process, of which simulated ranks are threads"
+_OF_THE_JOB: Final = "of the job, which has {of_job}, and this case has {ranks}"
 _RANK_LOCAL: Final = "ask the communicator that the operator is given, when it is made, or name the module that asks in the subject's rank_local"
-_OF_THIS_PROCESS: Final = f"of this process, of which simulated ranks are threads; {_RANK_LOCAL}"
-_OF_THE_JOB: Final = f"of the job, which has {{of_job}}, and this case has {{ranks}}; {_RANK_LOCAL}"
+_DEFINED: Final = (
+    "code there runs again on each rank, for rank_local names the module, but not what functions and classes took when they were made, as defaults "
+    "of arguments, attributes of a class or variables of an enclosing function: let their code read variables of the module"
+)
 
 
-def _asked_at_import(modules: dict[str, ModuleType], whose: str) -> Iterator[str]:
+def _asked_at_import(modules: dict[str, ModuleType], subject: Subject, whose: str) -> Iterator[str]:
     near = (*modules.values(), *(package for _, package in _imported_packages(modules.values())))
-    sites = [site for site in asked_outside_runs() if _is_beside(Path(site.rpartition(":")[0]), near)]
-    if sites:
+    files = {getattr(sys.modules.get(name), "__file__", None) for name in subject.rank_local}
+    named: dict[str, list[str]] = {}
+    for site in asked_outside_runs():
+        file = site.rpartition(":")[0]
+        if _is_beside(Path(file), near):
+            named.setdefault(_DEFINED if file in files else _RANK_LOCAL, []).append(site)
+    for advice, sites in named.items():
         yield (
-            f"MPI.COMM_WORLD was asked for its size or rank outside of all cases, at {', '.join(sites)}: there it is that {whose}"
+            f"MPI.COMM_WORLD was asked for its size or rank outside of all cases, at {', '.join(sites)}: there it is that {whose}; {advice}"
         )
 
 

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from importlib.util import resolve_name
 from itertools import dropwhile
 from pathlib import Path
 from types import CodeType
 
 from adjointlab.worlds.module_state import NO_STATE, is_a
 
-__all__ = ["run_again", "uses_comm_world"]
+__all__ = ["after_imports", "imports", "run_again", "uses_comm_world"]
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -43,6 +44,48 @@ def uses_comm_world(name: str) -> bool:
     """Return True for a module that has been imported and whose code outside functions and classes speaks of COMM_WORLD."""
     file = _file(name)
     return bool(file) and _speaks_of_comm_world(file)
+
+
+def after_imports(names: Iterable[str], are_followed: Callable[[str], bool]) -> tuple[str, ...]:
+    """Some modules and those that they import, and so on, each after what it imports; but for those that are not followed."""
+    seen: set[str] = set()
+    ordered: list[str] = []
+
+    def visit(name: str) -> None:
+        if name in seen or not are_followed(name):
+            return
+        seen.add(name)
+        for each in imports(name):
+            visit(each)
+        ordered.append(name)
+
+    for name in names:
+        visit(name)
+    return tuple(ordered)
+
+
+def imports(name: str) -> tuple[str, ...]:
+    """The modules that the code of a module outside functions and classes imports, or imports something of."""
+    file = _file(name)
+    package = getattr(sys.modules.get(name), "__package__", None) or ""
+    imported = _imported(file, package) if file else ()
+    return tuple(each for each in imported if each in sys.modules)
+
+
+@lru_cache(maxsize=1024)
+def _imported(file: str, package: str) -> tuple[str, ...]:
+    def names(node: ast.AST) -> Iterator[str]:
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if node.level and not package:
+                return
+            origin = resolve_name("." * node.level + module, package) if node.level else module
+            yield origin
+            yield from (f"{origin}.{each.name}" for each in node.names)  # which may be modules
+
+    return tuple(dict.fromkeys(name for node in ast.walk(_statements(file)) for name in names(node)))
 
 
 def _file(name: str) -> str:

@@ -159,6 +159,51 @@ def test_a_rank_that_another_module_asked_for_is_named_where_the_subject_uses_it
     )
 
 
+@pytest.mark.starts_mpiexec
+@pytest.mark.parametrize("declared", ["", ", rank_local=['{subject}', '{package}.numbers']"])
+def test_modules_between_the_one_that_asks_and_the_subject_are_named_each_after_what_it_imports(
+    tmp_path: Path, declared: str
+) -> None:
+    package = tmp_path / f"between_{tmp_path.name}"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .scales import scale, another\n")
+    (package / "numbers.py").write_text(AT_IMPORT)
+    (package / "scales.py").write_text(
+        "from .numbers import RANK\nanother = RANK + 2\ndef scale(): return another - 1\n"
+    )
+    operator = OF_RANKS.replace("BUFFER", "(another - 1) * scale() / (self.comm.rank + 1) * x")
+    names = [f"{package.name}.numbers", f"{package.name}.scales", package.name, tmp_path.name]
+    options = declared.format(subject=tmp_path.name, package=package.name)
+    (line,) = lines_of(
+        tmp_path,
+        f"from {package.name} import another, scale\n{operator}".replace(
+            "operator(Sum", f"operator(Sum{options}"
+        ),
+    )
+    assert f"when {names[0]} is imported: the case passes with rank_local={names} in" in line
+
+
+@pytest.mark.starts_mpiexec
+@pytest.mark.parametrize(
+    "taken",
+    [
+        "def scale(rank=RANK): return rank + 1",
+        "class Scale:\n    rank = RANK\ndef scale(): return Scale.rank + 1",
+        "def made(rank): return lambda: rank + 1\nscale = made(RANK)",
+    ],
+)
+def test_of_a_module_that_runs_again_the_line_says_what_functions_and_classes_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str
+) -> None:
+    monkeypatch.setattr("adjointlab.worlds.comm_world._ASKED_AT_MOST", 10_000)
+    operator = OF_RANKS.replace("operator(Sum", f"operator(Sum, rank_local=['{tmp_path.name}']")
+    (line,) = lines_of(tmp_path, f"{AT_IMPORT}{taken}\n{operator.replace('BUFFER', 'scale() * x')}")
+    assert (
+        "runs again on each rank, for rank_local names the module, but not what functions and classes" in line
+    )
+    assert "or name the module" not in line
+
+
 SIZE_AT_IMPORT = """
 from mpi4py import MPI
 SIZE = MPI.COMM_WORLD.Get_size()
