@@ -4,9 +4,10 @@
 
 **Request** completes the requests of the worlds too. ``Request.Waitall`` and kin are static methods, refuse what is no request of
 MPI, and wait without end. So they are replaced, as soon as mpi4py is imported, by functions that hand requests of the worlds to
-:class:`adjointlab.MPI.Request`, and any others to mpi4py untouched. In a run the name stands for a class of which requests of the
-worlds are instances, and whose ``Wait`` and other methods of one request are those of the request that they are given. (A class
-that was imported by itself, with ``from mpi4py.MPI import Request``, has neither.)
+:class:`adjointlab.MPI.Request`, and any others to mpi4py untouched. So are ``Wait`` and other methods of one request, for those of
+simulated ranks. In a run the name stands for a class of which requests of the worlds are instances, and whose ``Wait`` is that of the
+request that it is given, under MPI too. (A class that was imported by itself, with ``from mpi4py.MPI import Request``, is not that
+class.)
 """
 
 from __future__ import annotations
@@ -142,13 +143,18 @@ class _Finder(MetaPathFinder):
 
 @cache  # once in a process
 def _complete_requests_of_worlds(mpi: Any) -> None:
-    """Replace the functions of mpi4py's classes that complete several requests."""
+    """Replace the functions of mpi4py's classes that complete requests."""
     for theirs, ours, names in (
         (mpi.Request, MPI.Request, _REQUEST_METHODS),
         (mpi.Prequest, MPI.Prequest, ("Startall",)),
     ):
         methods = {name: _of_either(getattr(ours, name), getattr(theirs, name)) for name in names}
-        set_members(theirs, {name: staticmethod(method) for name, method in methods.items()})
+        of_one = {
+            name: _of_simulated(theirs, vars(theirs)[name])
+            for name in _METHODS_OF_ONE
+            if name in vars(theirs)
+        }
+        set_members(theirs, of_one | {name: staticmethod(method) for name, method in methods.items()})
 
 
 @lru_cache(maxsize=4)
@@ -169,6 +175,18 @@ def _of_its_own(name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
     def call(request: Any, *arguments: Any, **keywords: Any) -> Any:
         if isinstance(request, MPI.Request):
             return getattr(request, name)(*arguments, **keywords)
+        return theirs(request, *arguments, **keywords)
+
+    return call
+
+
+def _of_simulated(kind: type, theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """mpi4py's method, or that of the request that is given, if it is no object of mpi4py's `kind`; else its own may call this one."""
+
+    @wraps(theirs)
+    def call(request: Any, /, *arguments: Any, **keywords: Any) -> Any:
+        if isinstance(request, MPI.Request) and not isinstance(request, kind):
+            return getattr(request, theirs.__name__)(*arguments, **keywords)
         return theirs(request, *arguments, **keywords)
 
     return call

@@ -253,3 +253,18 @@ def test_requests_are_completed_by_a_class_that_was_imported_by_itself(name: str
         return float(received[0])
 
     assert run(body).values == (1.0,)
+
+
+@pytest.mark.parametrize("name", ["Wait", "wait", "Test"])
+def test_a_request_is_completed_by_a_method_of_a_class_that_was_imported_by_itself(name: str) -> None:
+    pytest.importorskip("mpi4py.MPI")
+    from mpi4py.MPI import Request
+
+    def body(comm: Any) -> float:
+        requests = [comm.Irecv(received := np.zeros(1), 0), comm.Isend(np.ones(1), 0)]
+        while any(requests):
+            for request in requests:
+                getattr(Request, name)(request)
+        return float(received[0])
+
+    assert run(body).values == (1.0,)
