@@ -22,6 +22,7 @@ from adjointlab.typing import Communicator
 from adjointlab.worlds.comm_world import asked_outside_runs
 from adjointlab.worlds.module_state import CachedFunction, ModuleState
 from adjointlab.worlds.modules_run_again import after_imports, imports, uses_comm_world
+from adjointlab.worlds.run import FindingKind
 
 __all__ = ["note_state", "with_line_on_fewer_ranks", "with_lines_on_exceptions", "with_module_state"]
 
@@ -109,7 +110,8 @@ def with_module_state(
     `passes` runs the failing case of a subject that is declared otherwise, and returns True if it passes.
     """
     modules = dict(_modules(subject))
-    if on_several_ranks and (told := _run_at_import(modules, subject, passes)):
+    may_be_of_import = on_several_ranks or verdict.kind == FindingKind.PAST_THE_RUN
+    if may_be_of_import and (told := _run_at_import(modules, subject, passes)):
         return Explained(verdict.with_lines(("perhaps", told)), is_of_state=True)
     kept = ""
     for holders in (modules, dict(_imported_packages(modules.values()))):

@@ -184,6 +184,20 @@ def test_modules_between_the_one_that_asks_and_the_subject_are_named_each_after_
 
 
 @pytest.mark.starts_mpiexec
+@pytest.mark.parametrize("declared", ["", ", rank_local=['made_{subject}']"])
+def test_modules_that_have_communicators_of_others_are_named_on_one_rank_too(
+    tmp_path: Path, declared: str
+) -> None:
+    making = f"made_{tmp_path.name}"
+    (tmp_path / f"{making}.py").write_text("from mpi4py import MPI\nGRID = MPI.COMM_WORLD.Dup()\n")
+    operator = OF_RANKS.replace("BUFFER", "(GRID.rank + 1) * x").replace(
+        "operator(Sum", f"operator(Sum{declared.format(subject=tmp_path.name)}"
+    )
+    (line,) = lines_of(tmp_path, f"from {making} import GRID\n{operator}")
+    assert f"the case passes with rank_local={[making, tmp_path.name]} in" in line
+
+
+@pytest.mark.starts_mpiexec
 @pytest.mark.parametrize(
     "taken",
     [
