@@ -190,7 +190,8 @@ _OF_THE_JOB: Final = "of the job, which has {of_job}, and this case has {ranks}"
 _RANK_LOCAL: Final = "ask the communicator that the operator is given, when it is made, or name the module that asks in the subject's rank_local"
 _DEFINED: Final = (
     "code there runs again on each rank, for rank_local names the module, but not what functions and classes took when they were made, as defaults "
-    "of arguments, attributes of a class or variables of an enclosing function: let their code read variables of the module"
+    "of arguments, attributes of a class or variables of an enclosing function: let their code read variables of the module, and name modules that "
+    "have imported its variables after it"
 )
 
 

@@ -215,6 +215,7 @@ def test_of_a_module_that_runs_again_the_line_says_what_functions_and_classes_ke
     assert (
         "runs again on each rank, for rank_local names the module, but not what functions and classes" in line
     )
+    assert line.endswith("and name modules that have imported its variables after it")
     assert "or name the module" not in line
 
 
