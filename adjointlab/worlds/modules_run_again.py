@@ -4,7 +4,8 @@ Much MPI code begins with ``comm = MPI.COMM_WORLD; rank = comm.Get_rank()``, and
 functions. At import COMM_WORLD is that of the process or of the job; in a case it is the communicator of the case. Run again there, on
 each rank, a module has the numbers of the case, and communicators of its ranks. Not run again are definitions: functions read the new
 numbers from the module, and functions and classes stay the objects that others have imported. So what they took when they were defined,
-as defaults of arguments or attributes of a class, stays too.
+as defaults of arguments or attributes of a class, stays too, and so do those that their decorators have put into a dictionary, list or set
+of the module.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from importlib.util import resolve_name
 from itertools import dropwhile
 from pathlib import Path
 from types import CodeType
+from typing import Any
 
 from adjointlab.worlds.module_state import NO_STATE, is_a
 
@@ -34,10 +36,33 @@ def run_again(names: Sequence[str]) -> None:
         if not (file := _file(name)):
             continue
         variables = vars(sys.modules[name])
-        # Some are made within other statements, such as `try`.
-        definitions = {name: value for name, value in variables.items() if is_a(value, *NO_STATE)}
+        before = dict(variables)
         exec(_code(file), variables)  # noqa: S102 - a module of the user's, which was imported before
-        variables.update(definitions)
+        # Some are made within other statements, such as `try`.
+        variables.update((key, value) for key, value in before.items() if is_a(value, *NO_STATE))
+        of_variables = {*map(id, variables.values())}
+        for key, value in before.items():
+            if value is not variables.get(key):
+                _keep_definitions(value, variables.get(key), of_variables)
+
+
+def _keep_definitions(before: Any, now: Any, of_variables: set[int]) -> None:
+    """Have a container that was made again hold what decorators of definitions, which do not run again, have put into the one before."""
+    if type(before) is not type(now):
+        return
+    if is_a(now, dict):
+        for key, value in before.items():
+            if is_a(value, *NO_STATE):
+                now.setdefault(key, value)
+    elif is_a(now, list, set):
+        held = {*map(id, now)}
+        # Not what code of the module has made anew, such as a lambda in a list.
+        kept = [
+            each
+            for each in before
+            if is_a(each, *NO_STATE) and id(each) in of_variables and id(each) not in held
+        ]
+        now.extend(kept) if is_a(now, list) else now.update(kept)
 
 
 def uses_comm_world(name: str) -> bool:

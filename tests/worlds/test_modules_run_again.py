@@ -135,6 +135,35 @@ def test_definitions_stay_the_objects_that_others_have_imported(
     assert module.function() is module.numbers is not before["numbers"]
 
 
+def test_definitions_that_decorators_have_put_into_containers_stay_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = """
+kinds, steps, names, calls = {}, [], set(), [lambda: 1]
+def register(function):
+    kinds["one"] = function
+    steps.append(function)
+    names.add(function)
+    return function
+@register
+def one(): pass
+kinds[2] = object()
+"""
+    (tmp_path / "asking.py").write_text(source)
+    module = ModuleType("asking")
+    module.__file__ = str(tmp_path / "asking.py")
+    exec(source, vars(module))  # noqa: S102 - the text above
+    monkeypatch.setitem(sys.modules, "asking", module)
+    monkeypatch.setattr(modules_run_again, "uses_comm_world", lambda name: name == "asking")
+    two = module.kinds[2]
+    run_again(["asking"])
+    assert module.kinds == {"one": module.one, 2: module.kinds[2]}
+    assert module.kinds[2] is not two
+    assert module.steps == [module.one]
+    assert module.names == {module.one}
+    assert len(module.calls) == 1
+
+
 def test_a_module_whose_source_is_gone_and_a_script_are_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
