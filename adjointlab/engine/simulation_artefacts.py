@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import CellType, FunctionType, ModuleType
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -134,6 +134,8 @@ def _run_at_import(
     modules: dict[str, ModuleType], subject: Subject, passes: Callable[[Subject], bool]
 ) -> str:
     """A line on modules that use COMM_WORLD when they are imported, if the case passes where they run again on each rank."""
+    if "mpi4py.MPI" not in sys.modules:
+        return ""  # without reading the sources of whole packages
     packages = {each.partition(".")[0] for name in modules for each in imports(name)}
     near = (*modules.values(), *(sys.modules[package] for package in packages if package in sys.modules))
     names: tuple[str, ...] = ()
@@ -197,16 +199,32 @@ _DEFINED: Final = (
 
 def _asked_at_import(modules: dict[str, ModuleType], subject: Subject, whose: str) -> Iterator[str]:
     near = (*modules.values(), *(package for _, package in _imported_packages(modules.values())))
-    files = {getattr(sys.modules.get(name), "__file__", None) for name in subject.rank_local}
+    run_again = {module.__file__: module for name in subject.rank_local if (module := sys.modules.get(name))}
     named: dict[str, list[str]] = {}
     for site in asked_outside_runs():
         file = site.rpartition(":")[0]
-        if _is_beside(Path(file), near):
-            named.setdefault(_DEFINED if file in files else _RANK_LOCAL, []).append(site)
+        if not _is_beside(Path(file), near):
+            continue
+        if file not in run_again:
+            named.setdefault(_RANK_LOCAL, []).append(site)
+        elif _have_taken_numbers(run_again[file]):
+            named.setdefault(_DEFINED, []).append(site)
     for advice, sites in named.items():
         yield (
             f"MPI.COMM_WORLD was asked for its size or rank outside of all cases, at {', '.join(sites)}: there it is that {whose}; {advice}"
         )
+
+
+def _have_taken_numbers(module: ModuleType) -> bool:
+    """Return True if functions or classes of a module have integers that they took when they were made, as ranks and sizes are."""
+    taken: list[object] = []
+    for value in list(vars(module).values()):
+        if issubclass(type(value), FunctionType):
+            taken += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+            taken += [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
+        elif issubclass(type(value), type) and value.__module__ == module.__name__:
+            taken += [each for name, each in vars(value).items() if not name.startswith("__")]
+    return any(type(each) is int for each in taken)
 
 
 def _is_beside(file: Path, modules: Iterable[ModuleType]) -> bool:

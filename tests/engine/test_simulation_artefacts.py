@@ -219,6 +219,12 @@ def test_of_a_module_that_runs_again_the_line_says_what_functions_and_classes_ke
     assert "or name the module" not in line
 
 
+@pytest.mark.starts_mpiexec
+def test_a_fault_of_a_module_that_runs_again_is_not_put_down_to_the_import(tmp_path: Path) -> None:
+    named = OF_RANKS.replace("operator(Sum)", f"operator(Sum, rank_local=['{tmp_path.name}'])")
+    assert lines_of(tmp_path, AT_IMPORT + named.replace("BUFFER", "(RANK * self.comm.size + 1) * x")) == []
+
+
 SIZE_AT_IMPORT = """
 from mpi4py import MPI
 SIZE = MPI.COMM_WORLD.Get_size()
