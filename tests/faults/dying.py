@@ -111,7 +111,10 @@ FAULTS = declared(
         replace(by_signal(signal.SIGHUP), mpi=("a rank was ended by a signal (SIGHUP)", *COHERENT), ranks=0),
         by_signal(signal.SIGQUIT),
         by_signal(signal.SIGALRM),
-        by_signal(signal.SIGUSR1),
+        # MPICH takes it for news of a failure, and goes on.
+        replace(
+            by_signal(signal.SIGUSR1), mpi=("a rank was ended by a signal (SIGUSR1)", *COHERENT), ranks=0
+        ),
         by_signal(signal.SIGFPE, "a rank died of an arithmetic error (SIGFPE)"),
         by_signal(signal.SIGILL, "a rank died of an illegal instruction (SIGILL)"),
         by_signal(signal.SIGBUS, "a rank died of a bus error (SIGBUS)"),
