@@ -150,7 +150,7 @@ def _complete_requests_of_worlds(mpi: Any) -> None:
     ):
         methods = {name: _of_either(getattr(ours, name), getattr(theirs, name)) for name in names}
         of_one = {
-            name: _of_simulated(theirs, vars(theirs)[name])
+            name: _of_its_own(vars(theirs)[name], but_of=theirs)
             for name in _METHODS_OF_ONE
             if name in vars(theirs)
         }
@@ -163,29 +163,19 @@ def _for_both(theirs: Any, ours: Any) -> Any:
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, theirs | ours)
 
-    of_one = {
-        name: _of_its_own(name, getattr(theirs, name)) for name in _METHODS_OF_ONE if hasattr(theirs, name)
-    }
+    of_one = {name: _of_its_own(getattr(theirs, name)) for name in _METHODS_OF_ONE if hasattr(theirs, name)}
     return EitherKind(theirs.__name__, (theirs,), {"__module__": MODULE, **of_one})
 
 
-def _of_its_own(name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """The method of the request that is given: mpi4py's reads memory that a request of the simulated world does not have."""
+def _of_its_own(theirs: Callable[..., Any], but_of: type | tuple[()] = ()) -> Callable[..., Any]:
+    """mpi4py's method, or that of the request of the worlds that is given, but not of an object of one class, whose own may call this one.
 
-    def call(request: Any, *arguments: Any, **keywords: Any) -> Any:
-        if isinstance(request, MPI.Request):
-            return getattr(request, name)(*arguments, **keywords)
-        return theirs(request, *arguments, **keywords)
-
-    return call
-
-
-def _of_simulated(kind: type, theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """mpi4py's method, or that of the request that is given, if it is no object of mpi4py's `kind`; else its own may call this one."""
+    On a request of the simulated world mpi4py's would read memory that it does not have.
+    """
 
     @wraps(theirs)
     def call(request: Any, /, *arguments: Any, **keywords: Any) -> Any:
-        if isinstance(request, MPI.Request) and not isinstance(request, kind):
+        if isinstance(request, MPI.Request) and not isinstance(request, but_of):
             return getattr(request, theirs.__name__)(*arguments, **keywords)
         return theirs(request, *arguments, **keywords)
 

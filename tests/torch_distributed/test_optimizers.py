@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 import adjointlab as al
-from adjointlab.checks.verdict import Status
+from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from tests.torch_distributed.parallel_samples import (
@@ -97,6 +97,14 @@ class ReducedInBackward(torch.optim.SGD):
         self.kept.clear()
 
 
+def of_two_microbatches(world: al.SimulatedWorld, optimizer: Any, accumulates: bool | None) -> Verdict:
+    """The verdict on steps that in some cases add up two microbatches, unless `accumulates` is false."""
+    subject = al.subject.parallel(
+        model, as_it_is, data_parallel="mean", optimizer=optimizer, steps=2, accumulates=accumulates
+    )(lambda draw, ranks: {"inputs": (2 * ranks, 3)})
+    return investigate(world, subject, "training", Budget(8, ranks=2, seed=0, shrinking=0)).verdict
+
+
 @pytest.mark.parametrize(
     ("adds_up", "accumulates", "is_right"), [(True, None, True), (False, None, False), (False, False, True)]
 )
@@ -104,15 +112,7 @@ def test_a_step_adds_up_the_gradients_of_two_microbatches_in_some_cases(
     world: al.SimulatedWorld, adds_up: bool, accumulates: bool | None, is_right: bool
 ) -> None:
     """As of open-instruct#1498."""
-    subject = al.subject.parallel(
-        model,
-        as_it_is,
-        data_parallel="mean",
-        optimizer=partial(ReducedInBackward, adds_up=adds_up),
-        steps=2,
-        accumulates=accumulates,
-    )(lambda draw, ranks: {"inputs": (2 * ranks, 3)})
-    verdict = investigate(world, subject, "training", Budget(8, ranks=2, seed=0, shrinking=0)).verdict
+    verdict = of_two_microbatches(world, partial(ReducedInBackward, adds_up=adds_up), accumulates)
     assert verdict.is_coherent is is_right, str(verdict)
     assert is_right or "of two microbatches" in dict(verdict.lines)["steps"]
 
@@ -130,15 +130,7 @@ def test_an_exception_in_the_second_microbatch_of_a_step_says_that_there_were_tw
     world: al.SimulatedWorld,
 ) -> None:
     def check(accumulates: bool | None) -> str:
-        subject = al.subject.parallel(
-            model,
-            as_it_is,
-            data_parallel="mean",
-            optimizer=partial(OnceInAStep, adds_up=True),
-            steps=2,
-            accumulates=accumulates,
-        )(lambda draw, ranks: {"inputs": (2 * ranks, 3)})
-        return str(investigate(world, subject, "training", Budget(8, ranks=2, seed=0, shrinking=0)).verdict)
+        return str(of_two_microbatches(world, partial(OnceInAStep, adds_up=True), accumulates))
 
     report = check(None)
     assert "raised in the second microbatch of a step" in report, report

@@ -62,15 +62,15 @@ def _gradients_of_their_own(
     """
     import torch
 
-    def memory_of(tensor: torch.Tensor) -> int | None:
-        """The address of a tensor's storage; none of a sparse tensor, and of one that wraps another."""
-        is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
-        return tensor.untyped_storage().data_ptr() if is_plain else None
+    def has_memory(tensor: torch.Tensor) -> bool:
+        """Return True for none that is sparse or wraps another."""
+        return type(tensor) is torch.Tensor and tensor.layout is torch.strided
 
-    memory = {*map(memory_of, cotangents)} - {None}
+    in_memory = list(filter(has_memory, cotangents))
 
     def in_its_own_memory(gradient: torch.Tensor) -> torch.Tensor:
-        return gradient.clone() if memory_of(gradient) in memory else gradient
+        is_view = has_memory(gradient) and any(arrays.may_share_memory(gradient, each) for each in in_memory)
+        return gradient.clone() if is_view else gradient
 
     hooks = [
         each.register_hook(in_its_own_memory)  # type: ignore[no-untyped-call]
