@@ -6,13 +6,13 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from adjointlab.checks.verdict import Status, Verdict, unjudged
+from adjointlab.engine.asked_at_import import with_line_on_fewer_ranks
 from adjointlab.engine.case import Case
 from adjointlab.engine.case_body import body
 from adjointlab.engine.interleavings import narrowed
 from adjointlab.engine.retries import with_hints_of_retries
 from adjointlab.engine.run_case import NONDETERMINISTIC, CaseRunner, run_case, with_follow_up
 from adjointlab.engine.simulation_artefacts import (
-    with_line_on_fewer_ranks,
     with_lines_on_exceptions,
     with_module_state,
 )

@@ -1,42 +1,29 @@
-"""Failures by what simulated ranks share, as threads of one process, or have not; and by what modules keep from earlier cases or the job."""
+"""Failures by what simulated ranks share, as threads of one process, or have not; and by what modules keep from earlier cases."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from types import CellType, FunctionType, ModuleType
+from types import ModuleType
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from adjointlab.checks.verdict import Verdict
+from adjointlab.engine.asked_at_import import OF_THIS_PROCESS, line_on_running_again, lines_on_asking
+from adjointlab.engine.modules_of_subjects import imported_packages, modules_of
 from adjointlab.engine.subject import Subject
-from adjointlab.quantities import counted
 from adjointlab.typing import Communicator
-from adjointlab.worlds.comm_world import asked_outside_runs
-from adjointlab.worlds.module_state import CachedFunction, ModuleState
-from adjointlab.worlds.modules_run_again import after_imports, imports, uses_comm_world
+from adjointlab.worlds.module_state import ModuleState
 from adjointlab.worlds.run import FindingKind
 
-__all__ = ["note_state", "with_line_on_fewer_ranks", "with_lines_on_exceptions", "with_module_state"]
+__all__ = ["note_state", "with_lines_on_exceptions", "with_module_state"]
 
 _MOST_NAMED: Final = 5
-_LOOKED_AFTER: Final = {"adjointlab", "numpy", "torch"}
-"""Packages whose state the worlds know, and give each rank for itself where it needs one."""
-
-_NOT_OF_RANKS: Final = (
-    _LOOKED_AFTER
-    | sys.stdlib_module_names
-    | {"array_api_compat", "cupy", "hypothesis", "jax", "jaxlib", "mpi4py", "pytest", "scipy", "triton"}
-)
-"""Packages that a subject's module imports without their state being that of a rank: it is not looked through."""
-
 _ON_THREADS: Final = (
     "simulated ranks are threads, and none of them the main one, which has imported the module: what Python binds to a thread, such as a "
     "signal handler, an event loop or a value of threading.local, is missing here and may be there on real ranks"
@@ -109,136 +96,16 @@ def with_module_state(
 
     `passes` runs the failing case of a subject that is declared otherwise, and returns True if it passes.
     """
-    modules = dict(_modules(subject))
+    modules = dict(modules_of(subject))
     may_be_of_import = on_several_ranks or verdict.kind == FindingKind.PAST_THE_RUN
-    if may_be_of_import and (told := _run_at_import(modules, subject, passes)):
+    if may_be_of_import and (told := line_on_running_again(modules, subject, passes)):
         return Explained(verdict.with_lines(("perhaps", told)), is_of_state=True)
     kept = ""
-    for holders in (modules, dict(_imported_packages(modules.values()))):
+    for holders in (modules, dict(imported_packages(modules.values()))):
         kept = kept or _kept_state(holders, subject, passes, on_several_ranks=on_several_ranks)
-    asked = _asked_at_import(modules, subject, _OF_THIS_PROCESS) if on_several_ranks else ()
+    asked = lines_on_asking(modules, subject, OF_THIS_PROCESS) if on_several_ranks else ()
     lines = [*asked, *([kept] if kept else [])]
     return Explained(verdict.with_lines(*(("perhaps", line) for line in lines)), is_of_state=bool(kept))
-
-
-def with_line_on_fewer_ranks(verdict: Verdict, subject: Subject, ranks: int, of_job: int) -> Verdict:
-    """Return a failing verdict on real ranks with a line on what modules have asked COMM_WORLD, if the case has fewer ranks than the job."""
-    if ranks == of_job:
-        return verdict
-    told = _OF_THE_JOB.format(of_job=counted(of_job, "rank"), ranks=ranks)
-    asked = _asked_at_import(dict(_modules(subject)), subject, told)
-    return verdict.with_lines(*(("perhaps", line) for line in asked))
-
-
-def _run_at_import(
-    modules: dict[str, ModuleType], subject: Subject, passes: Callable[[Subject], bool]
-) -> str:
-    """A line on modules that use COMM_WORLD when they are imported, if the case passes where they run again on each rank."""
-    if "mpi4py.MPI" not in sys.modules:
-        return ""  # without reading the sources of whole packages
-    packages = {each.partition(".")[0] for name in modules for each in imports(name)}
-    near = (*modules.values(), *(sys.modules[package] for package in packages if package in sys.modules))
-    names: tuple[str, ...] = ()
-    for name in after_imports(modules, partial(_is_followed, near=near)):
-        # What imports one of these may have taken numbers of it.
-        if uses_comm_world(name) or not set(names).isdisjoint(imports(name)):
-            names += (name,)
-    users = [name for name in names if uses_comm_world(name)]
-    # In this order, whatever order the subject has them in.
-    rank_local = tuple(dict.fromkeys((*names, *subject.rank_local)))
-    if not users or rank_local == subject.rank_local or not passes(replace(subject, rank_local=rank_local)):
-        return ""
-    return (
-        f"MPI.COMM_WORLD is that of this process when {' and '.join(users)} is imported: the case passes with "
-        f"rank_local={list(rank_local)} in the subject's declaration, with which code outside functions and classes runs again on each rank"
-    )
-
-
-def _is_followed(name: str, near: Iterable[ModuleType]) -> bool:
-    file = getattr(sys.modules.get(name), "__file__", None)
-    return bool(file) and name.partition(".")[0] not in _NOT_OF_RANKS and _is_beside(Path(file or ""), near)
-
-
-def _modules(subject: Subject) -> Iterator[tuple[str, ModuleType]]:
-    """The modules of the subject and of what it checks, by name."""
-    parts = (subject.draws, subject.target, *subject.pair)
-    for name in dict.fromkeys((subject.declared_in, *(getattr(part, "__module__", "") for part in parts))):
-        module = sys.modules.get(name or "")
-        if module is not None and name.partition(".")[0] not in _LOOKED_AFTER:
-            yield name, module
-
-
-def _imported_packages(modules: Iterable[ModuleType]) -> Iterator[tuple[str, ModuleType]]:
-    """The packages of which these modules have imported modules, functions or classes, by name."""
-    origins = (origin for module in modules for origin in _origins(module))
-    for name in dict.fromkeys(origin.partition(".")[0] for origin in origins):
-        package = sys.modules.get(name)
-        if package is not None:
-            yield name, package
-
-
-def _origins(module: ModuleType) -> Iterator[str]:
-    """The names of modules that this one has imported, or has functions or classes of, but for those whose state is not that of a rank."""
-    for value in list(vars(module).values()):
-        if not issubclass(type(value), (ModuleType, FunctionType, type, CachedFunction)):
-            continue
-        origin = str(value.__name__ if issubclass(type(value), ModuleType) else value.__module__)
-        if origin.partition(".")[0] not in _NOT_OF_RANKS:
-            yield origin
-
-
-_OF_THIS_PROCESS: Final = "of this process, of which simulated ranks are threads"
-_OF_THE_JOB: Final = "of the job, which has {of_job}, and this case has {ranks}"
-_RANK_LOCAL: Final = "ask the communicator that the operator is given, when it is made, or name the module that asks in the subject's rank_local"
-_DEFINED: Final = (
-    "code there runs again on each rank, for rank_local names the module, but not what functions and classes took when they were made, as defaults "
-    "of arguments, attributes of a class or variables of an enclosing function: let their code read variables of the module, and name modules that "
-    "have imported its variables after it"
-)
-
-
-def _asked_at_import(modules: dict[str, ModuleType], subject: Subject, whose: str) -> Iterator[str]:
-    near = (*modules.values(), *(package for _, package in _imported_packages(modules.values())))
-    run_again = {module.__file__: module for name in subject.rank_local if (module := sys.modules.get(name))}
-    named: dict[str, list[str]] = {}
-    for site in asked_outside_runs():
-        file = site.rpartition(":")[0]
-        if not _is_beside(Path(file), near):
-            continue
-        if file not in run_again:
-            named.setdefault(_RANK_LOCAL, []).append(site)
-        elif _have_taken_numbers(run_again[file]):
-            named.setdefault(_DEFINED, []).append(site)
-    for advice, sites in named.items():
-        yield (
-            f"MPI.COMM_WORLD was asked for its size or rank outside of all cases, at {', '.join(sites)}: there it is that {whose}; {advice}"
-        )
-
-
-def _have_taken_numbers(module: ModuleType) -> bool:
-    """Return True if functions or classes of a module have integers that they took when they were made, as ranks and sizes are."""
-    taken: list[object] = []
-    for value in list(vars(module).values()):
-        if issubclass(type(value), FunctionType):
-            taken += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-            taken += [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
-        elif issubclass(type(value), type) and value.__module__ == module.__name__:
-            taken += [each for name, each in vars(value).items() if not name.startswith("__")]
-    return any(type(each) is int for each in taken)
-
-
-def _is_beside(file: Path, modules: Iterable[ModuleType]) -> bool:
-    """Return True for a file of one of these packages, or in the folder of one of these modules.
-
-    Modules take what another has asked as plain numbers (`from parallel import rank`), which do not show where they come from.
-    """
-    for module in modules:
-        folders = list(vars(module).get("__path__", ()))  # of a package, which may have no file
-        if any(file.is_relative_to(folder) for folder in folders):
-            return True
-        if not folders and file.parent == Path(vars(module).get("__file__") or "").parent:
-            return True
-    return False
 
 
 _STATES: Final[WeakKeyDictionary[ModuleType, ModuleState]] = WeakKeyDictionary()
@@ -250,8 +117,8 @@ def note_state(subject: Subject) -> None:
 
     Called before the first one.
     """
-    modules = dict(_modules(subject))
-    for name, module in (*modules.items(), *_imported_packages(modules.values())):
+    modules = dict(modules_of(subject))
+    for name, module in (*modules.items(), *imported_packages(modules.values())):
         if module not in _STATES:
             _STATES[module] = ModuleState([name])
 

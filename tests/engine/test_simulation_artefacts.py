@@ -14,9 +14,10 @@ import pytest
 import adjointlab as al
 from adjointlab.checks.verdict import unjudged
 from adjointlab.engine.discovery import find_subject
+from adjointlab.engine.modules_of_subjects import modules_of
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
-from adjointlab.engine.simulation_artefacts import _modules, with_lines_on_exceptions
+from adjointlab.engine.simulation_artefacts import with_lines_on_exceptions
 from adjointlab.replaying import replay
 from adjointlab.worlds.module_state import ModuleState
 from tests.running import run
@@ -365,7 +366,7 @@ def test_an_operator_may_change_the_arguments_it_is_made_of(tmp_path: Path, chec
 
 def test_modules_of_numpy_are_not_said_to_be_shared() -> None:
     subject = al.subject.pair(np.fft.fft, np.linalg.norm)(lambda draw, ranks: {})
-    names = [name for name, _ in _modules(subject)]
+    names = [name for name, _ in modules_of(subject)]
     assert __name__ in names
     assert not any(name.startswith("numpy") for name in names)
 
