@@ -136,6 +136,7 @@ class Search:
         self._drawn = DrawnCases(budget.cases)
         self._shrinking: Shrinking | None = None  # from the first failure on
         self._stopped_by = ""  # what kept a failure from being made smaller
+        self._seeks_fewer_ranks = True  # a failure that takes seconds to see is not shrunk yet
         self._steps_from: Case | None = None  # the failure, while cases that are one step smaller run
         self._last_run = Run(())
         # The judge of the case before asked what rounding does: so this one's will, and would have the case run twice.
@@ -236,6 +237,8 @@ class Search:
         The shrinker keeps what it need not change, such as the shape of a grid that another number of ranks does not have. So
         cases of fewer ranks are drawn afresh, and what fails is shrunk again.
         """
+        if failure.verdict.kind in _SLOW:
+            return self._on_fewest_ranks(failure)
         while self._has_time() and self._subject.ranks_up_to(failure.case.ranks)[0] < failure.case.ranks:
             number = min(self._budget.cases, _REDRAWN)
             fewer = self._searched(number, 1, failure.case.ranks - 1)
@@ -243,6 +246,25 @@ class Search:
                 break
             failure = fewer
         return failure
+
+    def _on_fewest_ranks(self, failure: Failing) -> Failing:
+        """Return a failure of the same kind on the fewest ranks that one is drawn on, shrunk as far as there is time.
+
+        Each case that fails takes seconds, and one that does not fail next to nothing. So numbers of ranks are tried from the least
+        on, before anything is shrunk. This does not look at the clock: a job that repeats another's search is to find what that found.
+        """
+        self._seeks_fewer_ranks = False
+        for ranks in self._subject.ranks_up_to(failure.case.ranks - 1):
+            fewer = self._searched(min(self._budget.cases, _REDRAWN), ranks, ranks)
+            if isinstance(fewer, Failing):
+                return fewer
+        return self._smaller_drawn(failure) or failure
+
+    def _smaller_drawn(self, failure: Failing) -> Failing | None:
+        """Draw cases afresh, run those that are smaller than the failure, and shrink the first that fails alike."""
+        is_smaller = partial(_is_smaller, than=failure.case)
+        smaller = self._searched(_REDRAWN_SMALLER, 1, failure.case.ranks, is_smaller)
+        return smaller if isinstance(smaller, Failing) else None
 
     def _in_single_steps(self, failure: Failing) -> Failing:
         """Return a failure of the same kind for which, if there is time to see it, no single step leads to another.
@@ -262,10 +284,8 @@ class Search:
                 assert self._shrinking is not None
                 self._shrinking.is_smallest = fails is False
                 break
-            smaller = self._searched(
-                _REDRAWN_SMALLER, 1, failure.case.ranks, partial(_is_smaller, than=failure.case)
-            )
-            if not isinstance(smaller, Failing):
+            smaller = self._smaller_drawn(failure)
+            if smaller is None:
                 break
             failure = smaller
         return failure
@@ -323,7 +343,7 @@ class Search:
                     judgement = self._begin_shrinking(case, judgement)
                 self._on_failure(self._unconfirmed(case, judgement))
                 failing.append(Failing(case, judgement))
-                raise failing[-1]
+                raise Enough if self._seeks_fewer_ranks and judgement.verdict.kind in _SLOW else failing[-1]
 
         # A name for Hypothesis's database, which is not used: to make it, Hypothesis would read and tokenise the source above.
         vars(every_case_is_coherent)["_hypothesis_internal_database_key"] = b""
@@ -336,9 +356,10 @@ class Search:
                 raise
             self._stopped_by = f"looking at smaller cases raised {with_kind(type(error).__name__, in_brief(message_of(error)))}"
         else:
-            if not isinstance(ended, Verdict) or self._shrinking is None:
+            if self._shrinking is None or isinstance(ended, Failing):
                 return ended
-            self._stopped_by = f"when smaller cases were looked at, {ended.headline}"
+            if isinstance(ended, Verdict):
+                self._stopped_by = f"when smaller cases were looked at, {ended.headline}"
         return failing[-1] if failing else None
 
     def _unconfirmed(self, case: Case, judgement: Judgement) -> SearchResult:
@@ -396,6 +417,7 @@ class Search:
         self._seconds_left = self._shrinking.seconds_left
         self._simulator = self._shrinking = None
         self._stopped_by = ""
+        self._seeks_fewer_ranks = True
         self._drawn.repeat()
 
     def _run_and_judge(self, case: Case) -> Judgement | None:

@@ -170,6 +170,32 @@ def test_a_failure_is_looked_for_on_ever_fewer_ranks(
     assert drawn == calls
 
 
+SLOW = Judgement(unjudged("rank 1 has been at work for 5 s", kind="no return"), None)
+
+
+@pytest.mark.parametrize(
+    ("found_on", "calls"),
+    [
+        ((1,), [(50, 1, 1, "")]),
+        ((None, 2), [(50, 1, 1, ""), (50, 2, 2, "")]),
+        ((None, None, None), [(50, 1, 1, ""), (50, 2, 2, ""), (150, 1, 3, "")]),
+        ((None, None, 3), [(50, 1, 1, ""), (50, 2, 2, ""), (150, 1, 3, "")]),
+    ],
+)
+def test_a_failure_that_takes_seconds_to_see_is_looked_for_from_the_fewest_ranks_on(
+    found_on: Sequence[int | None], calls: list[Call], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A job that repeats the search of another has no time left, but knows what that has found.
+    for deadline in (math.inf, -math.inf):
+        search = search_of()
+        begin_shrinking(search, deadline=deadline)
+        failures = [None if ranks is None else Failing(case_on(ranks), SLOW) for ranks in found_on]
+        drawn = planned(search, monkeypatch, failures)
+        first = Failing(case_on(3), SLOW)
+        assert search._on_fewer_ranks(first) is (failures[-1] or first)
+        assert drawn == calls
+
+
 # Single steps
 
 

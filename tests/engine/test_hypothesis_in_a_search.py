@@ -114,6 +114,28 @@ def test_what_ends_a_run_from_outside_ends_the_search_at_once_and_is_none_of_the
     assert result.result.verdict.headline == f"raised {type(error).__name__}: Timeout, while a case ran"
 
 
+def test_a_failure_that_takes_seconds_to_see_is_not_shrunk_before_fewer_ranks_were_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = Judgement(unjudged("rank 1 has been at work for 5 s", kind="no return"), None)
+    failed: list[int] = []
+
+    def run_case(run: Any, case: Case, *_: Any) -> Judgement | None:
+        if case.ranks == 1 or case.parameters["side"] < 2:
+            return RIGHT
+        failed.append(case.ranks)
+        return slow
+
+    monkeypatch.setattr(module, "run_case", run_case)
+    search = search_of(subject=DRAWN)
+    first = search._searched(60, 3, 3)
+    assert isinstance(first, Failing)
+    assert failed == [3]
+    found = search._on_fewer_ranks(first)
+    assert (found.case.ranks, found.case.parameters) == (2, {"side": 2})
+    assert set(failed[1:]) == {2}
+
+
 def test_a_search_of_hypothesis_runs_what_is_accepted_and_returns_the_smallest_failure_of_the_first_kind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
