@@ -1,4 +1,4 @@
-"""The tests that are closest to a file of the lab: those that state what it promises."""
+"""Finds the tests closest to a file of the lab: those that state what it promises."""
 
 from __future__ import annotations
 
@@ -540,7 +540,7 @@ ALWAYS = ("tests/core/test_frozen.py", "tests/core/test_left_out.py", "tests/cor
 
 
 def closest_tests(file: str) -> tuple[str, ...]:
-    """The files of tests to run for a mutant of `file`, those that are there; first those that have its name."""
+    """Return the existing test files to run for a mutant of `file`, beginning with those named like it."""
     tests = next((tests for prefix, tests in CLOSEST if file.startswith(f"adjointlab/{prefix}")), ("tests",))
     files = dict.fromkeys(found for test in (*ALWAYS, *tests) for found in _files_of_tests(test))
     own = f"test_{Path(file).name}"
