@@ -91,14 +91,12 @@ class CheckResult(Drawable):
         """Return True if somebody has to look at it: it fails and should not, or passes unexpectedly."""
         return self.reported_as not in (ReportedAs.COHERENT, ReportedAs.EXPECTED)
 
-    def says_the_same(self, other: CheckResult) -> bool:
-        """Return True for two failures of one and the same subject that read alike: several checks often see one fault."""
-        own, others = self.result, other.result
-        return (
-            self.found.subject is other.found.subject
-            and own.status is others.status is not Status.COHERENT
-            and _INCIDENTAL.sub("", own.verdict.headline) == _INCIDENTAL.sub("", others.verdict.headline)
-        )
+    @property
+    def fault(self) -> str:
+        """Equal for failures of one subject that read alike, since several checks often see one fault; a pass has its own."""
+        seen_by = self.result.check if self.status is Status.COHERENT else ""
+        headline = _INCIDENTAL.sub("", self.result.verdict.headline)
+        return f"{self.found.subject.location} {self.status.value} {seen_by} {headline}"
 
     @property
     def is_misdeclared(self) -> bool:

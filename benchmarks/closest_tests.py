@@ -374,13 +374,16 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/primitives/test_compositions.py",
         ),
     ),
-    (
-        "engine/parallel_check",
+    *(
         (
-            "tests/torch_distributed/test_calls_of_checks.py",
-            *_PARALLEL,
-            "tests/torch_distributed/test_pipelines.py",
-        ),
+            name,
+            (
+                "tests/torch_distributed/test_calls_of_checks.py",
+                *_PARALLEL,
+                "tests/torch_distributed/test_pipelines.py",
+            ),
+        )
+        for name in ("engine/parallel_check", "engine/drawn_meshes", "engine/example_tensors")
     ),
     *(
         (name, ("tests/engine/test_freezing.py", "tests/torch_distributed/test_recipes.py"))

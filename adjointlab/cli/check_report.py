@@ -135,7 +135,7 @@ class CheckReport:
         result = self.results[number]
         if not result.is_reported or result.known:
             return None
-        return next((each for each in self.results[:number] if result.says_the_same(each)), None)
+        return next((each for each in self.results[:number] if each.fault == result.fault), None)
 
     def _print_estimate(self) -> None:
         now, left = time.monotonic(), self.time_left

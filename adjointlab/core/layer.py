@@ -12,6 +12,7 @@ from adjointlab.core.arrays import is_array
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.pieces import IN_ONE, Fused
 from adjointlab.core.space import Space
+from adjointlab.notes import noted
 from adjointlab.quantities import counted
 from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator, NumpyArray
@@ -71,11 +72,8 @@ def prepared(prepare: Prepare, *inputs: Any) -> tuple[Any, ...]:
 
     Raises :class:`SubjectError` where it returns another number of them, or no tensors at all.
     """
-    try:
+    with noted(f"raised by prepare=, which {_gets(inputs)}"):
         made = prepare(*inputs)
-    except Exception as error:
-        error.add_note(f"raised by prepare=, which {_gets(inputs)}")
-        raise
     if made is None:
         raise SubjectError(f"prepare= {_gets(inputs)}, and returned None (is a `return` missing?)")
     legal = (made,) if is_array(made) else tuple(made)

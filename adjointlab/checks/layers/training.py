@@ -8,8 +8,7 @@ in half of them learning rates are halved after each step, as a scheduler does, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -29,6 +28,7 @@ from adjointlab.core import arrays
 from adjointlab.core.layer import Layer
 from adjointlab.core.space import Tensor
 from adjointlab.core.vectors import SMALL_INTEGERS, THIRDS
+from adjointlab.notes import noted
 from adjointlab.typing import NumpyArray
 
 if TYPE_CHECKING:
@@ -38,6 +38,11 @@ __all__ = ["TRAINING", "TrainingCheck"]
 
 
 _BUFFERS: Final = "buffers after the steps"
+
+_IN_SECOND_MICROBATCH: Final = (
+    "raised in the second microbatch of a step, which adds up the gradients of two, as in half of all cases: if the code "
+    "supports only one backward pass in a step, a parallel module says accumulates=False"
+)
 
 
 class _Course(NamedTuple):
@@ -173,7 +178,7 @@ def _step(
     """Go forward and backward with each microbatch, and change the parameters; return the outputs. Collective for a layer."""
     read = []
     for microbatch in range(course.microbatches):
-        with _later_microbatch_noted(microbatch):
+        with noted(_IN_SECOND_MICROBATCH if microbatch else ""):
             keys = pass_keys(context, number + microbatch * version.layer.steps)
             inputs = version.inputs(keys["inputs"])
             outputs = version(inputs)
@@ -192,20 +197,6 @@ def _step(
         for group in _groups_with_rates(optimizer):
             group["lr"] /= 2
     return read
-
-
-@contextmanager
-def _later_microbatch_noted(microbatch: int) -> Iterator[None]:
-    """Note of an exception in a microbatch after the first one that the step has several, which code may not support."""
-    try:
-        yield
-    except Exception as error:
-        if microbatch:
-            error.add_note(
-                "raised in the second microbatch of a step, which adds up the gradients of two, as in half of all cases: if the code "
-                "supports only one backward pass in a step, a parallel module says accumulates=False"
-            )
-        raise
 
 
 def _groups_with_rates(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
