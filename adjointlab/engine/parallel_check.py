@@ -82,11 +82,11 @@ def check_parallel(
     Tensors lie on the host, or on the CUDA device on which an example or the module lies.
 
     Returns the verdicts by check. Raises `AssertionError` with the smallest failing case if one is not coherent, `TypeError` and
-    `ValueError` for arguments that are none of these, and :class:`SubjectError` for what they declare wrongly::
+    `ValueError` for other arguments, and :class:`SubjectError` for a wrong declaration::
 
         adjointlab.check_parallel(model, lambda model, mesh: fully_shard(model, mesh=mesh), batch, data_parallel="mean")
     """
-    __tracebackhide__ = True  # in pytest and IPython: what failed is the caller's
+    __tracebackhide__ = True  # pytest and IPython end the traceback at the caller
     _refuse_others(check_parallel, others, ENTRIES_OF_PARALLEL)
     fixed, make_mesh = _meshes(mesh)
     if isinstance(frozen, str) or not isinstance(frozen, Collection | None):
@@ -115,7 +115,7 @@ def check_parallel(
     def parallel(draw: DrawFn, ranks: int) -> Parameters:
         drawn: Any = inputs(draw, ranks) if callable(inputs) else _shapes(_listed(inputs))
         if not isinstance(drawn, Mapping):
-            return drawn  # type: ignore[no-any-return]  # which is refused with a sentence
+            return drawn  # type: ignore[no-any-return]  # the caller raises a SubjectError for it
         given: dict[str, object] = {}
         if frozen is not None:
             given["frozen"] = list(frozen)
@@ -154,7 +154,7 @@ def check_pipeline(
     at ``adjointlab.subject.pipeline``. Tensors lie on the host, or on the CUDA device on which an example or the module lies.
 
     Returns the verdicts by check. Raises `AssertionError` with the smallest failing case if one is not coherent, `TypeError` and
-    `ValueError` for arguments that are none of these, and :class:`SubjectError` for what they declare wrongly::
+    `ValueError` for other arguments, and :class:`SubjectError` for a wrong declaration::
 
         adjointlab.check_pipeline(model, pipeline, torch.randn(8, 3), loss=mse_loss, ranks=2)
     """
@@ -187,7 +187,7 @@ def check_pipeline(
 def _refuse_others(
     check: Callable[..., object], others: Mapping[str, object], of_cases: Collection[str]
 ) -> None:
-    """Raise `TypeError` for an argument that a check does not have, and say so where the dictionary of a case may have it."""
+    """Raise `TypeError` for an argument that a check does not have, with advice if it belongs into the dictionary of a case."""
     for name in others:
         advice = did_you_mean(name, inspect.signature(check).parameters)
         if name == "ranks":
@@ -235,8 +235,8 @@ def _options(name: str, sequential: Any, inputs: Inputs) -> Options:
 def _copied(module: torch.nn.Module) -> torch.nn.Module:
     import torch
 
-    # Attributes that each call computes anew from parameters, as `weight_norm` and pruning have them: torch copies leaves alone. One that
-    # no call computes anew would be a constant in both copies, and the missing gradient of its parameters the right one.
+    # torch copies only leaves. Attributes that each call recomputes from parameters, as with `weight_norm` and pruning, become NaN here:
+    # if no call recomputed one, it would be a constant in both copies, which would then agree on a gradient that lacks its parameters.
     held = (value for part in module.modules() for value in vars(part).values())
     computed = [each for each in held if isinstance(each, torch.Tensor) and not each.is_leaf]
     copies: dict[int, Any] = {id(each): torch.full_like(each, math.nan) for each in computed}
@@ -246,12 +246,12 @@ def _copied(module: torch.nn.Module) -> torch.nn.Module:
         raise SubjectError(
             f"sequential: the module cannot be copied ({type(error).__name__}: {error}): give a function that makes it"
         ) from error
-    # torch does not copy what a parameter is marked with, such as Megatron's `sequence_parallel`.
+    # torch does not copy attributes of parameters, such as Megatron's `sequence_parallel`.
     for own, given in zip(copied.parameters(), module.parameters(), strict=True):
         for name, mark in vars(given).items():
             try:
                 vars(own)[name] = copy.deepcopy(mark, copies)
-            except Exception:  # of a lock, a stream or a process group, which have no copies
+            except Exception:  # a lock, a stream or a process group cannot be copied
                 vars(own)[name] = mark
     return copied
 
@@ -259,7 +259,7 @@ def _copied(module: torch.nn.Module) -> torch.nn.Module:
 def _meshes(
     given: Sequence[str] | Sequence[int] | Mapping[str, int] | None,
 ) -> tuple[int | None, Callable[[DrawFn, int], Mapping[str, int] | tuple[int, ...]]]:
-    """The number of ranks where the mesh is given, and a strategy of meshes."""
+    """The number of ranks if the mesh fixes it, and a strategy of meshes."""
     if given is None:
         return None, lambda draw, ranks: (ranks,)
     what: Any = given
@@ -281,7 +281,7 @@ def _meshes(
 
     def drawn(draw: DrawFn, ranks: int) -> Mapping[str, int]:
         shapes = grids(ranks, len(names))[::-1]
-        # What mixes up two dimensions shows on no mesh of which one dimension has all ranks, and two of three meshes of 4 ranks are such.
+        # A mesh with all ranks in one dimension, as two of the three meshes of 4 ranks, does not show when two dimensions are mixed up.
         if several := [shape for shape in shapes if ranks not in shape]:
             shapes = tuple(several) if draw(BOOLEANS) else shapes
         extents = draw(choices(shapes))
@@ -303,7 +303,7 @@ def _listed(inputs: Any) -> list[torch.Tensor]:
 
 
 def _listed_target(target: torch.Tensor | None) -> list[torch.Tensor]:
-    """The example of a target; one of any numbers where none is given."""
+    """The example of a target; by default one of floating-point numbers."""
     import torch
 
     if not isinstance(target, torch.Tensor | None):
@@ -318,7 +318,7 @@ def _shapes(examples: Sequence[torch.Tensor]) -> dict[str, object]:
 
 
 def _prepare(inputs: Inputs, targets: Sequence[torch.Tensor], prepare: Prepare | None) -> Prepare:
-    """The preparation that is given, of drawn numbers of the element types of examples; else the one that makes legal integers of them."""
+    """The given preparation, applied to drawn numbers of the examples' element types; by default one that makes legal integers."""
     if callable(inputs):
         return prepare or elementwise
     examples = [*_listed(inputs), *targets]
@@ -330,15 +330,15 @@ def _prepare(inputs: Inputs, targets: Sequence[torch.Tensor], prepare: Prepare |
         like_examples = [convert(x) for convert, x in zip(converted, drawn, strict=True)]
         return like_examples if prepare is None else prepare(*like_examples)
 
-    # A preparation of the user's gets small integers, as it is promised.
+    # A user's preparation gets small integers, as documented.
     indices = [position for position, example in enumerate(examples) if not arrays.is_differentiable(example)]
     return LegalIndices(prepared_as_examples, frozenset(indices if prepare is None else ()))
 
 
 def _converter(example: torch.Tensor, *, is_legal: bool) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The function that makes integers, such as indices, of drawn numbers where the example holds integers.
+    """The function that turns drawn numbers into integers, such as indices, if the example holds integers.
 
-    Legal ones lie between 0 and the largest of the example, or are among its negative ones, such as the -100 of a loss that ignores it.
+    Legal ones lie between 0 and the example's largest, or are one of its negative values, such as -100 as the `ignore_index` of a loss.
     """
     if arrays.is_differentiable(example):
         return lambda drawn: drawn
@@ -358,7 +358,7 @@ def _converter(example: torch.Tensor, *, is_legal: bool) -> Callable[[torch.Tens
 
 
 def _partly_small(whole: torch.Tensor) -> torch.Tensor:
-    """Make small integers of half of the large ones: of many indices hardly any would come twice otherwise."""
+    """Replace half of the large integers by small ones: otherwise hardly any of many indices would occur twice."""
     half = whole // 2
     small = half % (2 * LARGEST + 1) - LARGEST
     return whole.where(whole.abs() <= 2 * LARGEST, small.where(whole % 2 == 0, half))
