@@ -1,4 +1,4 @@
-"""The decorators that make a subject of a strategy, a method for each kind."""
+"""The decorators that turn a strategy into a subject, one method for each kind."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class _SubjectDecorators:
         - `uniform_requires_grad`: the same tensors require a gradient on all ranks (default `False`: they differ between
           ranks, except for replicated or invariant copies of a parameter);
         - ``training``, only in the dictionary: the mode that both modules are put into. Draw it for a layer that behaves
-          differently in training and evaluation; the lab cannot know.
+          differently in training and evaluation: the lab cannot find that out.
         """
         require_functions(layer=layer, sequential=sequential, prepare=prepare)
         require_makers(layer=layer, sequential=sequential)
@@ -373,26 +373,26 @@ class _SubjectDecorators:
 
 for _name, _method in vars(_SubjectDecorators).items():
     if inspect.isfunction(_method):
-        _method.__qualname__ = f"subject.{_name}"  # Python's errors about arguments name a function so
+        _method.__qualname__ = f"subject.{_name}"  # the name in Python's errors about arguments
 
 subject = _SubjectDecorators()
 
 
 def _keywords(method: Callable[..., Declare]) -> list[str]:
-    """The options that a method of this object has beside those of all kinds of subject."""
+    """The options that a method of this object has in addition to those of all kinds of subject."""
     parameters = inspect.signature(method).parameters.values()
     return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
 
 
 def _of_apply(function: UserFunction) -> UserFunction:
-    """The subclass of `torch.autograd.Function` whose `apply` is given, since callers write that; any other function as it is."""
+    """The subclass of `torch.autograd.Function` if its `apply` is given, as callers write it; any other function unchanged."""
     owner: Any = getattr(function, "__self__", None)
     is_apply = inspect.isclass(owner) and function == getattr(owner, "apply", None)
     return owner if is_apply and hasattr(owner, "setup_context") else function
 
 
 def _require_strategy(draws: object) -> None:
-    # What is not a function, such as a functools.partial, has no name for reports and scripts.
+    # Other callables, such as a functools.partial, have no name for reports and scripts.
     if not callable(draws) or not hasattr(draws, "__name__"):
         raise SubjectError(f"@subject decorates a function, not {draws!r}; {EXAMPLE}")
 
@@ -405,7 +405,7 @@ def _declare_recipe(
     *,
     twice_differentiable: bool = False,
 ) -> Declare:
-    """Declare a layer that a recipe makes of a sequential module, on the host or on a device."""
+    """Declare a layer that a recipe makes from a sequential module, on the host or on a device."""
 
     def build_on(device_type: DeviceType) -> tuple[Callable[..., Layer], UserFunction]:
         there = replace(recipe, device_type=device_type)
@@ -474,13 +474,13 @@ def _declare(
 
 
 def _in_a_line(character: str) -> str:
-    """The character of a name, which stands in files, in lines and for classes; the escape of one that breaks a line or has no UTF-8."""
+    """The character, escaped if it breaks lines or has no UTF-8: names are used in files, in lines of reports and for classes."""
     is_escaped = unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
     return character.encode("unicode_escape").decode() if is_escaped else character
 
 
 def _module_being_imported() -> str:
-    """The name of the module whose top level calls the caller, through however many functions; empty outside of imports."""
+    """The name of the module whose top-level code called this, directly or through functions; empty outside of imports."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
@@ -490,14 +490,14 @@ def _module_being_imported() -> str:
 def _with_defaults(
     draws: DrawParameters, needs: Sequence[str], *, has_mesh: bool = True, is_parallel: bool = False
 ) -> DrawParameters:
-    """The strategy with a mesh of all ranks where it draws none and has one; of a parallel module also with frozen parameters and a mode."""
+    """The strategy with defaults for what it does not draw: the mesh, and for a parallel module frozen parameters and the mode."""
     _require_strategy(draws)
 
     @wraps(draws)
     def drawn(draw: DrawFn, ranks: int) -> Parameters:
         given: Any = draws(draw, ranks)
         if not isinstance(given, Mapping):
-            return given  # type: ignore[no-any-return]  # which is refused with a sentence
+            return given  # type: ignore[no-any-return]  # the caller raises a SubjectError for it
         if missing := [name for name in needs if name not in given]:
             raise SubjectError(
                 f"{draws.__name__}: the strategy's dictionary needs `{missing[0]}`, of each input{_misspelt(missing[0], given)}"
@@ -513,7 +513,7 @@ def _with_defaults(
 
 
 _EVALUATED: Final = (*(False,) * 5, True)
-"""A module is put into evaluation mode in a sixth of the cases; else it has the mode in which it is made."""
+"""A module is put into evaluation mode in a sixth of the cases; otherwise it keeps the mode in which it was made."""
 
 _FROZEN: Final = (*(0,) * 200, *range(1, 201))
 """Patterns of frozen parameters: none in half of the cases, and any in the others."""
@@ -524,7 +524,7 @@ def _ranks(options: Options) -> Ranks:
 
 
 def _misspelt(name: str, given: Parameters) -> str:
-    """Words for a message on an entry that is missing, where one of a similar name is given."""
+    """The end of a message on a missing entry, which names a given one of a similar name; empty if there is none."""
     other = next((each for each in given if did_you_mean(str(each), [name])), None)
     return "" if other is None else f": it is perhaps what is called {other}"
 
