@@ -33,21 +33,21 @@ __all__ = [
 ]
 
 UserFunction: TypeAlias = Callable[..., Any]
-"""A function of the user's, or a class: it takes what its case holds, and arrays or modules of a library go in and out."""
+"""A user's function or class: it takes the arguments of a case, and takes and returns arrays or modules of some library."""
 
 Parameters: TypeAlias = Mapping[str, Any]
 """The arguments of one case, as its strategy draws them: plain data (:mod:`adjointlab.engine.case_data`)."""
 
 
 class Ranks(Enum):
-    """The way in which a function of the user's reaches the other ranks."""
+    """The way in which a user's function reaches the other ranks."""
 
     COMMUNICATOR = "comm"  # the communicator of the case is its first argument
-    # It calls torch.distributed, whose default group has the ranks of the case.
+    # it calls torch.distributed, whose default group has the ranks of the case
     PROCESS_GROUP = "process group"
 
     def arguments(self, comm: Communicator) -> tuple[Communicator, ...]:
-        """The arguments that it gets for it."""
+        """The arguments that the function gets for this."""
         return (comm,) if self is Ranks.COMMUNICATOR else ()
 
     @property
@@ -60,16 +60,16 @@ Locals: TypeAlias = Any
 """One local tensor or a tuple of several, as operators return them."""
 
 BOUNDS = ("gain", "rounding")
-"""Entries of the case of a function that bound what it computes."""
+"""Entries of a function's case that bound its intermediates and its error."""
 
 SPACES = ("domain", "codomain", *BOUNDS)
-"""Those that are none of its arguments; a bound is one where the function has a parameter of that name."""
+"""Entries of a function's case that are not arguments; but a bound is, if the function has a parameter of that name."""
 
 
 class FunctionPair(AdaptedOperator):
     """``forward(comm, *x, **arguments)`` and ``adjoint(comm, *y, **arguments)`` as an operator.
 
-    Without `comm` if they reach the other `ranks` by a process group.
+    Without `comm` if they reach the other `ranks` through a process group.
     """
 
     def __init__(
@@ -100,9 +100,9 @@ class FunctionPair(AdaptedOperator):
 
 
 class Differentiable(AdaptedOperator):
-    """A linear function of torch tensors; its adjoint is the gradient that reverse mode computes. Reports name `named` for it.
+    """A linear function of torch tensors; its adjoint is the gradient that reverse mode computes. Reports call it `named`.
 
-    The adjoint builds its own graph, at zero: the gradient of a linear function does not depend on the inputs, and so the
+    The gradient of a linear function does not depend on the inputs. So the adjoint builds its own graph, at zero, and the
     operator keeps no state from a forward pass.
     """
 
@@ -130,7 +130,7 @@ class Differentiable(AdaptedOperator):
                         "declare a space of another `dtype`, or the pair of functions with al.subject.pair"
                     )
         tensors = tensor_names(domain)
-        if inspect.isclass(function):  # `apply` has no names for arguments, and gives all by position
+        if inspect.isclass(function):  # `apply` takes positional arguments only
             positional = (*_context_of(function), *tensors, *ranks.names, *arguments)
             of_class: Any = function
             require_accepts("the function", of_class.forward, positional, {}, SPACES)
@@ -147,7 +147,7 @@ class Differentiable(AdaptedOperator):
         return self._tensors(as_tuple(result))
 
     def _tensors(self, results: tuple[object, ...]) -> tuple[torch.Tensor, ...]:
-        """The local parts of what the function returned. Raises :class:`NotInSpace` if that are no tensors of torch."""
+        """The local parts of the function's results. Raises :class:`NotInSpace` for a result that is not a torch tensor."""
         import torch
 
         for number, result in enumerate(results):
@@ -161,7 +161,7 @@ class Differentiable(AdaptedOperator):
         return tuple(map(local_part, results))
 
     def _wanted(self, number: int) -> str:
-        """Words on the tensor of the codomain at that position, to stand behind "the codomain"."""
+        """The rest of a sentence that begins with "the codomain", on its tensor number `number`."""
         if number >= len(self.codomain.tensors):
             return f"has {counted(len(self.codomain.tensors), 'tensor')}"
         tensor = self.codomain.tensors[number]
@@ -179,20 +179,20 @@ class Differentiable(AdaptedOperator):
         return detached[0] if len(detached) == 1 else detached
 
     def without_gradients(self, *x: torch.Tensor) -> Locals:
-        """Apply the function as where nothing is to be differentiated: a function may go another way then. Collective."""
+        """Apply the function without recording a graph, in which case it may take another path. Collective."""
         import torch
 
         with torch.no_grad():
             return self._call(tuple(tensor.detach() for tensor in x))
 
     def in_forward_mode(self, *x: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
-        """Return the derivative in the direction of the argument, by forward mode; None if no function in it has its own. Collective."""
+        """Return the derivative in the direction of `x` by forward mode; None unless an autograd function in it has a `jvp`. Collective."""
         outputs = self._call(tuple(tensor.detach().requires_grad_() for tensor in x))
-        # The same on all ranks: what reaches no such function on one of them still takes part in its messages.
+        # The ranks decide together: a rank that does not reach such a function still takes part in its communication.
         if not any(self.comm.allgather(has_own_forward_mode(outputs))):
             return None
         results = None
-        with dual_level(), suppress(NotImplementedError):  # another function in it has no forward mode
+        with dual_level(), suppress(NotImplementedError):  # raised by another function without forward mode
             results = self._derivative(x)
         return None if any(self.comm.allgather(results is None)) else results
 
@@ -207,24 +207,24 @@ class Differentiable(AdaptedOperator):
 
     def adjoint(self, *y: torch.Tensor) -> Locals:
         x, outputs = self._graph(y, range(len(self.domain.tensors)))
-        # An output without a graph (of a rank that received nothing, say) has no backward pass, and torch would refuse it.
+        # torch refuses a backward pass from an output without a graph (on a rank that received nothing, say).
         self.without_graph = frozenset(number for number, out in enumerate(outputs) if not out.requires_grad)
         return self._gradients(x, outputs, y)
 
     def one_gradient_at_a_time(self, *y: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
-        """Apply the adjoint by a graph for each input, which alone requires a gradient there; None for one input. Collective."""
+        """Apply the adjoint with one graph per input, in which only that input requires a gradient; None for one input. Collective."""
         inputs = range(len(self.domain.tensors))
         if len(inputs) < 2:
             return None
         return tuple(self._gradients(*self._graph(y, (number,)), y)[number] for number in inputs)
 
     def one_output_at_a_time(self, *y: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
-        """Apply the adjoint by a graph for each output, on which alone the loss depends, and add up the gradients.
+        """Apply the adjoint with one graph per output, on which alone the loss depends, and add up the gradients.
 
-        None for one output, and where some rank's outputs have no graph, by what the last plain adjoint has shown. Collective.
+        None for one output, and if an output had no graph on some rank in the last plain adjoint. Collective.
         """
         outputs = range(len(self.codomain.tensors))
-        # A rank whose output has no graph would stay away from the backward pass of that output, which others of it need not.
+        # A rank would skip the backward pass of an output without a graph, in which the other ranks may communicate.
         if len(outputs) < 2 or any(self.comm.allgather(bool(self.without_graph))):
             return None
         parts = [self._of_output(number, y) for number in outputs]
@@ -235,7 +235,7 @@ class Differentiable(AdaptedOperator):
         return self._gradients(x, outputs[number : number + 1], y[number : number + 1])
 
     def second_time(self, *y: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Apply the adjoint twice by one graph, and return what it gives then. Collective."""
+        """Apply the adjoint twice with one graph, and return the second result. Collective."""
         x, outputs = self._graph(y, range(len(self.domain.tensors)))
         self._gradients(x, outputs, y, retain_graph=True)
         for entry in x:
@@ -245,11 +245,11 @@ class Differentiable(AdaptedOperator):
     def _graph(
         self, y: Sequence[torch.Tensor], wanted: Sequence[int]
     ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-        """Inputs, of which those of the numbers `wanted` require a gradient, and the outputs."""
+        """The inputs, of which those numbered in `wanted` require a gradient, and the outputs."""
         import torch
 
         rank, device = self.comm.Get_rank(), y[0].device if y else None
-        # As the cotangents lie in memory: a backward pass may rely on the strides of its inputs.
+        # In the memory order of the cotangents: a backward pass may rely on the strides of its inputs.
         is_turned = any(not each.is_contiguous() for each in y)
 
         def zeros(tensor: Tensor) -> torch.Tensor:
@@ -274,7 +274,7 @@ class Differentiable(AdaptedOperator):
         retain_graph: bool = False,
         again: bool = False,
     ) -> tuple[torch.Tensor, ...]:
-        """The gradients of the inputs, zero where there is none, by a graph that may be gone through `again`. Collective."""
+        """The gradients of the inputs, zero if there is none; `again` if the graph has been used before. Collective."""
         import torch
 
         ends, cotangents = with_graph(outputs, y)
@@ -288,7 +288,7 @@ class Differentiable(AdaptedOperator):
 
 
 def _context_of(function: type[Any]) -> tuple[str, ...]:
-    """The name of the first argument of the forward method of an autograd function, unless that has its context set up elsewhere."""
+    """The context argument of an autograd function's `forward`, which has none if the class defines `setup_context`."""
     import torch
 
     is_set_up = function.setup_context is not torch.autograd.Function.setup_context
@@ -306,7 +306,7 @@ def split_bounds(
 ) -> tuple[tuple[int | None, float | None], Parameters]:
     """The gain and the rounding that a case declares for its operator, and the other arguments.
 
-    Each is none where a function takes an argument of that name itself.
+    If a function has a parameter of that name, it is an argument instead of a bound, and the bound is None.
     """
     declared = {
         name
@@ -319,12 +319,12 @@ def split_bounds(
 
 
 def tensor_names(space: Space) -> tuple[str, ...]:
-    """The names of the arguments that stand for the tensors of a space."""
+    """The argument names for the tensors of a space."""
     return tuple(tensor.name or "x" for tensor in space.tensors)
 
 
 def _local_parts(result: Locals) -> Locals:
-    """The local tensors of DTensors among what a function returned, and the rest as it is."""
+    """The results of a function, with DTensors replaced by their local tensors."""
     if isinstance(result, tuple | list) and any(map(is_dtensor, result)):
         return tuple(map(local_part, result))
     return local_part(result)

@@ -1,4 +1,4 @@
-"""Failures by what modules ask COMM_WORLD when they are imported: there it is that of the process, or of the job."""
+"""Failures because modules use COMM_WORLD when they are imported, when it is that of the process or job, not of a case."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ _DEFINED: Final = (
 
 
 def with_line_on_fewer_ranks(verdict: Verdict, subject: Subject, ranks: int, of_job: int) -> Verdict:
-    """Return a failing verdict on real ranks with a line on what modules have asked COMM_WORLD, if the case has fewer ranks than the job."""
+    """Return a failing verdict on real ranks with a line on modules that asked COMM_WORLD, if the case has fewer ranks than the job."""
     if ranks == of_job:
         return verdict
-    told = _OF_THE_JOB.format(of_job=counted(of_job, "rank"), ranks=ranks)
-    asked = lines_on_asking(dict(modules_of(subject)), subject, told)
+    whose = _OF_THE_JOB.format(of_job=counted(of_job, "rank"), ranks=ranks)
+    asked = lines_on_asking(dict(modules_of(subject)), subject, whose)
     return verdict.with_lines(*(("perhaps", line) for line in asked))
 
 
 def line_on_running_again(
     modules: dict[str, ModuleType], subject: Subject, passes: Callable[[Subject], bool]
 ) -> str:
-    """A line on modules that use COMM_WORLD when they are imported, if the case passes where they run again on each rank."""
+    """A line on modules that use COMM_WORLD when they are imported, if the case passes when they run again on each rank."""
     if "mpi4py.MPI" not in sys.modules:
-        return ""  # without reading the sources of whole packages
+        return ""  # saves reading the sources of whole packages
     packages = {each.partition(".")[0] for name in modules for each in imports(name)}
     near = (*modules.values(), *(sys.modules[package] for package in packages if package in sys.modules))
     names: tuple[str, ...] = ()
     for name in after_imports(modules, partial(_is_followed, near=near)):
-        # What imports one of these may have taken numbers of it.
+        # A module that imports one of these may have copied numbers from it.
         if uses_comm_world(name) or not set(names).isdisjoint(imports(name)):
             names += (name,)
     users = [name for name in names if uses_comm_world(name)]
-    # In this order, whatever order the subject has them in.
+    # In the order of imports, whatever order the subject has them in.
     rank_local = tuple(dict.fromkeys((*names, *subject.rank_local)))
     if not users or rank_local == subject.rank_local or not passes(replace(subject, rank_local=rank_local)):
         return ""
@@ -68,7 +68,7 @@ def _is_followed(name: str, near: Iterable[ModuleType]) -> bool:
 
 
 def lines_on_asking(modules: dict[str, ModuleType], subject: Subject, whose: str) -> Iterator[str]:
-    """Lines on modules that asked COMM_WORLD for its size or rank outside of cases, where it is that of `whose`."""
+    """Lines on modules that asked COMM_WORLD for its size or rank outside of cases; `whose` describes that COMM_WORLD."""
     near = (*modules.values(), *(package for _, package in imported_packages(modules.values())))
     run_again = {module.__file__: module for name in subject.rank_local if (module := sys.modules.get(name))}
     named: dict[str, list[str]] = {}
@@ -87,7 +87,7 @@ def lines_on_asking(modules: dict[str, ModuleType], subject: Subject, whose: str
 
 
 def _have_taken_numbers(module: ModuleType) -> bool:
-    """Return True if functions or classes of a module have integers that they took when they were made, as ranks and sizes are."""
+    """Return True if functions or classes of a module have stored integers, perhaps ranks or sizes, when they were defined."""
     taken: list[object] = []
     for value in list(vars(module).values()):
         if issubclass(type(value), FunctionType):
@@ -101,10 +101,10 @@ def _have_taken_numbers(module: ModuleType) -> bool:
 def _is_beside(file: Path, modules: Iterable[ModuleType]) -> bool:
     """Return True for a file of one of these packages, or in the folder of one of these modules.
 
-    Modules take what another has asked as plain numbers (`from parallel import rank`), which do not show where they come from.
+    A module may import the answers that another one got, as plain numbers (`from parallel import rank`), which do not show their origin.
     """
     for module in modules:
-        folders = list(vars(module).get("__path__", ()))  # of a package, which may have no file
+        folders = list(vars(module).get("__path__", ()))  # packages only; they may have no file
         if any(file.is_relative_to(folder) for folder in folders):
             return True
         if not folders and file.parent == Path(vars(module).get("__file__") or "").parent:

@@ -40,14 +40,14 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """The subject and check, the number of ranks, the parameters and the values of one run.
 
     `values` is the kind of values that a layer's inputs have. `schedule` is a seed: of the ranks' global random streams, and of
-    what the simulated world may choose, the interleaving and whether messages are buffered. `schedules` are not seeds: where there
-    are any, the case runs once under each of them, and `schedule` seeds the random streams alone. (Files have both keys, hence the
-    likeness.) With `same_on`, a rank, what other ranks alone hold of a layer's inputs and cotangents has other values. `forms_left_out` are
-    the names of forms (:mod:`adjointlab.checks.forms`) that a rank of an earlier run has refused, and `measurement` is as much as a judge has
-    asked for after one; files have neither.
+    the choices of the simulated world, namely the interleaving and whether messages are buffered. `schedules` are not seeds: if there
+    are any, the case runs once under each of them, and `schedule` only seeds the random streams. (The names are so alike because both are
+    keys in files.) With `same_on`, a rank, the parts of a layer's inputs and cotangents that only other ranks hold have other values.
+    `forms_left_out` are the names of forms (:mod:`adjointlab.checks.forms`) that a rank refused in an earlier run, and `measurement` is the
+    one that a judge asked for after an earlier run; neither is stored in files.
 
-    Files hold a case field by field (:meth:`plain`). The name of a reproducer is made from :meth:`key`, so a field that is added
-    needs a default, which is left out of the file; a field that has always been there has none.
+    Files hold a case field by field (:meth:`plain`). The name of a reproducer is made from :meth:`key`, so a new field needs a
+    default, which is left out of the file; fields that have always existed have none.
     """
 
     subject: str
@@ -72,12 +72,12 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
     def plain(self) -> Case:
         """The case with its parameters as JSON has them. Raises `TypeError` for parameters that are not data."""
-        # msgspec tells a default by identity, and the text in a case from another process is an object of its own.
+        # msgspec recognises a default by identity, and the string in a case from another process is a different object.
         values = _LEGAL_VALUES[_LEGAL_VALUES.index(self.values)]
         return structs.replace(self, parameters=to_data(self.parameters), values=values)
 
     def restored(self) -> Case:
-        """The inverse of :meth:`plain`. Raises `ValueError` for parameters that it does not make."""
+        """The inverse of :meth:`plain`. Raises `ValueError` for parameters that :meth:`plain` does not produce."""
         return structs.replace(self, parameters=from_data(dict(self.parameters)))
 
     def data(self) -> dict[str, Data]:
@@ -94,12 +94,12 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         return structs.replace(self, setting=replace(self.setting, library=library))
 
     def with_other_values(self, number: int) -> Case:
-        """The case under another key of its values, of that `number`; 0 is its own. All else that its seed decides stays."""
+        """The case under key `number` of its values; 0 is its own. Everything else that depends on its seed stays the same."""
         seed = self.setting.seed + number * SEED_PERIOD
         return structs.replace(self, setting=replace(self.setting, seed=seed))
 
     def unusual(self) -> Iterator[tuple[str, str]]:
-        """Yield what is not as usual, with a label: memory and values of the inputs, and the schedules."""
+        """Yield the settings that differ from the default, with labels: memory and values of the inputs, and the schedules."""
         setting, usual = self.setting, InputSetting(self.setting.seed)
         memory = [] if setting.library == usual.library else [setting.library]
         if setting.primal_order != usual.primal_order:
@@ -115,7 +115,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
     @property
     def digest(self) -> str:
-        """A name that no other case has: 64 hexadecimal digits."""
+        """A name unique to the case: 64 hexadecimal digits."""
         return hashlib.sha256(self.key()).hexdigest()
 
 
@@ -131,15 +131,15 @@ def cases(
     schedules: int = 1,
     device: str | None = None,
 ) -> Case:
-    """Draw a case of `subject` for the check called `check`, on so many `ranks` (least and most), for so many `schedules`.
+    """Draw a case of `subject` for the check called `check`, on least to most `ranks`, for `schedules` schedules.
 
     Its tensors are in memory of `device`, "cpu" or "cuda"; None: in any.
 
-    The number of ranks is drawn first and the smallest comes first, so that the shrinker reduces it before all else.
+    The number of ranks is drawn first, with the smallest first, so that the shrinker reduces it before anything else.
     """
     least, most = ranks
     counts = [count for count in subject.ranks_up_to(most) if count >= least]
-    # Few ranks show most faults, in the least time: so they come twice as often.
+    # Small numbers of ranks show most faults in the least time, so they are drawn twice as often.
     count = draw(choices(tuple(sorted((*counts, *(count for count in counts if count in _OFTEN))))))
     parameters = subject.drawn(draw, count)
     _require_data(subject, parameters)
@@ -150,8 +150,8 @@ def cases(
     values = SMALL_INTEGERS
     if subject.is_layer and check_named(check).varies_values:
         values = draw(choices(_VALUES))
-    # A digit of the seed, which shrinks to 0, says whether even ranks alone have these orders. Not of torch, whose `clone` keeps an order
-    # that its collectives then take as it is: that is right as long as all ranks do alike, and common.
+    # A digit of the seed, which shrinks to 0, says whether only even ranks have these orders. Not for torch: its `clone` keeps the order,
+    # and its collectives then send tensors as they lie in memory. Much code does so, which is right while all ranks have the same order.
     if count > 1 and library == "numpy" and ON_EVEN_RANKS.of(seed):
         memory = (mixed(memory[0]), mixed(memory[1]))
     setting = InputSetting(seed, library, *memory)
@@ -159,7 +159,7 @@ def cases(
 
 
 def _require_data(subject: Subject, parameters: Parameters) -> None:
-    """Raise :class:`SubjectError` for parameters that no file can hold: at once, for the failure of a case could not be kept."""
+    """Raise :class:`SubjectError` for parameters that cannot be stored in a file: otherwise a failing case could not be kept."""
     for name, value in parameters.items():
         if type(value) in _DATA:
             continue
@@ -172,22 +172,22 @@ def _require_data(subject: Subject, parameters: Parameters) -> None:
 
 
 _DATA: Final = frozenset({int, float, str, bool, type(None), Layout, Partition, Space, Tensor})
-"""The types of most parameters, which are data whatever they hold."""
+"""The types of most parameters, whose values are always data."""
 
 
 _OFTEN = range(2, 5)
 """The numbers of ranks that are drawn more often than others."""
 
 _VALUES = (SMALL_INTEGERS,) * (len(INPUT_VALUES) - 2) + INPUT_VALUES
-"""Small integers come half of the time, and first: n - 2 times beside the n kinds, of which they are one."""
+"""Small integers come first, and half of the time: n - 2 times in addition to the n kinds, of which they are one."""
 
 
 @cache
 def _memory_orders(orders: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """Pairs of memory orders, of inputs and of cotangents; the plain one first.
 
-    Those with transposed memory stand there twice: tensors of order 1 and of single rows do not feel it, and it is what
-    code takes for contiguous memory most easily.
+    Those with transposed memory are listed twice: it makes no difference for tensors of order 1 and of single rows, and it is the
+    order that code most easily takes for contiguous memory.
     """
     plain, *others = [(one, other) for one in orders for other in orders]
     turned = [pair for pair in others if "column-major" in pair]

@@ -34,9 +34,9 @@ __all__ = ["RankObservation", "body"]
 
 @dataclass(frozen=True)
 class RankObservation:
-    """Observation of one rank, the spaces that it declares, and the communicators that its calls leave behind.
+    """Observation of one rank, the spaces that it declares, and the communicators that its calls leak.
 
-    Of a layer also the parameters and buffers that it declares, with their names, by which tensors are not compared.
+    For a layer also the parameters and buffers that it declares, with their names, which the comparison of tensors ignores.
     """
 
     observation: object
@@ -48,9 +48,9 @@ class RankObservation:
 def body(subject: Subject) -> Body:
     """Return the function that every rank executes for a case of `subject`."""
     note_state(subject)
-    # Here, where no watchdog watches.
+    # Here, outside the watchdog's limits.
     if any(memory.startswith("torch") for memory in subject.arrays):
-        # Code with an adjoint of its own seldom has torch differentiate; but real ranks wait for the one that imports last.
+        # Code with its own adjoint seldom needs torch's autograd; but real ranks would wait for the one that imports last.
         arrays.warm_up_torch(cotangents=subject.kind.is_differentiated or is_launched())
     if subject.process_group:
         with suppress(MissingTorch):  # each rank raises it
@@ -59,7 +59,7 @@ def body(subject: Subject) -> Body:
     def observe(rank_context: RankContext, case: Case) -> RankObservation:
         comm = rank_context.comm
         memory = arrays.memory_on(case.setting.library, comm.Get_rank())
-        # Operators have a check of their own for this, which tells what they read.
+        # For operators a separate check does this, and reports what they read.
         fill = fill_by(case.setting.seed) if subject.is_layer else None
         try:
             with (
@@ -69,13 +69,13 @@ def body(subject: Subject) -> Body:
             ):
                 context = _context(subject.on(memory), case, comm, before)
                 observation = check_named(case.check).observe(context)
-                # Not later: a check may need no operator on this rank, and making one is collective.
+                # Inside this context: the check may not have made the operator on this rank yet, and making it is collective.
                 spaces = Spaces(context.domain, context.codomain)
                 held = _held(context.layer) if subject.is_layer else ()
         except Inapplicable as error:
             if is_lab(traceback.extract_tb(error.__traceback__)[-1].filename):
                 raise
-            # That the check has nothing to say is not for the code under test to decide.
+            # The code under test must not decide that the check does not apply.
             raise RuntimeError(
                 f"the code under test raised the checks' own {type(error).__name__}"
             ) from error
@@ -87,7 +87,7 @@ def body(subject: Subject) -> Body:
 def _context(
     subject: Subject, case: Case, comm: Communicator, before: Callable[[], AbstractContextManager[None]]
 ) -> CheckContext:
-    """The context of the check of a case on this rank; within ``before()`` variables of rank-local modules are as before the case."""
+    """The context of a case's check on this rank; ``before()`` restores the variables of rank-local modules from before the case."""
     reference = subject.reference
     if reference is not None:
         reference = partial(_referred, reference, _arguments(subject, case.parameters))
@@ -97,7 +97,7 @@ def _context(
         comm,
         reference,
         values=case.values,
-        # Outside there are no process groups, and one set of module-level variables.
+        # Outside a run there are no process groups, and only one set of module-level variables.
         needs_run=subject.process_group or bool(subject.rank_local),
         same_on=case.same_on,
         alone=partial(_alone, subject, comm, before),
@@ -124,7 +124,7 @@ def _held(layer: Layer) -> tuple[tuple[str, Tensor], ...]:
 def _referred(reference: UserFunction, arguments: Mapping[str, object], *inputs: Array) -> Any:
     """Call the sequential twin. Raises :class:`SubjectError` for one that does not take its arguments."""
     names = [f"x{number or ''}" for number in range(len(inputs))]
-    # What it does not take is a declaration of the operator's.
+    # A bound that it does not take is a declaration of the operator.
     bounds = [name for name in BOUNDS if not has_parameter(reference, name)]
     arguments = {name: value for name, value in arguments.items() if name not in bounds}
     require_accepts("the reference", reference, names, arguments)
@@ -132,7 +132,7 @@ def _referred(reference: UserFunction, arguments: Mapping[str, object], *inputs:
 
 
 def _arguments(subject: Subject, parameters: Parameters) -> dict[str, object]:
-    """Arguments of the sequential twin: of a layer all, else those that are no spaces."""
+    """Arguments of the sequential twin: all for a layer, else those that are not spaces."""
     if subject.is_layer:
         return dict(parameters)
     return {key: value for key, value in parameters.items() if not isinstance(value, Space)}

@@ -30,7 +30,7 @@ _FIELDS: dict[str, tuple[type, tuple[str, ...]]] = {
     "layout": (Layout, ("shape", "partition", "windows", "axes")),
     "tensor": (Tensor, ("layout", "dtype", "types", "name")),
 }
-"""The types that are made again of their attributes, by these names."""
+"""The types that are rebuilt from their attributes, by name."""
 
 _MAKE: dict[str, Callable[[Parameters], object]] = {
     "local type": lambda fields: LocalType(fields["value"]),
@@ -41,7 +41,7 @@ _MAKE: dict[str, Callable[[Parameters], object]] = {
     "space": lambda fields: Space(*fields["tensors"]),
     "placement": lambda fields: _placement(fields),
 }
-"""The types that are made in other ways."""
+"""The types that are rebuilt in other ways, by name."""
 
 _PLACEMENTS: Final = "torch.distributed.tensor.placement_types"
 _PLACEMENT_FIELDS: Final = {
@@ -50,7 +50,7 @@ _PLACEMENT_FIELDS: Final = {
     "Partial": ("reduce_op",),
     "_StridedShard": ("dim", "split_factor"),
 }
-"""Placements of a DTensor, and the arguments that each is made of."""
+"""Placements of a DTensor, and the arguments of each."""
 
 
 def _placement(fields: Parameters) -> object:
@@ -63,19 +63,19 @@ _FLOATS: dict[str, float] = {text: float(text) for text in ("nan", "-nan", "inf"
 
 
 def to_data(value: object) -> Data:
-    """Return `value` as :data:`Data`. Tuples become arrays of JSON, lists say that they are lists, and NumPy's scalars are Python's.
+    """Return `value` as :data:`Data`: tuples as JSON arrays, lists as objects marked as lists, NumPy's scalars as Python's.
 
     Raises `TypeError` for anything that is not data.
     """
-    if isinstance(value, int | float | str | tuple) and (forgotten := _what_is_forgotten(value)):
-        raise TypeError(forgotten)
+    if isinstance(value, int | float | str | tuple) and (fault := _fault_of_derived(value)):
+        raise TypeError(fault)
     match value:
         case None | bool() | int():
             return value
         case float():
             return float(value) if math.isfinite(value) else {"$type": "float", "value": _not_finite(value)}
         case str():
-            # UTF-8 has no lone surrogates, which file names may have.
+            # UTF-8 cannot encode lone surrogates, which file names may contain.
             return str(value) if _is_unicode(value) else {"$type": "text", "escaped": _escaped(value)}
         case np.bool_() | np.integer():
             return int(value) if isinstance(value, np.integer) else bool(value)
@@ -134,14 +134,14 @@ def from_data(data: Data) -> Any:
         raise ValueError(f"{name!r} with {sorted(fields)} is not data of a case: {error}") from None
 
 
-def _what_is_forgotten(value: int | float | str | tuple[object, ...]) -> str | None:
-    """Return what is wrong with a value of a class derived from Python's, which a file would forget, so that replays had another value."""
+def _fault_of_derived(value: int | float | str | tuple[object, ...]) -> str | None:
+    """Describe the fault of a value whose class derives from one of Python's: a file would not store its class."""
     if isinstance(value, Enum):
         return f"{value!r} is a member of an enumeration; draw its name, and look it up where the operator is made"
     if isinstance(value, tuple):
         fields = getattr(value, "_fields", None)
         return f"{described_type(value)} has named entries; draw a dictionary" if fields else None
-    # NumPy's scalars are Python's numbers and texts, and some are derived from them.
+    # NumPy's scalars are stored as Python's numbers and strings, from which some of them derive.
     if type(value) in (bool, int, float, str) or isinstance(value, np.generic):
         return None
     return f"{described_type(value)} is not a plain {'string' if isinstance(value, str) else 'number'}, and replays would get one"

@@ -1,4 +1,4 @@
-"""A failing case as lines: its spaces, and the arguments that these do not show."""
+"""A failing case as lines of a report: its spaces, and the arguments that these do not show."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONGEST = 100
 
 
 def case_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
-    """The failing case: its spaces, or its parameters where no rank came to declare spaces."""
+    """The failing case: its spaces, or its parameters if no rank got as far as declaring spaces."""
     if result.case is None:
         return
     if result.spaces is None:
@@ -54,7 +54,7 @@ def _arguments_beside(case: Case, spaces: Spaces) -> Iterator[tuple[str, str]]:
 
 
 def _is_shown(value: object, tensors: Sequence[Tensor]) -> bool:
-    """Return whether the lines of `tensors` say `value`. Tuples that need be no shape, such as a kernel's, are never said by them."""
+    """Return whether the lines of `tensors` show `value`. A tuple is shown only as a cut: others, such as a kernel's, may not be shapes."""
     match value:
         case Space():
             return True  # its tensors are shown there, or by the module

@@ -1,4 +1,4 @@
-"""Confirming a failure: its smallest case runs again, and what it shows then is explained."""
+"""Confirmation of a failure: its smallest case runs again, and the result is explained."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ __all__ = ["Confirmation", "Confirmed", "explained"]
 _CONFIRMATIONS: Final = 10
 """The number of times that a wrong result must be seen again before it is taken for deterministic.
 
-A race that goes wrong every other time passes for deterministic with probability 2**-10. Seeing it once more would let it
-pass every other time; a run that returns costs milliseconds.
+A race that goes wrong every other time passes for deterministic with probability 2**-10; with a single repetition it would
+pass every other time. A run that returns costs milliseconds.
 """
 
 _SLOW: Final = (
@@ -42,28 +42,28 @@ _OTHER_MESSAGES: Final = "; or it receives messages from any source, which come 
 
 
 class Confirmed(NamedTuple):
-    """The verdict of a case that has run again, and whether that showed what its first run did."""
+    """The verdict of a case that has run again, and whether it failed as in its first run."""
 
     verdict: Verdict
     is_seen_again: bool = True
 
 
 class Confirmation:
-    """Confirms failures of `subject` in `world`, where `run` runs a case; with `explains` it takes its time to explain them."""
+    """Confirms failures of `subject` in `world`, where `run` runs a case; with `explains`, spends more runs to explain them."""
 
     def __init__(self, world: World, subject: Subject, run: Runner, *, explains: bool) -> None:
         self._world, self._subject, self._run, self._explains = world, subject, run, explains
 
     def hang_under_mpi(self, case: Case) -> Verdict | None:
-        """Run a case under MPI that was shrunk in simulation; `None` where it does not hang there."""
+        """Run a case under MPI that was shrunk in simulation; `None` if it does not hang there."""
         judgement = run_case(self._run, case)
         if judgement is None or not judgement.verdict.is_hang:
             return None
-        told = f"with simulated ranks, and seen again under {self._world.name.ranks_run_under}"
-        return judgement.verdict.with_lines(("shrunk", told))
+        text = f"with simulated ranks, and seen again under {self._world.name.ranks_run_under}"
+        return judgement.verdict.with_lines(("shrunk", text))
 
     def with_fewer_schedules(self, case: Case, first: Verdict) -> Case:
-        """Return a case that has failed by `first`, without the schedules that its failure does not need."""
+        """Return a case that failed with verdict `first`, without the schedules that its failure does not need."""
 
         def fails_alike(case: Case) -> bool:
             judgement = run_case(self._run, case)
@@ -72,9 +72,9 @@ class Confirmation:
         return narrowed(self._run, case, fails_alike) if case.schedules else case
 
     def confirmed(self, case: Case, first: Verdict) -> Confirmed:
-        """Run a case again that has failed by `first`, and explain what it shows, with the follow-up of its check."""
+        """Run a case again that failed with verdict `first`, and explain its failure with the follow-up of its check."""
         verdict = first
-        # A crash or hang is seen once more only: it may cost a time-out, or the job.
+        # A crash or hang runs only once more: it may cost a time-out, or the job.
         for _ in range(_CONFIRMATIONS if first.status is Status.INCOHERENT else 1):
             again = run_case(self._run, case)
             if again is None or not again.verdict.fails_like(first):
@@ -86,7 +86,7 @@ class Confirmation:
         )
 
     def _another_result(self, first: Verdict, second: str) -> Verdict:
-        """The verdict on a case that has failed by `first`, and has shown `second` when it ran again."""
+        """The verdict on a case that failed with verdict `first`, and showed `second` when it ran again."""
         if first.is_death:
             return first.with_lines(("again", f"{second}, when it ran once more"))
         if first.kind == FindingKind.BLOCKED:
@@ -100,13 +100,13 @@ class Confirmation:
 def explained(
     world: World, subject: Subject, run: Runner, case: Case, verdict: Verdict, *, at_length: bool = True
 ) -> Verdict:
-    """Return the verdict on a case, if it is a failure, with what its check's follow-up shows, and `at_length` with what other runs do."""
+    """Return the verdict on a case; a failure with the explanation by its check's follow-up, and if `at_length` by further runs."""
     if verdict.is_coherent:
         return verdict
     verdict = with_follow_up(run, case, verdict)
 
     def passes(subject: Subject) -> bool:
-        """Return True if the case passes where its subject is declared so. In a world of one process alone."""
+        """Return True if the case passes with this declaration of its subject. For worlds of a single process only."""
         if not at_length:
             return False
         judgement = run_case(CaseRunner(partial(world.run, body(subject))), case)
@@ -116,7 +116,7 @@ def explained(
     if world.can_schedule:
         verdict, is_of_state = with_module_state(verdict, subject, passes, on_several_ranks=case.ranks > 1)
         if is_of_state:
-            return verdict  # other runs of this case would say what they have in common with it, and not why
+            return verdict  # shared state explains it; other runs of this case would only show what they have in common
     else:
         verdict = with_line_on_fewer_ranks(verdict, subject, case.ranks, world.ranks)
     if not at_length or world.is_exhausted:

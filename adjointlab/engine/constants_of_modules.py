@@ -1,8 +1,8 @@
-"""Draws of Hypothesis that do not depend on which modules are installed where.
+"""Draws of Hypothesis that do not depend on which modules are installed.
 
-Since 6.131 Hypothesis draws some values among the constants that it finds in the source of *local* modules: those that are not
-installed. One seed would then draw other cases in a checkout than from a wheel, and each command would leave the folder
-``.hypothesis`` of those constants in its working directory. There is no setting for it.
+Since 6.131 Hypothesis draws some values from the constants in the source of *local* modules: those that are not installed. So
+one seed would draw different cases in a checkout and from a wheel, and each command would leave a folder ``.hypothesis``
+with those constants in its working directory. There is no setting for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["without_constants_of_modules"]
 
 @contextmanager
 def without_constants_of_modules() -> Iterator[None]:
-    """Context in which Hypothesis draws no constants of modules; without effect where it has changed how it does."""
+    """Context in which Hypothesis draws no constants of modules; has no effect on versions that lack these internals."""
     names = ("_get_local_constants", "_local_constants", "CONSTANTS_CACHE")
     if not all(hasattr(providers, name) for name in names):
         yield
@@ -37,10 +37,10 @@ def without_constants_of_modules() -> Iterator[None]:
 
 @cache
 def _permitted() -> Any:
-    """Hypothesis's cache of the constants that may be drawn within given limits, for all our draws, and for none of others'.
+    """A separate cache, for our draws only, of the constants that Hypothesis may draw within given limits.
 
-    It holds both kinds of constants. Made anew for each search it cost a twentieth of the time of all draws: a miss looks through
-    all constants, and each pair of limits is one.
+    It holds both kinds of constants. A new cache for each search took a twentieth of the time of all draws: a miss searches
+    all constants, and each pair of limits is a miss at first.
     """
     module: Any = providers
     return type(module.CONSTANTS_CACHE)(1024)

@@ -1,4 +1,4 @@
-"""The cases of a search: how many were asked for, judged and rejected; and what is too few for a verdict."""
+"""The numbers of cases that a search was asked for, judged and rejected, and the verdict if too few were judged."""
 
 from __future__ import annotations
 
@@ -17,26 +17,25 @@ from adjointlab.worlds.run import Run
 __all__ = ["WITHOUT_REASON", "CaseCounts", "is_silent"]
 
 WITHOUT_REASON: Final = "what was observed tells nothing"
-"""The reason for which a case was not judged where its check gives none."""
+"""The reason that a case was not judged, if its check gives none."""
 
 _REJECTED_AT_MOST: Final = 8
-"""So many rejected cases for each that was asked for: one rank alone is drawn in one case of five."""
+"""Largest number of rejected cases for each case asked for: one case of five is drawn on a single rank."""
 
 _UNDECIDED_AT_MOST: Final = 0.1
-"""Share of the cases that were asked for, beyond which those without a decision leave the others without weight."""
+"""Largest share of undecided cases, of those asked for, with which the others still count as evidence."""
 
 _REASONS_SHOWN: Final = 3
 
 
 @dataclass
 class CaseCounts:
-    """Numbers of cases that were drawn for their own sake: those that a failure is shrunk through do not count.
+    """Numbers of cases that were drawn in a search; those tried while shrinking do not count.
 
-    Of the `judged`, so many were `on_several_ranks`, and in so many of these at least two ranks were `communicating`; no more
-    than `most_ranks` did in any. In `lacking_messages` none did, although the spaces that the operator declares need messages.
-    `rejected` counts, by reason, those that the check has nothing to say about, and `undecided` those of them whose results differ, where
-    nothing tells whether they may. `is_cut_short` where time was up before all
-    had been drawn that the user wanted.
+    Of the `judged` cases, `on_several_ranks` had several ranks, and in `communicating` of these at least two ranks communicated;
+    `most_ranks` is the largest number of ranks that did. In `lacking_messages` none did, although the declared spaces need messages.
+    `rejected` counts, by reason, the cases to which the check does not apply, and `undecided` those of them whose results differ without
+    evidence whether they may. `is_cut_short` is set if time ran out before the requested number was drawn.
     """
 
     asked: int
@@ -65,7 +64,7 @@ class CaseCounts:
             self.lacking_messages += needs_messages(spaces.domain, spaces.codomain, goes_back=goes_back)
 
     def reject(self, reason: str) -> None:
-        """Count a case that the check has nothing to say about."""
+        """Count a case to which the check does not apply."""
         self.rejected[reason] = self.rejected.get(reason, 0) + 1
 
     def add(self, other: CaseCounts) -> None:
@@ -78,7 +77,7 @@ class CaseCounts:
 
     @property
     def is_hopeless(self) -> bool:
-        """True once so many cases were rejected that drawing more is a waste of time."""
+        """True once so many cases were rejected that drawing more would waste time."""
         return sum(self.rejected.values()) > _REJECTED_AT_MOST * self.asked
 
     def shortfall(self, *, needs_several_ranks: bool) -> Verdict | None:
@@ -93,7 +92,7 @@ class CaseCounts:
         elif self.judged < self.asked:
             headline = f"only {self.judged} of {self.asked} cases could be judged"
         elif self.undecided > _UNDECIDED_AT_MOST * self.asked:
-            # Those that were judged are the ones that happen to agree.
+            # The judged cases are merely those whose results happen to agree.
             headline = f"{counted(self.undecided, 'case')} beside {self.judged} could be called neither right nor wrong"
         else:
             return None

@@ -30,7 +30,7 @@ __all__ = ["declaration", "declaration_of_recipe", "perhaps_misspelt", "with_def
 
 
 def _require_strategy(draws: object) -> None:
-    # What is not a function, such as a functools.partial, has no name for reports and scripts.
+    # Other callables, such as a functools.partial, have no name for reports and scripts.
     if not callable(draws) or not hasattr(draws, "__name__"):
         raise SubjectError(f"@subject decorates a function, not {draws!r}; {EXAMPLE}")
 
@@ -43,7 +43,7 @@ def declaration_of_recipe(
     *,
     twice_differentiable: bool = False,
 ) -> Declare:
-    """Declare a layer that a recipe makes of a sequential module, on the host or on a device."""
+    """Declare a layer that a recipe makes from a sequential module, on the host or on a device."""
 
     def build_on(device_type: DeviceType) -> tuple[Callable[..., Layer], UserFunction]:
         there = replace(recipe, device_type=device_type)
@@ -113,13 +113,13 @@ def declaration(
 
 
 def _in_a_line(character: str) -> str:
-    """The character of a name, which stands in files, in lines and for classes; the escape of one that breaks a line or has no UTF-8."""
+    """The character, escaped if it breaks lines or has no UTF-8: names are used in files, in lines of reports and for classes."""
     is_escaped = unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
     return character.encode("unicode_escape").decode() if is_escaped else character
 
 
 def _module_being_imported() -> str:
-    """The name of the module whose top level calls the caller, through however many functions; empty outside of imports."""
+    """The name of the module whose top-level code called this, directly or through functions; empty outside of imports."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
@@ -129,14 +129,14 @@ def _module_being_imported() -> str:
 def with_defaults(
     draws: DrawParameters, needs: Sequence[str], *, has_mesh: bool = True, is_parallel: bool = False
 ) -> DrawParameters:
-    """The strategy with a mesh of all ranks where it draws none and has one; of a parallel module also with frozen parameters and a mode."""
+    """The strategy with defaults for what it does not draw: the mesh, and for a parallel module frozen parameters and the mode."""
     _require_strategy(draws)
 
     @wraps(draws)
     def drawn(draw: DrawFn, ranks: int) -> Parameters:
         given: Any = draws(draw, ranks)
         if not isinstance(given, Mapping):
-            return given  # type: ignore[no-any-return]  # which is refused with a sentence
+            return given  # type: ignore[no-any-return]  # the caller raises a SubjectError for it
         if missing := [name for name in needs if name not in given]:
             raise SubjectError(
                 f"{draws.__name__}: the strategy's dictionary needs `{missing[0]}`, of each input{perhaps_misspelt(missing[0], given)}"
@@ -152,13 +152,13 @@ def with_defaults(
 
 
 _EVALUATED: Final = (*(False,) * 5, True)
-"""A module is put into evaluation mode in a sixth of the cases; else it has the mode in which it is made."""
+"""A module is put into evaluation mode in a sixth of the cases; otherwise it keeps the mode in which it was made."""
 
 _FROZEN: Final = (*(0,) * 200, *range(1, 201))
 """Patterns of frozen parameters: none in half of the cases, and any in the others."""
 
 
 def perhaps_misspelt(name: str, given: Parameters) -> str:
-    """Words for a message on an entry that is missing, where one of a similar name is given."""
+    """The end of a message on a missing entry, which names a given one of a similar name; empty if there is none."""
     other = next((each for each in given if did_you_mean(str(each), [name])), None)
     return "" if other is None else f": it is perhaps what is called {other}"

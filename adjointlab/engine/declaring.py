@@ -1,4 +1,4 @@
-"""The declaration that would make a subject of something that is none, as text for a message."""
+"""Text for a message: the declaration that would turn an object into a subject."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _SPACES: Final = ("        space = adjointlab.Space(draw(adjointlab.strategies.l
 
 
 def how_to_declare(value: object, name: str, module: ModuleType) -> str:
-    """A declaration of the form that fits `value`, which `module` has under that `name`: an operator where nothing else is known."""
+    """A declaration of the form that fits `value`, the variable `name` of `module`; by default that of an operator."""
     return f"declare one beside it:\n\n{_declaration(value, name, module)}"
 
 
 def how_to_declare_in(module: ModuleType) -> str:
-    """A declaration for what `module` defines last: of its operators, or else torch modules, autograd functions, or functions with an adjoint."""
+    """A declaration for the last operator that `module` defines, or else torch module, autograd function, or function with an adjoint."""
     own = {
         name: value
         for name, value in vars(module).items()
@@ -39,7 +39,7 @@ def _is_function(value: object) -> bool:
 
 
 def is_operator(value: object) -> TypeGuard[type[Any]]:
-    """Return True for a class of linear operators, also for one that is none of the lab's."""
+    """Return True for a class of linear operators, also one that does not derive from the lab's."""
     return inspect.isclass(value) and (issubclass(value, LinearOperator) or hasattr(value, "adjoint"))
 
 
@@ -53,7 +53,7 @@ def _is_autograd(value: object) -> bool:
 
 
 def _derives(value: object, module: str, name: str) -> bool:
-    """Return True for a class that derives from that of another library, which need not be imported here."""
+    """Return True for a class that derives from a class of another library, which need not be imported."""
     bases = inspect.getmro(value) if inspect.isclass(value) else ()
     return any((base.__module__, base.__name__) == (module, name) for base in bases)
 
@@ -132,7 +132,7 @@ def _text(*lines: str) -> str:
 
 
 def _names(function: object) -> list[str]:
-    """The parameters of a function or class that have to be given by name; none where they cannot be told."""
+    """The names of the required parameters of a function or class; empty if Python cannot determine them."""
     try:
         parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]  # refused below
     except (TypeError, ValueError):
@@ -146,6 +146,6 @@ def _names(function: object) -> list[str]:
 
 
 def _adjoint_of(name: str, among: dict[str, object]) -> str | None:
-    """The name of the function that is called as the adjoint of the one of that `name`, such as ``exchange_adjoint``."""
+    """The function `among` these whose name says that it is the adjoint of `name`, such as ``exchange_adjoint``."""
     names = (each for suffix in _SUFFIXES for each in (f"{name}_{suffix}", name.replace("forward", suffix)))
     return next((each for each in names if each != name and _is_function(among.get(each))), None)

@@ -1,4 +1,4 @@
-"""Finding subjects: among the installed ones, in a module, or in a file."""
+"""Discovery of subjects: among the installed ones, in a module, or in a file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ GROUP = "adjointlab.subjects"
 """The entry-point group whose modules hold subjects."""
 
 UNAVAILABLE = "UNAVAILABLE"
-"""The name of a text in a module of an entry point: why it has fewer subjects here than it could have, and what to do for more."""
+"""The name of a text in an entry point's module that says why some of its subjects are not available here, and how to get them."""
 
 
 @dataclass(frozen=True)
@@ -66,22 +66,22 @@ class Found:
 
 
 class _Search(NamedTuple):
-    """The subjects that a reference leads to, and the modules of which it asks for all."""
+    """The subjects that a reference leads to, and the modules all of whose subjects it asks for."""
 
     found: list[Found]
     modules: list[ModuleType]
 
 
 def find(references: Sequence[str]) -> list[Found]:
-    """The subjects that `references` name, each once; all installed ones where there are none.
+    """The subjects that `references` name, each once; all installed ones if there are no references.
 
-    Raises :class:`NotFound`, also for a module in which a subject has taken the name of another.
+    Raises :class:`NotFound`, also for a module in which a subject has replaced another of the same name.
     """
     return find_and_note(references)[0]
 
 
 def find_and_note(references: Sequence[str]) -> tuple[list[Found], list[str]]:
-    """As :func:`find`; also a note on each subject of the modules asked for that no variable names, and what :data:`UNAVAILABLE` says there."""
+    """As :func:`find`; also notes on the requested modules: their subjects that no variable names, and their :data:`UNAVAILABLE`."""
     with declarations() as declared, few_collections():
         searches = [_find(each, declared) for each in references] if references else [_find_installed()]
     found = _distinct(entry for search in searches for entry in search.found)
@@ -98,7 +98,7 @@ def find_and_note(references: Sequence[str]) -> tuple[list[Found], list[str]]:
 
 
 def find_subject(reference: str) -> Subject:
-    """The one subject that `reference` names. Raises :class:`NotFound`, also where it names several."""
+    """The one subject that `reference` names. Raises :class:`NotFound`, also if it names several."""
     found = find([reference])
     if found[1:]:
         raise NotFound(
@@ -130,7 +130,7 @@ def _find_installed() -> _Search:
 
 
 def found_as(subject: Subject, tests: tuple[Path, str] | None = None) -> Found:
-    """The name on a command line of a `subject` that is already at hand, by the file and the name of its `tests` if no variable refers to it."""
+    """The command-line name of a given `subject`; the file and name of its `tests` if no variable refers to it."""
     module, _, name = subject.location.rpartition(":")
     package = module.rpartition(".")[0]
     for entry in _entries():
@@ -146,7 +146,7 @@ def found_as(subject: Subject, tests: tuple[Path, str] | None = None) -> Found:
     if subject.place is None and tests is not None:
         return Found(subject, f"{shown_path(str(tests[0]))}:{tests[1]}", False)
     if subject.place is None:
-        # Of what the user wrote, though a decorator has put another function around it.
+        # The file of the user's function, though a decorator may have wrapped it.
         file = inspect.getsourcefile(inspect.unwrap(subject.draws))
     return Found(subject, f"{shown_path(file) if file else module}:{name}", False)
 
@@ -156,9 +156,9 @@ def _entries() -> Iterable[EntryPoint]:
 
 
 def _find(reference: str, declared: Sequence[Subject]) -> _Search:
-    """The subjects of a reference; those that are `declared` meanwhile, under whatever name, are told of where a module has no others."""
-    source, colon, name = reference.replace("::", ":").rpartition(":")  # two, as pytest has them
-    # A colon that no name follows, such as that of a drive letter, belongs to the path. Reports add a variable in brackets.
+    """The subjects of a reference. If a module has none, the error names those `declared` during the import under any name."""
+    source, colon, name = reference.replace("::", ":").rpartition(":")  # "::" as in pytest
+    # A colon that is not followed by a name, such as that of a drive letter, belongs to the path. Reports add a variable in brackets.
     if not colon or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*(\[\w+\])?", name):
         source, name = reference, ""
     is_file = source.endswith(".py") or os.sep in source
@@ -182,7 +182,7 @@ def _find(reference: str, declared: Sequence[Subject]) -> _Search:
 
 
 def _files_of(module: ModuleType) -> str:
-    """Words on the files of a folder, such as one of tests; empty for a module that defines something itself."""
+    """Advice to name the files of a folder, such as one of tests; empty for a module that defines something itself."""
     if any(getattr(value, "__module__", None) == module.__name__ for value in vars(module).values()):
         return ""
     for folder in map(Path, getattr(module, "__path__", ())):
@@ -205,7 +205,7 @@ def _attribute(module: ModuleType, name: str, origin: str) -> list[tuple[str, Su
         by_variable = [(attribute, each) for attribute, each in _subjects(module) if each is tested]
         return by_variable or [(name, tested)]
     if is_operator(value):
-        # The operator's own module first: that is where its author put the subject.
+        # The operator's own module first: its author most likely put the subject there.
         declared = [
             (attribute, subject) for attribute, subject in _subjects(module) if subject.target is value
         ]
@@ -225,7 +225,7 @@ def _attribute(module: ModuleType, name: str, origin: str) -> list[tuple[str, Su
 
 
 def _value(module: ModuleType, name: str, origin: str) -> object:
-    """The object that a module has under a name, which may be that of an attribute of an attribute."""
+    """The object that a module has under a name, which may be dotted."""
     value: object = module
     for part in name.split("."):
         if not hasattr(value, part):
@@ -243,7 +243,7 @@ def _value(module: ModuleType, name: str, origin: str) -> object:
 
 
 def _tested_by(value: object) -> Subject | None:
-    """The subject of a class of tests that `coherence_tests` has made, or of one that is derived from it; None for anything else."""
+    """The subject of a test class that `coherence_tests` has made, or of a subclass; None for anything else."""
     classes = value.__mro__ if inspect.isclass(value) else ()
     tests = (each for each_class in classes for each in vars(each_class).values())
     subjects = (vars(each).get("coherence", (None,))[0] for each in tests if inspect.isfunction(each))
@@ -265,11 +265,11 @@ def _subjects(module: ModuleType) -> list[tuple[str, Subject]]:
 
 
 _DEPTH: Final = 3
-"""Containers in containers, and attributes of classes, to which subjects are looked for."""
+"""Depth of nested containers, and of attributes of classes, to which subjects are searched for."""
 
 
 def require_own_names(module: ModuleType, declared: Sequence[Subject]) -> None:
-    """Raise :class:`NotFound` where a subject `declared` in `module` has lost its name to another: the last alone would be checked."""
+    """Raise :class:`NotFound` if a subject `declared` in `module` has been replaced by another of its name, and would not be checked."""
     kept = {id(each) for value in list(vars(module).values()) for each in _held(value, module, _DEPTH)}
     rebound = _rebound(module, declared, kept)
     for each in rebound:
@@ -283,8 +283,8 @@ def require_own_names(module: ModuleType, declared: Sequence[Subject]) -> None:
 
 
 def _is_kept_by_none_but(subject: Subject, *lists: Sequence[Subject]) -> bool:
-    """Return True if nothing refers to `subject` but these lists: a register of the user's, say, may know it without a name."""
-    gc.collect()  # tests that have lost their name too
+    """Return True if only these lists refer to `subject`; a user's registry, say, may hold it without a name."""
+    gc.collect()  # test classes that have lost their names too
     keepers = [each for each in gc.get_referrers(subject) if not isinstance(each, FrameType)]
     return all(any(keeper is each for each in lists) for keeper in keepers)
 
@@ -296,9 +296,9 @@ def _rebound(module: ModuleType, declared: Sequence[Subject], kept: set[int]) ->
 
 
 def _nameless(module: ModuleType, declared: Sequence[Subject]) -> str:
-    """A line on the subjects of `module` that none of its names refers to; empty if there are none.
+    """A line on the subjects of `module` to which none of its names refers; empty if there are none.
 
-    They are in containers or classes, of tests too, or were `declared` in the module under a name that was bound again.
+    They are in containers or classes, including test classes, or were `declared` in the module under a name that was rebound.
     """
     named = {id(value) for _, value in _subjects(module)}
     places: list[str] = []
@@ -321,7 +321,7 @@ def _counted(subjects: Sequence[Subject]) -> str:
 
 
 def _held(value: object, module: ModuleType, depth: int) -> Iterator[Subject]:
-    """The subjects in a container, or in a class of `module`, which may be one of tests."""
+    """The subjects in a container, or in a class of `module`, which may be a test class."""
     inside: Iterable[object] = ()
     if isinstance(value, dict):
         inside = list(value.values())

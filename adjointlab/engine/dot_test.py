@@ -24,15 +24,15 @@ def check_adjoint(operator: LinearOperator, *, seed: int = 0, library: str = "nu
 
     Returns the verdict, the same on every rank, with the figures of the test: the miss probability of its exact
     form, the error of its floating form [Hewett21, eq. 26]. The exact form needs coefficients that leave integers
-    exact, and a gain that is declared or specified; elsewhere differences within rounding pass, and an operator of at most
-    256 dimensions is compared entry by entry too. `str(verdict)` says which it was. Raises `AssertionError` with the
-    verdict's text, naming the wrong entry where the operator is small, if the adjoint is wrong; `TypeError` for what has no
-    `comm`, `domain` and `codomain`; `ValueError` for integers of which no bound keeps sums exact, and for an unknown `library`; `ModuleNotFoundError` for one
-    that is not installed. What the operator raises is not
+    exact, and a gain that is declared or specified; otherwise differences within rounding pass, and an operator of at most
+    256 dimensions is compared entry by entry too. `str(verdict)` says which form was used. Raises `AssertionError` with the
+    verdict's text if the adjoint is wrong, naming the wrong entry of a small operator; `TypeError` for an object without
+    `comm`, `domain` and `codomain`; `ValueError` for integers whose sums no bound keeps exact, and for an unknown `library`; `ModuleNotFoundError` for one
+    that is not installed. Exceptions of the operator are not
     caught: a rank that raises alone leaves the others waiting, as in any MPI program, unless the program runs under
     ``python -m mpi4py``, which ends them.
     """
-    __tracebackhide__ = True  # in pytest and IPython: what failed is the caller's
+    __tracebackhide__ = True  # pytest and IPython end the traceback at the caller
     if isinstance(operator, type):
         raise TypeError(f"operator: {operator.__name__} is a class; give an instance of it")
     if missing := [name for name in ("comm", "domain", "codomain") if not hasattr(operator, name)]:

@@ -1,4 +1,4 @@
-"""Errors that a strategy raises: their text, and whether it is the lab that has refused what the strategy gave it."""
+"""Errors that a strategy raises: their text, and whether the lab has rejected an argument that the strategy gave it."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from adjointlab.worlds.library_files import is_of_hypothesis, is_of_library
 __all__ = ["advice_on", "forgotten_draw", "formatted", "is_of_strategy", "refusal"]
 
 _NOTE = "while generating "
-"""Beginning of the notes in which Hypothesis repeats the arguments of the strategies that were at work."""
+"""Beginning of the notes in which Hypothesis repeats the arguments of the strategies that were running."""
 
 
 def forgotten_draw(*values: object) -> str:
-    """Return advice for a message on one of the values: that `draw(...)` is missing, if one is a strategy or a list with one."""
+    """Return advice for a message that `draw(...)` is perhaps missing, if a value is a strategy or a list with one; else nothing."""
     each_of = (each if isinstance(each, list | tuple) else (each,) for each in values)
     is_forgotten = any(isinstance(value, SearchStrategy) for entries in each_of for value in entries)
     return "; is a `draw(...)` around it missing?" if is_forgotten else ""
 
 
 def is_of_strategy(error: BaseException) -> bool:
-    """Return True for Python's own error on a strategy that was taken for what it draws, as in the sum of one and a number."""
+    """Return True for Python's error on a strategy that was used in place of its value, as in the sum of one and a number."""
     is_misuse = isinstance(error, TypeError | AttributeError)
     return is_misuse and re.search(r"'\w*Strategy'", message_of(error)) is not None
 
 
 def advice_on(error: BaseException) -> str:
-    """Return advice on an error that Python raises where `draw` is left out, or is given what is no strategy; empty for others."""
+    """Return advice on an error that Python raises if `draw` is left out, or its argument is not a strategy; empty for others."""
     if is_of_strategy(error):
         return "a `draw(...)` around a strategy is missing"
-    # Hypothesis calls this method of whatever it is to draw from.
+    # Hypothesis calls this method of whatever `draw` is given.
     if isinstance(error, AttributeError) and error.name == "validate":
         return f"`draw` takes a strategy, such as adjointlab.strategies.shapes(2), and was given {described_type(error.obj)}"
     return ""
@@ -52,7 +52,7 @@ def formatted(error: BaseException) -> str:
 
 
 def refusal(error: BaseException) -> str | None:
-    """Return the sentence with which the lab refuses what a strategy gave it, and where; None for any other error."""
+    """Return the message, with its place, of an error in which the lab rejects a strategy's arguments; None for any other error."""
     if not isinstance(error, ValueError | TypeError):
         return None
     frames = traceback.extract_tb(error.__traceback__)
@@ -63,18 +63,18 @@ def refusal(error: BaseException) -> str | None:
         if not is_lab(frame.filename) and not is_of_library(frame.filename)
     ]
     last = users[-1] if users else len(frames)
-    # Before the lab's there may be frames of Hypothesis, which draws, and behind them those of the standard library, such as of an enumeration.
+    # Frames of Hypothesis may come before the lab's, and frames of the standard library, such as of an enumeration, after them.
     refusing = next((number for number in range(last, len(frames)) if is_lab(frames[number].filename)), None)
     if refusing is None:
         return None
     caller = frames[last]
-    # Not those of Hypothesis, which has the strategy that is drawn from.
+    # Not the frames of Hypothesis, one of whose arguments is the strategy that it draws from.
     own = [each for each in range(last + 1, refusing + 1) if not is_of_hypothesis(frames[each].filename)]
     given = [value for each in own for value in _arguments(called[each])]
     return f"{message_of(error)}{forgotten_draw(*given)} ({caller.filename}:{caller.lineno})"
 
 
 def _arguments(frame: FrameType) -> list[object]:
-    """The arguments with which the function of a frame was called, if it has not bound others to their names."""
+    """The arguments with which the function of a frame was called, unless it has rebound their names."""
     names, rest, _, values = getargvalues(frame)
     return [values.get(name) for name in names] + [*values.get(rest or "", ())]

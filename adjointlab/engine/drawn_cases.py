@@ -1,4 +1,4 @@
-"""The cases that a search has drawn until the first that fails: what came of each, and on how many ranks they were."""
+"""The cases that a search has drawn before the first failure, their results, and their numbers of ranks."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["DrawnCases"]
 class DrawnCases:
     """The cases of one search, of which `asked` are to be judged.
 
-    A search may have to be repeated (:meth:`repeat`), and then draws the same cases. So what plans its draws, namely `number`, `judged`
-    and `on_ranks`, is counted anew each time, and what is reported, namely `counts`, `figures` and `exact`, once.
+    A search may have to be repeated (:meth:`repeat`), and then draws the same cases. So `number`, `judged` and `on_ranks`, which plan
+    its draws, start again from zero; but `counts`, `figures` and `exact`, which are reported, count each case only once.
     """
 
     def __init__(self, asked: int) -> None:
         self.counts = CaseCounts(asked)
         self.figures: Figures = {}  # the worst of all cases
-        self.exact = 0  # judged without a tolerance
-        self._was_judged: list[bool] = []  # of each case, whether its check applied
+        self.exact = 0  # number of cases judged without a tolerance
+        self._was_judged: list[bool] = []  # for each case, whether its check applied
         self.repeat()
 
     def repeat(self) -> None:
@@ -36,7 +36,7 @@ class DrawnCases:
         self.on_ranks: Counter[int] = Counter()
 
     def add(self, case: Case) -> bool | None:
-        """Count a case that is drawn; return whether its check applies if the case was drawn before a repetition, else `None`."""
+        """Count a drawn case. Returns whether its check applied to it if it was drawn before :meth:`repeat`, else `None`."""
         self.number += 1
         self.on_ranks[case.ranks] += 1
         if self.number > len(self._was_judged):
@@ -46,7 +46,7 @@ class DrawnCases:
         return was_judged
 
     def note(self, case: Case, run: Run, judgement: Judgement | None) -> Judgement | None:
-        """Note what came of a case that was not drawn before; its judgement if there is anything to judge."""
+        """Count the result of a case that was not drawn before; return its judgement, `None` if it counts as rejected."""
         reason = inapplicable_because(run)
         if judgement is not None and judgement.verdict.kind == UNDECIDED:
             self.counts.undecided += 1
@@ -60,13 +60,13 @@ class DrawnCases:
             self._was_judged.append(True)
             self.counts.judge(case, run, judgement.spaces)
             self.judged += 1
-            # Not of cases that were not judged: without elements, nothing could be wrong.
+            # Only for judged cases: without elements, nothing could be wrong.
             self.exact += judgement.verdict.is_exact
             self._add_figures(judgement.verdict.figures)
         return judgement
 
     def _add_figures(self, figures: Figures) -> None:
-        """Keep the worst of each number; texts that differ from case to case become :data:`VARIOUS`."""
+        """Keep the worst value of each number; texts that differ between cases become :data:`VARIOUS`."""
         for name, value in figures.items():
             known = self.figures.get(name)
             if isinstance(value, float | int) and isinstance(known, float | int):

@@ -17,7 +17,7 @@ __all__ = ["drawn_meshes"]
 def drawn_meshes(
     given: Sequence[str] | Sequence[int] | Mapping[str, int] | None,
 ) -> tuple[int | None, Callable[[DrawFn, int], Mapping[str, int] | tuple[int, ...]]]:
-    """The number of ranks where the mesh is given, and a strategy of meshes."""
+    """The number of ranks if the mesh fixes it, and a strategy of meshes."""
     if given is None:
         return None, lambda draw, ranks: (ranks,)
     what: Any = given
@@ -39,7 +39,7 @@ def drawn_meshes(
 
     def drawn(draw: DrawFn, ranks: int) -> Mapping[str, int]:
         shapes = grids(ranks, len(names))[::-1]
-        # What mixes up two dimensions shows on no mesh of which one dimension has all ranks, and two of three meshes of 4 ranks are such.
+        # A mesh with all ranks in one dimension, as two of the three meshes of 4 ranks, does not show when two dimensions are mixed up.
         if several := [shape for shape in shapes if ranks not in shape]:
             shapes = tuple(several) if draw(BOOLEANS) else shapes
         extents = draw(choices(shapes))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["DTensorRecipe"]
 
 _DECLARATIONS: Final = frozenset({"mesh", "inputs", "dtype", "placements", "rounding", "reach"})
-"""Entries of a case that are no arguments of a function of DTensors."""
+"""Entries of a case that are not arguments of a function of DTensors."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,17 @@ class DTensorRecipe:
     device_type: DeviceType = "cpu"
 
     def layer_on(self, device_type: DeviceType) -> tuple[Callable[..., Layer], UserFunction]:
-        """The makers of the layer and of its twin on a device."""
+        """The functions that make the layer and its twin on a device."""
         there = replace(self, device_type=device_type)
         return there.layer, there.twin
 
     def operator_on(self, device_type: DeviceType) -> tuple[Callable[..., Differentiable], UserFunction]:
-        """The maker of the linear operator on a device, and the plain function."""
+        """The function that makes the linear operator on a device, and the plain function."""
         there = replace(self, device_type=device_type)
         return there.operator, there.apply
 
     def twin(self, /, **parameters: object) -> torch.nn.Module:
-        """Make the plain function of a case a module."""
+        """Wrap the plain function of a case in a module."""
         import torch
 
         reference, arguments = self.reference, without(parameters, _DECLARATIONS)

@@ -1,13 +1,13 @@
-"""Cases that differ from a case in their cuts alone: the tensors cut evenly, or unevenly, over the same ranks.
+"""Cases that differ from a given case only in their cuts: the tensors are cut evenly, or unevenly, over the same ranks.
 
-An even cut needs as many elements as there are parts, or a multiple of them. So sides grow, in all cases alike, and a fault that vanishes
-with even cuts is looked for with uneven cuts of the same sides too:
+An even cut needs as many elements as there are parts, or a multiple of that. So sides grow, in all these cases alike, and if a fault
+vanishes with even cuts, it is also tried with uneven cuts of the same sides:
 
     the case      [0  1)[1  1)              sides 1, cut at 0|1|1
     even          [0      2)[2      4)      sides 4
-    longer        [0  1  2)[3  4  5)        sides 6, cut evenly: no power of two, which strides and windows may ask for
+    longer        [0  1  2)[3  4  5)        sides 6, cut evenly: not a power of two, which strides and windows may need
     moved         [0  1)[1         4)       sides 4, every part with elements
-    with empty    [0            4)[4 4)     sides 4, parts empty that are empty in the case
+    with empty    [0            4)[4 4)     sides 4, the same parts empty as in the case
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Cuts", "has_uneven_cuts", "with_cuts"]
 
 
 class Cuts(Enum):
-    """The cuts of a case that is made of another one."""
+    """The cuts of a case that is derived from another one."""
 
     EVEN = auto()
     LONGER = auto()
@@ -38,7 +38,7 @@ class Cuts(Enum):
 
 
 class _Uneven(NamedTuple):
-    """A shape of tensors, and for each dimension in which some are cut unevenly the side with which they are cut evenly."""
+    """A shape of tensors, and for each unevenly cut dimension the side with which the cut is even."""
 
     shape: tuple[int, ...]
     sides: Mapping[int, int]
@@ -55,17 +55,18 @@ def has_uneven_cuts(spaces: Sequence[Space]) -> bool:
 
 
 def with_cuts(case: Case, spaces: Sequence[Space]) -> Mapping[Cuts, Case]:
-    """The case with each kind of cuts in place of uneven ones; none if its parameters do not say how tensors are cut.
+    """The case with each kind of cuts in place of uneven ones; none if its parameters do not determine the cuts.
 
-    `spaces` are those that its operator declares. The subject's strategy need not draw the cases, and the operator may refuse them.
+    `spaces` are those that its operator declares. The subject's strategy may be unable to draw these cases, and the operator may
+    refuse them.
     """
     made = {cuts: structs.replace(case, parameters=_parameters(case, spaces, cuts)) for cuts in Cuts}
-    # Longer sides are other ones whatever the cuts are: they tell whether the parameters say any.
+    # Sides are always longer there: if the parameters are the same even so, they do not determine any sides or cuts.
     return {} if made[Cuts.LONGER].parameters == dict(case.parameters) else made
 
 
 def _parameters(case: Case, spaces: Sequence[Space], cuts: Cuts) -> dict[str, Any]:
-    """The parameters of a case, cut otherwise."""
+    """The parameters of a case with other cuts."""
     parts: dict[tuple[int, ...], dict[int, set[int]]] = {}
     for layout in (tensor.layout for space in spaces for tensor in space.tensors):
         for dim in range(layout.order):
@@ -85,7 +86,7 @@ def _is_uneven(layout: Layout, dim: int) -> bool:
 
 
 def _even_side(side: int, parts: Collection[int], *, longer: bool) -> int:
-    """The smallest multiple of all `parts` that is at least `side`, and twice the largest of them; if `longer`, the next one."""
+    """The smallest multiple of all `parts` that is at least `side` and twice the largest part count; if `longer`, the next one."""
     multiple = math.lcm(*parts)
     least = max(side, 2 * max(parts))
     return multiple * (math.ceil(least / multiple) + longer)
@@ -95,10 +96,10 @@ def _even_side(side: int, parts: Collection[int], *, longer: bool) -> int:
 
 
 def _changed(value: object, uneven: _Uneven, cuts: Cuts) -> Any:
-    """Return parameters with tensors of that shape cut otherwise, wherever they say its sides or its cuts."""
+    """Return parameters in which tensors of that shape have other cuts, wherever its sides or its cuts occur."""
     shape, sides = uneven
     longer = tuple(sides.get(dim, side) for dim, side in enumerate(shape))
-    # Where the cut is the balanced one of every side, a side of one more is cut unevenly.
+    # If the cut is always the balanced one, a side that is longer by one makes it uneven.
     follows = cuts in (Cuts.MOVED, Cuts.WITH_EMPTY) and not any(
         _says_a_cut(value, shape[dim]) for dim in sides
     )
@@ -115,7 +116,7 @@ def _changed(value: object, uneven: _Uneven, cuts: Cuts) -> Any:
             if _is_cut_of(value, shape[dim]):
                 return _ends(value, side, cuts)
         if len(value) == len(shape) and any(_is_cut_of(each, shape[dim]) for each in value for dim in sides):
-            # One cut for each dimension, which is looked at as if it were alone: another dimension may have the side of its new cut.
+            # One cut for each dimension. Each is changed by itself: the new cut of one may end at the old side of another.
             return tuple(
                 _changed(each, _Uneven(shape, {dim: sides[dim]}), cuts) if dim in sides else each
                 for dim, each in enumerate(value)
@@ -126,7 +127,7 @@ def _changed(value: object, uneven: _Uneven, cuts: Cuts) -> Any:
 
 
 def _cut(layout: Layout, shape: tuple[int, ...], dims: Collection[int], cuts: Cuts) -> Layout:
-    """The layout of another shape with such cuts of these dimensions, and its own windows in the others."""
+    """The layout with another shape: new cuts in the dimensions `dims`, its own windows in the others."""
     windows = list(layout.windows)
     for dim in dims:
         ends = layout.ends(dim)
@@ -136,7 +137,7 @@ def _cut(layout: Layout, shape: tuple[int, ...], dims: Collection[int], cuts: Cu
 
 
 def _ends(ends: Sequence[int], side: int, cuts: Cuts) -> tuple[int, ...]:
-    """The boundaries of as many parts of a longer side; one part is all of it."""
+    """The boundaries of as many parts of a longer side; a single part is all of it."""
     parts = len(ends) - 1
     if cuts is Cuts.WITH_EMPTY:
         ends_of_filled = sorted(set(ends))

@@ -36,7 +36,7 @@ def listed(inputs: Any) -> list[torch.Tensor]:
 
 
 def listed_target(target: torch.Tensor | None) -> list[torch.Tensor]:
-    """The example of a target; one of any numbers where none is given."""
+    """The example of a target; by default one of floating-point numbers."""
     import torch
 
     if not isinstance(target, torch.Tensor | None):
@@ -53,7 +53,7 @@ def entries_of(inputs: Inputs) -> dict[str, object]:
 
 
 def preparation(inputs: Inputs, targets: Sequence[torch.Tensor], prepare: Prepare | None) -> Prepare:
-    """The preparation that is given, of drawn numbers of the element types of examples; else the one that makes legal integers of them."""
+    """The given preparation, applied to drawn numbers of the examples' element types; by default one that makes legal integers."""
     if callable(inputs):
         return prepare or elementwise
     examples = [*listed(inputs), *targets]
@@ -65,15 +65,15 @@ def preparation(inputs: Inputs, targets: Sequence[torch.Tensor], prepare: Prepar
         like_examples = [convert(x) for convert, x in zip(converted, drawn, strict=True)]
         return like_examples if prepare is None else prepare(*like_examples)
 
-    # A preparation of the user's gets small integers, as it is promised.
+    # A user's preparation gets small integers, as documented.
     indices = [position for position, example in enumerate(examples) if not arrays.is_differentiable(example)]
     return LegalIndices(prepared_as_examples, frozenset(indices if prepare is None else ()))
 
 
 def _converter(example: torch.Tensor, *, is_legal: bool) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The function that makes integers, such as indices, of drawn numbers where the example holds integers.
+    """The function that turns drawn numbers into integers, such as indices, if the example holds integers.
 
-    Legal ones lie between 0 and the largest of the example, or are among its negative ones, such as the -100 of a loss that ignores it.
+    Legal ones lie between 0 and the example's largest, or are one of its negative values, such as -100 as the `ignore_index` of a loss.
     """
     if arrays.is_differentiable(example):
         return lambda drawn: drawn
@@ -93,7 +93,7 @@ def _converter(example: torch.Tensor, *, is_legal: bool) -> Callable[[torch.Tens
 
 
 def _partly_small(whole: torch.Tensor) -> torch.Tensor:
-    """Make small integers of half of the large ones: of many indices hardly any would come twice otherwise."""
+    """Replace half of the large integers by small ones: otherwise hardly any of many indices would occur twice."""
     half = whole // 2
     small = half % (2 * LARGEST + 1) - LARGEST
     return whole.where(whole.abs() <= 2 * LARGEST, small.where(whole % 2 == 0, half))

@@ -1,7 +1,7 @@
-"""Prove all cases within a bound, each by its whole matrices, instead of checking some that are drawn.
+"""Prove all cases within a bound by their complete matrices, instead of checking a random sample.
 
-The cases are split among processes, each with simulated ranks of its own. They are listed from the small to the large,
-so the first that fails is a small one.
+The cases are split among processes, each with its own simulated ranks. They are listed from small to large, so that
+the first that fails is a small one.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ _NO_FAILURE = sys.maxsize
 """Larger than the number of any case."""
 
 _BATCH_SIZE = 32
-"""Most cases that are run together."""
+"""Largest number of cases that run together."""
 
 _BATCHES = 8
-"""Least number of batches for each process where there are enough cases: some take longer than others."""
+"""Least number of batches for each process if there are enough cases: some batches take longer than others."""
 
 
 @dataclass(frozen=True)
 class _Share:
-    """The result of one process: the cases and matrix entries that it has proved, and what ended it early."""
+    """The result of one process: the cases and matrix entries that it has proved, and the reason if it ended early."""
 
     counts: CaseCounts
     entries: int = 0
@@ -79,9 +79,9 @@ class _Judged(NamedTuple):
 
 
 def bound_of(subject: Subject, given: Mapping[str, int] | None = None) -> Bound:
-    """The bound of `subject`: the defaults of its enumeration, with those `given` that it knows in their place.
+    """The bound of `subject`: the defaults of its enumeration, overridden by those in `given` that it has.
 
-    Raises :class:`SubjectError` for a subject that lists no cases: none at all, none within the bound, or none because its
+    Raises :class:`SubjectError` if the subject lists no cases: it has no enumeration, there are none within the bound, or the
     enumeration fails.
     """
     if subject.every is None:
@@ -115,9 +115,9 @@ def bound_of(subject: Subject, given: Mapping[str, int] | None = None) -> Bound:
 
 
 def memory_of_proofs(subject: Subject, device: str | None) -> str:
-    """Return the memory that the cases of a subject are proved in: NumPy's, so that torch need not be loaded, unless on "cuda".
+    """Return the memory in which a subject's cases are proved: except on "cuda", NumPy's, so that torch need not be loaded.
 
-    Raises :class:`SubjectError` for a subject that draws no tensors in memory of CUDA devices.
+    Raises :class:`SubjectError` if `device` is "cuda" and the subject draws no tensors there.
     """
     return subject.libraries(device)[0] if device == "cuda" else "numpy"
 
@@ -138,7 +138,7 @@ def every_case(subject: Subject, bound: Bound, memory: str = "numpy") -> Iterato
             raise SubjectError(
                 f"{subject.name}: every= yields a case on {ranks} ranks; legal are 1 to {RANKS.most}"
             )
-        # The seed makes the random vector, and the schedule another legal interleaving, of each case.
+        # Each case gets a different random vector by its seed, and a different legal interleaving by its schedule.
         setting = InputSetting(seed=number, library=memory)
         yield Case(subject.name, PROOF.name, ranks, parameters, setting, schedule=number % 2**16)
 
@@ -162,8 +162,8 @@ def exhaust(
 ) -> SearchResult:
     """Prove every case of `subject` within `bound` on `jobs` processes (default: one for each core), in memory of `device`.
 
-    The processes find the subject by its `reference` on a command line. `tick` is called with the number of cases done and of
-    all cases. The result's `tried` is the number of cases proved, or that of the first that fails among all; its figure
+    The processes find the subject by its `reference`, as on a command line. `tick` is called with the number of cases done and
+    the total. The result's `tried` is the number of cases proved, or the position of the first failing case in the list; its figure
     "entries" is the number of matrix entries. Raises :class:`SubjectError` as :func:`every_case` does.
     """
     started = time.monotonic()
@@ -212,9 +212,9 @@ def exhaust(
 
 @dataclass(frozen=True)
 class _Process:
-    """One of `count` processes: of the list in batches of `batch_size` it takes those whose position is `index` modulo `count`.
+    """One of `count` processes: it takes the batches of `batch_size` cases whose position is `index` modulo `count`.
 
-    Cases that follow one another share spaces and intervals, and so what is kept of these.
+    Successive cases share spaces and intervals, so a batch makes use of what is cached for these.
     """
 
     reference: str
@@ -233,7 +233,7 @@ class _Process:
         try:
             pipe.send(self.share())
         except KeyboardInterrupt:
-            pass  # the process that started this one has it too
+            pass  # the parent process is interrupted too
         except BaseException:
             pipe.send(_ended_early(traceback.format_exc().rstrip()))
 
@@ -260,7 +260,7 @@ class _Process:
             world.close()
 
     def own_batches(self, subject: Subject) -> Iterator[list[tuple[int, Case]]]:
-        """The numbered cases that this process takes, in batches, until a smaller one has failed somewhere."""
+        """The numbered cases that this process takes, in batches, until one with a smaller number has failed in any process."""
         numbered = enumerate(every_case(subject, self.bound, self.memory))
         for position in numbers_from_zero():
             batch = list(islice(numbered, self.batch_size))
@@ -275,7 +275,7 @@ class _Process:
             with world.together():
                 return list(self.judged_one_by_one(run, batch))
         except FunctionsReplaced:
-            # Some case of the batch has done so. They are back by now, and runs one by one say by which.
+            # Some case of the batch replaced them. They are restored by now, and single runs show which case it was.
             return list(self.judged_one_by_one(run, batch))
 
     def judged_one_by_one(self, run: Runner, batch: Sequence[tuple[int, Case]]) -> Iterator[_Judged]:
@@ -305,7 +305,7 @@ _SAFE_PATH: Final = "PYTHONSAFEPATH"
 
 @contextmanager
 def _safe_path() -> Iterator[None]:
-    """Context in which new interpreters do not look into the current folder for Python's own modules, as this one did not."""
+    """Context in which new interpreters, like this one, do not look for Python's own modules in the current folder."""
     before = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"
     try:
@@ -320,10 +320,10 @@ def _safe_path() -> Iterator[None]:
 def _in_processes(
     reference: str, bound: Bound, memory: str, count: int, total: int, tick: Callable[[int], None]
 ) -> list[_Share]:
-    """Prove the `total` cases in `count` processes; the result of each. `tick` is called with the number of cases done."""
-    # A fork would copy locks that other threads of this process hold but not the threads.
+    """Prove the `total` cases in `count` processes; return the result of each. `tick` is called with the number of cases done."""
+    # A fork would copy locks that other threads of this process hold, but not these threads.
     context = multiprocessing.get_context("spawn")
-    with _safe_path():  # they start a process that keeps count of them
+    with _safe_path():  # the first value starts multiprocessing's resource tracker, a process
         done = [context.Value("q", 0) for _ in range(count)]
         first_failure = context.Value("q", _NO_FAILURE)
     batch_size = max(1, min(_BATCH_SIZE, total // (_BATCHES * count)))
@@ -338,7 +338,7 @@ def _in_processes(
             with _safe_path():
                 process.start()
             processes.append(process)
-            # The process has it now. While it is open here too, the end of the process would not end the pipe.
+            # The process has this end now. If it stayed open here too, the pipe would not end with the process.
             sender.close()
             pipes.append(receiver)
         for pipe, process in zip(pipes, processes, strict=True):

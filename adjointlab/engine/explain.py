@@ -1,4 +1,4 @@
-"""A subject's operator in the papers' notation, on a small case that is fit to be read."""
+"""A subject's operator in the notation of the literature, on a case that is small enough to read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["explained"]
 
 
 class _Explanation(NamedTuple):
-    """The operator's text and drawing (of rank 0), and the number of elements that a rank holds of each space."""
+    """The operator's text and drawing (from rank 0), and the number of elements that a rank holds of each space."""
 
     text: str
     drawing: Drawing | None
@@ -32,11 +32,11 @@ class _Explanation(NamedTuple):
 
 
 def explained(subject: Subject, ranks: int) -> tuple[str, Drawing]:
-    """The spaces and the program of the subject's operator, on the smallest case in which there is something to see.
+    """The spaces and the program of the subject's operator, on the smallest case that shows something.
 
     Returns them in the notation of the literature, and as a drawing.
 
-    Raises `ValueError` for a layer, and where no case can be drawn or made.
+    Raises `ValueError` for a layer, and if no case can be drawn or its operator cannot be made.
     """
     if subject.is_layer:
         raise ValueError(f"{subject.name} is a layer; only linear operators have a program to explain")
@@ -55,7 +55,7 @@ def explained(subject: Subject, ranks: int) -> tuple[str, Drawing]:
 
 
 def _titled(subject: Subject, text: str) -> str:
-    """`text`, whose first line is the operator, under the subject's name in reports; the lab's own adapters have no name that tells anything."""
+    """`text` with the subject's name before its first line, the operator's name; in its place if that is an adapter's or the same."""
     operator, end, rest = text.partition("\n")
     is_own = subject.kind is Kind.OPERATOR and operator != subject.label
     return f"{subject.label}: {text}" if is_own else f"{subject.label}{end}{rest}"
@@ -90,11 +90,11 @@ def _smallest(world: SimulatedWorld, subject: Subject, ranks: int) -> Parameters
     has_messages: tuple[bool, ...] = ()
 
     def shows_messages(parameters: Parameters) -> bool:
-        """As below, and the program of forward moves something between ranks."""
+        """As :func:`shows_something`, and forward moves data between ranks."""
         return shows_something(parameters) and has_messages[0]
 
     def shows_something(parameters: Parameters) -> bool:
-        """Two elements or more in both spaces, and something on every rank: an empty operator explains nothing."""
+        """Return True if both spaces have two elements or more, and every rank holds some: an empty operator explains nothing."""
         nonlocal has_messages
         explanations: tuple[_Explanation, ...] = _make(world, subject, parameters, ranks).values
         if len(explanations) < ranks:
@@ -112,7 +112,7 @@ def _smallest(world: SimulatedWorld, subject: Subject, ranks: int) -> Parameters
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
-    # Some operators never hold so much, or move nothing; then any case has to do.
+    # Some operators never hold that many elements, or move nothing; then any case will do.
     for condition in (shows_messages, shows_something, lambda parameters: True):
         try:
             with without_constants_of_modules():

@@ -1,4 +1,4 @@
-"""Verdicts on runs that have failed: a rank raised, waited in vain, died or did not return."""
+"""Verdicts on runs that have failed: a rank raised, hung, died or did not return."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from adjointlab.worlds.watchdog import Overdue
 __all__ = ["HANGS", "LIMIT", "MISDECLARED", "NO_RETURN", "REPLACED", "verdict_on_failure"]
 
 MISDECLARED: Final = SubjectError.__name__
-"""Kind of failure of a subject whose declaration is wrong: every check of it says so."""
+"""Kind of failure of a subject whose declaration is wrong: every check of it fails in this way."""
 
 NO_RETURN = "no return"
-"""Kind of failure of a rank that the watchdog had to end."""
+"""Kind of failure in which the watchdog had to end a rank."""
 
 REPLACED = "functions replaced"
 """Kind of failure of a run in which user code has replaced functions of Python or NumPy."""
@@ -36,7 +36,7 @@ REPLACED = "functions replaced"
 HANGS: Final = frozenset(
     {FindingKind.DEADLOCK, FindingKind.LIVELOCK, FindingKind.BLOCKED, FindingKind.MISMATCHED_COLLECTIVE}
 )
-"""Kinds of failure in which ranks wait in vain."""
+"""Kinds of failure in which ranks wait for ever."""
 
 _MISMATCHES: Final = frozenset({FindingKind.MISMATCHED_COLLECTIVE, FindingKind.MISMATCHED_MESSAGE})
 
@@ -49,7 +49,7 @@ _REFUSED: Final = (
     (NotContiguous, "a process group gets a non-contiguous tensor"),
     (GroupsInOtherOrder, "ranks make process groups in different orders"),
 )
-"""Exceptions by which the lab refuses what the code under test does, each before those that it is one of, with the headline."""
+"""Exceptions that the lab raises when the code under test does something wrong, subclasses first, each with its headline."""
 
 Line: TypeAlias = tuple[str, str]
 
@@ -57,14 +57,14 @@ LIMIT: Final[Line] = (
     "limit",
     "if the code takes that long, as one that compiles in its first call may, --watchdog SECONDS or watchdog in [tool.adjointlab] gives it more",
 )
-"""The line on what the watchdog has ended: it cannot know a hang from slow code."""
+"""Advice for when the watchdog has ended a rank: it cannot distinguish a hang from slow code."""
 
 
 def verdict_on_failure(run: Run) -> Verdict:
-    """The verdict on a run in which some rank did not return, or in which the world found something wrong."""
+    """The verdict on a run in which some rank did not return, or the world found something wrong."""
     raised = [(rank, outcome) for rank, outcome in enumerate(run.outcomes) if isinstance(outcome, Raised)]
     overdue = next((entry for entry in raised if entry[1].is_a(Overdue)), None)
-    # What ranks do after the watchdog has ended one of them is not their own.
+    # After the watchdog has ended a rank, errors of other ranks are consequences.
     if overdue is None and (refusal := _of_refusal(raised)) is not None:
         return refusal
     for _, outcome in raised:
@@ -85,7 +85,7 @@ def verdict_on_failure(run: Run) -> Verdict:
 
 
 def _of_refusal(raised: Sequence[tuple[int, Raised]]) -> Verdict | None:
-    """The verdict where something that a rank did was refused: the code under test is wrong, and not merely unjudged."""
+    """The verdict if the lab refused something that a rank did: the code under test is then incoherent, not merely unjudged."""
     for rank, outcome in raised:
         for kind, headline in _REFUSED:
             if outcome.is_a(kind):
@@ -103,7 +103,7 @@ def _of_findings(run: Run, lines: Sequence[Line]) -> Verdict:
 
 
 def _of_exception(rank: int, outcome: Raised, lines: Sequence[Line]) -> Verdict:
-    """The verdict where `rank` was the first to raise; `lines` say what became of each rank."""
+    """The verdict if `rank` was the first to raise; `lines` say how each rank ended."""
     headline = str(outcome)
     others = [
         (label, "raised the same exception" if text == headline else text)
@@ -114,8 +114,8 @@ def _of_exception(rank: int, outcome: Raised, lines: Sequence[Line]) -> Verdict:
 
 
 def _lines(run: Run) -> list[Line]:
-    """Lines on the end of each rank, on what the world found, and on the ranks that were in a backward pass."""
-    # Findings of the world say more about ranks that sit in calls than their outcomes do.
+    """Lines on how each rank ended, on the findings of the world, and on the ranks that were in a backward pass."""
+    # The world's findings describe blocked ranks better than their outcomes do.
     lines = [
         (f"rank {rank}", str(outcome))
         for rank, outcome in enumerate(run.outcomes)
@@ -129,7 +129,7 @@ def _lines(run: Run) -> list[Line]:
 
 
 def _met_another_call(outcome: Outcome, run: Run) -> bool:
-    """Return True if a call of the lab's own has raised where calls do not match: it has met one of the code under test."""
+    """Return True if one of the lab's own calls raised because it was matched with a call of the code under test."""
     is_mismatch = any(finding.kind in _MISMATCHES for finding in run.findings)
     return is_mismatch and isinstance(outcome, Raised) and outcome.in_lab
 
@@ -139,7 +139,7 @@ def _traceback(outcome: Raised) -> Line:
 
 
 def _waits(run: Run) -> Evidence | None:
-    """The calls in which ranks sat in vain, and how the other ranks ended; `None` where none was blocked."""
+    """The calls in which ranks were blocked, and how the other ranks ended; `None` if none was blocked."""
     if not any(isinstance(outcome, Blocked) for outcome in run.outcomes):
         return None
     return Evidence(waits=tuple(_wait(rank, outcome) for rank, outcome in enumerate(run.outcomes)))
@@ -147,7 +147,7 @@ def _waits(run: Run) -> Evidence | None:
 
 def _wait(rank: int, outcome: Outcome) -> Wait:
     if not isinstance(outcome, Blocked):
-        # A value's text may be long, and a message of several lines.
+        # A value's text may be long, and a message may have several lines.
         return Wait(rank, str(outcome).partition("\n")[0], is_blocked=False)
     if outcome.is_lab:
         return Wait(rank, f"had {outcome.came_back}", waits_for=outcome.waits_for)

@@ -1,7 +1,7 @@
-"""Warnings of a check, each once with a count: ranks and cases repeat what one call would say once.
+"""Warnings of a check, each once with a count: otherwise ranks and cases would repeat them.
 
-Python shows a warning once for each place, but forgets what it has shown whenever code enters ``warnings.catch_warnings``, as the checks
-and torch do, and shows another text as another warning. What filters turn into an error, or ignore, does not come here.
+Python shows a warning once for each place, but forgets this whenever code enters ``warnings.catch_warnings``, as the checks
+and torch do, and a different text is a different warning. Warnings that filters ignore or turn into errors are not counted here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["FoldedWarning", "FoldedWarnings", "folded"]
 
 @dataclass(frozen=True)
 class FoldedWarning:
-    """A warning of one place in the code: its first text, and the number of times that it was given."""
+    """A warning from one place in the code: its first text, and the number of times that it was issued."""
 
     category: str
     text: str
@@ -28,16 +28,16 @@ class FoldedWarning:
 
     @property
     def place(self) -> tuple[str, str, int]:
-        """The part that warnings have in common which are folded into one."""
+        """The key by which warnings are folded into one."""
         return self.category, self.filename, self.line
 
     @property
     def counted_text(self) -> str:
-        """The text, with the number of times where it is above 1."""
+        """The text, with the number of times if it is above 1."""
         return self.text if self.times == 1 else f"{self.text} ({self.times} times)"
 
     def show(self) -> None:
-        """Show it as Python does, or whatever has taken that over, such as pytest."""
+        """Show it through `warnings.showwarning`, which pytest, say, may have replaced."""
         kind = getattr(builtins, self.category, None)
         if isinstance(kind, type) and issubclass(kind, Warning):
             warnings.showwarning(kind(self.counted_text), kind, self.filename, self.line)
@@ -50,7 +50,7 @@ class FoldedWarning:
 
 
 def folded(given: Iterable[FoldedWarning]) -> tuple[FoldedWarning, ...]:
-    """The first warning of each place, with the number of times that all of that place were given, in the order of the first ones."""
+    """The first warning of each place, with the number of all from that place, in the order in which they first came."""
     found: dict[tuple[str, str, int], FoldedWarning] = {}
     for each in given:
         _fold_into(found, each)
@@ -63,9 +63,9 @@ def _fold_into(found: dict[tuple[str, str, int], FoldedWarning], new: FoldedWarn
 
 
 class FoldedWarnings:
-    """Context in which warnings are collected; where an exception ends it, they are shown.
+    """Context in which warnings are collected; if an exception ends it, they are shown.
 
-    On a rank other than the leader, which reports none, the first of each place is shown at once.
+    On a follower, which reports none, the first from each place is shown at once.
     """
 
     def __init__(self, *, is_leader: bool = True) -> None:
@@ -75,11 +75,11 @@ class FoldedWarnings:
 
     @property
     def found(self) -> tuple[FoldedWarning, ...]:
-        """The warnings so far, in the order in which they came first; none where they have been shown."""
+        """The warnings so far, in the order in which they first came; none if they have been shown."""
         return tuple(self._found.values()) if self._is_leader else ()
 
     def ignore_more(self) -> None:
-        """Show and count no more: what follows runs to make a failing case smaller, or to see it again."""
+        """Show and count no more: the following runs shrink or repeat a failing case."""
         self._is_done = True
 
     def __enter__(self) -> FoldedWarnings:
@@ -90,7 +90,7 @@ class FoldedWarnings:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # A rank that was given up within `catch_warnings` may put this function back later: it passes everything on then.
+        # A rank abandoned within `catch_warnings` may restore this function later; then it passes everything on.
         warnings.showwarning, self._is_open = self._before, False
         if error is not None:
             for each in self.found:

@@ -31,12 +31,12 @@ __all__ = [
 
 
 def prepare() -> None:
-    """Have Hypothesis do what it does in the first search of a thread, among which is a full garbage collection.
+    """Have Hypothesis do its set-up for the first search of a thread, which includes a full garbage collection.
 
-    To be called before torch is imported: the collection would visit all of its objects, which takes a tenth of a second.
+    Call it before torch is imported: otherwise the collection visits all of torch's objects, which takes a tenth of a second.
     """
 
-    # With a seed, as searches have one: without, Hypothesis registers the generator of the thread never, or later.
+    # With a seed, as in searches: without one, Hypothesis registers the thread's generator later, or never.
     @hypothesis.seed(0)
     @hypothesis.settings(
         max_examples=1, database=None, deadline=None, verbosity=Verbosity.quiet, phases=(Phase.generate,)
@@ -56,13 +56,14 @@ class Failing(Exception):
 
 
 class Enough(BaseException):
-    """No more cases are to be drawn: ends a search of Hypothesis's at once, which passes on what is no `Exception`."""
+    """No more cases are needed. Hypothesis lets a `BaseException` that is not an `Exception` through, so this ends a search at once."""
 
 
 class BrokenOff(BaseException):
-    """Carries what a run has not raised but was ended by, such as a time limit of pytest's, out of Hypothesis, which passes it on at once.
+    """Carries an exception that ended a run from outside, such as a time limit of pytest, out of Hypothesis.
 
-    Of an `Exception`, and of pytest's own, Hypothesis would take the case for a failing one, and run it again.
+    Hypothesis lets this class through at once. After an `Exception`, or one of pytest's own, it would take the case for a failing one,
+    and run it again.
     """
 
     def __init__(self, error: BaseException) -> None:
@@ -71,7 +72,7 @@ class BrokenOff(BaseException):
 
 
 WHILE_A_CASE_RAN: Final = "while a case ran"
-"""The note on an exception that has ended a run from outside: none of the strategy's, and none of the code under test."""
+"""The note on an exception that has ended a run from outside: neither the strategy nor the code under test raised it."""
 
 
 def ended_a_case(error: BaseException) -> bool:
@@ -80,7 +81,7 @@ def ended_a_case(error: BaseException) -> bool:
 
 
 def end_of(every_case_is_coherent: Callable[[], None]) -> Failing | Verdict | None:
-    """Draw cases, and return how that has ended: with one that fails, with a strategy that is no good, or with none."""
+    """Draw cases; return the failing one, a verdict if the strategy is at fault, or `None` if no case failed."""
     try:
         with without_constants_of_modules():
             every_case_is_coherent()
@@ -89,15 +90,15 @@ def end_of(every_case_is_coherent: Callable[[], None]) -> Failing | Verdict | No
     except BrokenOff as broken:
         raise broken.error from None
     except AssertionError as error:
-        # Hypothesis's own, upon an interrupt that comes before its engine is ready.
+        # An assertion in Hypothesis fails if an interrupt comes before its engine is ready.
         if isinstance(error.__context__, KeyboardInterrupt):
             raise error.__context__ from None
         raise
     except Flaky as error:
-        # Of the cases themselves the judgements are remembered.
+        # Judgements of cases are remembered, so they cannot be what changed.
         return _unjudged("the subject's strategy draws other cases from the same choices", error)
     except (Enough, Unsatisfiable):
-        return None  # the counts tell
+        return None  # the counts say why
     except FailedHealthCheck as error:
         return _unjudged("the subject's strategy is unhealthy", error)
     except HypothesisException as error:
@@ -106,10 +107,10 @@ def end_of(every_case_is_coherent: Callable[[], None]) -> Failing | Verdict | No
 
 
 def settings_of(cases: int) -> hypothesis.settings:
-    """Settings of Hypothesis for a search of so many `cases`.
+    """Settings of Hypothesis for a search of `cases` cases.
 
-    Whatever a user's profile, or the "ci" profile that Hypothesis loads where the variable CI is set, would change is set here: equal
-    seeds have to draw equal cases everywhere. (A seed overrides `derandomize`.)
+    Equal seeds have to draw equal cases everywhere. So everything is set here that a user's profile would change, or the "ci" profile,
+    which Hypothesis loads if the variable CI is set. (A seed overrides `derandomize`.)
     """
     return hypothesis.settings(
         max_examples=cases,
@@ -119,19 +120,19 @@ def settings_of(cases: int) -> hypothesis.settings:
         print_blob=False,
         report_multiple_bugs=False,
         verbosity=Verbosity.quiet,
-        # Without Phase.explain, which would run variations of the failing case under a tracer.
+        # Phase.explain would run variations of the failing case under a tracer.
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=(
             HealthCheck.too_slow,
             HealthCheck.data_too_large,
             HealthCheck.nested_given,
-            HealthCheck.filter_too_much,  # which cases were rejected, and why, is counted here
+            HealthCheck.filter_too_much,  # rejected cases are counted by adjointlab, with their reasons
         ),
     )
 
 
 def seed_of_draws(seed: int, check: str) -> int:
-    """The seed of a check's draws: every check draws cases of its own, so that all of them look at more geometries."""
+    """The seed of a check's draws: each check draws different cases, so that together they cover more geometries."""
     return int.from_bytes(hashlib.sha256(f"{seed} {check}".encode()).digest()[:8], "little")
 
 

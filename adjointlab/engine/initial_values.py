@@ -1,7 +1,7 @@
-"""The values that a sequential module has when it is made parallel: they show whether each rank has got its part of every parameter.
+"""The values that a sequential module has when it is made parallel: they show whether each rank gets its part of every parameter.
 
-Checks put other values into the parameters afterwards, where the lab says them to lie. So a shard that is cut wrongly when the module is
-made parallel would pass, and copies that are made then, such as an optimiser's master weights, would be wrong.
+Checks later write other values into the parameters, in the layout that the lab derives. Without these initial values, a shard that is
+cut wrongly when the module is made parallel would pass, and copies made then, such as an optimiser's master weights, would be wrong.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 __all__ = ["give_initial_values", "has_its_parts"]
 
 _LARGEST: Final = 4
-"""Bound of the integers of which the values are multiples. None is 0, by which code may divide."""
+"""Bound of the integers of which the values are multiples. None is 0, because code may divide by them."""
 
 _TELLING: Final = 3
-"""Different values that a part must have to show that it was taken from the sequential parameter: fresh ones may be zeros and ones."""
+"""Number of distinct values that show that a part comes from a sequential parameter: new parameters may be zeros and ones."""
 
 
 _ADVICE_ON_PIECES: Final = "; of a weight in several pieces, such as gate and up, each rank's part of all of them is declared as _StridedShard(0, split_factor=2), or by their sizes in parameter_pieces"
 
 
 def give_initial_values(module: torch.nn.Module) -> dict[str, NumpyArray] | None:
-    """Overwrite the parameters with small integers, in units of a power of two, and return these by name.
+    """Overwrite the parameters with small multiples of a power of two, and return the values by name.
 
     Those of an integer type keep their values.
 
-    Returns None, and changes nothing, where a parameter has no memory yet. Raises :class:`SubjectError` for one of a class of tensors that
-    takes no values, as some quantised ones are.
+    Returns None, and changes nothing, if a parameter has no memory yet. Raises :class:`SubjectError` for a parameter of a tensor class
+    into which values cannot be copied, as for some quantised ones.
     """
     import torch
 
@@ -76,9 +76,9 @@ def _values(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
 
 
 def _unit(shape: tuple[int, ...]) -> float:
-    """The power of two by which values have a root mean square of about 1 / sqrt(fan-in), so that outputs are as large as inputs [LeCun98, §4.6].
+    """The power of two that gives values a root mean square of about 1 / sqrt(fan-in), so that outputs are as large as inputs [LeCun98, §4.6].
 
-    Integers themselves drive softmax and tanh to their ends in a deep network, where steps of an optimiser are a matter of rounding alone.
+    In a deep network, integers themselves would saturate softmax and tanh, and an optimiser's steps would be nothing but rounding.
     A power of two keeps sums of products exact.
     """
     mean_square = sum([size**2 for size in range(1, _LARGEST + 1)]) / _LARGEST
@@ -100,11 +100,11 @@ def has_its_parts(
     given: Mapping[str, NumpyArray],
     pieces: Mapping[str, Fused],
 ) -> bool:
-    """Return True if each parameter of the parallel `module` is the part of a sequential one, with the values `given`, that `space` says.
+    """Return True if each parameter of the parallel `module` is, by its values, the part of a sequential one that `space` gives the rank.
 
-    `pieces` are those of fused ones.
+    `given` are the sequential values, `pieces` the pieces of fused parameters.
 
-    Raises :class:`ParameterMisplaced` where a parameter has the values of other elements; returns False where it has values of its own.
+    Raises :class:`ParameterMisplaced` if a parameter has the values of other elements; returns False if it has values of its own.
     """
     anywhere = np.unique(np.concatenate([values.ravel() for values in given.values()] or [np.empty(0)]))
     found = [
@@ -117,7 +117,7 @@ def has_its_parts(
 def _is_its_part(
     module: torch.nn.Module, tensor: Tensor, rank: int, whole: NumpyArray, anywhere: NumpyArray, pieces: Fused
 ) -> bool:
-    """Return True for the part of the `whole` parameter; `anywhere` are the values of all parameters, parts of which may be mixed up."""
+    """Return True for the right part of the `whole` parameter; `anywhere` has the values of all parameters, to recognise a wrong part."""
     part = arrays.local_part(module.get_parameter(tensor.name).detach())
     if part.is_meta or LocalType.PARTIAL in tensor.types:
         return False

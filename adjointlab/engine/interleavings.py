@@ -1,4 +1,4 @@
-"""A case under several schedules: each run is judged, and all must have the same result."""
+"""A case under several schedules: each run is judged, and all runs must have the same result."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Invariants: TypeAlias = Callable[[Case, Run], Mapping[str, ScheduleInvariant]]
 def judge_all(
     case: Case, runs: Sequence[Run], verdicts: Sequence[Verdict], invariants_of: Invariants
 ) -> Verdict:
-    """The verdict of the runs of `case`, one for each of its schedules, which have these `verdicts` by themselves.
+    """The verdict on the runs of `case`, one for each of its schedules, whose separate verdicts are `verdicts`.
 
-    A run that hangs or crashes is that failure. Results that are right in some runs only, or that differ where they are exact,
-    depend on the schedule: the lines show two runs that differ.
+    If a run hangs or crashes, that is the verdict. If results are right in some runs only, or exact results differ, they depend on
+    the schedule, and the lines show two runs that differ.
     """
     unjudged, judged = _numbers_by(lambda verdict: verdict.status is Status.UNJUDGED, verdicts)
     if unjudged:
@@ -70,7 +70,7 @@ def judge_all(
 
 
 def _numbers_by(has: Callable[[Verdict], bool], verdicts: Sequence[Verdict]) -> tuple[list[int], list[int]]:
-    """The positions of the verdicts that have a property, and of those that have it not."""
+    """The positions of the verdicts that have a property, and of those that do not."""
     with_it: list[int] = []
     without: list[int] = []
     for number, verdict in enumerate(verdicts):
@@ -79,7 +79,7 @@ def _numbers_by(has: Callable[[Verdict], bool], verdicts: Sequence[Verdict]) -> 
 
 
 def narrowed(run: Runner, case: Case, fails_so: Callable[[Case], bool]) -> Case:
-    """Return `case` with as few of its schedules as still fail so, each with the record of its decisions."""
+    """Return `case` with the fewest of its schedules that still fail in this way, each with the record of its decisions."""
     return next(
         (
             structs.replace(
@@ -125,7 +125,7 @@ def _dependent(case: Case, runs: Sequence[Run], one: int, other: int, *lines: tu
 
 
 def _matched_calls(case: Case, runs: Sequence[Run], one: int, other: int) -> tuple[MatchedCalls, ...]:
-    """The calls of two runs that left open what they match, around the first that was answered by different messages."""
+    """The calls of two runs that may match several messages, around the first that matched different ones."""
     both = [runs[one].matched, runs[other].matched]
     pairs = enumerate(zip(*both, strict=False))
     different = next((n for n, (first, second) in pairs if str(first) != str(second)), None)
@@ -144,7 +144,7 @@ def _matched_calls(case: Case, runs: Sequence[Run], one: int, other: int) -> tup
 
 
 def _first_choice(one: Sequence[Matched], other: Sequence[Matched]) -> list[str]:
-    """Find the first call of a rank that was answered by different messages in the two runs."""
+    """Find a rank's first call that matched different messages in the two runs."""
     for rank in sorted({matched.rank for matched in (*one, *other)}):
         of_one, of_other = ([entry for entry in each if entry.rank == rank] for each in (one, other))
         for number, (first, second) in enumerate(zip(of_one, of_other, strict=False), 1):

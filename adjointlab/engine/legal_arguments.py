@@ -43,7 +43,7 @@ def require_operator(operator: Any) -> None:
         return
     for method in ("forward", "adjoint"):
         if not callable(getattr(operator, method, None)):
-            # SciPy's name for the adjoint, which PyLops has too.
+            # SciPy's name for the adjoint, which PyLops uses too.
             advice = _ON_OTHER_LIBRARIES if hasattr(operator, "rmatvec") else ""
             raise SubjectError(
                 f"{operator.__name__} has no method `{method}`; the lab checks forward against adjoint{advice}"

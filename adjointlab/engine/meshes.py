@@ -21,13 +21,13 @@ __all__ = ["MeshShape", "as_mesh", "piece_sizes", "placements_by_name", "placeme
 
 
 class MeshShape(NamedTuple):
-    """Extents of a mesh, and the names of its dimensions where they have any."""
+    """Extents of a mesh, and the names of its dimensions, if they have any."""
 
     extents: tuple[int, ...]
     names: tuple[str, ...] | None
 
     def make_on(self, comm: Communicator, device_type: DeviceType) -> DeviceMesh:
-        """The mesh of all ranks. Raises :class:`SubjectError` where these are more or less. Collective."""
+        """The mesh of all ranks. Raises :class:`SubjectError` if their number does not fit. Collective."""
         from torch.distributed.device_mesh import init_device_mesh
 
         if math.prod(self.extents) != comm.Get_size():
@@ -40,7 +40,7 @@ class MeshShape(NamedTuple):
         return init_device_mesh(device_type, self.extents, mesh_dim_names=self.names)
 
     def dim(self, key: str | int) -> int:
-        """The number of a dimension that is given by name or number."""
+        """The number of a dimension given by name or number."""
         if isinstance(key, str):
             if self.names is None:
                 raise SubjectError(
@@ -58,7 +58,7 @@ class MeshShape(NamedTuple):
 
 
 def as_mesh(given: Any) -> MeshShape:
-    """The shape of a mesh that is given by extents, or by extents by name. Raises :class:`SubjectError` for anything else."""
+    """The shape of a mesh from its extents, or from a mapping of names to extents. Raises :class:`SubjectError` for anything else."""
     extents = given.values() if isinstance(given, Mapping) else given
     if (
         not isinstance(extents, Iterable)
@@ -74,7 +74,7 @@ def as_mesh(given: Any) -> MeshShape:
 def placements_of(
     role: str, parameters: Parameters, number: int, mesh: MeshShape
 ) -> tuple[Sequence[Placement], ...]:
-    """The placements of a case's tensors in the `role`, at most `number` of them, each a list; of one alone, the list itself will do.
+    """The placements of a case's tensors in the `role`: at most `number` lists, or for a single tensor the list itself.
 
     Raises :class:`SubjectError` for anything else.
     """
@@ -95,7 +95,7 @@ def placements_of(
 def placements_by_name(
     parameters: Parameters, names: Sequence[str], mesh: MeshShape
 ) -> Mapping[str, Sequence[Placement]]:
-    """The placements of a case's parameters that are no copies. Raises :class:`SubjectError` for a name that is none of `names`."""
+    """The placements of a case's parameters that are not copies. Raises :class:`SubjectError` for a name that is not in `names`."""
     given = _by_name("parameter_placements", parameters, names, "dictionary", "[Shard(0)]")
     for name, placements in given.items():
         _require_placements(f"parameter_placements[{name!r}]", placements, mesh)
@@ -103,7 +103,7 @@ def placements_by_name(
 
 
 def piece_sizes(parameters: Parameters, names: Sequence[str]) -> Mapping[str, Sequence[int]]:
-    """The sizes of the pieces of fused parameters, by name. Raises :class:`SubjectError` for a name that is none of `names`, and for no sizes."""
+    """The sizes of the pieces of fused parameters, by name. Raises :class:`SubjectError` for a name not in `names`, and for invalid sizes."""
     given = _by_name("parameter_pieces", parameters, names, "dictionary of sizes", "(4, 2, 2)")
     for name, sizes in given.items():
         is_list = isinstance(sizes, Sequence) and not isinstance(sizes, str)
@@ -117,7 +117,7 @@ def piece_sizes(parameters: Parameters, names: Sequence[str]) -> Mapping[str, Se
 def _by_name(
     role: str, parameters: Parameters, names: Sequence[str], kind: str, example: str
 ) -> Mapping[str, Any]:
-    """The entry of a case that is by names of parameters. Raises :class:`SubjectError` for another `kind`, and for a name that is none of `names`."""
+    """An entry of a case that maps names of parameters. Raises :class:`SubjectError` if it is not a mapping, and for a name not in `names`."""
     given: Mapping[str, Any] = parameters.get(role, {})
     if not isinstance(given, Mapping):
         raise SubjectError(f'{role}: {given!r} is not a {kind}, such as {{"{names[0]}": {example}}}')

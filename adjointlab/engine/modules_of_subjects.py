@@ -1,4 +1,4 @@
-"""The modules that the code of a subject stands in, and the packages that they import."""
+"""The modules that contain a subject's code, and the packages that they import."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from adjointlab.worlds.module_state import CachedFunction
 __all__ = ["NOT_OF_RANKS", "imported_packages", "modules_of"]
 
 _LOOKED_AFTER: Final = {"adjointlab", "numpy", "torch"}
-"""Packages whose state the worlds know, and give each rank for itself where it needs one."""
+"""Packages whose state the worlds handle: they separate it by rank where necessary."""
 
 NOT_OF_RANKS: Final = (
     _LOOKED_AFTER
     | sys.stdlib_module_names
     | {"array_api_compat", "cupy", "hypothesis", "jax", "jaxlib", "mpi4py", "pytest", "scipy", "triton"}
 )
-"""Packages that a subject's module imports without their state being that of a rank: it is not looked through."""
+"""Packages that a subject's module may import whose state does not belong to a rank, and is not searched."""
 
 
 def modules_of(subject: Subject) -> Iterator[tuple[str, ModuleType]]:
-    """The modules of the subject and of what it checks, by name."""
+    """The modules of the subject and of the objects that it checks, by name."""
     parts = (subject.draws, subject.target, *subject.pair)
     for name in dict.fromkeys((subject.declared_in, *(getattr(part, "__module__", "") for part in parts))):
         module = sys.modules.get(name or "")
@@ -33,7 +33,7 @@ def modules_of(subject: Subject) -> Iterator[tuple[str, ModuleType]]:
 
 
 def imported_packages(modules: Iterable[ModuleType]) -> Iterator[tuple[str, ModuleType]]:
-    """The packages of which these modules have imported modules, functions or classes, by name."""
+    """The packages from which these modules have imported modules, functions or classes, by name."""
     origins = (origin for module in modules for origin in _origins(module))
     for name in dict.fromkeys(origin.partition(".")[0] for origin in origins):
         package = sys.modules.get(name)
@@ -42,7 +42,7 @@ def imported_packages(modules: Iterable[ModuleType]) -> Iterator[tuple[str, Modu
 
 
 def _origins(module: ModuleType) -> Iterator[str]:
-    """The names of modules that this one has imported, or has functions or classes of, but for those whose state is not that of a rank."""
+    """The names of modules that this one has imported, or whose functions or classes it has, except those in :data:`NOT_OF_RANKS`."""
     for value in list(vars(module).values()):
         if not issubclass(type(value), (ModuleType, FunctionType, type, CachedFunction)):
             continue

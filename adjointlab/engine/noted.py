@@ -1,4 +1,4 @@
-"""Subjects that are declared while something runs, in a list. It imports next to nothing: the pytest plugin uses it in every run."""
+"""A list of the subjects declared within a context. This module imports next to nothing: the pytest plugin uses it in every run."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _declared: ContextVar[list[Subject] | None] = ContextVar("declared", default=Non
 
 @contextmanager
 def declarations() -> Iterator[list[Subject]]:
-    """Context whose value is a list of all subjects that are declared in it, also those that no name refers to any more."""
+    """Context whose value is a list of all subjects declared in it, including those that no name refers to any more."""
     noted: list[Subject] = []
     with set_within(_declared, noted):
         yield noted
 
 
 def note(subject: Subject) -> None:
-    """Add a subject to the list of :func:`declarations`, in a context of that."""
+    """Add a subject to the list of the innermost :func:`declarations`, if there is one."""
     if (noted := _declared.get()) is not None:
         noted.append(subject)

@@ -1,4 +1,4 @@
-"""The options of a subject, of whatever kind, and what is legal for them."""
+"""The options of all kinds of subject, and their legal values."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Options(TypedDict, total=False):
     """The memory orders of inputs and cotangents. Default: all; in some cases only even ranks have them in NumPy's memory. torch
     tensors have the same order on all ranks, unless one is named such as "column-major on even ranks"."""
     ranks: Sequence[int]
-    """The numbers of ranks to draw. Default: every one up to 8, powers of two above, and the largest that is asked for."""
+    """The numbers of ranks to draw. Default: all up to 8, powers of two above, and the largest requested number."""
     name: str | None
     """The name in reports. Default: that of the operator, function or layer."""
     every: ListParameters | None
     """For ``adjointlab exhaust``: a function with the bounds as keyword arguments and their defaults, such as
     ``every(ranks=3, side=2)``, that yields all cases as pairs of a number of ranks and the arguments."""
     rank_local: Sequence[str]
-    """Packages whose module-level variables each simulated rank has for itself, such as packages that keep process groups there.
+    """Packages of whose module-level variables each simulated rank gets its own copy, such as packages that keep process groups there.
     Default: none."""
     process_group: bool
     """The code calls torch.distributed: its default process group has the ranks of the case, and functions, autograd functions
@@ -47,7 +47,7 @@ _LEGAL_NAMES: Final = {"orders": LEGAL_ORDERS, "arrays": (*arrays.MEMORIES, *arr
 
 
 def require_legal(options: Options, own: Sequence[str]) -> None:
-    """Raise :class:`SubjectError` for an option that is neither one of a kind's `own` nor one of all kinds, and for a value that it cannot have."""
+    """Raise :class:`SubjectError` for an option that is neither in a kind's `own` nor common to all kinds, and for an illegal value."""
     known = [*own, *Options.__annotations__]
     if unknown := [name for name in options if name not in known]:
         raise SubjectError(
@@ -71,7 +71,7 @@ def require_legal(options: Options, own: Sequence[str]) -> None:
 
 
 def require_one_place(options: Options) -> None:
-    """Raise :class:`SubjectError` for memories in which a module that is made parallel cannot lie: a mesh is of one kind of device."""
+    """Raise :class:`SubjectError` for memories that a parallel module cannot use: its mesh has a single kind of device."""
     for memory in options.get("arrays") or ():
         if memory not in ("torch", "torch-cuda"):
             raise SubjectError(

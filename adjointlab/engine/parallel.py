@@ -65,7 +65,7 @@ Parallelize: TypeAlias = "Callable[[Any, DeviceMesh], object]"
 Reduction: TypeAlias = Literal["mean", "sum"]
 
 DataParallel: TypeAlias = "Reduction | Mapping[str | int, Reduction] | None"
-"""The reduction of gradients over ranks that share the batch: along the first mesh dimension, or along those named."""
+"""The reduction of gradients over ranks that share the batch: along the first mesh dimension, or along the named ones."""
 
 MakeOptimizer: TypeAlias = Callable[[list[Any]], Any]
 """Makes an optimiser of a list of parameters."""
@@ -88,7 +88,7 @@ ENTRIES_OF_PARALLEL: Final = frozenset(
         "reach",
     }
 )
-"""Entries of a case that are no arguments of the sequential module."""
+"""Entries of a case that are not arguments of the sequential module."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class _Sequential:
     """A sequential module that is about to be made parallel.
 
     `frozen` are the names of its frozen parameters, `frozen_by_lab` those that the user had not frozen; `values` are the initial
-    ones of its parameters, where it could be given any.
+    values of its parameters, if the lab could set them.
     """
 
     module: torch.nn.Module
@@ -117,7 +117,7 @@ class ParallelRecipe:
     optimizer: MakeOptimizer | None = None
     steps: int = 0
     hooks: PassHooks = NO_HOOKS
-    # None: unless something sums up .grad by itself, and with it what stood there before.
+    # None: True unless something reduces .grad as a whole, earlier gradients included.
     accumulates: bool | None = None
     one_batch_size: bool = False
     device_type: DeviceType = "cpu"
@@ -134,26 +134,26 @@ class ParallelRecipe:
         return sequential_module(self.sequential, parameters, ENTRIES_OF_PARALLEL, self.device_type)
 
     def _zeros(self, parameters: Parameters) -> Sequence[torch.Tensor]:
-        """Legal inputs of a case as a whole, of zeros."""
+        """Legal global inputs of a case, made from zeros."""
         return prepared(self.prepare, *zeros_for(parameters, self.device_type))
 
     def _is_evaluated(self, parameters: Parameters) -> bool:
-        """Return True for a case whose modules are put into evaluation mode."""
+        """Return True if the case puts its modules into evaluation mode."""
         return truth_of(parameters, "evaluated") and self._has_outputs_alike(parameters, goes_back=True)
 
     def _has_outputs_alike(self, parameters: Parameters, *, goes_back: bool = False) -> bool:
-        """Return True if the sequential module has in evaluation mode outputs like those that it has as it is made; see there for `goes_back`."""
+        """Apply :func:`has_outputs_alike` to a new sequential module."""
         import torch
 
-        # A twin is also made where rounding is tried out, and is in the mode of its case there too.
+        # A twin is also made while rounding is measured, and needs the same mode there: so this runs without perturbation.
         with torch.random.fork_rng(devices=[]), unperturbed():
             return has_outputs_alike(self._made(parameters), self._zeros(parameters), goes_back=goes_back)
 
     def build(self, comm: Communicator, /, **parameters: Any) -> Layer:
         """Make the parallel module of a case on this rank. Collective.
 
-        The sequential module is frozen, named and given its values before it is made parallel: a wrapper may refuse what is frozen
-        later, has longer names, and cuts the values into parts.
+        The sequential module is frozen, its parameters are named and get their values before it is made parallel: a wrapper may refuse
+        parameters that are frozen later, gives them longer names, and cuts their values into parts.
         """
         from adjointlab.torch_distributed.shared_tensors import DeclaredParameters, SharedTensors
 
@@ -171,7 +171,7 @@ class ParallelRecipe:
         if sequential.values is not None:
             made.renumber(sequential.values, comm)
         requiring_gradients = trained(made) - sequential.frozen_by_lab
-        in_mode(made, parameters)  # also the parts that `parallelize` has made anew
+        in_mode(made, parameters)  # also the parts that `parallelize` has created
         if example.is_evaluated:
             made.eval()
         names = list(sequential.names.parameters)
@@ -214,15 +214,15 @@ class ParallelRecipe:
     def _to_parallelize(
         self, example: SequentialExample, parameters: Parameters, *, leaves_one: bool
     ) -> _Sequential:
-        """A sequential module made anew, with frozen parameters and initial values."""
+        """A new sequential module with frozen parameters and initial values."""
         from adjointlab.torch_distributed.names import Names
 
         module = self._sequential(parameters, is_evaluated=example.is_evaluated)
         require_made_anew(example.module, module)
         owned, pattern = trained(module), parameters.get("frozen", 0)
-        # DistributedDataParallel refuses a module of which nothing is trained, and so do optimisers.
+        # DistributedDataParallel refuses a module without trained parameters, and so do optimisers.
         frozen = freeze(module, pattern, leaves_one=leaves_one or self.optimizer is not None)
-        # What the lab freezes, a parallel style of torch may thaw: that counts where the user has frozen it.
+        # A parallel style of torch may unfreeze parameters. That is a fault only for those that the user has frozen.
         by_lab = owned & frozen if isinstance(pattern, int) else frozenset[str]()
         return _Sequential(module, Names.of(module), frozen, by_lab, give_initial_values(module))
 
@@ -238,7 +238,7 @@ class ParallelRecipe:
         from adjointlab.torch_distributed.parallel import ParallelModule
 
         module = self._parallelized(sequential.module, mesh, type_of(parameters))
-        # A wrapper has no attributes of the module that it wraps.
+        # A wrapper does not have the attributes of the module that it wraps.
         declares = any(hasattr(module, name) for name in ("rounding", "reach"))
         tolerance = declared_tolerance(module if declares else example.module, parameters)
         made = ParallelModule(
@@ -254,13 +254,13 @@ class ParallelRecipe:
         return made, tolerance
 
     def _accumulates(self, sharing: Mapping[int, Reduction]) -> bool:
-        """Return True if gradients may be added to earlier ones: not where something sums up ``.grad`` by itself."""
+        """Return True if gradients may accumulate over earlier ones: by default not if something reduces ``.grad`` as a whole."""
         if self.accumulates is not None:
             return self.accumulates
         return not (self.hooks.change_gradients or "sum" in sharing.values())
 
     def _joins_passes(self) -> bool:
-        """Return True if those of two passes may be added up between the hooks: by default where one clears what was added up before."""
+        """Return True if gradients of two passes may accumulate between the hooks: by default if `before_backward` clears earlier ones."""
         if self.accumulates is not None:
             return self.accumulates and self.hooks.change_gradients
         return self.hooks.before_backward is not None
@@ -280,11 +280,11 @@ class ParallelRecipe:
                 f"parallelize returned {described_type(result)}, which is neither a module nor None"
             )
         module = module if result is None else result
-        convert((*module.parameters(), *module.buffers()), wanted)  # those that `parallelize` has made
+        convert((*module.parameters(), *module.buffers()), wanted)  # those that `parallelize` has created
         return module
 
     def _sharing(self, mesh: MeshShape) -> dict[int, Reduction]:
-        """The mesh dimensions along which ranks share the batch, and what becomes of their gradients."""
+        """The mesh dimensions along which ranks share the batch, with the reduction of their gradients."""
         given = self.data_parallel
         by_dim = {0: given} if isinstance(given, str) else dict(given or {})
         return {mesh.dim(key): how for key, how in by_dim.items()}
@@ -302,9 +302,9 @@ class ParallelRecipe:
         parameters: Parameters,
         is_larger: bool,
     ) -> Space | None:
-        """The space of inputs of twice or half the batch, if the sequential module makes outputs of them that are as much larger or smaller.
+        """The space of inputs of twice or half the batch size, if the outputs of the sequential module grow or shrink alike; else None.
 
-        Parts of a sharded batch are then as even as they were, and none is empty that was not.
+        Parts of a sharded batch are then as even as before, and parts that were not empty are not empty now.
         """
         shapes = shapes_of(parameters["inputs"])
         batch = shapes[0][0] if shapes[0] else 0
@@ -321,7 +321,7 @@ class ParallelRecipe:
         return _inputs_on(mesh, placing, changed)
 
     def _takes_evaluation_mode(self, modules: Sequence[torch.nn.Module], parameters: Parameters) -> bool:
-        """Return True if a validation may interrupt training: the user has fixed no mode, not even that of a part."""
+        """Return True if a validation may interrupt training: the user has not fixed the mode of the module or of a submodule."""
         if {"training", "evaluated"} & parameters.keys():
             return False
         parts = (part for module in modules for part in module.modules())
@@ -329,7 +329,7 @@ class ParallelRecipe:
 
 
 def _cut_alike(batch: int, smaller: int, ranks: int) -> bool:
-    """Return True if none of the parts that `torch.chunk` makes of a smaller batch is empty, and all are equal where those of the batch are."""
+    """Return True if `torch.chunk` cuts the smaller batch into parts that are not empty, and equal if those of the batch are."""
     largest = -(-smaller // ranks)
     return (ranks - 1) * largest < smaller and (bool(batch % ranks) or not smaller % ranks)
 
@@ -344,7 +344,7 @@ def _inputs_on(mesh: DeviceMesh, placing: Placing, parameters: Parameters) -> Sp
 
 
 def _require_rows(placing: Placing, outputs: Mapping[OutputPath, torch.Tensor]) -> None:
-    """Raise :class:`SubjectError` for an output without dimensions that is to be cut along the first, as the batch is."""
+    """Raise :class:`SubjectError` for an output without dimensions that should be cut along the first, as the batch is."""
     for number, y in enumerate(outputs.values()):
         if not y.ndim and any(placement.is_shard() for placement in placing.of_output(number)):
             raise SubjectError(
@@ -354,7 +354,7 @@ def _require_rows(placing: Placing, outputs: Mapping[OutputPath, torch.Tensor]) 
 
 
 def _require_batches(made: ParallelModule, sharing: Mapping[int, Reduction], parameters: Parameters) -> None:
-    """Raise :class:`SubjectError` for a module that averages gradients over ranks which all have one batch: of equal ones nothing shows."""
+    """Raise :class:`SubjectError` if the module averages gradients over ranks with the same batch: averages of equal ones hide errors."""
     if made.averages_gradients and not sharing and "input_placements" not in parameters:
         raise SubjectError(
             "the parallel module averages gradients over ranks, as DistributedDataParallel and fully_shard do, and all ranks have the same inputs: "
@@ -363,7 +363,7 @@ def _require_batches(made: ParallelModule, sharing: Mapping[int, Reduction], par
 
 
 def _outputs_on(mesh: DeviceMesh, placing: Placing, outputs: Mapping[OutputPath, torch.Tensor]) -> Space:
-    """The space of the outputs of a case, of which these are the sequential module's."""
+    """The space of the outputs of a case, with the shapes and types of the sequential module's `outputs`."""
     from adjointlab.torch_distributed.dtensors import space_on
 
     return space_on(
@@ -382,7 +382,7 @@ def _initial(
     values: Mapping[str, NumpyArray] | None,
     pieces: Mapping[str, Fused],
 ) -> Mapping[str, NumpyArray] | None:
-    """The initial `values` of the sequential module, if the parallel one has its part of them on every rank. Collective."""
+    """The initial `values` of the sequential module if every rank of the parallel one has its part of them, else None. Collective."""
     are_parts = values is not None and has_its_parts(made, space, comm.Get_rank(), values, pieces)
     return values if all(comm.allgather(are_parts)) else None
 
@@ -390,7 +390,7 @@ def _initial(
 def _placing(
     parameters: Parameters, mesh: MeshShape, sharing: Mapping[int, Reduction], inputs: int, outputs: int
 ) -> Placing:
-    """The placements of so many inputs and outputs of a case: by default batches are cut along dimensions of `sharing`."""
+    """The placements of a case's `inputs` inputs and `outputs` outputs: by default the batch is cut along the dimensions of `sharing`."""
     from torch.distributed.tensor import Replicate, Shard
 
     from adjointlab.torch_distributed.parallel import Placing
@@ -405,7 +405,7 @@ def _placing(
 
 
 def require_reductions(given: DataParallel) -> None:
-    """Raise :class:`SubjectError` for a reduction of gradients that is none."""
+    """Raise :class:`SubjectError` for an invalid reduction of gradients."""
     for how in given.values() if isinstance(given, Mapping) else (given,):
         if how not in get_args(Reduction) and not (how is None and given is None):
             raise SubjectError(

@@ -78,11 +78,11 @@ def check_parallel(
     Tensors lie on the host, or on the CUDA device on which an example or the module lies.
 
     Returns the verdicts by check. Raises `AssertionError` with the smallest failing case if one is not coherent, `TypeError` and
-    `ValueError` for arguments that are none of these, and :class:`SubjectError` for what they declare wrongly::
+    `ValueError` for other arguments, and :class:`SubjectError` for a wrong declaration::
 
         adjointlab.check_parallel(model, lambda model, mesh: fully_shard(model, mesh=mesh), batch, data_parallel="mean")
     """
-    __tracebackhide__ = True  # in pytest and IPython: what failed is the caller's
+    __tracebackhide__ = True  # pytest and IPython end the traceback at the caller
     _refuse_others(check_parallel, others, ENTRIES_OF_PARALLEL)
     fixed, make_mesh = drawn_meshes(mesh)
     if isinstance(frozen, str) or not isinstance(frozen, Collection | None):
@@ -111,7 +111,7 @@ def check_parallel(
     def parallel(draw: DrawFn, ranks: int) -> Parameters:
         drawn: Any = inputs(draw, ranks) if callable(inputs) else entries_of(inputs)
         if not isinstance(drawn, Mapping):
-            return drawn  # type: ignore[no-any-return]  # which is refused with a sentence
+            return drawn  # type: ignore[no-any-return]  # the caller raises a SubjectError for it
         given: dict[str, object] = {}
         if frozen is not None:
             given["frozen"] = list(frozen)
@@ -150,7 +150,7 @@ def check_pipeline(
     at ``adjointlab.subject.pipeline``. Tensors lie on the host, or on the CUDA device on which an example or the module lies.
 
     Returns the verdicts by check. Raises `AssertionError` with the smallest failing case if one is not coherent, `TypeError` and
-    `ValueError` for arguments that are none of these, and :class:`SubjectError` for what they declare wrongly::
+    `ValueError` for other arguments, and :class:`SubjectError` for a wrong declaration::
 
         adjointlab.check_pipeline(model, pipeline, torch.randn(8, 3), loss=mse_loss, ranks=2)
     """
@@ -183,7 +183,7 @@ def check_pipeline(
 def _refuse_others(
     check: Callable[..., object], others: Mapping[str, object], of_cases: Collection[str]
 ) -> None:
-    """Raise `TypeError` for an argument that a check does not have, and say so where the dictionary of a case may have it."""
+    """Raise `TypeError` for an argument that a check does not have, with advice if it belongs into the dictionary of a case."""
     for name in others:
         advice = did_you_mean(name, inspect.signature(check).parameters)
         if name == "ranks":
@@ -231,8 +231,8 @@ def _options(name: str, sequential: Any, inputs: Inputs) -> Options:
 def _copied(module: torch.nn.Module) -> torch.nn.Module:
     import torch
 
-    # Attributes that each call computes anew from parameters, as `weight_norm` and pruning have them: torch copies leaves alone. One that
-    # no call computes anew would be a constant in both copies, and the missing gradient of its parameters the right one.
+    # torch copies only leaves. Attributes that each call recomputes from parameters, as with `weight_norm` and pruning, become NaN here:
+    # if no call recomputed one, it would be a constant in both copies, which would then agree on a gradient that lacks its parameters.
     held = (value for part in module.modules() for value in vars(part).values())
     computed = [each for each in held if isinstance(each, torch.Tensor) and not each.is_leaf]
     copies: dict[int, Any] = {id(each): torch.full_like(each, math.nan) for each in computed}
@@ -242,11 +242,11 @@ def _copied(module: torch.nn.Module) -> torch.nn.Module:
         raise SubjectError(
             f"sequential: the module cannot be copied ({type(error).__name__}: {error}): give a function that makes it"
         ) from error
-    # torch does not copy what a parameter is marked with, such as Megatron's `sequence_parallel`.
+    # torch does not copy attributes of parameters, such as Megatron's `sequence_parallel`.
     for own, given in zip(copied.parameters(), module.parameters(), strict=True):
         for name, mark in vars(given).items():
             try:
                 vars(own)[name] = copy.deepcopy(mark, copies)
-            except Exception:  # of a lock, a stream or a process group, which have no copies
+            except Exception:  # a lock, a stream or a process group cannot be copied
                 vars(own)[name] = mark
     return copied

@@ -1,6 +1,6 @@
-"""The parameters of a case as a tree: containers, and entries that are none.
+"""The parameters of a case as a tree of containers and entries.
 
-Layouts are entries; spaces and tensors contain theirs. A sequence may itself say a shape or a cut, so it is looked at before its entries.
+Layouts are entries; spaces and tensors contain layouts. A sequence may itself be a shape or a cut, so it is visited before its entries.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from adjointlab.core.space import Space, Tensor
 __all__ = ["Change", "is_cut", "leaves", "mapped", "nodes", "own_copy"]
 
 Change = Callable[[object], object]
-"""A function of an entry, or of a sequence, which it is given as a tuple; it returns the object it was given to leave it as it is."""
+"""A function of an entry, or of a sequence as a tuple; it returns its argument itself if it does not change it."""
 
 
 def mapped(value: object, change: Change) -> object:
-    """Return `value` with `change` applied to all entries, and to sequences first: those that it changes are not looked into."""
+    """Return `value` with `change` applied to all sequences, and to the entries of those that it leaves unchanged."""
     match value:
         case Mapping():
             return {key: mapped(entry, change) for key, entry in value.items()}
@@ -45,23 +45,23 @@ def _with_layout(tensor: Tensor, change: Change) -> Tensor:
 
 
 def own_copy(value: Any) -> Any:
-    """Return `value` with dictionaries and lists of its own; all else is not changed by whoever is given it.
+    """Return `value` with copies of its dictionaries and lists; everything else is immutable.
 
-    Dictionaries and tuples are plain ones, as they come from a file.
+    Dictionaries and tuples become plain ones, as a file restores them.
     """
     match value:
         case Mapping():
             return {key: own_copy(entry) for key, entry in value.items()}
         case list():
             return [own_copy(entry) for entry in value]
-        case tuple() if not hasattr(value, "_fields"):  # named tuples are refused as what they are
+        case tuple() if not hasattr(value, "_fields"):  # named tuples stay what they are, to be refused later
             return tuple(own_copy(entry) for entry in value)
         case _:
             return value
 
 
 def nodes(value: object) -> Iterator[object]:
-    """Yield entries, and sequences as tuples before theirs, in the order in which :func:`mapped` comes by them."""
+    """Yield sequences, as tuples, and entries, in the order in which :func:`mapped` visits them."""
     match value:
         case Mapping():
             for entry in value.values():

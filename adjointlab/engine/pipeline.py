@@ -1,4 +1,4 @@
-"""Steps of pipeline schedules as layers, with the spaces that follow from where the stages are."""
+"""Steps of pipeline schedules as layers, with the spaces that follow from the ranks of the stages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["ENTRIES_OF_PIPELINE", "MakePipeline", "PipelineRecipe"]
 
 MakePipeline: TypeAlias = Callable[..., object]
-"""Makes the schedule of this rank of a module, and of the arguments that a case has for it."""
+"""Makes this rank's schedule from a module and the arguments of a case."""
 
 ENTRIES_OF_PIPELINE: Final = frozenset(
     {
@@ -49,7 +49,7 @@ ENTRIES_OF_PIPELINE: Final = frozenset(
         "reach",
     }
 )
-"""Entries of a case that are no arguments of the sequential module."""
+"""Entries of a case that are not arguments of the sequential module."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class PipelineRecipe:
         return sequential_module(self.sequential, parameters, ENTRIES_OF_PIPELINE, self.device_type)
 
     def build(self, comm: Communicator, /, **parameters: Any) -> Layer:
-        """Make the pipeline of a case on this rank. Raises `ValueError`, alike on all ranks, for one that does not fit them. Collective."""
+        """Make the pipeline of a case on this rank. Raises the same `ValueError` on all ranks if it does not fit them. Collective."""
         from adjointlab.torch_distributed.names import Names
         from adjointlab.torch_distributed.pipelines import EndStages, PipelineStep, fault_of
 
@@ -115,7 +115,7 @@ class PipelineRecipe:
             user_class=type(made.made),
             uniform_requires_grad=True,
             frozen=frozen.union(without_gradient),
-            # What sums up .grad by itself would sum up what stood there before.
+            # A hook that reduces .grad as a whole would reduce earlier gradients again.
             accumulates=not self.hooks.change_gradients,
             needs_all_outputs=True,  # only the loss has a gradient
             optimizer=self.optimizer,
@@ -124,7 +124,7 @@ class PipelineRecipe:
         )
 
     def _stages(self, module: torch.nn.Module, parameters: Parameters) -> tuple[Stages | None, RankStages]:
-        """Make the pipeline. What it returned may be wrong on one rank alone, and all have to know."""
+        """Make the pipeline. A wrong result is returned, not raised: it may be wrong on one rank only, and all have to raise."""
         import torch
 
         from adjointlab.torch_distributed.made_parameters import convert, made_in
@@ -139,7 +139,7 @@ class PipelineRecipe:
         except (TypeError, NotImplementedError) as error:
             name = getattr(self.pipeline, "__name__", "pipeline")
             return None, RankStages(f"what {name} returned: {error}")
-        convert((*stages.parameters.values(), *stages.buffers.values()), dtype)  # those that it has made
+        convert((*stages.parameters.values(), *stages.buffers.values()), dtype)  # created by `pipeline`
         return stages, stages.described()
 
     def _step(self, parameters: Parameters) -> Step:
@@ -161,7 +161,7 @@ class PipelineRecipe:
     def _results(
         self, step: SequentialStep, parameters: Parameters, target: tuple[int, ...]
     ) -> tuple[torch.Tensor, ...]:
-        """Loss and outputs of the sequential step for zeros, which say the shapes."""
+        """Loss and outputs of the sequential step for zeros, for their shapes."""
         import torch
 
         dtype = getattr(torch, type_of(parameters))
@@ -173,7 +173,7 @@ class PipelineRecipe:
 
 
 def _domain(ends: EndStages, parameters: Parameters, target: tuple[int, ...]) -> Space:
-    """The inputs, on the first stage's rank, and the target, on the last one's."""
+    """The inputs, on the rank of the first stage, and the target, on that of the last."""
     from adjointlab.torch_distributed.pipelines import held_by
 
     inputs = zip(shapes_of(parameters["inputs"]), types_of(parameters), strict=True)
@@ -203,7 +203,7 @@ def _codomain(ends: EndStages, results: Sequence[torch.Tensor], ranks: int) -> S
 def _space_of_stages(
     names: Iterable[str], tensors: Mapping[str, torch.Tensor], held: Sequence[Collection[str]]
 ) -> Space:
-    """Those of the `tensors` with `names`, each on the ranks that hold it; `held` are the names that each rank holds."""
+    """The space of the `tensors` with these `names`, each on the ranks that hold it; `held` has the names that each rank holds."""
     from adjointlab.torch_distributed.pipelines import held_by
 
     return Space(

@@ -1,15 +1,15 @@
 """Retries of the smallest failing case with one thing changed, and the hints on the kind of fault that follow from them.
 
-A retry tells something only beside a *control*, which differs from it in that one thing:
+A retry is evidence only if compared with a *control*, which differs from it in that one thing:
 
-- where the fault shows under none of several keys of the values, and under half of them or more in the control, it needs the thing:
-  the memory order, the course of the passes, or the cuts (:mod:`adjointlab.engine.even_cuts`);
-- a relation of wrong values to those that are due is told where it holds under several keys, of values with many digits;
-- where it shows under some schedule, and not where ranks run in turn and messages arrive at once, it needs the former;
-  so do results that are not finite, where they are finite in the latter, be they wrong;
-- a result of a layer is of a rank's own part where it does not change when the other ranks hold other values.
+- if no key of the values shows the fault in the retry, and half of them or more show it in the control, the fault needs the thing:
+  the memory order, the sequence of passes, or the cuts (:mod:`adjointlab.engine.even_cuts`);
+- a relation between wrong and expected values is reported if it holds under several keys, with values of many digits;
+- a fault that shows under some schedule, but not if ranks run in turn and messages arrive at once, needs the schedule; so does a
+  result that is not finite under some schedule, and finite, though perhaps wrong, under the simplest one;
+- a layer's result comes from the rank's own part alone if it does not change when the other ranks hold other values.
 
-A case that could not be judged tells nothing.
+A case that could not be judged is no evidence.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ from adjointlab.worlds.world import Runner
 __all__ = ["SECONDS", "with_hints_of_retries"]
 
 SECONDS: Final = 3.0
-"""Processor time within which retries of a failure are begun, so that what is told does not depend on what else the machine does."""
+"""Limit on when a retry may start. It is processor time, so that the hints do not depend on the machine's other load."""
 
 _KEYS: Final = 6
-"""Keys of the values that are tried. Under some a fault may not show: a gradient may not be required, or a value be zero."""
+"""Keys of the values that are tried. Some may not show a fault: a gradient may not be required, or a value may be zero."""
 
 _TELLING: Final = 3
-"""Keys of the values that show what is told; none may contradict it."""
+"""Number of keys that must agree on a hint; none may contradict it."""
 
 _ORDERS: Final = 2
-"""Orders of ranks and messages, beside the case's own, in which a fault must stay away before cuts are said to bring it."""
+"""Schedules, besides the case's own, that must not show a fault before it is attributed to the cuts."""
 
 _HOLDERS: Final = 4
-"""Ranks, at most, of which the own part is looked at."""
+"""Largest number of ranks whose own part is examined."""
 
 _CALLS: Final = 4
-"""Calls, at most, that may have been waited for too late."""
+"""Largest number of calls that are named as perhaps waited for too late."""
 
 _NOT_RETRIED: Final = (DEPENDS, NO_RETURN, NONDETERMINISTIC, FindingKind.LIVELOCK)
-"""Kinds of failure that depend on more than the case, or take seconds to see."""
+"""Kinds of failure that depend on more than the case, or take seconds to detect."""
 
 _ROOTS: Final = (FaultKind.TIMES_ROOT, FaultKind.BY_ROOT)
 _NOTHING_THERE: Final = (FaultKind.MISSING, FaultKind.ZERO_RANK)
@@ -77,9 +77,9 @@ def with_hints_of_retries(
     may_change_parameters: bool,
     seconds: float = SECONDS,
 ) -> Verdict:
-    """Return a failing verdict with the hints of its retries, none of which begins after so many `seconds` of processor time.
+    """Return a failing verdict with the hints of its retries, none of which starts after `seconds` of processor time.
 
-    Cases with other parameters may be such as no strategy draws: they run if `may_change_parameters`.
+    Cases with other parameters run only if `may_change_parameters`, because no strategy may draw them.
     """
     if verdict.kind in _NOT_RETRIED or case.schedules or not _may_run_again(verdict, may_change_parameters):
         return verdict
@@ -87,23 +87,23 @@ def with_hints_of_retries(
     evidence = verdict.evidence or Evidence()
     if evidence.place is not None and evidence.matrices is None:
         evidence = replace(evidence, place=replace(evidence.place, hint=retries.of_values()))
-    told = [*retries.of_settings()]
+    hints = [*retries.of_settings()]
     if may_change_parameters:
-        told += [*retries.of_cuts(), *retries.of_schedule()]
+        hints += [*retries.of_cuts(), *retries.of_schedule()]
     known = evidence.first_hint
-    others = tuple(hint for hint in told if known is None or hint.kind is not known.kind)
+    others = tuple(hint for hint in hints if known is None or hint.kind is not known.kind)
     evidence = replace(evidence, retried=others)
     return replace(verdict, evidence=None if evidence == Evidence() else evidence)
 
 
 def _may_run_again(verdict: Verdict, is_simulated: bool) -> bool:
-    """Return True for wrong results; in simulation for crashes and hangs too, which cost a time-out or the job elsewhere."""
+    """Return True for wrong results, and in simulation for crashes and hangs, which elsewhere cost a time-out or the job."""
     return verdict.status is Status.INCOHERENT or (is_simulated and verdict.status is Status.UNJUDGED)
 
 
 @dataclass(frozen=True)
 class _Retries:
-    """The retries of one failing case; after `ends`, in processor time, nothing more is learnt."""
+    """The retries of one failing case; none starts after `ends`, in processor time."""
 
     run: Runner
     case: Case
@@ -114,8 +114,8 @@ class _Retries:
     # Conditions
 
     def of_settings(self) -> Iterator[Hint]:
-        """Hints on faults that need a memory order, or a course of passes."""
-        # Each kind once: what vanishes in one memory order on all ranks vanishes in row-major memory too.
+        """Hints on faults that need a memory order or a sequence of passes."""
+        # Each kind once: a fault that vanishes in one memory order on all ranks vanishes in row-major memory too.
         told: list[FaultKind] = []
         for hint, setting in check_named(self.case.check).plainer_settings(self.case.setting):
             if hint.kind not in told and self._vanishes(
@@ -145,7 +145,7 @@ class _Retries:
             yield Hint(FaultKind.EMPTY, text)
 
     def of_schedule(self) -> Iterator[Hint]:
-        """Hints on faults that need another order of ranks and messages than the simplest; hangs say so themselves."""
+        """Hints on faults that need a schedule other than the simplest; the verdict on a hang already says so."""
         simplest = structs.replace(self.case, schedule=0)
         if not self.case.schedule or self.verdict.is_hang:
             return
@@ -167,7 +167,7 @@ class _Retries:
         yield Hint(FaultKind.SCHEDULE, text)
 
     def _vanishes(self, changed: Case, control: Case) -> bool:
-        """Return True if no key shows the fault in the changed case, and enough of the same keys show it in the control."""
+        """Return True if no key shows the fault in the changed case, and enough of these keys show it in the control."""
         if not self._all_pass(changed):
             return False
         judged = (self._judged(each) for each in _with_other_keys(control))
@@ -175,14 +175,14 @@ class _Retries:
         return failed >= _TELLING
 
     def _is_not_finite_unlike(self, changed: Case) -> bool:
-        """Return True if a result is not finite, but finite under all keys of `changed`, in which some of them are wrong."""
+        """Return True if a result is not finite here, but is under every key of `changed`, though some are wrong there."""
         if not self.verdict.kind.endswith(NOT_FINITE):
             return False
         judged = [self._judged(each) for each in _with_other_keys(changed)]
         return all(each is not None and not each.verdict.fails_like(self.verdict) for each in judged)
 
     def _passes_in_other_orders(self, case: Case) -> bool:
-        """Return True if the case passes in other orders of ranks and messages too, so that its own is not why it does."""
+        """Return True if the case also passes under other schedules, so that it does not pass because of its own."""
         schedules = (case.schedule + offset for offset in range(1, _ORDERS + 1))
         return all(self._all_pass(structs.replace(case, schedule=number)) for number in schedules)
 
@@ -198,7 +198,7 @@ class _Retries:
     # Values
 
     def of_values(self) -> Hint | None:
-        """The hint on wrong values of a result: the relation that they have under several keys."""
+        """The hint on wrong values of a result: their relation to the expected ones, the same under several keys."""
         case = structs.replace(self.case, values=FRACTIONS) if self.subject.is_layer else self.case
         hint = self._relation(case)
         if hint is not None and hint.kind in _ROOTS:
@@ -210,7 +210,7 @@ class _Retries:
         return hint
 
     def _relation(self, case: Case) -> Hint | None:
-        """The relation of wrong values of any result: which one is wrong first depends on what requires a gradient under a key."""
+        """The relation of wrong values, in whichever result is wrong first: the key decides which tensors require a gradient."""
         told: Hint | None = None
         number = 0
         for each in _with_other_keys(case):
@@ -227,7 +227,7 @@ class _Retries:
         return None
 
     def _in_both_directions(self, hint: Hint) -> Hint | None:
-        """The hint on a factor, where the other direction has it too: then they are adjoint, and so is none but both at once."""
+        """The hint on a factor, if the adjoint is the transpose, so that both directions have the factor; else none."""
         if self.subject.is_layer:
             return None
         judgement = self._judged(structs.replace(self.case, check=MATRIX.name))
@@ -238,7 +238,7 @@ class _Retries:
         )
 
     def _until_a_step(self, hint: Hint) -> Hint:
-        """The hint on a sum of gradients that is missing, where the optimiser does what is missing."""
+        """The hint on a missing sum of gradients, with a remark if the optimiser's step makes up for it."""
         if not self._all_pass(structs.replace(self.case, check=TRAINING.name)):
             return hint
         return Hint(
@@ -247,9 +247,9 @@ class _Retries:
         )
 
     def _own_part(self, case: Case) -> Hint | None:
-        """The hint on results that stay as they are when other ranks hold other values, on every rank that has wrong ones."""
+        """The hint on wrong results that do not change when other ranks hold other values; None if that is not so on some rank."""
         check = check_named(case.check)
-        found: list[list[int]] = []  # by key: the ranks whose wrong results stay
+        found: list[list[int]] = []  # for each key, the ranks whose wrong results do not change
         for each in _with_other_keys(case) if case.ranks > 1 else ():
             observations = self._observed(each)
             stays: dict[int, bool | None] = {}
@@ -276,7 +276,7 @@ class _Retries:
         return run_case(self.run, case) if time.process_time() <= self.ends else None
 
     def _observed(self, case: Case) -> Sequence[object]:
-        """Return the observations of all ranks, of a case that could be judged; else none."""
+        """Return the observations of all ranks; none if the case could not be judged or time is up."""
         if time.process_time() > self.ends:
             return ()
         run, judgement = run_and_judge(self.run, case)

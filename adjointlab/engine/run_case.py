@@ -58,46 +58,46 @@ __all__ = [
 
 
 class Stage(StrEnum):
-    """The purpose for which a case runs. The values stand in files."""
+    """The purpose for which a case runs. The values are stored in files."""
 
     DRAWING = "drawing"
     SHRINKING = "shrinking"
     STEPPING = "stepping"
-    """In cases that no strategy has drawn; on record is the failure that they are steps from."""
+    """For cases that no strategy has drawn; the record holds the failure from which they are one step."""
     CONFIRMING = "confirming"
     REPLAYING = "replaying"
 
 
 class Judgement(NamedTuple):
-    """The verdict of a case, and the spaces of its operator where a rank came to declare them."""
+    """The verdict of a case, and the spaces of its operator if a rank got as far as declaring them."""
 
     verdict: Verdict
     spaces: Spaces | None
 
 
 RecordCase = Callable[[Case, int, Stage], None]
-"""Puts on record that a case is about to run, with the number of cases done before it."""
+"""Records that a case is about to run, with the number of cases done before it."""
 
 
 class KnownRuns(Protocol):
-    """The runs of earlier jobs: of a case that has ended a job at least `times` times, the run; else `None`."""
+    """The runs of earlier jobs: the run of a case that has ended a job at least `times` times, else `None`."""
 
     def __call__(self, case: Case, times: int = 1) -> Run | None: ...
 
 
 def nothing_known(case: Case, times: int = 1) -> Run | None:
-    """The known runs of a job that none came before."""
+    """The known runs of a job without predecessors."""
     return None
 
 
 @dataclass(frozen=True)
 class CaseRunner:
-    """A :class:`~adjointlab.worlds.world.Runner` that knows of earlier jobs and keeps the record of the running case.
+    """A :class:`~adjointlab.worlds.world.Runner` that looks up runs of earlier jobs and records the running case.
 
-    A case that kills its process leaves no result. So the order matters: first the known runs are asked, so that a case
-    that has ended a job is taken for its run instead of ending this one too; then the case is recorded; then it runs. Where a rank
-    refuses a form of the operator, the case runs again without that form. On record is a case as it is drawn; or the failure from which
-    it is a step, unless the next job is to know it.
+    A case that kills its process leaves no result. So the order matters: first the case is looked up, so that one that has ended an
+    earlier job does not end this one too; then it is recorded; then it runs. If a rank refuses a form of the operator, the case runs
+    again without that form. The record holds the case as it was drawn. For a case that is one step smaller than a failure it holds
+    that failure, unless the next job looks up such cases.
     """
 
     run: Runner
@@ -139,9 +139,10 @@ def _refused_form(run: Run) -> str:
 
 
 def run_case(run: Runner, case: Case, measurement: Measurement = Measurement.ALL) -> Judgement | None:
-    """Run and judge one case under all its schedules; `None` where its check does not apply to it.
+    """Run and judge one case under all its schedules; `None` if its check does not apply to it.
 
-    Where a judge asks what rounding does, so much `measurement` is made first: all of a case that is expected to fail, which needs it.
+    If the judge needs a measurement of rounding, the case runs again with `measurement`; a case that is expected to fail needs
+    all of it.
     """
     if not case.schedules:
         return run_and_judge(run, case, measurement=measurement)[1]
@@ -158,7 +159,7 @@ def run_case(run: Runner, case: Case, measurement: Measurement = Measurement.ALL
 def run_and_judge(
     run: Runner, case: Case, schedule: Schedule | None = None, *, measurement: Measurement = Measurement.ALL
 ) -> tuple[Run, Judgement | None]:
-    """Run a case once, or again as :func:`run_case` does; the last run, and the judgement as of :func:`judgement_of`."""
+    """Run a case, again if rounding has to be measured; return the last run and the result of :func:`judgement_of`."""
     last = run(case, case.ranks, seed=case.schedule, schedule=schedule)
     try:
         return last, judgement_of(case, last)
@@ -168,9 +169,9 @@ def run_and_judge(
 
 
 def judgement_of(case: Case, run: Run) -> Judgement | None:
-    """Judge one run of a case; `None` where its check has nothing to say about it, which it may know only in the end.
+    """Judge one run of a case; `None` if its check does not apply to it, which may turn out only in the end.
 
-    Raises :class:`NotMeasured` where the run did not measure what its judge asks for.
+    Raises :class:`NotMeasured` if the judge needs a measurement that the run did not make.
     """
     if is_inapplicable(run):
         return None
@@ -183,13 +184,13 @@ def judgement_of(case: Case, run: Run) -> Judgement | None:
 
 
 def with_follow_up(run: Runner, case: Case, verdict: Verdict) -> Verdict:
-    """Return `verdict`, explained by the follow-up of its check where there is one: another check of the same case.
+    """Return `verdict`, explained by the follow-up of its check if it has one: another check of the same case.
 
-    Of a wrong inner product, say, the matrix check names the entry that is wrong.
+    After a wrong inner product, say, the matrix check names the wrong entry.
     """
     check = check_named(case.check)
     follow_up = check.follow_up()
-    # Nothing that a single run shows explains why two schedules differ.
+    # A single run cannot explain why two schedules differ.
     if verdict.status is not Status.INCOHERENT or verdict.kind == DEPENDS or follow_up is None:
         return verdict
     answer = run_case(run, structs.replace(case, check=follow_up.name))
@@ -199,17 +200,18 @@ def with_follow_up(run: Runner, case: Case, verdict: Verdict) -> Verdict:
     if answer is None or not answer.verdict.is_coherent or explained.evidence is not None:
         return explained
     if PERHAPS in verdict.lines:
-        return explained  # Random values have digits to lose, basis vectors none: real or row-major ones need not be right.
+        # Basis vectors have no digits to lose, unlike random values: that their entries are right says nothing about rounding.
+        return explained
     hint = _hint_beside_right_entries(case, answer)
     return explained if hint is None else replace(explained, evidence=Evidence(hint=hint))
 
 
 _KEYS_OF_PREMISE: Final = 3
-"""Keys of the values under which linearity is looked at: on a few values of one sign a rectifier is linear."""
+"""Keys of the values under which linearity is tested: on a few values of one sign a rectifier is linear."""
 
 
 def _not_linear(run: Runner, case: Case, check: AnyCheck) -> tuple[str, str] | None:
-    """The line on a direction that is not linear, where `check` takes for granted that both are; None where it does not, or they are."""
+    """The line on a direction that is not linear; None if both are linear or `check` does not assume it."""
     premise = check.premise()
     if premise is None:
         return None
@@ -217,7 +219,7 @@ def _not_linear(run: Runner, case: Case, check: AnyCheck) -> tuple[str, str] | N
         answer = run_case(run, structs.replace(case.with_other_values(number), check=premise.name))
         if answer is None or answer.verdict.status is Status.UNJUDGED:
             return None
-        # What is small may be rounding.
+        # A small difference may be rounding.
         if answer.verdict.headline.endswith(NOT_LINEAR) and PERHAPS not in answer.verdict.lines:
             (_, where), *values = answer.verdict.lines
             seen = " and ".join(f"{name} is {value}" for name, value in values)
@@ -229,7 +231,7 @@ def _not_linear(run: Runner, case: Case, check: AnyCheck) -> tuple[str, str] | N
 
 
 def _of_no_matrix(evidence: Evidence | None) -> Evidence | None:
-    """The evidence without what the entries of a matrix would tell, for there is none."""
+    """The evidence without conclusions from matrix entries: a function that is not linear has no matrix."""
     if evidence is None or evidence.matrices is None:
         return evidence
     return replace(evidence, matrices=replace(evidence.matrices, hint=None, declaration=""))
@@ -243,7 +245,7 @@ def _hint_beside_right_entries(case: Case, answer: Judgement) -> Hint | None:
 
 
 UNDECIDED: Final = "undecided"
-"""Kind of the verdict on a case whose results differ, where nothing tells whether they may."""
+"""Kind of the verdict on a case whose results differ, if it is unknown whether they may."""
 
 NONDETERMINISTIC: Final = "nondeterministic"
 """Kind of the failure of a case whose result changes from run to run."""
@@ -290,7 +292,7 @@ def judge(case: Case, run: Run) -> Verdict:
     check = check_named(case.check)
     for rank, each in enumerate(seen):
         if each.spaces != spaces:
-            # No check can put together elements of different spaces.
+            # No check can assemble elements of different spaces.
             return incoherent("the ranks declare different spaces", ("ranks", f"0 and {rank}"))
         if each.held != seen[0].held:
             return _parameters_differ(rank, each.held, seen[0].held)
@@ -304,7 +306,7 @@ def judge(case: Case, run: Run) -> Verdict:
 def _parameters_differ(
     rank: int, held: Sequence[tuple[str, Tensor]], first: Sequence[tuple[str, Tensor]]
 ) -> Verdict:
-    """The verdict on a layer of which ranks 0 and `rank` declare other parameters or buffers."""
+    """The verdict on a layer whose ranks 0 and `rank` declare different parameters or buffers."""
     declared = {0: first, rank: held}
     lines = [
         (
@@ -321,9 +323,9 @@ def _parameters_differ(
 
 
 def _with_advice(case: Case, verdict: Verdict) -> Verdict:
-    """The verdict, with a word on what the lab has drawn, where a rank has raised, or ranks wait in vain.
+    """The verdict; after an exception or a hang, with advice on the mesh and the frozen parameters that the lab has drawn.
 
-    Code may not take such a mesh, nor frozen parameters: if all that a rank holds is frozen, torch leaves out its backward pass, in which
+    The code may not support them. For example, if all parameters of a rank are frozen, torch skips its backward pass, in which
     others communicate.
     """
     has_raised = verdict.kind.startswith("raised ")
@@ -355,13 +357,13 @@ def schedule_invariants(case: Case, run: Run) -> Mapping[str, ScheduleInvariant]
 
 
 def is_inapplicable(run: Run) -> bool:
-    """Return True if the check had nothing to say about the case."""
+    """Return True if the check did not apply to the case."""
     return inapplicable_because(run) is not None
 
 
 def inapplicable_because(run: Run) -> str | None:
-    """Return why the check had nothing to say about the case; None if it had."""
-    # By type: a user's class may have the same name, and what it is raised for must not count as nothing to say.
+    """Return why the check did not apply to the case; None if it did."""
+    # By type: a user's exception of the same name is a failure.
     reasons = (
         outcome.message
         for outcome in run.outcomes

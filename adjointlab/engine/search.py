@@ -71,8 +71,8 @@ def investigate(
 ) -> SearchResult:
     """Collective over the world: search for a failing case of `subject`, and explain the smallest.
 
-    `tick` is called on the leader with the number of cases tried so far; `record` before each case runs. A case that `known`
-    has a run of is not run: that run is judged instead. `on_failure` is called on the leader with each failure, before it is made smaller
+    `tick` is called on the leader with the number of cases tried so far; `record` before each case runs. If `known` has a run of a
+    case, that run is judged, and the case does not run again. `on_failure` is called on the leader with each failure, before it is shrunk
     and confirmed.
     """
     budget = budget or Budget()
@@ -87,30 +87,30 @@ def investigate(
 
 
 _LEAST_CASES: Final = 10
-"""The number of cases that a check judges, if it is to judge so many, however little time it is given."""
+"""A check judges this many cases, or all of its budget if that is less, before lack of time may end it."""
 
 _REDRAWN: Final = 50
 """The number of cases that are drawn on fewer ranks than the smallest failing case has."""
 
 
 _BATCH: Final = 1000
-"""The number of cases that are drawn in one search of Hypothesis, which keeps them all: this bounds its memory to some 8 MB."""
+"""The number of cases drawn in one search of Hypothesis. It keeps them all, so this bounds its memory to some 8 MB."""
 
 _SLOW: Final = frozenset({NO_RETURN, FindingKind.LIVELOCK})
-"""Kinds of failure that take seconds to see, in every case that is tried."""
+"""Kinds of failure that take seconds to detect, in every case that is tried."""
 
 _REDRAWN_SMALLER: Final = 150
-"""The number of cases that are drawn once a smaller one is known to fail. Those alone are run that are smaller themselves."""
+"""The number of cases that are drawn once a smaller one is known to fail. Only those that are smaller run."""
 
 
 class Search:
     """One search, on the leader.
 
     It goes through three stages. While *drawing*, every case is run and judged. The first failure begins *shrinking*:
-    Hypothesis tries smaller cases, judgements are remembered, and the clock runs; at its end come the cases that are smaller in
-    a single step. The smallest case is run again while
+    Hypothesis tries smaller cases, judgements are remembered, and the clock runs; last, the cases that are one step smaller are
+    tried. The smallest case runs again while
     *confirming*. A hang under MPI is shrunk in simulation; if the smallest case does not hang under MPI, the search is
-    repeated without simulation: it draws the same cases, and passes over those that it knows to be coherent.
+    repeated without simulation: it draws the same cases, and skips those that were coherent the first time.
     """
 
     def __init__(
@@ -135,11 +135,11 @@ class Search:
         self._simulator = HangSimulator(subject, world.watchdog) if world.can_revoke else None
         self._drawn = DrawnCases(budget.cases)
         self._shrinking: Shrinking | None = None  # from the first failure on
-        self._stopped_by = ""  # what kept a failure from being made smaller
-        self._seeks_fewer_ranks = True  # a failure that takes seconds to see is not shrunk yet
+        self._stopped_by = ""  # the error that ended shrinking early, if any
+        self._seeks_fewer_ranks = True  # a failure that takes seconds to detect is not shrunk yet
         self._steps_from: Case | None = None  # the failure, while cases that are one step smaller run
         self._last_run = Run(())
-        # The judge of the case before asked what rounding does: so this one's will, and would have the case run twice.
+        # If the previous case had to measure rounding, the next one most likely has to: measuring at once saves its second run.
         self._measurement = Measurement.NONE
 
     @without_logs_of_shapes()
@@ -166,7 +166,7 @@ class Search:
             if self._stopped_by:
                 verdict = verdict.with_lines(("then", self._stopped_by))
             result = replace(self._failed(verdict, case, failure.spaces), is_smallest=is_smallest)
-            # The row of a failure says on how many ranks it was found.
+            # The failure counts too: its row in the table says on how many ranks it was found.
             drawn.counts.judge(*self._shrinking.first)
         seconds = time.monotonic() - started
         return replace(result, seconds=seconds, figures=drawn.figures, exact=drawn.exact, counts=drawn.counts)
@@ -176,7 +176,7 @@ class Search:
         return SearchResult(self._subject.name, self._check, self._world.name, verdict, judged, self._seed)
 
     def _failed(self, verdict: Verdict, case: Case, spaces: Spaces | None) -> SearchResult:
-        """The result where the search has failed, and has come to `case`."""
+        """The result of a failed search whose smallest case so far is `case`."""
         assert self._shrinking is not None
         tried, drawn_ranks = self._drawn.counts.judged + 1, self._shrinking.first.case.ranks
         return replace(self._result(verdict), tried=tried, case=case, spaces=spaces, drawn_ranks=drawn_ranks)
@@ -191,7 +191,7 @@ class Search:
             )
         failure = self._drawn_failure()
         if failure is None and self._lacks_several_ranks:
-            # A few cases need not have several ranks among them; and where a check rejects each that has, it is to say so.
+            # A small budget may have drawn none on several ranks. If the check rejects them all, the report has to say so.
             failure = self._searched(max(1, self._budget.cases // 10), 2, self._ranks)
         if isinstance(failure, Failing):
             return self._in_single_steps(self._on_fewer_ranks(failure))
@@ -200,7 +200,7 @@ class Search:
     def _drawn_failure(self) -> Failing | Verdict | None:
         """Draw the cases of the budget, some of them on each number of ranks.
 
-        Each number of ranks is drawn by chance, and a small budget may come without one on two ranks.
+        The number of ranks is drawn at random, so a small budget may draw no case on two ranks. Missing ones are drawn separately.
         """
         drawn, cases, numbers = self._drawn, self._budget.cases, self._subject.ranks_up_to(self._ranks)
         fair = max(1, cases // (3 * len(numbers)))
@@ -214,7 +214,7 @@ class Search:
         return failure
 
     def _searched_in_batches(self, number: int, stream: str = "") -> Failing | Verdict | None:
-        """Draw so many cases, each batch in a search of its own: Hypothesis keeps some 8 KB of each case of a search."""
+        """Draw `number` cases in batches, one search each: Hypothesis keeps some 8 KB for each case of a search."""
         failure = None
         for start in range(0, number, _BATCH):
             some = min(_BATCH, number - start)
@@ -228,14 +228,14 @@ class Search:
         return self._needs_several_ranks and not self._drawn.counts.on_several_ranks
 
     def _has_judged_enough(self) -> bool:
-        """Return True once a check may be ended for lack of time."""
+        """Return True once lack of time may end the check."""
         return self._drawn.counts.judged >= _LEAST_CASES and not self._lacks_several_ranks
 
     def _on_fewer_ranks(self, failure: Failing) -> Failing:
-        """Return a failure of the same kind on as few ranks as one is found on.
+        """Return a failure of the same kind on the fewest ranks on which one is found.
 
-        The shrinker keeps what it need not change, such as the shape of a grid that another number of ranks does not have. So
-        cases of fewer ranks are drawn afresh, and what fails is shrunk again.
+        The shrinker keeps what it need not change, such as a grid shape that does not exist on fewer ranks. So cases on fewer ranks
+        are drawn afresh, and the first that fails is shrunk again.
         """
         if failure.verdict.kind in _SLOW:
             return self._on_fewest_ranks(failure)
@@ -248,10 +248,10 @@ class Search:
         return failure
 
     def _on_fewest_ranks(self, failure: Failing) -> Failing:
-        """Return a failure of the same kind on the fewest ranks that one is drawn on, shrunk as far as there is time.
+        """Return a failure of the same kind on the fewest ranks on which one is drawn, shrunk as far as time allows.
 
-        Each case that fails takes seconds, and one that does not fail next to nothing. So numbers of ranks are tried from the least
-        on, before anything is shrunk. This does not look at the clock: a job that repeats another's search is to find what that found.
+        A failing case takes seconds, a passing one next to nothing. So numbers of ranks are tried in increasing order before anything
+        is shrunk. The clock is ignored here: a job that repeats the search of another must find what that one found.
         """
         self._seeks_fewer_ranks = False
         for ranks in self._subject.ranks_up_to(failure.case.ranks - 1):
@@ -261,18 +261,18 @@ class Search:
         return self._smaller_drawn(failure) or failure
 
     def _smaller_drawn(self, failure: Failing) -> Failing | None:
-        """Draw cases afresh, run those that are smaller than the failure, and shrink the first that fails alike."""
+        """Draw cases afresh, run those that are smaller than the failure, and shrink the first that fails in the same way."""
         is_smaller = partial(_is_smaller, than=failure.case)
         smaller = self._searched(_REDRAWN_SMALLER, 1, failure.case.ranks, is_smaller)
         return smaller if isinstance(smaller, Failing) else None
 
     def _in_single_steps(self, failure: Failing) -> Failing:
-        """Return a failure of the same kind for which, if there is time to see it, no single step leads to another.
+        """Return a failure of the same kind that, as far as time allows to tell, no single step makes smaller.
 
-        A smaller case is made of the parameters, and may be none that the strategy draws. So it is never reported itself: it tells
-        that smaller cases are to be drawn, and what fails of these is shrunk again. Where none is drawn that fails, nothing is
-        claimed. Only simulated ranks run such cases: one may end a process, and under MPI the job. On record is the failure then, which
-        is what is stored where one does.
+        A case that is one step smaller is made by changing the parameters, and the strategy may be unable to draw it. So it is never
+        reported itself: if it fails, smaller cases are drawn, and the first of them that fails is shrunk again. If none of them fails,
+        the failure is not called the smallest. Such cases run on simulated ranks only: one may end its process, and under MPI the job.
+        While they run, the record holds the failure itself, so that it is stored if the process ends.
         """
         if failure.verdict.kind in _SLOW:
             return failure
@@ -291,7 +291,7 @@ class Search:
         return failure
 
     def _fails_one_step_smaller(self, case: Case) -> bool | None:
-        """Return True if a case that is one step smaller fails alike, and `None` where there is no time for them all."""
+        """Return True if a case that is one step smaller fails in the same way, and `None` if not all of them could be tried."""
         counts = self._subject.ranks_up_to(case.ranks)
         for number, smaller in enumerate(one_step_smaller(case), 1):
             judgement = self._judge(smaller) if smaller.ranks in counts else None
@@ -302,7 +302,7 @@ class Search:
         return False
 
     def _is_the_failure(self, verdict: Verdict) -> bool:
-        """Return True for the first failure, and while it shrinks for one of its kind."""
+        """Return True for any failure at first, and while shrinking for one of the same kind."""
         if self._shrinking is None:
             return not verdict.is_coherent
         return self._shrinking.is_failure(verdict)
@@ -315,9 +315,9 @@ class Search:
         accepts: Callable[[Case], bool] = lambda case: True,
         stream: str = "",
     ) -> Failing | Verdict | None:
-        """Draw so many cases on so many ranks, run those that `accepts` is true of, and shrink the first that fails.
+        """Draw `number` cases within these numbers of ranks, run those that `accepts` is true of, and shrink the first that fails.
 
-        Another `stream` draws other cases. A failure that is known stays one, whatever the strategy does when smaller cases are drawn.
+        Another `stream` draws other cases. A failure is returned once it is found, whatever the strategy raises during shrinking.
         """
         failing: list[Failing] = []
         schedules = self._budget.schedules if self._world.can_schedule else 1
@@ -329,7 +329,7 @@ class Search:
         )
         def every_case_is_coherent(case: Case) -> None:
             if not accepts(case):
-                return  # it counts as drawn: what is seldom accepted would else cost ten times as many draws
+                return  # not `reject`, after which Hypothesis would draw up to ten times as many cases
             try:
                 judgement = self._judge(case)
             except BaseException as error:
@@ -345,7 +345,7 @@ class Search:
                 failing.append(Failing(case, judgement))
                 raise Enough if self._seeks_fewer_ranks and judgement.verdict.kind in _SLOW else failing[-1]
 
-        # A name for Hypothesis's database, which is not used: to make it, Hypothesis would read and tokenise the source above.
+        # The key for Hypothesis's database, which is not used. Without it, Hypothesis would tokenise the source above to make one.
         vars(every_case_is_coherent)["_hypothesis_internal_database_key"] = b""
         try:
             ended = end_of(every_case_is_coherent)
@@ -364,18 +364,18 @@ class Search:
 
     def _unconfirmed(self, case: Case, judgement: Judgement) -> SearchResult:
         """The result of a search that is interrupted now."""
-        told = judgement.verdict.with_lines(("interrupted", "before it was shrunk and seen again"))
-        return self._failed(told, case, judgement.spaces)
+        verdict = judgement.verdict.with_lines(("interrupted", "before it was shrunk and seen again"))
+        return self._failed(verdict, case, judgement.spaces)
 
     def _judge(self, case: Case) -> Judgement | None:
         """Judge a case that Hypothesis has drawn; `None` where the check does not apply to it."""
-        # Before the first failure hardly a case comes twice, and its key would cost more than it saves.
+        # Before the first failure cases rarely repeat, and looking them up would cost more than it saves.
         if self._shrinking is None:
             return self._judge_next(case)
         return self._shrinking.judged(case, self._run_and_judge, self._may_run)
 
     def _may_run(self, case: Case) -> bool:
-        """Return True while there is time, and later for a case that an earlier job has run."""
+        """Return True while there is time, and after that only for a case that an earlier job has run."""
         return self._has_time() or self._runner.known(case) is not None
 
     def _judge_next(self, case: Case) -> Judgement | None:
@@ -395,7 +395,7 @@ class Search:
         return drawn.note(case, self._last_run, judgement)
 
     def _begin_shrinking(self, case: Case, judgement: Judgement) -> Judgement:
-        """Start the clock at the first failure, and decide where it is shrunk; the judgement that it has there."""
+        """Start the clock at the first failure and choose where to shrink it, in the world or in simulation; return its judgement there."""
         self.stage = Stage.SHRINKING
         deadline = time.monotonic() + self._seconds_left
         first, simulator = FirstFailure(case, self._last_run, judgement.spaces), None
@@ -427,7 +427,7 @@ class Search:
 
     def _run(self, payload: Case, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
         """Run a case in the world. This method is the search's :class:`~adjointlab.worlds.world.Runner`."""
-        # The number of cases before this one: while drawing, it has been counted itself.
+        # The number of cases before this one. While drawing, this one has already been counted.
         done = self._drawn.number - (self.stage is Stage.DRAWING)
         # The smallest case has to end a job twice before that counts as confirmed, unless there is no time for it.
         times = 2 if self.stage is Stage.CONFIRMING and self._has_time() else 1
@@ -450,7 +450,7 @@ class Search:
         return self._last_run
 
     def _has_time(self) -> bool:
-        """Return True while a failure may be looked into: there is time, and MPI has communicators left.
+        """Return True while a failure may be investigated: there is time, and MPI has communicators left.
 
         Every failure under MPI leaves communicators behind that can no longer be freed.
         """
@@ -465,7 +465,7 @@ def _is_smaller(case: Case, than: Case) -> bool:
 
 
 def _measurement_after(verdict: Verdict) -> Measurement:
-    """As much as a case measures at once after one with this verdict: otherwise it would mostly run twice."""
+    """The measurement that the case after this verdict makes in its first run, to save most cases a second one."""
     if verdict.kind == UNDECIDED:
         return Measurement.ALL
     return Measurement.ONE_SAMPLE if Figure.ROUNDING in verdict.figures else Measurement.NONE

@@ -23,8 +23,8 @@ class Budget:
     """Limits of a search.
 
     `cases` to draw; `ranks` at most (default: what the world has, up to 8); `seed` of the draws (default: a fresh one, which
-    the result states); after `seconds` no more are drawn than the least number; at most `shrinking` seconds are spent on making
-    a failing case smaller. A case runs under `schedules` schedules where the world can choose them. Tensors are drawn in memory of
+    the result states); after `seconds` drawing stops once the least number of cases is judged; shrinking a failing case takes at
+    most `shrinking` seconds. A case runs under `schedules` schedules if the world can choose them. Tensors are drawn in memory of
     `device` ("cpu" or "cuda"; default: in all memories).
     """
 
@@ -55,15 +55,15 @@ class SearchResult(Drawable):
     check: str
     world: str
     verdict: Verdict
-    tried: int = 0  # cases that were judged until the end, or until the failure
+    tried: int = 0  # cases judged until the end, or until the failure
     seed: int = 0
     seconds: float = 0.0
     case: Case | None = None  # the smallest failing case
     spaces: Spaces | None = None  # its operator's
     drawn_ranks: int = 0  # the number of ranks of the case that failed first
-    is_smallest: bool = False  # no case that is smaller in a single step fails alike
+    is_smallest: bool = False  # no case that is one step smaller fails in the same way
     figures: Figures = field(default_factory=dict)  # the worst of all cases
-    exact: int = 0  # the number of cases that were judged without a tolerance
+    exact: int = 0  # the number of cases judged without a tolerance
     counts: CaseCounts | None = None  # of a search that has ended
     warnings: tuple[FoldedWarning, ...] = ()  # on the leader
 

@@ -1,4 +1,4 @@
-"""The sequential module of a case, tried on zeros: its outputs, and the modes, batches and memory orders that it takes."""
+"""The sequential module of a case, tried on zeros: its outputs, and the modes, batches and memory orders that it supports."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["SequentialExample", "has_outputs_alike"]
 
 @dataclass(frozen=True)
 class SequentialExample:
-    """A sequential module of a case, and its results for zeros, which say the shapes of the outputs.
+    """A sequential module of a case, and its results for zeros, which give the shapes of the outputs.
 
-    Some modules need a graph for them: a model of forces takes gradients in its forward pass, and others return a penalty or an
-    auxiliary loss in training alone. Others change in place what their backward pass needs, such as a scale that they keep, and go
-    backward before they go forward again.
+    `needs_graph` is for modules that return these outputs only while torch records a graph: a model of forces takes gradients in its
+    forward pass, and others return a penalty or an auxiliary loss only in training. A module `alternates` between forward and backward
+    passes if a forward pass changes in place what an earlier one's backward pass needs, such as a running scale.
     """
 
     module: torch.nn.Module
@@ -46,19 +46,19 @@ class SequentialExample:
             try:
                 with torch.no_grad():
                     needs_graph = outputs_by_path(module(*zeros)).keys() != outputs.keys()
-            except Exception:  # whatever a module raises that finds no graph
+            except Exception:  # a module that needs a graph may raise anything
                 needs_graph = True
             alternates = bool(list(module.buffers())) and not _goes_back(module, outputs)
         return cls(module, is_evaluated, outputs, needs_graph, alternates)
 
     def takes_batch(self, zeros: Callable[[], Sequence[torch.Tensor]], batch: int, other: int) -> bool:
-        """Return True if the module makes `other` rows of inputs of so many, where it made a `batch`, and outputs of other shapes as before."""
+        """Return True if for a batch of size `other` outputs with `batch` rows get `other` rows, and all others keep their shapes."""
         import torch
 
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             try:
                 made = outputs_by_path(self.module(*zeros()))
-            except Exception:  # whatever it raises, or what prepares its inputs, that takes one size alone
+            except Exception:  # a module, or a preparation of inputs, for one size only may raise anything
                 return False
         wanted = {
             path: (other, *y.shape[1:]) if y.shape[:1] == (batch,) else tuple(y.shape)
@@ -67,7 +67,7 @@ class SequentialExample:
         return {path: tuple(y.shape) for path, y in made.items()} == wanted
 
     def takes_order(self, zeros: Sequence[torch.Tensor], order: str) -> bool:
-        """Return True if the module takes inputs in this memory order: not all can be viewed in another shape."""
+        """Return True if the module takes inputs in this memory order, in which they may have no view of another shape."""
         import torch
 
         if order == ORDERS[0]:
@@ -76,7 +76,7 @@ class SequentialExample:
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             try:
                 self.module(*inputs)
-            except Exception:  # whatever a module raises that takes row-major memory alone
+            except Exception:  # a module that takes row-major memory only may raise anything
                 return False
         return True
 
@@ -84,10 +84,10 @@ class SequentialExample:
 def has_outputs_alike(
     module: torch.nn.Module, zeros: Sequence[torch.Tensor], *, goes_back: bool = False
 ) -> bool:
-    """Return True if a module has outputs of the same places, shapes and types in evaluation mode, alike in each call.
+    """Return True if outputs in evaluation mode have the same places, shapes and types, and the same values in each call.
 
-    Some return nothing then, or decoded or random results, or raise, and others keep what they have been given. If it `goes_back`, it has to
-    do so in evaluation mode too: a model of forces may keep the graph of its energy in training alone.
+    In evaluation mode some modules return nothing, or decoded or random results, or raise, and others cache their inputs. With
+    `goes_back`, they also need a backward pass in evaluation mode: a model of forces may keep the graph of its energy only in training.
     """
     import torch
 
@@ -95,7 +95,7 @@ def has_outputs_alike(
     for mode in (module.training, False, False, False):
         try:
             outputs = outputs_by_path(module.train(mode)(*zeros))
-        except Exception:  # whatever a module raises that is for training alone
+        except Exception:  # a module that is for training only may raise anything
             return False
         if goes_back and seen and not _goes_back(module, outputs):
             return False
@@ -108,7 +108,7 @@ def has_outputs_alike(
 
 
 def _goes_back(module: torch.nn.Module, outputs: Mapping[OutputPath, torch.Tensor]) -> bool:
-    """Return True if a module takes a backward pass from outputs that it has returned before it went forward again."""
+    """Return True if a module supports a backward pass from outputs of an earlier forward pass."""
     import torch
 
     with_graph = [output for output in outputs.values() if output.requires_grad]
@@ -119,7 +119,7 @@ def _goes_back(module: torch.nn.Module, outputs: Mapping[OutputPath, torch.Tenso
         torch.autograd.grad(
             with_graph, parameters, [torch.zeros_like(y) for y in with_graph], allow_unused=True
         )
-    except RuntimeError:  # what it needs has been modified by an inplace operation
+    except RuntimeError:  # a tensor that it needs has been modified by an inplace operation
         return False
     return True
 
@@ -127,7 +127,7 @@ def _goes_back(module: torch.nn.Module, outputs: Mapping[OutputPath, torch.Tenso
 def _called_with_zeros(
     module: torch.nn.Module, zeros: Sequence[torch.Tensor]
 ) -> Mapping[OutputPath, torch.Tensor]:
-    """The results of a sequential module. What it raises has a note that nothing was parallel yet."""
+    """The results of a sequential module. Its exceptions get a note that nothing was parallel yet."""
     try:
         with element_type_noted():
             return outputs_by_path(module(*zeros))

@@ -33,24 +33,24 @@ __all__ = [
 def sequential_module(
     make: UserFunction, parameters: Parameters, declarations: frozenset[str], device_type: DeviceType = "cpu"
 ) -> torch.nn.Module:
-    """Make the sequential module of a case, and move it to a device; its entries that are `declarations` are not passed to the module."""
+    """Make the sequential module of a case on a device; the case's entries named in `declarations` are not passed to it."""
     import torch
 
     arguments = without(parameters, declarations)
     require_accepts("the sequential module", make, (), arguments, sorted(declarations))
-    # What is drawn there, such as a random buffer, is the same in the twin and on all ranks.
+    # Random draws there, such as for a buffer, are then the same in the twin and on all ranks.
     with own_streams():
         module: torch.nn.Module = make(**arguments)
     if not isinstance(module, torch.nn.Module):
         raise SubjectError(f"sequential: it returned {described_type(module)}, not a module")
     arrays.convert_module(module, getattr(torch, type_of(parameters)))
     in_mode(module, parameters)
-    # To the host nothing is moved, for a module may have been made without memory.
+    # Not moved to the host, because a module may have no memory (torch's meta device).
     return module if device_type == "cpu" else module.to(device_type)
 
 
 def require_made_anew(one: torch.nn.Module, other: torch.nn.Module) -> None:
-    """Raise :class:`SubjectError` for sequential modules of two calls that share a parameter: checks write into them."""
+    """Raise :class:`SubjectError` if the sequential modules of two calls share a parameter: checks write into parameters."""
     held = {id(parameter) for parameter in one.parameters()}
     shared = [name for name, parameter in other.named_parameters() if id(parameter) in held]
     if shared:
@@ -61,10 +61,10 @@ def require_made_anew(one: torch.nn.Module, other: torch.nn.Module) -> None:
 
 
 def freeze(module: torch.nn.Module, pattern: int | Sequence[str], *, leaves_one: bool) -> frozenset[str]:
-    """Freeze the parameters that a pattern, 0 for none, or a list names; return the names of all that are frozen then.
+    """Freeze the parameters given by a pattern, 0 for none, or by a list of names; return the names of all that are frozen then.
 
-    A pattern is the seed of a subset of those that require a gradient, one by one, or of whole modules of them where it is even. If it
-    `leaves_one`, not of all of them. Raises :class:`SubjectError` for a name that no parameter has.
+    A pattern is the seed of a subset of those that require a gradient, or, if it is even, of whole modules of them. With
+    `leaves_one`, at least one stays unfrozen. Raises :class:`SubjectError` for a name that no parameter has.
     """
     if isinstance(pattern, str):
         raise SubjectError(f"frozen: {pattern!r} is not a list of names, such as [{pattern!r}]")
@@ -81,11 +81,12 @@ def freeze(module: torch.nn.Module, pattern: int | Sequence[str], *, leaves_one:
 
 
 def _units(names: Sequence[str], pattern: int) -> Sequence[Sequence[str]]:
-    """The parameters that a pattern freezes together: each alone, or, for even patterns, all of a module, the modules being those of one depth."""
+    """The groups of parameters that a pattern freezes together: single ones, or for even patterns those of each module at one depth."""
     alone = [[name] for name in names]
     if pattern % 2:
         return alone
-    # One by one, of two transformer layers and a head all but the head would be frozen in one of 400 cases, and that is how models are tuned.
+    # With single parameters only, all but the head of a model with two transformer layers would be frozen in one of 400 cases. But this is
+    # how models are fine-tuned.
     by_depth: list[Sequence[Sequence[str]]] = []
     for depth in range(1, max((name.count(".") for name in names), default=0) + 1):
         of_module: dict[tuple[str, ...], list[str]] = {}
@@ -98,7 +99,7 @@ def _units(names: Sequence[str], pattern: int) -> Sequence[Sequence[str]]:
 
 
 def shapes_of(given: Any) -> tuple[tuple[int, ...], ...]:
-    """Shapes of the inputs; of one input, its shape alone. Raises :class:`SubjectError` for what is neither."""
+    """Shapes of the inputs from a list, or from the shape of a single one. Raises :class:`SubjectError` for anything else."""
     shapes = (given,) if _is_shape(given) else given
     if not isinstance(shapes, Sequence) or not all(map(_is_shape, shapes)):
         raise SubjectError(f"inputs: {given!r} is neither a shape, such as (4, 6), nor a list of shapes")
@@ -111,7 +112,7 @@ def _is_shape(given: Any) -> bool:
 
 
 def type_of(parameters: Parameters) -> str:
-    """Element type of the module of a case. Raises :class:`SubjectError` for one that is none."""
+    """Element type of the module of a case. Raises :class:`SubjectError` for an unknown one."""
     given = parameters.get("dtype", "float64")
     if given not in DTYPES:
         raise SubjectError(f"dtype: {given!r} is not one of {', '.join(DTYPES)}")
@@ -119,7 +120,7 @@ def type_of(parameters: Parameters) -> str:
 
 
 def types_of(parameters: Parameters) -> tuple[str, ...]:
-    """Element types of the inputs of a case: those that it gives, and for the others that of the module."""
+    """Element types of the inputs of a case: the given ones, and that of the module for the others."""
     number, given = len(shapes_of(parameters["inputs"])), tuple(parameters.get("input_dtypes", ()))
     if len(given) > number or not set(given) <= DTYPES.keys():
         others = "; prepare= makes masks of numbers, `lambda x, mask: (x, mask > 0)`" * ("bool" in given)
@@ -130,7 +131,7 @@ def types_of(parameters: Parameters) -> tuple[str, ...]:
 
 
 def zeros_for(parameters: Parameters, device_type: DeviceType) -> list[torch.Tensor]:
-    """Inputs of a case as a whole, of zeros."""
+    """Global inputs of a case, filled with zeros."""
     import torch
 
     sizes = zip(shapes_of(parameters["inputs"]), types_of(parameters), strict=True)

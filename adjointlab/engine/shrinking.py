@@ -1,4 +1,4 @@
-"""The state of a search that makes a failing case smaller: the first failure, smaller cases that were judged, the time left."""
+"""The state of shrinking a failing case: the first failure, the judgements of smaller cases, and the deadline."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class FirstFailure(NamedTuple):
 
 
 class Shrinking:
-    """The way from the `first` failure of a search, which was judged by `judgement`, to a smaller one, until `deadline`.
+    """Shrinking of the `first` failure of a search, with the given `judgement`, until `deadline`.
 
-    With a `simulator` cases are judged in simulation, where the first failure was reproduced.
+    With a `simulator`, cases are judged in simulation, where the first failure was reproduced.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Shrinking:
         simulator: HangSimulator | None = None,
     ) -> None:
         self.first, self.deadline, self.simulator = first, deadline, simulator
-        self.is_smallest = False  # no case that is smaller in a single step fails alike
+        self.is_smallest = False  # no case that is one step smaller fails in the same way
         self._verdict = judgement.verdict
         self._judgements: dict[bytes, Judgement | None] = {first.case.key(): judgement}
 
@@ -54,23 +54,23 @@ class Shrinking:
     def is_failure(self, verdict: Verdict) -> bool:
         """Return True for a failure of the first one's kind.
 
-        A smaller case that fails for another reason does not explain the first failure: it counts as passing.
+        A smaller case that fails for another reason does not explain the first failure, so it counts as passing.
         """
         return not verdict.is_coherent and verdict.fails_like(self._verdict)
 
     def judged(
         self, case: Case, judge: Callable[[Case], Judgement | None], may_run: Callable[[Case], bool]
     ) -> Judgement | None:
-        """Judge a case, unless it was judged before; one that `may_run` is false of passes.
+        """Judge a case unless it was judged before; one for which `may_run` is false passes.
 
-        The shrinker reaches the same case in many ways, and Hypothesis runs the smallest case once more at its end: under MPI each
-        of these may cost a whole time-out.
+        The shrinker reaches the same case in many ways, and at its end Hypothesis runs the smallest case once more. Under MPI each
+        of these runs may cost a whole time-out.
         """
         key = case.key()
         if key not in self._judgements:
             if not may_run(case):
-                # Hypothesis has no way to be stopped that returns the smallest case so far; but once every new case
-                # passes, its shrinker finds nothing smaller and ends with the smallest that is remembered as failing.
+                # Hypothesis cannot be stopped so that it returns the smallest case so far. But once every new case
+                # passes, its shrinker finds nothing smaller and ends with the smallest one remembered as failing.
                 return Judgement(coherent(), None)
             self._judgements[key] = judge(case)
         return self._judgements[key]

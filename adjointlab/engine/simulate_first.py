@@ -1,8 +1,8 @@
 """A hang under MPI, reproduced with simulated ranks.
 
-Under MPI a hang is known as one only when the world's patience is at an end, after 10 s at first, for each candidate of the
-shrinker. The simulation sees at once that no rank can go on. So a hanging case is shrunk in simulation, by the leader alone
-while the other processes wait, and the smallest case is run once more under MPI. A hang that simulation does not reproduce
+Under MPI a hang is detected only when the world's patience ends, after 10 s at first, and that for each candidate of the
+shrinker. The simulation detects at once that no rank can go on. So the leader shrinks a hanging case in simulation,
+while the other processes wait, and the smallest case runs once more under MPI. A hang that the simulation does not reproduce
 is shrunk under MPI.
 """
 
@@ -29,7 +29,7 @@ _SCHEDULES: Final = 4
 
 @dataclass(frozen=True)
 class HangSimulator:
-    """Reproduces hanging cases of `subject` with simulated ranks, in this process alone."""
+    """Reproduces hanging cases of `subject` with simulated ranks in this process."""
 
     subject: Subject
     watchdog: Watchdog
@@ -37,8 +37,8 @@ class HangSimulator:
     def judged(self, case: Case, kind: str = "") -> Judgement | None:
         """Judge `case` under its own schedule and a few others, up to the first hang (of this `kind`, if one is given).
 
-        A hang may depend on whether a message is buffered and for how long, which the schedule decides in simulation. Returns
-        the last judgement where none hangs, and `None` where the check does not apply to the case.
+        A hang may depend on whether and how long a message is buffered, which in simulation the schedule decides. Returns
+        the last judgement if none hangs, and `None` if the check does not apply to the case.
         """
         judgement = None
         with closing(SimulatedWorld(watchdog=self.watchdog)) as world:

@@ -1,4 +1,4 @@
-"""Failures by what simulated ranks share, as threads of one process, or have not; and by what modules keep from earlier cases."""
+"""Failures because simulated ranks are threads of one process, which share or lack state, and because modules keep state between cases."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ _OF_A_COMMUNICATOR: Final = re.compile(
     re.IGNORECASE,
 )
 _IN_EXCEPTIONS: Final = {"expected mpi4py.MPI.": _ON_COMPILED_CODE}
-"""Lines by what an exception speaks of."""
+"""Lines of advice by a text that an exception contains."""
 
 _OF_SIMULATED_RANKS: Final = {
     "thread": _ON_THREADS,
     **dict.fromkeys(("RANK'", "WORLD_SIZE'", "MASTER_ADDR'", "MASTER_PORT'"), _ON_THE_ENVIRONMENT),
 }
-"""Those of simulated ranks alone; KeyErrors end in the name of what is missing."""
+"""Those for simulated ranks only; a KeyError ends in the name of the missing key."""
 
 
 def _are_in_other_order(headline: str) -> bool:
-    """Return True for an error of a tensor that is asked for a method of communicators, or of a communicator that is taken for a tensor."""
+    """Return True for an error because a tensor was used as a communicator, or a communicator as a tensor."""
     if asked := _OF_A_TENSOR.search(headline):
         return hasattr(Communicator, asked[1])
     if asked := _OF_A_COMMUNICATOR.search(headline):
         tensors = (np.ndarray, getattr(sys.modules.get("torch"), "Tensor", None))
         name = asked[1]
-        # `split` is perhaps meant as `Split`.
+        # `split` may be a misspelt `Split`.
         return name is None or (
             any(hasattr(kind, name) for kind in tensors) and not hasattr(Communicator, name.capitalize())
         )
@@ -72,7 +72,7 @@ def _are_in_other_order(headline: str) -> bool:
 
 
 def with_lines_on_exceptions(verdict: Verdict, *, is_simulated: bool) -> Verdict:
-    """Return a failing verdict with a line on what ranks of a case lack, if one has raised what speaks of it."""
+    """Return a failing verdict with advice if a rank's exception points to something that ranks of a case lack."""
     if not verdict.kind.startswith("raised "):
         return verdict
     words = _IN_EXCEPTIONS | (_OF_SIMULATED_RANKS if is_simulated else {})
@@ -83,7 +83,7 @@ def with_lines_on_exceptions(verdict: Verdict, *, is_simulated: bool) -> Verdict
 
 
 class Explained(NamedTuple):
-    """A verdict, and whether what modules keep has been seen to be the cause."""
+    """A verdict, and whether state in modules was found to be the cause."""
 
     verdict: Verdict
     is_of_state: bool
@@ -92,14 +92,14 @@ class Explained(NamedTuple):
 def with_module_state(
     verdict: Verdict, subject: Subject, passes: Callable[[Subject], bool], *, on_several_ranks: bool
 ) -> Explained:
-    """Return a failing verdict on simulated ranks with a line on what modules keep, from earlier cases or for all ranks together.
+    """Return a failing verdict on simulated ranks with a line on state in modules, kept from earlier cases or shared by all ranks.
 
-    `passes` runs the failing case of a subject that is declared otherwise, and returns True if it passes.
+    `passes` runs the failing case with another declaration of its subject, and returns True if it passes.
     """
     modules = dict(modules_of(subject))
     may_be_of_import = on_several_ranks or verdict.kind == FindingKind.PAST_THE_RUN
-    if may_be_of_import and (told := line_on_running_again(modules, subject, passes)):
-        return Explained(verdict.with_lines(("perhaps", told)), is_of_state=True)
+    if may_be_of_import and (line := line_on_running_again(modules, subject, passes)):
+        return Explained(verdict.with_lines(("perhaps", line)), is_of_state=True)
     kept = ""
     for holders in (modules, dict(imported_packages(modules.values()))):
         kept = kept or _kept_state(holders, subject, passes, on_several_ranks=on_several_ranks)
@@ -109,13 +109,13 @@ def with_module_state(
 
 
 _STATES: Final[WeakKeyDictionary[ModuleType, ModuleState]] = WeakKeyDictionary()
-"""State of modules of subjects, and of packages that they import, before the first case of this process that ran code of theirs."""
+"""State of subjects' modules, and of packages that they import, before the first case in this process that ran their code."""
 
 
 def note_state(subject: Subject) -> None:
-    """Note what the modules of a subject and the packages that they import hold, unless that was done before an earlier case.
+    """Record the state of a subject's modules and of the packages that they import, except where an earlier case has done so.
 
-    Called before the first one.
+    To be called before the subject's first case.
     """
     modules = dict(modules_of(subject))
     for name, module in (*modules.items(), *imported_packages(modules.values())):
@@ -146,7 +146,7 @@ def _kept_state(
                 stack.enter_context(states[name].put_back())
             return passes(replace(subject, rank_local=(*subject.rank_local, *holders)) if apart else subject)
 
-    # What passes without is kept from an earlier case, as processes keep it too.
+    # If the case passes without it, the state is from an earlier case, and real processes would keep it too.
     if passes_from_the_start(kept, apart=False):
         named = _named(kept.values())
         return (
@@ -155,7 +155,7 @@ def _kept_state(
         )
     if not on_several_ranks or not passes_from_the_start(kept, apart=True):
         return ""
-    if len(kept) > 1:  # many packages keep something that has nothing to do with the failure
+    if len(kept) > 1:  # many packages keep state that is unrelated to the failure
         kept = next(({name: kept[name]} for name in kept if passes_from_the_start([name], apart=True)), kept)
     return (
         f"simulated ranks share what is kept in {_named(kept.values())}, where processes have their own: the case passes with "

@@ -1,8 +1,8 @@
 """The cases that are one step smaller than a case: one rank less, one cut less, or one side of a tensor shorter by one.
 
-Hypothesis shrinks choices, one after another; a grid of another shape changes what all later choices mean. So its smallest case may have
-smaller ones that no single choice leads to. These are made here from the parameters themselves: partitions, layouts, integers, and
-tuples of integers. A strategy need not draw them all: a step may break a rule that only the strategy knows.
+Hypothesis shrinks one choice at a time, but a grid of another shape changes the meaning of all later choices. So there may be cases
+smaller than its smallest that no change of a single choice reaches. These are made here from the parameters themselves: partitions,
+layouts, integers, and tuples of integers. A strategy need not draw them all: a step may break a constraint of the strategy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from adjointlab.engine.parameter_tree import Change, is_cut, leaves, mapped
 __all__ = ["MOST_STEPS", "one_step_smaller", "size", "without_logs_of_shapes"]
 
 MOST_STEPS: Final = 300
-"""So many smaller cases are made of one case at most."""
+"""Largest number of smaller cases made from one case."""
 
 
 def one_step_smaller(case: Case) -> Iterator[Case]:
@@ -48,7 +48,7 @@ def one_step_smaller(case: Case) -> Iterator[Case]:
 
 @contextmanager
 def without_logs_of_shapes() -> Iterator[None]:
-    """Context in which torch does not log the shapes that do not fit, at length and in every case: the report has the exception."""
+    """Context in which torch does not log mismatched shapes: it would do so at length in every case, and the report has the exception."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
 
     def none(record: logging.LogRecord) -> bool:
@@ -62,7 +62,7 @@ def without_logs_of_shapes() -> Iterator[None]:
 
 
 def size(case: Case) -> tuple[int, ...]:
-    """Return the sizes of a case: ranks, uneven cuts, workers, sides and integers. A case is smaller than another if none of its is larger."""
+    """Return the sizes of a case: ranks, uneven cuts, workers, sides and integers. A smaller case exceeds another in none of them."""
     values = list(leaves(dict(case.parameters)))
     layouts = [value for value in values if isinstance(value, Layout)]
     partitions = [value for value in values if isinstance(value, Partition)]
@@ -76,7 +76,7 @@ def size(case: Case) -> tuple[int, ...]:
 
 
 def _changes(case: Case) -> Iterator[tuple[int, Change]]:
-    """Yield the number of ranks after each step, and what it does to each parameter."""
+    """Yield for each step the number of ranks after it, and its effect on a parameter."""
     entries = list(leaves(dict(case.parameters)))
     layouts = [entry for entry in entries if isinstance(entry, Layout)]
     grids = {entry for entry in entries if isinstance(entry, Partition)} | {
@@ -96,7 +96,7 @@ def _changes(case: Case) -> Iterator[tuple[int, Change]]:
     for shape in sorted({layout.shape for layout in layouts}):
         for dim, side in enumerate(shape):
             if side == 1:
-                continue  # an empty tensor is smaller still, but explains less than one with an element
+                continue  # an empty tensor would be smaller still, but explains less than one with an element
             for index in reversed(range(side)):
                 yield case.ranks, _without_index(shape, dim, index)
     inputs = _shapes_of_inputs(case)
@@ -111,7 +111,7 @@ def _changes(case: Case) -> Iterator[tuple[int, Change]]:
 
 
 def _shapes_of_inputs(case: Case) -> tuple[Sequence[int], ...]:
-    """The shapes of a module's inputs, where there are several."""
+    """The shapes of a module's inputs, if it has several."""
     inputs = case.parameters.get("inputs")
     if not isinstance(inputs, list | tuple) or len(inputs) < 2:
         return ()
@@ -125,7 +125,7 @@ def _shapes_of_inputs(case: Case) -> tuple[Sequence[int], ...]:
 
 
 def _without_rank(gone: int, ranks: int) -> Change:
-    """Number the ranks after `gone` one less; raises `ValueError` where a partition has `gone`."""
+    """Decrease the numbers of the ranks after `gone`; raises `ValueError` if `gone` is in a partition."""
 
     def change(value: object) -> object:
         if isinstance(value, Layout):
@@ -135,7 +135,7 @@ def _without_rank(gone: int, ranks: int) -> Change:
                 raise ValueError(f"gone: rank {gone} is in {value}")
             return Partition(value.shape, [rank - (rank > gone) for rank in value.ranks])
         if is_cut(value) and len(value) == ranks + 1:
-            # The boundaries of one part for each rank: two parts become one.
+            # Boundaries of one part for each rank: merge two parts.
             return _without_boundary(value, gone)
         return value
 
@@ -143,7 +143,7 @@ def _without_rank(gone: int, ranks: int) -> Change:
 
 
 def _without_slab(grid: Partition, dim: int, index: int) -> Change:
-    """Leave out the workers at one index of a grid; the part of a tensor that they hold falls to their neighbours."""
+    """Remove the workers at one index of a grid; their neighbours take over their parts of a tensor."""
     shape = tuple(side - (d == dim) for d, side in enumerate(grid.shape))
     ranks = [rank for rank in grid.ranks if grid.index(rank)[dim] != index]
 
@@ -160,7 +160,7 @@ def _without_slab(grid: Partition, dim: int, index: int) -> Change:
 
 
 def _without_index(shape: tuple[int, ...], dim: int, index: int) -> Change:
-    """Take one index out of dimension `dim` of all layouts of that shape, and of tuples that are equal to it."""
+    """Remove one index from dimension `dim` of all layouts of that shape, and of tuples equal to it."""
     shorter = tuple(side - (d == dim) for d, side in enumerate(shape))
 
     def change(value: object) -> object:
@@ -180,7 +180,10 @@ def _without_index(shape: tuple[int, ...], dim: int, index: int) -> Change:
 
 
 def _shorter_inputs(shapes: tuple[Sequence[int], ...], place: int, side: int) -> Change:
-    """Take one from that side of all inputs that have it at this place: torch's kernels for attention, given others, write beyond their memory."""
+    """Shorten dimension `place` of all inputs that have length `side` there.
+
+    Together, because torch's attention kernels write out of bounds if the inputs do not match.
+    """
 
     def shorter(shape: Sequence[int]) -> Sequence[int]:
         sides = [own - (at == place and own == side) for at, own in enumerate(shape)]
@@ -193,7 +196,7 @@ def _shorter_inputs(shapes: tuple[Sequence[int], ...], place: int, side: int) ->
 
 
 def _nearer_to_zero(number: int) -> Change:
-    """Move the integer that is entry `number` of the parameters one towards zero."""
+    """Move entry `number` of the parameters, an integer, one towards zero."""
     counted = count()
 
     def change(value: object) -> object:
@@ -214,7 +217,7 @@ def _then(first: Change, second: Change) -> Change:
 
 
 def _without_part(layout: Layout, dim: int, index: int) -> tuple[Window, ...] | None:
-    """The windows of a dimension without one part; `None` for the balanced cut."""
+    """The windows of a dimension after one part is removed; `None` for the balanced cut."""
     if _is_balanced(layout, dim):
         return None
     ends = layout.ends(dim)
@@ -226,7 +229,7 @@ def _without_part(layout: Layout, dim: int, index: int) -> tuple[Window, ...] | 
 
 
 def _without_boundary(ends: Sequence[int], part: int) -> Sequence[int]:
-    """The boundaries of one part less: what it held falls to the part before, of the first to the part after."""
+    """The boundaries after one part is merged into the one before it, or the first into the second."""
     boundary = max(part, 1)
     return (*ends[:boundary], *ends[boundary + 1 :])
 

@@ -47,16 +47,16 @@ DrawParameters: TypeAlias = Callable[[DrawFn, int], Parameters]
 """A strategy: called with Hypothesis's `draw` and a number of ranks, it draws the arguments of one case."""
 
 Declare: TypeAlias = "Callable[[DrawParameters], Subject]"
-"""A decorator of a strategy, which it makes a subject."""
+"""A decorator that turns a strategy into a subject."""
 
 BuildOn: TypeAlias = "Callable[[DeviceType], tuple[Callable[..., LinearOperator | Layer], UserFunction]]"
-"""Called with a device, returns what makes the operator or layer there, and its reference."""
+"""Called with a device, returns the function that makes the operator or layer there, and its reference."""
 
 EXAMPLE: Final = "write it as `def cases(draw, ranks): return dict(...)`, the arguments of one case"
-"""Advice in the refusal of what is no strategy."""
+"""Advice in error messages about something that is not a strategy."""
 
 _EVERY_NUMBER: Final = 8
-"""Up to here every number of ranks is drawn."""
+"""Up to this one, every number of ranks is drawn."""
 
 
 class Kind(Enum):
@@ -69,7 +69,7 @@ class Kind(Enum):
 
     @property
     def is_differentiated(self) -> bool:
-        """True for what torch differentiates; the others have an adjoint of their own."""
+        """True for kinds that torch differentiates; the others define their adjoint."""
         return self in (Kind.AUTOGRAD, Kind.LAYER)
 
 
@@ -78,8 +78,8 @@ class Subject:
     """An operator or layer to be checked, and the strategy that draws its cases.
 
     ``build(comm, **parameters)`` makes the operator on each rank; ``draws(draw, ranks)`` draws the parameters, as
-    data. `target` is the object that the user has named, for reports and scripts. ``build_on(device_type)`` returns `build` and `reference`
-    for modules that are made on a device, where those here make them on the host.
+    data. `target` is the object that the user has named, for reports and scripts. ``build_on(device_type)`` returns a `build` and a
+    `reference` that make modules on a device; the fields of that name make them on the host.
     """
 
     name: str
@@ -121,18 +121,18 @@ class Subject:
 
     @property
     def location(self) -> str:
-        """Its :attr:`place` as "module:name"; the strategy's where no variable refers to it."""
-        # Code that is executed without a name has no module.
+        """Its :attr:`place` as "module:name"; the strategy's if no variable refers to it."""
+        # Code executed by `exec` may have no module.
         return ":".join(self.place or (self.draws.__module__ or "", self.draws.__name__))
 
     @property
     def label(self) -> str:
-        """The name in reports: ``name[variable]`` where its module has several subjects of that name."""
+        """The name in reports: ``name[variable]`` if its module has several subjects of that name."""
         return f"{self.name}{self.distinction}"
 
     @property
     def distinction(self) -> str:
-        """The variable in brackets, which tells it from subjects of its module with the same name; empty if there are none."""
+        """The variable in brackets, which distinguishes it from subjects of its module with the same name; empty if there are none."""
         if (place := self.place) is None:
             return ""
         module, variable = place
@@ -142,7 +142,7 @@ class Subject:
 
     @property
     def pair(self) -> tuple[UserFunction, ...]:
-        """The forward and the adjoint function of a pair; nothing for any other kind."""
+        """The forward and the adjoint function of a pair; empty for other kinds."""
         return self.build.args[:2] if self.kind is Kind.PAIR and isinstance(self.build, partial) else ()
 
     @property
@@ -156,7 +156,7 @@ class Subject:
         return _parameters(self, ranks)
 
     def ranks_up_to(self, most: int) -> tuple[int, ...]:
-        """The numbers of ranks to draw where there are at most `most`, in order: none, if all that it asks for are larger."""
+        """The numbers of ranks to draw up to `most`, in order; none if all declared ones are larger."""
         if self.ranks:
             return tuple(sorted(count for count in self.ranks if count <= most))
         powers = (2**power for power in range(most.bit_length()))
@@ -176,12 +176,12 @@ class Subject:
     def make(self, comm: Communicator, parameters: Parameters) -> LinearOperator | Layer:
         """Make the operator or layer of a case on this rank.
 
-        Raises :class:`SubjectError` for one that lacks something. For a layer this is collective: parameters or buffers that
+        Raises :class:`SubjectError` if it lacks something. For a layer this is collective: parameters or buffers that
         it does not declare on some rank raise the same error on all.
         """
         if self.kind is Kind.OPERATOR:
             require_accepts("the operator", self.target, ("comm",), parameters)
-        # Ranks are threads perhaps, and instances follow each other: one that changes its arguments must not change those of others.
+        # Ranks may be threads, and a case makes several instances: one that changes its arguments must not change those of others.
         operator = self.build(comm, **own_copy(parameters))
         for attribute in ("domain", "codomain"):
             given = getattr(operator, attribute, None)
@@ -203,7 +203,7 @@ class Subject:
         return operator
 
     def on(self, memory: str) -> Subject:
-        """The subject as it is made where the tensors of a rank lie in `memory`: with its modules and meshes there."""
+        """The subject for a rank whose tensors lie in `memory`: its modules and meshes are made there."""
         device_type = array_libraries.device_type_of(memory)
         if device_type == "cpu" or self.build_on is None:
             return self
@@ -225,24 +225,24 @@ class Subject:
 
     @contextmanager
     def _own_variables(self, comm: Communicator) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-        """Context in which this rank has variables of its own in rank-local modules, with the value of :meth:`surroundings`."""
+        """Context in which this rank has its own variables in rank-local modules, with the value of :meth:`surroundings`."""
         if not self.rank_local:
             yield nullcontext
-        elif (separate := getattr(comm, "separate", None)) is not None:  # which simulated ranks share
+        elif (separate := getattr(comm, "separate", None)) is not None:  # simulated ranks share the modules
             state = separate(self.rank_local)
             run_again(self.rank_local)
             yield state.put_back
         else:
-            # Those of a process are its own, but the next case should not find them changed.
+            # A process has its own, but the next case should not find them changed.
             before = ModuleState(self.rank_local).put_back
             with before():
                 run_again(self.rank_local)
                 yield before
 
     def libraries(self, device: str | None = None) -> tuple[str, ...]:
-        """The array libraries to draw from: those asked for that are installed, on `device` where that is given.
+        """The array libraries to draw from: the declared ones that are installed, on `device` if one is given.
 
-        Raises :class:`SubjectError` where there is none.
+        Raises :class:`SubjectError` if there is none.
         """
         present = tuple(library for library in self.arrays if array_libraries.installed(library))
         if not present:
@@ -261,7 +261,7 @@ def _parameters(draw: DrawFn, subject: Subject, ranks: int) -> dict[str, object]
 
 
 def _require_bounds(name: str, operator: LinearOperator) -> None:
-    """Raise :class:`SubjectError` for bounds that no operator has, and where there is nothing to check."""
+    """Raise :class:`SubjectError` for impossible bounds, and if there is nothing to check."""
     if not operator.domain.tensors and not operator.codomain.tensors:
         raise SubjectError(
             f"{name}: the spaces of the operator have no tensors, so there is nothing to check"
@@ -287,7 +287,7 @@ def _require_bounds(name: str, operator: LinearOperator) -> None:
 
 
 def _check_declared(name: str, layer: Layer) -> None:
-    # Gathered, for a module may differ from rank to rank, and a rank that raised alone would leave the others waiting.
+    # Gathered: modules may differ between ranks, and a rank that raised alone would leave the others waiting.
     faults_of_ranks = layer.comm.allgather(undeclared(layer.module, layer.parameters, layer.buffers))
     for rank, faults in enumerate(faults_of_ranks):
         if faults:
@@ -300,5 +300,5 @@ def _check_declared(name: str, layer: Layer) -> None:
 
 
 def _variables(module: str) -> list[tuple[str, object]]:
-    """The variables of the module of that name; none of one that is not imported."""
+    """The variables of the module of that name; empty if it is not imported."""
     return list(vars(sys.modules[module]).items()) if module in sys.modules else []

@@ -38,10 +38,10 @@ def check_subject(
 
     In another `world`, such as ``adjointlab.MPIWorld()``, this is collective. Returns the verdicts by check, and warns if no rank
     communicated with another in any case. Raises `AssertionError` with the smallest failing case if one is not coherent, `TypeError`
-    for what is not a subject or world, `ValueError` for `cases` or `ranks` that are not numbers or out of range and for a check that does not apply, and :class:`SubjectError` for a
-    wrong declaration.
+    for an argument that is not a subject or world, `ValueError` for `cases` or `ranks` that are not numbers or out of range and for a check that does not
+    apply, and :class:`SubjectError` for a wrong declaration.
     """
-    __tracebackhide__ = True  # in pytest and IPython: what failed is the caller's
+    __tracebackhide__ = True  # pytest and IPython end the traceback at the caller
     if isinstance(subject, type):
         raise TypeError(
             f"subject: {subject.__name__} is a class; decorate a strategy of its cases with adjointlab.subject.operator({subject.__name__})"
@@ -56,7 +56,7 @@ def check_subject(
 def verdicts_of(
     subject: Subject, budget: Budget, world: World | None, checks: Collection[str] | None = None
 ) -> Mapping[str, Verdict]:
-    """The verdicts of :func:`check_subject`, whose caller called it: a warning names that line."""
+    """The verdicts of :func:`check_subject`, to be called by such a function: a warning names the line that called that function."""
     __tracebackhide__ = True
     if not (world is None or isinstance(world, World)):
         raise TypeError(
@@ -73,7 +73,7 @@ def verdicts_of(
             try:
                 result = investigate(world, subject, check, budget)
             except KeyboardInterrupt as interrupt:
-                # Two hundred lines of Hypothesis and of the world, and none of the user's, whose code runs in other threads.
+                # The traceback has two hundred lines of Hypothesis and the world, and no user code, which runs in other threads.
                 raise interrupt.with_traceback(None) from None
             if not result.verdict.is_coherent:
                 is_misdeclared = result.verdict.kind == MISDECLARED
@@ -89,7 +89,7 @@ def verdicts_of(
 
 
 def _chosen(subject: Subject, checks: Collection[str] | None) -> tuple[str, ...]:
-    """The checks that apply to a subject, of those that are named if any are."""
+    """The checks that apply to a subject, limited to the named ones if any are named."""
     applying = checks_of(subject)
     if checks is None:
         return applying
@@ -105,8 +105,8 @@ def _chosen(subject: Subject, checks: Collection[str] | None) -> tuple[str, ...]
 
 def _text(result: SearchResult) -> str:
     case = result.case
-    told = replace(result.verdict, lines=tuple(lines_told(result.verdict)))
-    lines = [f"{result.subject} {result.check}: {told}"]
+    verdict = replace(result.verdict, lines=tuple(lines_told(result.verdict)))
+    lines = [f"{result.subject} {result.check}: {verdict}"]
     lines += [hint.text for hint in hints_told(result.verdict)]
     if case is not None:
         lines += [f"ranks {case.ranks}"]

@@ -1,4 +1,4 @@
-"""The decorators that make a subject of a strategy, a method for each kind."""
+"""The decorators that turn a strategy into a subject, one method for each kind."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class _SubjectDecorators:
         - `uniform_requires_grad`: the same tensors require a gradient on all ranks (default `False`: they differ between
           ranks, except for replicated or invariant copies of a parameter);
         - ``training``, only in the dictionary: the mode that both modules are put into. Draw it for a layer that behaves
-          differently in training and evaluation; the lab cannot know.
+          differently in training and evaluation: the lab cannot find that out.
         """
         require_functions(layer=layer, sequential=sequential, prepare=prepare)
         require_makers(layer=layer, sequential=sequential)
@@ -368,19 +368,19 @@ class _SubjectDecorators:
 
 for _name, _method in vars(_SubjectDecorators).items():
     if inspect.isfunction(_method):
-        _method.__qualname__ = f"subject.{_name}"  # Python's errors about arguments name a function so
+        _method.__qualname__ = f"subject.{_name}"  # the name in Python's errors about arguments
 
 subject = _SubjectDecorators()
 
 
 def _keywords(method: Callable[..., Declare]) -> list[str]:
-    """The options that a method of this object has beside those of all kinds of subject."""
+    """The options that a method of this object has in addition to those of all kinds of subject."""
     parameters = inspect.signature(method).parameters.values()
     return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
 
 
 def _of_apply(function: UserFunction) -> UserFunction:
-    """The subclass of `torch.autograd.Function` whose `apply` is given, since callers write that; any other function as it is."""
+    """The subclass of `torch.autograd.Function` if its `apply` is given, as callers write it; any other function unchanged."""
     owner: Any = getattr(function, "__self__", None)
     is_apply = inspect.isclass(owner) and function == getattr(owner, "apply", None)
     return owner if is_apply and hasattr(owner, "setup_context") else function

@@ -40,7 +40,7 @@ _DECLARATIONS = frozenset(
         "training",
     }
 )
-"""Entries of a layer's case that are declarations for the lab and no arguments of the layer."""
+"""Entries of a layer's case that are declarations for the lab, not arguments of the layer."""
 
 
 def make_layer(
@@ -48,7 +48,7 @@ def make_layer(
 ) -> Layer:
     """Make the layer of a case on this rank.
 
-    Raises :class:`SubjectError` for one that does not take the arguments, or does not say where its tensors lie.
+    Raises :class:`SubjectError` if it does not take the arguments, or does not declare the spaces of its tensors.
     """
     require_accepts(
         "the layer", build, ranks.names, without(parameters, _DECLARATIONS), sorted(_DECLARATIONS)
@@ -85,7 +85,7 @@ _REAL_TYPES: Final = tuple(name for name, entry in DTYPES.items() if entry.kind 
 
 
 class DeclaredTolerance(NamedTuple):
-    """Largest differences that results of a layer may have, as :class:`Layer` takes them; without `rounding`, they are to be measured."""
+    """Largest legal differences of a layer's results, as :class:`Layer` takes them; without `rounding`, they have to be measured."""
 
     rounding: float | None
     reach: float
@@ -93,10 +93,10 @@ class DeclaredTolerance(NamedTuple):
 
 
 def declared_tolerance(module: object, parameters: Parameters) -> DeclaredTolerance:
-    """The `rounding` and `reach` of a layer, as entries of its case or attributes of its module say.
+    """The `rounding` and `reach` of a layer, from entries of its case or attributes of its module.
 
-    A `rounding` that is the name of an element type is that which results have where the module computes in this type. Raises
-    :class:`SubjectError` for what is not a number of at least 0, nor the name of a type of floating-point numbers.
+    If `rounding` is the name of an element type, it is the rounding of results if the module computes in this type. Raises
+    :class:`SubjectError` for anything but a number of at least 0 or the name of a real floating-point type.
     """
     rounding, reach = (parameters.get(name, getattr(module, name, None)) for name in ("rounding", "reach"))
     computes_in = rounding if isinstance(rounding, str) and rounding in _REAL_TYPES else ""
@@ -119,7 +119,7 @@ def _number_from_zero(name: str, value: Any) -> float:
 
 
 def make_twin(build: UserFunction, /, **parameters: object) -> torch.nn.Module:
-    """Make the sequential twin of a case. Raises :class:`SubjectError` for one that does not take the arguments."""
+    """Make the sequential twin of a case. Raises :class:`SubjectError` if it does not take the arguments."""
     require_accepts(
         "the sequential twin", build, (), without(parameters, _DECLARATIONS), sorted(_DECLARATIONS)
     )
@@ -131,12 +131,12 @@ def _module(build: UserFunction, parameters: Parameters) -> torch.nn.Module:
 
 
 def in_mode(module: torch.nn.Module, parameters: Parameters) -> torch.nn.Module:
-    """Put a module into training or evaluation mode where its case says which, and return it."""
+    """Put a module into training or evaluation mode if its case gives the mode, and return it."""
     return module.train(truth_of(parameters, "training")) if "training" in parameters else module
 
 
 def truth_of(parameters: Parameters, name: str) -> bool:
-    """The truth value of an entry of a case, `False` where it has none. Raises :class:`SubjectError` for anything else."""
+    """The truth value of an entry of a case, `False` if it is missing. Raises :class:`SubjectError` for anything else."""
     given = parameters.get(name, False)
     if given not in (False, True):  # 0 and 1 are among them
         raise SubjectError(f"{name}: {given!r} is neither True nor False")
@@ -144,5 +144,5 @@ def truth_of(parameters: Parameters, name: str) -> bool:
 
 
 def without(parameters: Parameters, declarations: Collection[str]) -> dict[str, object]:
-    """The entries of a case that are arguments: those that are none of the `declarations`."""
+    """The entries of a case that are arguments: those that are not `declarations`."""
     return {name: value for name, value in parameters.items() if name not in declarations}

@@ -1,4 +1,4 @@
-"""Importing the modules and files in which users have their subjects, and telling what fails there."""
+"""Import of the modules and files in which users declare subjects, with messages on failures there."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _EXTRAS: Final = {"cupy": "gpu", "jax": "jax", "mpi4py": "mpi", "spmd_types": "s
 """Extras of adjointlab by the module that they install."""
 
 _OWN_NAME: Final = "_adjointlab_file_"
-"""The beginning of names that files get here."""
+"""Prefix of the module names that files get here."""
 
 _LAB: Final = str(Path(__file__).parents[1]) + os.sep
 
@@ -48,7 +48,7 @@ def load_entry_point(entry: EntryPoint) -> object:
 
 
 def load_module(name: str, reference: str) -> ModuleType | None:
-    """The module of that name; None if there is none. Raises :class:`NotFound`, with the `reference` that names the module."""
+    """The module of that name; None if there is none. Raises :class:`NotFound`, whose message names the `reference`."""
     if not all(part.isidentifier() for part in name.split(".")):
         raise NotFound(f"{reference} is not the name of a subject; {FORMS}")
     _make_importable(Path.cwd())
@@ -62,7 +62,7 @@ def load_module(name: str, reference: str) -> ModuleType | None:
 
 
 def load_file(path: Path, reference: str) -> ModuleType:
-    """The module of a file, under the name by which its package imports it. Raises :class:`NotFound`, with the `reference` that names the file."""
+    """The module of a file, under the name by which its package imports it. Raises :class:`NotFound`, whose message names the `reference`."""
     if path.suffix != ".py" or not os.path.isfile(path):
         is_folder = os.path.isdir(path)
         what = "it is a folder; give a Python file" if is_folder else "there is no Python file of that name"
@@ -77,12 +77,12 @@ def load_file(path: Path, reference: str) -> ModuleType:
     for known in filter(None, map(sys.modules.get, (name, own))):
         if _is_from(known, file):
             return known
-    # A dot in the name of a file begins no part of a package. A dash or a blank do no harm, and pytest leaves them too.
+    # A dot in a file's name must not be taken for a package separator. A dash or a blank is harmless, and pytest keeps them too.
     if name in sys.modules or not all(re.fullmatch(r"[\w -]+", part) for part in parts):
         name = own
     with _importing(f"{path} cannot be imported"):
         if "." in name:
-            # Part of a package, whose other parts it may import.
+            # Part of a package: it may import other parts of it.
             module = importlib.import_module(name)
             if _is_from(module, file):
                 return module
@@ -91,19 +91,19 @@ def load_file(path: Path, reference: str) -> ModuleType:
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        # Registered before it runs: what is pickled between processes names its class by its module.
+        # Registered before it runs: pickles between processes refer to classes by their module.
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
         except BaseException:
-            sys.modules.pop(name, None)  # it may have taken itself out
+            sys.modules.pop(name, None)  # it may have removed itself
             raise
     return module
 
 
 @contextmanager
 def _importing(problem: str) -> Iterator[None]:
-    """Turn whatever user code raises when it is imported into :class:`NotFound`, also ``SystemExit`` and pytest's ``skip``."""
+    """Turn any exception that user code raises on import into :class:`NotFound`, including ``SystemExit`` and pytest's ``skip``."""
     follow_imports()
     try:
         yield
@@ -114,7 +114,7 @@ def _importing(problem: str) -> Iterator[None]:
 
 
 def _advice(error: BaseException) -> str:
-    """Words on how to make importable what was not found; empty where there are none."""
+    """Advice on how to make the missing module importable; empty if there is none."""
     if type(error) is ImportError and "no known parent package" in str(error):
         return "; name it as a module, package.module:name: in a folder without __init__.py a file is not part of a package"
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
@@ -130,13 +130,13 @@ def _advice(error: BaseException) -> str:
 
 
 def _name_of_its_own(file: Path) -> str:
-    """The name of a module of `file` where another module has the one that would be its, or where none would."""
-    # As seen from this folder, so that a stored failure is its own in another checkout too.
+    """A unique module name for `file`, for when its natural name is taken by another module, or is not a legal one."""
+    # Derived from the path relative to the current folder, so that stored failures fit in another checkout too.
     for text in (shown_path(str(file)), str(file)):
-        # It must be the same on all ranks, so it does not come from hash(), which Python salts in each process.
+        # It must be the same on all ranks, so not from hash(), which Python salts in each process.
         name = f"{_OWN_NAME}{hashlib.sha256(os.fsencode(text)).hexdigest()[:12]}"
         if name not in sys.modules or _is_from(sys.modules[name], file):
-            break  # the folder is the same one as when another file of that name was found
+            break  # else the current folder has changed since another file of the same relative path was loaded
     return name
 
 
@@ -146,7 +146,7 @@ def _is_from(module: ModuleType, file: Path) -> bool:
 
 
 def _make_importable(folder: Path) -> None:
-    """Put `folder` on the path, as ``python file.py`` and ``python -m`` do with that of the script."""
+    """Put `folder` on ``sys.path``, as ``python file.py`` and ``python -m`` do with the folder of the script."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
@@ -158,7 +158,7 @@ def _brief(error: BaseException) -> str:
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename
     ]
-    # The user's line rather than the one of the lab, or of the library, that refuses it.
+    # Prefer the user's line to that of the lab or of a library that raised the error.
     outside = [frame for frame in frames if not frame.filename.startswith(_LAB)] or [
         frame for frame in frames if frame.filename != __file__
     ]
@@ -167,11 +167,11 @@ def _brief(error: BaseException) -> str:
 
 
 def shown_name(module: ModuleType) -> str:
-    """The name of a module of users, or the path of its file where it has a name from here."""
+    """The name of a user's module, or the path of its file if its name was made here."""
     name = module.__name__
     return shown_path(str(module.__file__)) if name.startswith(_OWN_NAME) else name
 
 
 def shown_path(file: str) -> str:
-    """The path of a file as seen from the current folder, or as a whole where it is elsewhere."""
+    """The path of a file relative to the current folder, or its full path if it is elsewhere."""
     return str(from_here(Path(file).resolve()))
