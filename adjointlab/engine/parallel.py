@@ -275,8 +275,9 @@ class ParallelRecipe:
         """
         import torch
 
+        from adjointlab.torch_distributed.converted_modules import convert
         from adjointlab.torch_distributed.data_parallel import noting_wrappers
-        from adjointlab.torch_distributed.made_parameters import convert, made_in
+        from adjointlab.torch_distributed.made_parameters import made_in
 
         require_accepts("parallelize", self.parallelize, ("module", "mesh"), {})
         wanted = getattr(torch, dtype)
