@@ -141,13 +141,14 @@ def place_of(path: OutputPath) -> str:
 
 @contextmanager
 def element_type_noted() -> Iterator[None]:
-    """Note of an exception of a module that speaks of float64, or of double as torch calls it, why the module runs in that type."""
+    """Note of an exception of users' code that speaks of float64, or of double as torch calls it, why modules run in that type."""
     try:
         yield
     except Exception as error:
         if re.search(r"\b(double|float64)\b", str(error), re.IGNORECASE):
             error.add_note(
-                'modules run in float64, unless the dictionary of a strategy says another type, such as dtype="float32"'
+                'modules run in float64, unless the dictionary of a strategy says another type, such as dtype="float32"; tensors that code makes '
+                "without a dtype, such as a flat buffer, are of float32"
             )
         raise
 

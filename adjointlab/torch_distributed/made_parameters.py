@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.nn.parameter import is_lazy
 
+from adjointlab.core.layer import element_type_noted
 from adjointlab.torch_distributed.converted_modules import convert, converted_to
 
 __all__ = ["made_in"]
@@ -31,7 +32,7 @@ def made_in(dtype: torch.dtype) -> Iterator[None]:
 
     handle = register_module_parameter_registration_hook(convert_new)
     try:
-        with converted_to(dtype):
+        with converted_to(dtype), element_type_noted():
             yield
     finally:
         handle.remove()

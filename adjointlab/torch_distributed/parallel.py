@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -80,21 +80,23 @@ class NamedModule(nn.Module):
         """The module under test."""
         return self._made()
 
+    @element_type_noted()
     def before_backward(self) -> None:
         """Let the user's code clear gradients that it keeps."""
         if self._hooks.before_backward is not None:
-            with element_type_noted():
-                self._hooks.before_backward(self.made)
+            self._hooks.before_backward(self.made)
 
+    @element_type_noted()
     def after_backward(self) -> None:
         """Let the user's code reduce gradients."""
         if self._hooks.after_backward is not None:
-            with element_type_noted():
-                self._hooks.after_backward(self.made)
+            self._hooks.after_backward(self.made)
 
-    def pass_context(self) -> AbstractContextManager[object]:
+    @contextmanager
+    def pass_context(self) -> Iterator[None]:
         """The context of a pass."""
-        return self._hooks.context()
+        with element_type_noted(), self._hooks.context():
+            yield
 
     def train(self, mode: bool = True) -> Self:
         self.made.train(mode)
@@ -154,7 +156,7 @@ class ParallelModule(NamedModule):
         return any(is_data_parallel(part) or isinstance(part, FSDPModule) for part in self._parts())
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        with element_type_noted(), self._empty_inputs_noted(inputs), self.pass_context():
+        with self._empty_inputs_noted(inputs), self.pass_context():
             outputs = outputs_by_path(self.made(*map(self._given, range(len(inputs)), inputs)))
         if outputs.keys() != self._types.keys():
             raise OtherOutputs(
