@@ -139,13 +139,14 @@ def place_of(path: OutputPath) -> str:
 
 @contextmanager
 def element_type_noted() -> Iterator[None]:
-    """Add a note to a module's exception that mentions float64, or double as torch calls it: why the module runs in that type."""
+    """Add a note to an exception of user code that mentions float64, or double as torch calls it: why modules run in that type."""
     try:
         yield
     except Exception as error:
         if re.search(r"\b(double|float64)\b", str(error), re.IGNORECASE):
             error.add_note(
-                'modules run in float64, unless the dictionary of a strategy says another type, such as dtype="float32"'
+                'modules run in float64, unless the dictionary of a strategy says another type, such as dtype="float32"; tensors that code makes '
+                "without a dtype, such as a flat buffer, are of float32"
             )
         raise
 

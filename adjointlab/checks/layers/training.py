@@ -25,7 +25,7 @@ from adjointlab.checks.seed_digits import ACCUMULATED, APART
 from adjointlab.checks.verdict import Inapplicable, Verdict
 from adjointlab.checks.whole_tensors import held
 from adjointlab.core import arrays
-from adjointlab.core.layer import Layer
+from adjointlab.core.layer import Layer, element_type_noted
 from adjointlab.core.space import Tensor
 from adjointlab.core.vectors import SMALL_INTEGERS, THIRDS
 from adjointlab.notes import noted
@@ -153,7 +153,8 @@ def _trained(context: CheckContext, version: ModuleUnderTest, course: _Course) -
     version.require_gradients(version.trainable)
     parameters = version.parameters()
     before = values(parameters)
-    optimizer = layer.optimizer([parameter for parameter in parameters if parameter.requires_grad])
+    with element_type_noted():
+        optimizer = layer.optimizer([parameter for parameter in parameters if parameter.requires_grad])
     for number in range(layer.steps):
         outputs = _step(context, version, optimizer, number, course)
         if isinstance(version, SequentialTwin) and context.values == INFINITE and has_nan(outputs):
@@ -191,7 +192,8 @@ def _step(
                 goes_on=microbatch > 0,
                 is_continued=microbatch + 1 < course.microbatches,
             )
-    optimizer.step()
+    with element_type_noted():
+        optimizer.step()
     optimizer.zero_grad()
     if course.halves_rates:
         for group in _groups_with_rates(optimizer):
