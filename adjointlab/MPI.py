@@ -467,6 +467,19 @@ class Request:
 
     __hash__ = None  # type: ignore[assignment] # as of mpi4py's
 
+    if TYPE_CHECKING:  # each world has its own
+
+        def Wait(self, status: AnyStatus | None = None) -> bool: ...
+        def Test(self, status: AnyStatus | None = None) -> bool: ...
+
+    def wait(self, status: AnyStatus | None = None) -> Any:
+        """Wait until it is complete, and return the object received, if it is a receive of one."""
+        self.Wait(status)
+
+    def test(self, status: AnyStatus | None = None) -> tuple[bool, Any]:
+        """Return True, and the object received, if it is complete."""
+        return self.Test(status), None
+
     @staticmethod
     def Waitall(requests: Requests, statuses: Statuses = None) -> bool:
         """Wait for all; return True."""
@@ -573,17 +586,9 @@ class Prequest(Request):
         self._under_way.Wait(status)
         return True
 
-    def wait(self, status: AnyStatus | None = None) -> None:
-        """Wait until the operation is complete and the request inactive; return at once if it is inactive already."""
-        self.Wait(status)
-
     def Test(self, status: AnyStatus | None = None) -> bool:
         """Return True if it is complete, or inactive."""
         return bool(self._under_way.Test(status))
-
-    def test(self, status: AnyStatus | None = None) -> tuple[bool, None]:
-        """Return True and None if it is complete, or inactive."""
-        return self.Test(status), None
 
     def Get_status(self, status: AnyStatus | None = None) -> bool:
         """Return True if a test would complete it."""
@@ -612,13 +617,6 @@ class NullRequest(Request):
     def Wait(self, status: AnyStatus | None = None) -> bool:
         _empty(status)
         return True
-
-    def wait(self, status: AnyStatus | None = None) -> None:
-        _empty(status)
-
-    def test(self, status: AnyStatus | None = None) -> tuple[bool, None]:
-        _empty(status)
-        return True, None
 
     def __repr__(self) -> str:
         return "REQUEST_NULL"

@@ -417,7 +417,10 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("engine/parameter_tree", ("tests/engine/test_single_steps.py", "tests/engine/test_even_cuts.py")),
     ("engine/single_steps", ("tests/engine/test_looks_of_a_search.py", "tests/engine/test_single_steps.py")),
-    ("engine/exhaust", ("tests/engine/test_shares_of_proofs.py", "tests/engine/test_exhaust.py")),
+    *(
+        (f"engine/{name}", ("tests/engine/test_shares_of_proofs.py", "tests/engine/test_exhaust.py"))
+        for name in ("exhaust", "listed_cases", "shares_of_proofs")
+    ),
     (
         "engine/explain",
         (

@@ -16,7 +16,7 @@ from timing import is_smoke, least, print_table, words
 from adjointlab.engine.case import Case
 from adjointlab.engine.case_body import body
 from adjointlab.engine.discovery import find
-from adjointlab.engine.exhaust import bound_of, every_case
+from adjointlab.engine.listed_cases import bound_of, every_case
 from adjointlab.engine.run_case import run_case
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld

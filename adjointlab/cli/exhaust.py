@@ -83,7 +83,7 @@ def _bounded(
     without memory on `device`.
     """
     from adjointlab.engine.discovery import find_and_note
-    from adjointlab.engine.exhaust import bound_of, memory_of_proofs
+    from adjointlab.engine.listed_cases import bound_of, memory_of_proofs
 
     usable_device(device)
     found, nameless = find_and_note(references)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,14 +85,11 @@ class ResultFiles:
     def named_in(cls, arguments: Sequence[str]) -> ResultFiles:
         """Return the files that a command line names, as absolute paths, as far as they can be found without parsing it."""
         given: dict[str, str] = {}
-        for position, word in enumerate(arguments):
+        for word, following in pairwise((*arguments, "")):
             option, equals, value = word.partition("=")
-            if option in ("--json", "--junit", "--html"):
-                value = value if equals else "".join(arguments[position + 1 : position + 2])
-                with suppress(OSError):  # the current folder has been removed
-                    folder = os.path.dirname(os.path.realpath(value))
-                    if value not in ("", STDOUT) and os.path.isdir(folder) and not is_source(value):
-                        given[option.removeprefix("--")] = str(Path(value).absolute())
+            is_of_results = option in ("--json", "--junit", "--html")
+            if is_of_results and (file := _writable(value if equals else following)):
+                given[option.removeprefix("--")] = file
         files = cls(**given)
         return cls() if named_twice(files._given()) else files
 
@@ -216,6 +214,15 @@ def _say(line: str) -> None:
     else:
         with suppress(OSError):
             os.write(2, f"{printable(line)}\n".encode(errors="backslashreplace"))
+
+
+def _writable(file: str) -> str | None:
+    """The absolute path of a file that results may be written to; None for standard output too."""
+    with suppress(OSError):  # the current folder has been removed
+        folder = os.path.dirname(os.path.realpath(file))
+        if file not in ("", STDOUT) and os.path.isdir(folder) and not is_source(file):
+            return str(Path(file).absolute())
+    return None
 
 
 def _target(option: str, file: str | Path | None) -> str | None:
