@@ -430,17 +430,20 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/cli/test_cli.py",
         ),
     ),
-    (
-        "engine/subject",
+    *(
         (
-            "tests/engine/test_declarations_of_subjects.py",
-            "tests/engine/test_properties_of_subjects.py",
-            "tests/engine/test_refused_subjects.py",
-            "tests/engine/test_subject.py",
-            "tests/engine/test_drawn_cases.py",
-            "tests/engine/test_search.py",
-            "tests/engine/test_discovery.py",
-        ),
+            name,
+            (
+                "tests/engine/test_declarations_of_subjects.py",
+                "tests/engine/test_properties_of_subjects.py",
+                "tests/engine/test_refused_subjects.py",
+                "tests/engine/test_subject.py",
+                "tests/engine/test_drawn_cases.py",
+                "tests/engine/test_search.py",
+                "tests/engine/test_discovery.py",
+            ),
+        )
+        for name in ("engine/subject", "engine/declarations")
     ),
     *(
         (

@@ -353,6 +353,15 @@ def spaces(draw, ranks): return {}
 """
 
 
+def advice_on(name: str, text: str, folder: Path) -> str:
+    """The declaration that is proposed for what has that name in a file of this text, or for the file."""
+    file = folder / "forms.py"
+    file.write_text(text)
+    with pytest.raises(NotFound) as refused:
+        find([f"{file}:{name}" if name else str(file)])
+    return str(refused.value).partition("declare one beside it:")[2]
+
+
 @pytest.mark.parametrize(
     ("name", "form", "arguments"),
     [
@@ -382,11 +391,7 @@ def test_what_is_no_subject_is_told_of_the_form_that_fits_it(
     tmp_path: Path, name: str, form: str, arguments: str
 ) -> None:
     pytest.importorskip("torch")
-    file = tmp_path / "forms.py"
-    file.write_text(FORMS)
-    with pytest.raises(NotFound) as refused:
-        find([f"{file}:{name}" if name else str(file)])
-    advice = str(refused.value).partition("declare one beside it:")[2]
+    advice = advice_on(name, FORMS, tmp_path)
     assert f"    @adjointlab.subject.{form}" in advice
     assert arguments in advice
     compile(textwrap.dedent(advice), "advice", "exec")
@@ -408,11 +413,8 @@ def test_functions_that_call_torch_distributed_are_given_a_default_group_and_no_
     tmp_path: Path, name: str, form: str, arguments: str
 ) -> None:
     pytest.importorskip("torch")
-    file = tmp_path / "grouped.py"
-    file.write_text("import torch.distributed as dist\n" + FORMS.replace("comm, ", "").replace(", comm", ""))
-    with pytest.raises(NotFound) as refused:
-        find([f"{file}:{name}"])
-    advice = str(refused.value).partition("declare one beside it:")[2]
+    grouped = "import torch.distributed as dist\n" + FORMS.replace("comm, ", "").replace(", comm", "")
+    advice = advice_on(name, grouped, tmp_path)
     assert f"    @adjointlab.subject.{form}" in advice
     assert arguments in advice
 

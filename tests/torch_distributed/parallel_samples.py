@@ -31,6 +31,14 @@ ADAM = partial(torch.optim.Adam, lr=0.1)
 MOMENTUM = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
 
+class WithLinear(nn.Module):
+    """Has a linear layer of 3 features to 4."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+
+
 def model(hidden: int = 12) -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, hidden), nn.Tanh(), nn.Linear(hidden, 2))
 

@@ -17,6 +17,7 @@ from adjointlab.core.layer import outputs_of
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from tests.thorough import every_other
+from tests.torch_distributed.parallel_samples import WithLinear
 
 pytestmark = pytest.mark.mpi_skip
 
@@ -62,11 +63,7 @@ def test_what_is_no_tensor_is_named_with_its_place(returned: Any, text: str) -> 
         outputs_of(returned)
 
 
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(3, 4)
-
+class Model(WithLinear):
     def forward(self, x: torch.Tensor) -> Any:
         logits = self.linear(x)
         return {"logits": logits, "states": (torch.tanh(logits), None)}
@@ -267,14 +264,10 @@ def test_integers_that_rounding_decides_are_not_compared_and_others_are(check: s
     assert not is_coherent(shifted)
 
 
-class Greedy(nn.Module):
+class Greedy(WithLinear):
     """The class of each row, and its score."""
 
     factor = 1.0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(3, 4)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         scores = self.linear(x)

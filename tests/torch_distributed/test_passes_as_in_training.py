@@ -32,7 +32,7 @@ from adjointlab.engine.case_body import body
 from adjointlab.engine.run_case import run_case
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
-from tests.torch_distributed.parallel_samples import as_it_is
+from tests.torch_distributed.parallel_samples import WithLinear, as_it_is
 from tests.torch_distributed.sums import reduce_gradients
 
 pytestmark = pytest.mark.mpi_skip
@@ -272,12 +272,8 @@ def test_passes_run_in_the_context_that_is_given() -> None:
 # Derivatives in a forward pass.
 
 
-class Forces(nn.Module):
+class Forces(WithLinear):
     factor = 1
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(3, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x if x.requires_grad else x.detach().requires_grad_()
@@ -285,14 +281,10 @@ class Forces(nn.Module):
         return torch.autograd.grad(energy, x, create_graph=True)[0] * self.factor
 
 
-class WithPenalty(nn.Module):
+class WithPenalty(WithLinear):
     """Returns a penalty where there is a graph, as for training."""
 
     factor = 1
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(3, 4)
 
     def forward(self, x: torch.Tensor) -> Any:
         y = self.linear(x)

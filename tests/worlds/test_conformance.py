@@ -29,11 +29,11 @@ from tests.worlds.mpi_programs import (
     requests,
 )
 from tests.worlds.mpi_programs.registry import ERRORS, PROGRAMS, plain
+from tests.worlds.mpi_world.worlds import opened
 
 if is_launched():
     from mpi4py import MPI as MPI4PY
 
-    from adjointlab.worlds.mpi.world import MPIWorld
 
 # Importing a topic registers its programs.
 TOPICS = (point_to_point, objects, requests, collectives, communicators, datatypes, neighbourhoods, errors)
@@ -56,9 +56,8 @@ SCHEDULES = (Schedule(), *schedules_from(11, 6))
 
 @pytest.fixture(scope="module")
 def guarded():
-    world = MPIWorld(patience=20.0)
-    yield world
-    world.close()
+    with opened(patience=20.0) as world:
+        yield world
 
 
 @pytest.fixture(scope="module")

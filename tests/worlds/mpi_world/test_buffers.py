@@ -14,6 +14,7 @@ import pytest
 from adjointlab import MPI
 from adjointlab.worlds.launch import is_launched
 from tests.worlds.mpi_programs.registry import counts, neighbours
+from tests.worlds.mpi_world.worlds import opened
 
 pytestmark = pytest.mark.skipif(
     not is_launched(), reason="processes of MPI are needed: run under mpiexec -n 3"
@@ -22,13 +23,8 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "strict"])
 def world(request):
-    from adjointlab.worlds.mpi.world import MPIWorld
-
-    world = MPIWorld(patience=5.0, strict=request.param)
-    if world.ranks < 2:
-        pytest.skip("two processes are needed: run under mpiexec -n 3")
-    yield world
-    world.close()
+    with opened(patience=5.0, strict=request.param, least=2) as world:
+        yield world
 
 
 def a_changed_message(comm):

@@ -14,6 +14,7 @@ import pytest
 from adjointlab import MPI
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.run import Blocked, PeerFailed, Raised, Returned
+from tests.worlds.mpi_world.worlds import made, opened
 
 pytestmark = pytest.mark.skipif(
     not is_launched(), reason="processes of MPI are needed: run under mpiexec -n 3"
@@ -22,27 +23,16 @@ pytestmark = pytest.mark.skipif(
 PATIENCE = 0.4  # of the world in which ranks are meant to block
 
 
-def _open(patience):
-    from adjointlab.worlds.mpi.world import MPIWorld
-
-    world = MPIWorld(patience=patience)
-    if world.ranks < 3:
-        pytest.skip("three processes are needed: run under mpiexec -n 3")
-    return world
-
-
 @pytest.fixture(scope="module")
 def world():
-    world = _open(patience=10.0)
-    yield world
-    world.close()
+    with opened(patience=10.0, least=3) as world:
+        yield world
 
 
 @pytest.fixture(scope="module")
 def impatient():
-    world = _open(PATIENCE)
-    yield world
-    world.close()
+    with opened(patience=PATIENCE, least=3) as world:
+        yield world
 
 
 def exchange(context, _):
@@ -464,7 +454,7 @@ def test_ranks_that_all_raise_after_a_collective_are_all_seen_to_raise(world):
 
 
 def test_what_is_known_of_the_hangs_of_a_subject_shortens_the_waits_for_it_alone(monkeypatch):
-    world = _open(patience=3.0)
+    world = made(patience=3.0, least=3)
     waits = []
     monkeypatch.setattr(
         world,

@@ -17,6 +17,7 @@ import pytest
 from adjointlab import MPI
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.run import Raised
+from tests.worlds.mpi_world.worlds import opened
 
 pytestmark = pytest.mark.skipif(
     not is_launched(), reason="processes of MPI are needed: run under mpiexec -n 3"
@@ -25,14 +26,11 @@ pytestmark = pytest.mark.skipif(
 if is_launched():
     from mpi4py import MPI as MPI4PY
 
-    from adjointlab.worlds.mpi.world import MPIWorld
-
 
 @pytest.fixture(scope="module")
 def world():
-    world = MPIWorld(patience=5.0)
-    yield world
-    world.close()
+    with opened(patience=5.0) as world:
+        yield world
 
 
 @pytest.fixture(scope="module")

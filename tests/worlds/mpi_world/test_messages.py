@@ -12,6 +12,7 @@ import pytest
 
 from adjointlab import MPI
 from adjointlab.worlds.launch import is_launched
+from tests.worlds.mpi_world.worlds import opened
 
 pytestmark = pytest.mark.skipif(
     not is_launched(), reason="processes of MPI are needed: run under mpiexec -n 3"
@@ -20,13 +21,8 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def world():
-    from adjointlab.worlds.mpi.world import MPIWorld
-
-    world = MPIWorld(patience=5.0)
-    if world.ranks < 2:
-        pytest.skip("two processes are needed: run under mpiexec -n 3")
-    yield world
-    world.close()
+    with opened(patience=5.0, least=2) as world:
+        yield world
 
 
 # What rank 0 does, what rank 1 does, and the finding.

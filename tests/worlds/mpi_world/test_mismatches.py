@@ -13,6 +13,7 @@ import pytest
 from adjointlab import MPI
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.run import Blocked
+from tests.worlds.mpi_world.worlds import opened
 
 pytestmark = pytest.mark.skipif(
     not is_launched(), reason="processes of MPI are needed: run under mpiexec -n 3"
@@ -21,14 +22,9 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module", params=[False, True], ids=["at the end", "strict"])
 def world(request):
-    from adjointlab.worlds.mpi.world import MPIWorld
-
-    world = MPIWorld(patience=0.4, strict=request.param)
-    if world.ranks < 2:
-        pytest.skip("two processes are needed: run under mpiexec -n 3")
-    world.is_strict = request.param
-    yield world
-    world.close()
+    with opened(patience=0.4, strict=request.param, least=2) as world:
+        world.is_strict = request.param
+        yield world
 
 
 def reduced(comm, op=MPI.SUM, dtype="float64", count=3):

@@ -19,6 +19,7 @@ import pytest
 from adjointlab.worlds.launch import is_launched
 from adjointlab.worlds.run import PeerFailed, Raised, Returned
 from adjointlab.worlds.watchdog import Overdue, Watchdog
+from tests.worlds.mpi_world.worlds import opened
 
 pytestmark = pytest.mark.skipif(
     not is_launched(), reason="processes of MPI are needed: run under mpiexec -n 3"
@@ -27,11 +28,8 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def world():
-    from adjointlab.worlds.mpi.world import MPIWorld
-
-    world = MPIWorld(patience=0.5)
-    yield world
-    world.close()
+    with opened(patience=0.5) as world:
+        yield world
 
 
 @pytest.fixture
