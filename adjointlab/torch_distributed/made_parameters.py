@@ -1,4 +1,4 @@
-"""Element types of the tensors that users' code makes while it makes a module parallel, or the stages of a pipeline."""
+"""Element types of the tensors that user code creates while it makes a module parallel, or the stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["convert", "made_in"]
 
 @contextmanager
 def made_in(dtype: torch.dtype) -> Iterator[None]:
-    """Convert to an element type, as soon as a module has them, the parameters that this thread makes.
+    """Context in which parameters that this thread makes are converted to an element type as soon as a module registers them.
 
-    Later is too late: DistributedDataParallel, and hooks on the nodes that accumulate gradients, lose a parameter whose element type changes, and
-    `fully_shard` keeps its part in the old one.
+    Later is too late: DistributedDataParallel, and hooks on gradient accumulators, lose a parameter whose element type changes, and
+    `fully_shard` keeps its part in the old type.
     """
-    rank = get_ident()  # simulated ranks are threads, and torch calls the hook in all of them
+    rank = get_ident()  # simulated ranks are threads, and torch calls the hook in all threads
 
     def convert_new(module: nn.Module, name: str, held: nn.Parameter) -> None:
         if get_ident() == rank and not is_lazy(held):
@@ -37,7 +37,7 @@ def made_in(dtype: torch.dtype) -> Iterator[None]:
 
 
 def convert(tensors: Iterable[torch.Tensor], dtype: torch.dtype) -> None:
-    """Convert tensors to an element type, or to the one of complex numbers of its precision, where they are."""
+    """Convert tensors in place to an element type; complex ones to the complex type of its precision."""
     for held in tensors:
         if (wanted := element_type_in(dtype, held.dtype)) != held.dtype:
             held.data = held.data.to(wanted)
