@@ -73,7 +73,7 @@ def space_of(
     """
     cuts = _cuts(partition_spec, mesh)
     if twice := sorted(set(cuts) & set(types)):
-        raise ValueError(f"partition_spec: the axis {twice[0]!r} is in it, and has a type beside")
+        raise ValueError(f"partition_spec: the axis {twice[0]!r} is in it, and has a type in `types` too")
     given = {**types, **cuts}
     if unknown := sorted(set(given) - set(mesh)):
         raise ValueError(f"types: the mesh has no axis {unknown[0]!r}, but {', '.join(mesh)}")

@@ -91,7 +91,7 @@ class DotTestObservation:
     gain: Gain
     roundings: int  # largest number on a path from an input to an output
     unit_roundoff: float
-    may_be_measured: bool = False  # if intermediates that the matrix does not show may round more
+    may_be_measured: bool = False  # intermediates that the matrix does not show may round: not measured yet
 
 
 class AdjointCheck(WitnessedCheck[DotTestObservation]):

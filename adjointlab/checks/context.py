@@ -70,8 +70,8 @@ class InputSetting:
 
 
 _ADJOINT_CAME_FIRST = (
-    "raised by the adjoint of an instance that has not gone forward before: the adjoint of a linear operator follows from y alone, so it "
-    "must not need what forward has stored"
+    "raised by the adjoint of an instance whose forward was not called before: the adjoint of a linear operator depends on y only, so it "
+    "must not need anything that forward stores"
 )
 
 

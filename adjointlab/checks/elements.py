@@ -254,7 +254,7 @@ def unequal_copies_verdict(direction: str, space: Space, local: Sequence[Local])
     """Verdict on an element of `space` that a direction returned, if copies differ that are declared equal."""
     if (difference := _first_unequal_copy(space, local)) is None:
         return None
-    compared = ("compared", "bit by bit, for ranks that go on with copies that differ drift apart")
+    compared = ("compared", "bit by bit, because ranks that go on with different copies drift apart")
     return incoherent(
         f"{direction} returns different copies of what is declared equal",
         ("element", difference.where),

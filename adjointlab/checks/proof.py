@@ -46,7 +46,7 @@ _MIXED: Final = (
     "some of its tensors are real and others complex, and a proof has no basis vectors times i",
     ("so", "`adjointlab check` is for it: its check `adjoint` draws complex numbers"),
 )
-"""Without these vectors, faults that are found are real. But an operator that is linear only over the reals may have others."""
+"""Without these vectors, faults that are found are real, but a map that is linear only over the reals may pass."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class ProofCheck(Check[ProofObservation]):
         )
         figures: Figures = {Figure.ENTRIES: matrices.forward.entries.size}
         for matrix, program in zip(matrices, first.specification or (), strict=False):
-            if verdict := _beside_specification(matrix, program, figures):
+            if verdict := _compared_with_specification(matrix, program, figures):
                 return verdict
         if verdict := _transposed(spaces, matrices, first.precision, figures):
             return verdict
@@ -129,7 +129,7 @@ def _matrix(spaces: DirectedSpaces, ranks: Sequence[ProbedDirection]) -> _Matrix
     return _Matrix(spaces, columns[:, :width], columns[:, width:], ranks)
 
 
-def _beside_specification(matrix: _Matrix, program: Program, figures: Figures) -> Verdict | None:
+def _compared_with_specification(matrix: _Matrix, program: Program, figures: Figures) -> Verdict | None:
     direction, source, target = matrix.spaces
     of_adjoint = direction is Direction.ADJOINT
     expected = program_matrix(program, source, target)

@@ -332,9 +332,7 @@ def _only(call: str, tensors: Tensors | torch.Tensor) -> torch.Tensor:
     """The one tensor that a rank passes. Raises `ValueError` for several: nccl refuses them, and gloo may add them up."""
     given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     if len(given) != 1:
-        raise ValueError(
-            f"{call}: a rank hands over {len(given)} tensors in one call, and should hand over one"
-        )
+        raise ValueError(f"{call}: a rank passes {len(given)} tensors in one call, and should pass one")
     return given[0]
 
 

@@ -93,7 +93,7 @@ def _check_layouts(
 def _not_in_order(output: torch.Tensor) -> str:
     if output.is_contiguous():
         return "is not contiguous"
-    return f"has not the layout of the output, whose strides are {output.stride()}"
+    return f"does not have the layout of the output, whose strides are {output.stride()}"
 
 
 def _dense(tensor: torch.Tensor) -> list[tuple[int, int]] | None:

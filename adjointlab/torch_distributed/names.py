@@ -104,8 +104,8 @@ def missing(kind: str, name: str, found: Collection[str]) -> TypeError:
     number = re.compile(r"\d+")
     alike = [other for other in found if other != name and number.sub("", other) == number.sub("", name)]
     advice = (
-        f", but {alike[0]}: of what ranks have some each, such as experts, each has the name that the sequential module has for it, or, where "
-        "each rank counts its own from 0, the values that it has there when it is made parallel"
+        f", but {alike[0]}: if each rank has some of several, such as experts, each needs its name in the sequential module, or, if each rank "
+        "numbers its own from 0, its values there when parallelize returns"
     )
     return TypeError(
         f"the parallel module has no {kind} {name}, which the sequential one has{advice if alike else ''}"

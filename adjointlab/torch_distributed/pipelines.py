@@ -228,8 +228,8 @@ def fault_of(ranks: Sequence[RankStages], names: Names, rows: int) -> str:
     for name in names.parameters:
         if not any(name in each.parameters for each in ranks):
             return (
-                f"no stage has the parameter {name} of the sequential module: stages are made of parts of the module that the "
-                "function is given, and together of all of it"
+                f"no stage has the parameter {name} of the sequential module: make stages of parts of the module that the "
+                "function is given, which together are all of it"
             )
     return ""
 

@@ -134,8 +134,8 @@ def _misfit(name: str, own: Sequence[int], shape: Sequence[int], mesh: DeviceMes
     shapes = f"the parameter {name} has shape {tuple(own)}, and the sequential one {tuple(shape)}"
     if len(own) != len(shape):
         return TypeError(
-            f"{shapes}: no placement has parts of another number of dimensions. Keep as parameters the parts that ranks have of it in its own "
-            "shape, or consecutive elements of it in one dimension, which may be padded to one length"
+            f"{shapes}: no placement changes the number of dimensions. Keep the ranks' parts as parameters with the dimensions of the whole, "
+            "or as consecutive elements in one dimension, which may be padded to one length"
         )
     likely = _likely_placements(own, shape, mesh)
     return TypeError(

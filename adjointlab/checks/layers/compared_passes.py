@@ -79,7 +79,7 @@ _LARGEST_TERMS: Final = 1e6
 
 _DECLARED_ROUNDING: Final = (
     "perhaps",
-    "terms that cancel, or a function that saturates in a narrow element type: what is left is smaller than what rounding did to them. The "
+    "terms that cancel, or a function that saturates in a narrow element type: the result is smaller than the rounding of the terms. The "
     "declared `rounding` is relative to the largest value of the tensor, or to `reach` if that is larger: declare how large the terms are",
 )
 

@@ -66,7 +66,7 @@ def has_halved_cotangents(seed: int) -> bool:
 def described_cotangents(seed: int, layer: Layer) -> str:
     """Description of the cotangents of a case if they are special; else empty."""
     if has_halved_cotangents(seed):
-        return "zero in one half of each dimension, so that some ranks may have zeros alone"
+        return "zero in one half of each dimension, so that some ranks may have only zeros"
     return "far below 1, so that gradients are small" if has_small_cotangents(seed, layer) else ""
 
 

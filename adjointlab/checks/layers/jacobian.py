@@ -195,7 +195,7 @@ class JacobianCheck(Check[JacobianProducts]):
                 _relative(error, scale),
             )
         if first.differences is not None:
-            return _beside_differences(observations, first, reverse, scale)
+            return _compared_with_differences(observations, first, reverse, scale)
         if first.twin is None:
             return coherent()
         # A layer's rounding applies to each element of a gradient, and v has as many.
@@ -287,7 +287,7 @@ def _norms(pairs: Sequence[_Paired], rank: int) -> Norms:
     return Norms(*outputs, v, pulled)
 
 
-def _beside_differences(
+def _compared_with_differences(
     observations: Sequence[JacobianProducts], first: JacobianProducts, reverse: Exact, scale: float
 ) -> Verdict:
     by_rank = [seen.differences for seen in observations if seen.differences is not None]

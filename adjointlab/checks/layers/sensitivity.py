@@ -219,7 +219,7 @@ class _Perturbed:
         if len(raised) == len(runs):
             kind = type(raised[0]).__name__
             raise Undecided(
-                f"the sequential layer raises {kind} where its operations are wrong in the last digits"
+                f"the sequential layer raises {kind} if its operations have errors in their last digits"
             ) from raised[0]
         return self._attributed_to_rounding(errors)
 

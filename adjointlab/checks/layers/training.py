@@ -73,9 +73,7 @@ class TrainingCheck(TwinCheck):
     def observe(self, context: CheckContext) -> tuple[PassObservation, ...]:
         layer = context.layer
         if layer.rounding and context.values not in (SMALL_INTEGERS, THIRDS):
-            raise Inapplicable(
-                "steps enlarge a declared rounding, for other values than moderate ones without bound"
-            )
+            raise Inapplicable("steps enlarge a declared rounding, without bound unless values are moderate")
         course = _Course.of(context.setting.seed, layer)
         found, stateless, has_rates = _trained(context, LocalModule(context), course)
         # A wrapper of an optimiser need not expose its learning rates.
