@@ -1,4 +1,4 @@
-"""JAX: a function of global arrays that are sharded over a mesh of devices, as one process that controls them all computes it.
+"""JAX: a function of global arrays that are sharded over a mesh of devices, in one process that controls all devices.
 
     def shift(mesh, x):
         ring = [(k, (k + 1) % mesh.size) for k in range(mesh.size)]
@@ -8,8 +8,8 @@
     def shifts(draw, ranks):
         return dict(inputs=draw(adjointlab.strategies.shapes(2, divisible_by=(ranks, 1))), specs=P("x"))
 
-A device is a rank of the case: rank r holds what device r does, and the first rank computes. A dimension that a specification shards is cut;
-along a mesh axis that shards none there are copies, which the pairing counts once (invariant).
+Devices are the ranks of the case: rank r holds the shards of device r, and the first rank computes. A dimension that a specification
+shards is cut; along a mesh axis that shards none there are copies, which the pairing counts once (invariant).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def jax_function(
     - ``specs``, a `PartitionSpec` or a sequence like one, or a list of several (default: copies on all devices);
     - ``mesh``, its extents, or extents by name (default: all ranks along "x"), and ``devices``, those in it, in order (default: all).
 
-    Both functions are compiled by `jax.jit`, with 64-bit types where an argument has one. ``prepare(*inputs)`` makes legal inputs of drawn
+    Both functions are compiled by `jax.jit`, with 64-bit types if an argument has one. ``prepare(*inputs)`` makes legal inputs from drawn
     ones, as for a layer.
     """
     reference, devices = options.pop("reference", None), _number_of_devices()
@@ -89,11 +89,11 @@ def jax_function(
 
 
 def _number_of_devices() -> int:
-    """The number of JAX's devices: 8 where it has not started and nobody has asked for another number."""
+    """The number of JAX's devices: 8 if it has not started and no other number is configured."""
     import jax
 
     if jax.config.jax_num_cpu_devices < 0 and "device_count" not in os.environ.get("XLA_FLAGS", ""):
-        with suppress(RuntimeError):  # it has started
+        with suppress(RuntimeError):  # JAX has started already
             jax.config.update("jax_num_cpu_devices", _DEVICES)
     return len(jax.devices("cpu"))
 

@@ -1,4 +1,4 @@
-"""Arrays of JAX, and those of other libraries as such."""
+"""Arrays of JAX, and conversions to and from those of other libraries."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Global", "from_jax", "in_jax", "in_library", "precision", "put"]
 _WIDE: Final = frozenset({"float64", "complex128", "int64"})
 
 Global: TypeAlias = Any
-"""A `jax.Array`: of a mesh, with all its shards."""
+"""A `jax.Array` with all its shards on a mesh."""
 
 
 def precision(*given: Array) -> AbstractContextManager[Any]:
-    """64-bit types where an array has one; else those that the user has configured."""
+    """Context with 64-bit types if an array has one; else with the user's configuration."""
     import jax
 
     return jax.enable_x64(True) if not _WIDE.isdisjoint(map(arrays.dtype_name, given)) else nullcontext()
@@ -39,11 +39,11 @@ def put(array: NumpyArray, dtype: str, device: Any = None) -> Global:
 
 
 def in_library(like: Array, found: Sequence[Any], names: Sequence[str]) -> tuple[Array, ...]:
-    """Arrays of JAX, of element types so called, in the library of another."""
+    """Arrays of JAX as arrays of the library of `like`, with the element types `names`."""
     library = arrays.library_of(like)
     return tuple(from_jax(each, name, library) for each, name in zip(found, names, strict=True))
 
 
 def from_jax(array: Any, name: str, library: str) -> Array:
-    """An array of JAX, of the element type so called, in the library of that name."""
+    """An array of JAX as one of `library`, with the element type `name`."""
     return arrays.from_numpy(np.array(array, arrays.dtype(name).in_numpy), name, library)

@@ -1,4 +1,4 @@
-"""Functions that JAX differentiates, of whole global arrays, compiled once for each case."""
+"""Functions of global arrays that JAX differentiates, compiled once for each case."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from adjointlab.typing import Array
 __all__ = ["Program", "Whole", "as_module", "gradients_of", "is_shape", "returned"]
 
 _OF_ARRAYS: Final = frozenset({"mesh", "devices", "inputs", "specs", "dtype"})
-"""Entries of a case that are no arguments of its function."""
+"""Entries of a case that are not arguments of its function."""
 
 _OfArrays: TypeAlias = Callable[..., tuple[Global, ...]]
 
 
 @dataclass(frozen=True)
 class Program:
-    """A function with the arguments of a case, as JSON: equal ones are compiled once."""
+    """A function with the arguments of a case as JSON, so that equal programs are compiled once."""
 
     function: UserFunction
     arguments: bytes
-    mesh: Any = None  # that of a sharded function
+    mesh: Any = None  # for a sharded function
 
     @classmethod
     def of(cls, function: UserFunction, parameters: Mapping[str, Any], mesh: Any = None) -> Program:
@@ -56,18 +56,18 @@ class Program:
         return found
 
     def gradients(self, x: Sequence[Global], y: Sequence[Global]) -> tuple[Global, ...]:
-        """The gradients at `x` of cotangents `y` (:func:`gradients_of`)."""
+        """The gradients at `x` for cotangents `y` (:func:`gradients_of`)."""
         found: tuple[Global, ...] = _compiled()[1](self, tuple(x), tuple(y))
         return found
 
 
 def is_shape(given: Any) -> bool:
-    """True for the shape of one array, and not of several."""
+    """Return True for the shape of a single array, as opposed to a list of shapes."""
     return all(isinstance(side, int) for side in given)
 
 
 def returned(function: UserFunction, result: Any) -> tuple[Global, ...]:
-    """The arrays that a function returned. Raises `TypeError` where there are none, or something else among them."""
+    """The arrays that a function returned. Raises `TypeError` if there are none, or other objects among them."""
     arrays_of = as_tuple(result)
     if not arrays_of or not all(hasattr(each, "dtype") for each in arrays_of):
         raise TypeError(
@@ -90,9 +90,9 @@ def _compiled() -> tuple[Callable[..., Any], Callable[..., Any]]:
 def gradients_of(
     function: Callable[..., Any], x: Sequence[Global], y: Sequence[Global]
 ) -> tuple[Global, ...]:
-    """The gradients at `x` of cotangents `y`, of a function that returns a tuple; zero for integers.
+    """The gradients at `x` for cotangents `y` of a function that returns a tuple; zero for integers.
 
-    A function of integers alone is taken for linear, and transposed as such.
+    A function of integers only is assumed to be linear, and transposed as such.
     """
     import jax
     from jax import numpy as jnp
@@ -103,7 +103,7 @@ def gradients_of(
     if not any(map(is_inexact, x)):
         return tuple(jax.linear_transpose(function, *x)(tuple(y)))
     outputs, pullback = jax.vjp(function, *x)
-    # JAX transposes without conjugation, and the cotangents of integers have no bits.
+    # JAX transposes without conjugation, and the cotangents of integers are of type float0.
     cotangents = tuple(
         entry.conj() if is_inexact(out) else np.zeros(out.shape, jax.dtypes.float0)
         for out, entry in zip(outputs, y, strict=True)
@@ -121,7 +121,7 @@ class _Applied(Protocol):
 
 
 def as_module(applied: _Applied) -> Any:
-    """A module of torch that calls it, and has its gradients."""
+    """A torch module that calls `applied`, and has its gradients."""
     import torch
     from torch.autograd.function import once_differentiable
 
@@ -140,7 +140,7 @@ def as_module(applied: _Applied) -> Any:
             return tuple(gradient if is_needed else None for gradient, is_needed in found)
 
     class Module(torch.nn.Module):
-        forward_mode = False  # custom_vjp has none
+        forward_mode = False  # custom_vjp does not support it
 
         def forward(self, *x: Any) -> Any:
             function: Any = Apply
@@ -172,6 +172,6 @@ class Whole:
 
     @staticmethod
     def _computed(compiled: _OfArrays, function: _OfArrays, *given: Sequence[Global]) -> tuple[Global, ...]:
-        """The results of a function, `compiled` or, where rounding is tried out, step by step."""
+        """The results of a function: `compiled`, or step by step if rounding is being measured."""
         perturb = perturb_of_now()
         return compiled(*given) if perturb is None else rounded_otherwise(function, given, perturb)

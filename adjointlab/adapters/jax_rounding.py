@@ -1,7 +1,7 @@
-"""A function of JAX's, step by step, with operations that are wrong in their last digits.
+"""Evaluation of a JAX function step by step, with errors in the last digits of each operation.
 
-JAX compiles what it computes, so the operations are visible only in the program that it makes of a function, the jaxpr. Of that program loops and
-branches are taken for one operation each.
+JAX compiles functions, so their operations are visible only in the program that it makes from a function, the jaxpr. Loops and
+branches of that program count as one operation each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["rounded_otherwise"]
 _CALLS: Final = frozenset(
     ["jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call", "custom_vjp_call"]
 )
-"""Primitives that call a program of their own once."""
+"""Primitives that call an inner program once."""
 
 _MOVES: Final = frozenset(
     name
@@ -35,7 +35,7 @@ _MOVES: Final = frozenset(
 def rounded_otherwise(
     function: Callable[..., tuple[Global, ...]], arguments: Sequence[Any], perturb: Perturb
 ) -> tuple[Global, ...]:
-    """``function(*arguments)``, whose arguments may be tuples of arrays, with arguments and results of each operation perturbed."""
+    """``function(*arguments)``, whose arguments may be tuples of arrays, with the arguments and results of each operation perturbed."""
     import jax
 
     program = jax.make_jaxpr(function)(*arguments)
@@ -70,7 +70,7 @@ def _evaluated(
 def _rounded(step: Any, given: Sequence[Any], perturb: Perturb | None) -> list[Any]:
     """The results of one operation."""
     bound = step.primitive.get_bind_params(step.params)
-    functions, options = bound if isinstance(bound, tuple) else ((), bound)  # older JAX gives both
+    functions, options = bound if isinstance(bound, tuple) else ((), bound)  # older JAX returns both
     if perturb is None:
         found = step.primitive.bind(*functions, *given, **options)
         return list(found) if step.primitive.multiple_results else [found]

@@ -1,4 +1,4 @@
-"""The shards of JAX's global arrays as local tensors of ranks: rank r holds what device r does, and the first rank computes."""
+"""The shards of JAX's global arrays as local tensors of ranks: rank r holds the shards of device r, and the first rank computes."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _AXES: Final = ("x", "y", "z")
 
 
 class ShardedFunction(AdaptedOperator):
-    """A function of sharded arrays on this rank. Making one applies the function to zeros, which says how results lie. Collective.
+    """A function of sharded arrays on this rank. Making one applies the function to zeros, to find the layout of results. Collective.
 
-    ``prepare`` makes legal inputs of zeros in an array `library`.
+    ``prepare`` makes legal inputs from zeros in an array `library`.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class ShardedFunction(AdaptedOperator):
 
 @dataclass(frozen=True)
 class _Devices:
-    """The mesh of a case, and the rank whose part each device holds."""
+    """The mesh of a case, and for each device the rank whose part it holds."""
 
     mesh: Any
     ranks: Mapping[Any, int]
@@ -125,12 +125,12 @@ class _Devices:
         return cls(made, dict(zip(devices, grid.ranks, strict=True)))
 
     def spec(self, array: Global) -> tuple[Any, ...]:
-        """The specification of an array; that of copies for one that does not lie on the mesh."""
+        """The specification of an array; that of copies if it is not on the mesh."""
         is_here = getattr(array.sharding, "mesh", None) == self.mesh
         return tuple(array.sharding.spec) if is_here else ()
 
     def placing(self, name: str, described: Any) -> _Placing:
-        """Make a placing of shapes, specifications and element types. Raises `ValueError` for sides that cannot be cut evenly."""
+        """Make a placing from shapes, specifications and element types. Raises `ValueError` for sides that cannot be cut evenly."""
         from jax.sharding import NamedSharding, PartitionSpec
 
         axes = [*self.mesh.shape]
@@ -185,7 +185,7 @@ class _Placing:
         ]
 
     def scattered(self, comm: Communicator, found: Sequence[Global], like: Array) -> tuple[Array, ...]:
-        """The shards on this rank's device, of arrays that the first rank has, in the library of another array. Collective."""
+        """The shards on this rank's device of arrays that the first rank has, in the library of `like`. Collective."""
         import jax
 
         placed = [jax.device_put(array, to) for array, to in zip(found, self.shardings, strict=False)]

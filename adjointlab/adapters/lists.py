@@ -1,4 +1,4 @@
-"""Single-controller code, which holds the shards of all ranks in one process, in lists.
+"""Single-controller code, which keeps the shards of all ranks in lists in one process.
 
 A function of such a list takes one array for each virtual rank and returns one for each::
 
@@ -23,7 +23,7 @@ OfLists: TypeAlias = Callable[..., Sequence[Any]]
 
 
 def of_lists(*functions: OfLists) -> tuple[Callable[..., Any], ...]:
-    """Functions ``(comm, x, **arguments)`` of the local array, from functions of the list of all, called by each rank with all."""
+    """Turn functions of the list of all shards into functions ``(comm, x, **arguments)`` of the local one; each rank calls them with all."""
     return tuple(map(_of_list, functions))
 
 
@@ -31,7 +31,7 @@ def _of_list(function: OfLists) -> Callable[..., Any]:
     @wraps(function)
     def on_rank(comm: Communicator, x: Any, /, **arguments: object) -> Any:
         rank, shards = comm.Get_rank(), comm.allgather(x)
-        shards[rank] = x  # and no copy, so that what the function writes into its shards shows
+        shards[rank] = x  # not a copy, so that writes of the function into its shards show
         result = function(shards, **arguments)
         if len(result) != comm.Get_size():
             raise ValueError(f"{function.__name__} returned {len(result)} shards for {comm.Get_size()} ranks")

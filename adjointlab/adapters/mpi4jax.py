@@ -1,12 +1,12 @@
-"""mpi4jax: a function of local arrays of JAX, whose messages mpi4jax sends, with the gradient that JAX computes as its adjoint.
+"""mpi4jax: a function of local JAX arrays that communicates by mpi4jax, with the gradient that JAX computes as its adjoint.
 
     @adjointlab.subject.operator(mpi4jax_operator(lambda comm, x: mpi4jax.allreduce(x, op=MPI.SUM, comm=comm)))
     def sums(draw, ranks):
         ...
         return dict(domain=adjointlab.Space(copies, types=("partial",)), codomain=adjointlab.Space(copies, types=("invariant",)))
 
-mpi4jax calls the MPI library by itself, from compiled code. So it needs real ranks (mpiexec), and its waits are not guarded: a hang ends by the
-watchdog.
+mpi4jax calls the MPI library directly, from compiled code. So it needs real ranks (mpiexec), and its waits are not guarded: only the
+watchdog ends a hang.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["mpi4jax_operator"]
 
 
 def mpi4jax_operator(function: UserFunction) -> Callable[..., AdaptedOperator]:
-    """Make ``function(comm, *x, **arguments)``, linear in the local arrays `x`, a target of ``@adjointlab.subject.operator``.
+    """Turn ``function(comm, *x, **arguments)``, linear in the local arrays `x`, into a target of ``@adjointlab.subject.operator``.
 
-    `comm` is the communicator of MPI's, as mpi4jax wants it. The dictionary of a case also has the spaces `domain` and `codomain`, which are
+    `comm` is mpi4py's communicator, as mpi4jax requires. The dictionary of a case also has the spaces `domain` and `codomain`, which are
     not passed on.
     """
 

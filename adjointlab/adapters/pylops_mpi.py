@@ -1,11 +1,11 @@
 """PyLops-MPI: an `MPILinearOperator` on `DistributedArray`s as an operator of the lab.
 
-What an array of PyLops-MPI holds, as a tensor of a space:
+An array of PyLops-MPI as a tensor of a space:
 
     SCATTER                        cut along its axis; varying
-    BROADCAST, UNSAFE_BROADCAST    the whole array on every rank; invariant, for its dot product counts it once
+    BROADCAST, UNSAFE_BROADCAST    the whole array on every rank; invariant, because its dot product counts it once
 
-A mask restricts dot products and norms to groups of ranks. The arrays of a SCATTER are the same with it and without.
+A mask restricts dot products and norms to groups of ranks. It does not change the arrays of a SCATTER.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _PAIR: Final = "return a pair, the operator and a DistributedArray that is distr
 
 
 def mpi_operator(make: Callable[..., Any]) -> Callable[..., MPIOperator]:
-    """Make ``make(comm, **arguments)``, which returns an `MPILinearOperator`, a target of ``@adjointlab.subject.operator``::
+    """Turn ``make(comm, **arguments)``, which returns an `MPILinearOperator`, into a target of ``@adjointlab.subject.operator``::
 
         @adjointlab.subject.operator(mpi_operator(lambda comm, dims: MPIFirstDerivative(dims, base_comm=comm)))
         def first_derivatives(draw, ranks):
             return dict(dims=(draw(st.integers(2 * ranks, 20)),))
 
-    It may return a pair: the operator, and a `DistributedArray` that says how its arguments are distributed (partition, local shapes,
-    mask, element type). By default they are scattered, as the operator's `local_shapes_m` say if it has any, else evenly. What is no such
-    operator or pair is a :class:`SubjectError`.
+    It may return a pair: the operator, and a `DistributedArray` with the distribution of its arguments (partition, local shapes,
+    mask, element type). By default they are scattered, with the operator's `local_shapes_m` if it has any, else evenly. Any other
+    result is a :class:`SubjectError`.
     """
     if not isfunction(make) and not isinstance(make, partial):
         raise SubjectError(
@@ -61,11 +61,11 @@ def mpi_operator(make: Callable[..., Any]) -> Callable[..., MPIOperator]:
 
 
 class MPIOperator(LinearOperator):
-    """An operator of PyLops-MPI. `model` is a `DistributedArray` as its arguments are; results follow from it.
+    """An operator of PyLops-MPI. `model` is a `DistributedArray` with the distribution of its arguments, from which that of results follows.
 
-    Making one is collective: it applies the operator to zero, to see how results are distributed. It has the operator's element type
-    where there is no `model`. Directions raise :class:`NotInSpace` for a result that is distributed otherwise than the argument of the
-    other one, and :class:`SubjectError` where there is no `model` to say how that is.
+    Making one is collective: it applies the operator to zero, to find the distribution of results. Without a `model` it has the
+    operator's element type. Directions raise :class:`NotInSpace` for a result that is distributed differently from the argument of the
+    other direction, or :class:`SubjectError` if there is no `model` to define that.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class MPIOperator(LinearOperator):
 
 
 def _operator_and_model(made: object) -> tuple[MPILinearOperator, DistributedArray | None]:
-    """The operator and the model that a function for :func:`mpi_operator` has made. Raises :class:`SubjectError` for anything else."""
+    """The operator and the model that a function for :func:`mpi_operator` has returned. Raises :class:`SubjectError` for anything else."""
     operator, model = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     needed = ("matvec", "rmatvec") if model is not None else ("matvec", "rmatvec", "shape", "dtype")
     is_operator = not isinstance(operator, type) and all(hasattr(operator, name) for name in needed)
@@ -112,7 +112,7 @@ def _operator_and_model(made: object) -> tuple[MPILinearOperator, DistributedArr
 
 
 def _scattered(operator: MPILinearOperator, comm: Communicator) -> DistributedArray:
-    """A scattered array of the arguments of an operator."""
+    """A scattered array like the arguments of an operator."""
     from pylops_mpi import DistributedArray
 
     local_shapes = getattr(operator, "local_shapes_m", None)
@@ -120,7 +120,7 @@ def _scattered(operator: MPILinearOperator, comm: Communicator) -> DistributedAr
 
 
 def _like(template: DistributedArray, local: Any) -> DistributedArray:
-    """An array that is distributed as another, with this local part."""
+    """An array that is distributed like `template`, with this local part."""
     from pylops_mpi import DistributedArray
 
     return DistributedArray(
@@ -141,7 +141,7 @@ def _apply(
     argument: DistributedArray,
     result: DistributedArray,
 ) -> Any:
-    """The local part of the product. Raises :class:`NotInSpace` for one that is distributed otherwise than `result`."""
+    """The local part of the product. Raises :class:`NotInSpace` if it is distributed differently from `result`."""
     found = multiply(_like(argument, local))
     if not all(hasattr(found, each) for each in ("partition", "global_shape", "local_array")):
         raise NotInSpace(f"{name} returned {described_type(found)}, not a DistributedArray")
@@ -153,7 +153,7 @@ def _apply(
 
 
 def _in_dtype(local: Any, dtype: np.dtype[Any]) -> Any:
-    """Real numbers, where they are due, of a complex array without imaginary parts: an operator has one element type for both sides."""
+    """A complex array without imaginary parts as a real one if `dtype` is real: operators there have a single element type for both sides."""
     is_real = np.iscomplexobj(local) and dtype.kind != "c" and not np.any(local.imag)
     return local.real.astype(dtype) if is_real else local
 
@@ -163,7 +163,7 @@ def _described(array: DistributedArray) -> str:
 
 
 def _space(array: DistributedArray, name: str) -> Space:
-    """The space of the arrays that are distributed as one. Collective. Raises :class:`SubjectError` for a stack of several arrays."""
+    """The space of the arrays that are distributed like `array`. Collective. Raises :class:`SubjectError` for a stack of several arrays."""
     if not hasattr(array, "partition"):
         raise SubjectError(
             f"{name} is a {type(array).__name__}, and only a DistributedArray has a space here: declare the operator with al.subject.pair, "

@@ -1,7 +1,7 @@
-"""Megatron-style autograd functions: the regions that they lead into and out of, as spaces.
+"""Megatron-style autograd functions: the regions that they enter and leave, as spaces.
 
-Megatron, and fairscale and others after it, name no types. Their functions are moves between four kinds of tensor, which forward and
-backward passes agree on (``docs/local-types.md``):
+Megatron, like fairscale and others after it, does not name types. Its functions move tensors between four kinds, on which forward and
+backward passes agree (``docs/local-types.md``):
 
     whole     the same on all ranks, which use it alike; the gradient is whole too         invariant
     input     the same on all ranks, which go on differently; the gradient is summands     replicated
@@ -56,8 +56,8 @@ def region(
 ) -> dict[str, Space]:
     """The spaces `domain` and `codomain` of a function of this kind, one of :data:`REGIONS`, on tensors of global `shape`.
 
-    A dimension that is cut is cut evenly; into `sizes`, one for each rank, where they are given. Raises `ValueError` for another kind,
-    and for a dimension that cannot be cut so.
+    A dimension that is cut is cut evenly, or into `sizes`, one for each rank, if they are given. Raises `ValueError` for another kind,
+    and for a dimension that cannot be cut in this way.
     """
     if kind not in REGIONS:
         raise ValueError(f"kind: {kind!r} is not one of {', '.join(REGIONS)}")

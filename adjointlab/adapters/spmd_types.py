@@ -1,4 +1,4 @@
-"""spmd_types: tensors that it types along the axes of a device mesh, as spaces.
+"""spmd_types: its tensors, which have a type along each axis of a device mesh, as spaces.
 
 Its types are the lab's, along each axis (``docs/local-types.md``):
 
@@ -47,7 +47,7 @@ def typed(
 ) -> dict[str, Any]:
     """The case of a function from `src` to `dst` for :func:`on_mesh`: `mesh`, `domain`, and `codomain`.
 
-    `shape` is that of the argument, and of the result where `result` gives none; both as :func:`space_of` takes them.
+    `shape` is that of the argument, and also of the result unless `result` is given; both as in :func:`space_of`.
     """
     return {
         "mesh": dict(mesh),
@@ -67,13 +67,13 @@ def space_of(
 ) -> Space:
     """The space of a tensor with these `types` along the axes of `mesh`.
 
-    `shape` is that of the tensor that the ranks hold the parts of, where they hold parts (``S(i)``), and the local one otherwise. A
+    `shape` is the global one if the ranks hold parts (``S(i)``), and the local one otherwise. A
     `partition_spec` gives the axes that cut each tensor dimension, in place of ``S(i)``. Raises `ValueError` for an axis without
-    a type, for one that the mesh has not, and for what the shape does not allow.
+    a type, for one that the mesh does not have, and for types that the shape does not allow.
     """
     cuts = _cuts(partition_spec, mesh)
     if twice := sorted(set(cuts) & set(types)):
-        raise ValueError(f"partition_spec: the axis {twice[0]!r} is in it, and has a type beside")
+        raise ValueError(f"partition_spec: the axis {twice[0]!r} is in it, and has a type in `types` too")
     given = {**types, **cuts}
     if unknown := sorted(set(given) - set(mesh)):
         raise ValueError(f"types: the mesh has no axis {unknown[0]!r}, but {', '.join(mesh)}")
@@ -84,9 +84,9 @@ def space_of(
 
 
 def on_mesh(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make ``function(x, **arguments)`` run on the mesh of a case, where collectives of spmd_types take axes by their names.
+    """Make ``function(x, **arguments)`` run on the mesh of a case, where collectives of spmd_types refer to axes by name.
 
-    It takes the mesh as an argument of its own, ``mesh``, which `function` does not see.
+    The returned function takes the mesh as an additional argument ``mesh``, which is not passed on.
     """
 
     @wraps(function)

@@ -2,13 +2,13 @@
 
 *Exact form.* x and y are integers from {-K, ..., K}, with K so small that no operation rounds
 (:mod:`adjointlab.checks.arithmetic`), and both inner products are accumulated as integers. Then they are equal for a right
-adjoint. For a wrong one, <Fx, y> - <x, F*y> is a polynomial of degree two in the values that is not zero, and by the lemma of
-Schwartz and Zippel one draw makes it vanish with probability at most 2/(2K+1). Draws repeat until the product of these bounds
+adjoint. For a wrong one, <Fx, y> - <x, F*y> is a nonzero polynomial of degree two in the values, and by the Schwartz-Zippel
+lemma it vanishes in one draw with probability at most 2/(2K+1). Draws repeat until the product of these bounds
 is below 1e-9. If the gain is read off the matrix, intermediates may be larger than it shows; then differences within the
 rounding bound of the floating form pass, and the test is not called exact.
 
-*Floating form.* x and y fill the significand, so that a cast to a narrower type shows. The difference is compared with what
-rounding can do at most to this operator, not with a constant: a constant that passes long sums also passes one lost ghost cell.
+*Floating form.* x and y fill the significand, so that a cast to a narrower type shows. The tolerance is the largest rounding error
+that this operator can have, not a constant: a constant that passes long sums also passes one lost ghost cell.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MISS_TARGET = 1e-9
 
 @dataclass(frozen=True)
 class Magnitudes:
-    """One rank's part of the sizes that rounding is measured against."""
+    """One rank's part of the magnitudes to which rounding is compared."""
 
     norms: tuple[float, float, float, float]  # of Fx, y, x, F*y, as in [Hewett21, eq. 26]
     sums: tuple[float, float]  # of |x|, |y|
@@ -67,9 +67,9 @@ class InnerProducts:
     bound: int  # K of a draw of integers, 0 for the floating form
     forward: Exact  # to <Fx, y>
     adjoint: Exact  # to <x, F*y>
-    magnitudes: Magnitudes | None  # None where nothing rounds
+    magnitudes: Magnitudes | None  # None if nothing rounds
     exponents: tuple[int, int]  # of the powers of two by which x and y were multiplied
-    changed_later: bool = False  # whether the call of adjoint has written into what forward had returned
+    changed_later: bool = False  # whether the call of adjoint has changed the result of forward
 
 
 @dataclass(frozen=True)
@@ -89,13 +89,13 @@ class DotTestObservation:
     products: tuple[InnerProducts, ...]
     not_finite: NotFinite | None
     gain: Gain
-    roundings: int  # most on the way from an input to an output
+    roundings: int  # largest number on a path from an input to an output
     unit_roundoff: float
-    may_be_measured: bool = False  # what else rounds: intermediates that the matrix does not show
+    may_be_measured: bool = False  # intermediates that the matrix does not show may round: not measured yet
 
 
 class AdjointCheck(WitnessedCheck[DotTestObservation]):
-    """The exact form as often as its miss probability asks for, and the floating form once."""
+    """The exact form as often as its miss probability requires, and the floating form once."""
 
     name = "adjoint"
     order = 10
@@ -110,8 +110,8 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
             raise Inapplicable(
                 f"{_why_inexact(gain, context.arithmetic.precision)}, and integer tensors have no floating form"
             )
-        # Go through all draws even if one was not finite: that is known on this rank alone, and the others wait in the
-        # calls of the next draw.
+        # Run all draws even if one was not finite: only this rank knows, and the others wait in the calls of
+        # the next draw.
         draws = [_products(context, number, each) for number, each in enumerate(bounds)]
         return DotTestObservation(
             tuple(draw for draw in draws if isinstance(draw, InnerProducts)),
@@ -132,7 +132,7 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
         ]
         tolerances = [_rounding_bound(draw, first) for draw in draws]
         with_integers = [tolerance for draw, tolerance in zip(draws, tolerances, strict=True) if draw.bound]
-        # Where results have no element, the bound of rounding is zero whatever was computed.
+        # If results have no elements, the bound on rounding is zero, whatever was computed.
         has_results = bool(spaces.domain.dimension and spaces.codomain.dimension)
         may_round = not first.gain.is_exact and first.roundings > 0
         is_exact = bool(with_integers) and not any(with_integers) and (has_results or not may_round)
@@ -145,7 +145,7 @@ class AdjointCheck(WitnessedCheck[DotTestObservation]):
             figures[Figure.MISS_PROBABILITY] = miss_probability(draws[0].bound) ** len(with_integers)
         for draw, tolerance in zip(draws, tolerances, strict=True):
             error = _error(draw, spaces.mixed)
-            # Relative to results that may be nothing but errors, an error says nothing.
+            # Not if results may consist of errors only: then a relative error is meaningless.
             if draw.magnitudes is not None and not draw.bound and not first.gain.measured.residual:
                 figures[Figure.FLOATING_ERROR] = _normwise(draw.magnitudes, error)
             if error > tolerance:
@@ -180,7 +180,7 @@ _UNWRITTEN: Final = (
 
 
 def _without_products(observations: Sequence[DotTestObservation]) -> Verdict | None:
-    """The verdict on results of which no inner product can be taken; None where it can on all ranks."""
+    """The verdict if some rank's results have no valid inner product; else None."""
     for rank, seen in enumerate(observations):
         if found := seen.not_finite:
             verdict = returned_not_finite(found.direction, rank, found.where, found.value)
@@ -196,7 +196,7 @@ def _without_products(observations: Sequence[DotTestObservation]) -> Verdict | N
 
 
 def _lines(draw: InnerProducts, error: float, tolerance: float) -> Iterator[tuple[str, str]]:
-    """The lines on a draw whose inner products differ."""
+    """Lines on a draw whose inner products differ."""
     yield "⟨Fx, y⟩", str(draw.forward)
     yield "⟨x, F*y⟩", str(draw.adjoint)
     form = f"integers up to {draw.bound}, {'within rounding' if tolerance else 'exact'}"
@@ -212,7 +212,7 @@ def _lines(draw: InnerProducts, error: float, tolerance: float) -> Iterator[tupl
 def miss_probability(bound: int) -> float:
     """Bound on the probability that one draw with values in {-K, ..., K} misses a wrong adjoint.
 
-    Twice the probability of the likeliest value, which is 1/(2K+1) + 2**-64 at most: a value is a 64-bit hash modulo 2K+1.
+    Twice the probability of the likeliest value, which is at most 1/(2K+1) + 2**-64: a value is a 64-bit hash modulo 2K+1.
     """
     return min(1.0, 2 * (1 / (2 * bound + 1) + 2.0**-64))
 
@@ -241,7 +241,7 @@ def _products(context: CheckContext, number: int, bound: int) -> InnerProducts |
     on_return = context.numpy(fx)
     fstar_y = context.adjoint([p.view for p in placed_y])
     drawn = _Vectors(
-        # Pair with the values that were drawn: an operator that overwrites its argument is for the purity check to find.
+        # Pair with the values as drawn: the purity check finds operators that overwrite their arguments.
         x=tuple([p.values for p in placed_x]),
         y=tuple([p.values for p in placed_y]),
         fx=on_return,
@@ -264,7 +264,7 @@ def _products(context: CheckContext, number: int, bound: int) -> InnerProducts |
 
 
 def _exponents(context: CheckContext, number: int, bound: int) -> tuple[int, int]:
-    """The exponents of the powers of two by which x and y of a draw are multiplied; `bound` is that of its integers, if it has them."""
+    """The exponents of the powers of two by which x and y of a draw are multiplied; `bound` is that of its integers, 0 for floats."""
     if context.arithmetic.has_integers:
         return 0, 0
     seed = context.setting.seed + number
@@ -273,8 +273,8 @@ def _exponents(context: CheckContext, number: int, bound: int) -> tuple[int, int
     dtypes = {tensor.dtype for tensor in context.tensors}
     if of_x == of_y == "near" or "float16" in dtypes:
         return near
-    # One that declares its rounding may compute in a narrower type. One whose coefficients are no integers may be off by a power of ten,
-    # for which the range of single precision is too small.
+    # An operator that declares its rounding may compute in a narrower type. One whose coefficients are not integers may scale by a power
+    # of ten, for which the range of single precision is too small.
     if context.operator.rounding is not None or not (bound or dtypes <= _DOUBLE):
         return near
     far = _FAR["double" if dtypes <= _DOUBLE else "single"]
@@ -282,17 +282,17 @@ def _exponents(context: CheckContext, number: int, bound: int) -> tuple[int, int
 
 
 def _scales(exponents: tuple[int, int]) -> tuple[tuple[str, str], ...]:
-    """The line on vectors that were multiplied by a power of two far from 1."""
-    told = [
+    """A line on vectors that were multiplied by a power of two far from 1."""
+    scaled = [
         f"{name} is multiplied by 2**{exponent}"
         for name, exponent in zip("xy", exponents, strict=True)
         if exponent not in (0, *_NEAR)
     ]
-    return (("values", ", ".join(told)),) if told else ()
+    return (("values", ", ".join(scaled)),) if scaled else ()
 
 
 _NEAR: Final = (-2, -1, 1, 2)
-"""Exponents of most draws. Times a power of two nothing rounds; as none is 0, a cast to integers shows."""
+"""Exponents of most draws. Scaling by a power of two is exact; as no exponent is 0, a cast to integers shows."""
 
 _SIZES: Final = (
     *(("near", "near"),) * 9,
@@ -303,7 +303,7 @@ _SIZES: Final = (
     ("small", "small"),
     ("large", "large"),
 )
-"""Sizes of x and y, by draws."""
+"""Sizes of x and y; a digit of a draw's seed selects an entry."""
 
 _DOUBLE: Final = frozenset({"float64", "complex128"})
 
@@ -311,7 +311,7 @@ _FAR: Final[Mapping[str, Mapping[str, int]]] = {
     "double": {"small": -100, "large": 85},
     "single": {"small": -60, "large": 36},
 }
-"""Exponents that show an absolute tolerance. Squares, such as a solver's norms, stay within the range of the element type; float16 has no room."""
+"""Exponents that expose an absolute tolerance. Squares, such as a solver's norms, stay within the range of the type; float16's is too small."""
 
 
 class _Vectors(NamedTuple):
@@ -369,13 +369,13 @@ def _normwise(sizes: Magnitudes, error: float) -> float:
 
 
 def _rounding_bound(draw: InnerProducts, seen: DotTestObservation) -> float:
-    """A-priori bound on what rounding does to <Fx, y> - <x, F*y>.
+    """A-priori bound on the rounding error of <Fx, y> - <x, F*y>.
 
     With unit roundoff u, a result of n roundings is off by at most gamma_n = nu / (1 - nu) times the sum of its terms' magnitudes,
     in whichever order they are added. So output i of F is off by gamma_n sum_j |F_ij| |x_j| <= gamma_n * row sum * max|x|, and
     <Fx, y> by that times sum|y|; <x, F*y> likewise. Complex products and magnitudes cost a factor of two at most. The inner
-    products themselves are exact. Pure data movement has n = 0, so its bound is zero. An operator in several steps may round more,
-    which is measured, relative to norms; and where nothing but errors is left of an output, relative to max|x|.
+    products themselves are exact. Pure data movement has n = 0, so its bound is zero. An operator of several steps may round more;
+    this is measured, relative to norms, and relative to max|x| if an output consists of errors only.
     """
     if (sizes := draw.magnitudes) is None:
         return 0.0
@@ -384,7 +384,7 @@ def _rounding_bound(draw: InnerProducts, seen: DotTestObservation) -> float:
     (sum_x, sum_y), (peak_x, peak_y) = sizes.sums, sizes.peaks
     fx, y, x, fstar_y = sizes.norms
     normwise = fx * y + x * fstar_y
-    # An output of one term is as large as that term. Else, where only the size of the operator is known, as in [Hewett21, eq. 26].
+    # An output of one term is as large as that term: relative to norms. So is the error if the row sum is unknown, as in [Hewett21, eq. 26].
     by_peaks = peak_x * sum_y + peak_y * sum_x
     by_rows = 0.0 if seen.gain.fan_in == 1 else seen.gain.row_sum * by_peaks
     measured = seen.gain.measured
@@ -392,7 +392,7 @@ def _rounding_bound(draw: InnerProducts, seen: DotTestObservation) -> float:
 
 
 def _rounding_most(seen: DotTestObservation) -> DotTestObservation:
-    """The observation as it would be if as much rounding were measured as is ever put down to it."""
+    """The observation with the largest rounding that a measurement may ever allow."""
     largest = largest_rounding(-math.log2(seen.unit_roundoff))
     return replace(seen, gain=replace(seen.gain, measured=MeasuredRounding(largest, largest)))
 

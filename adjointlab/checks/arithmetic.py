@@ -1,4 +1,4 @@
-"""The arithmetic of an operator in one case: the integers that it keeps exact, and how far other results may be rounded.
+"""The arithmetic of an operator in one case: the integers that it keeps exact, and the tolerance for other results.
 
 Integers that no operation rounds make a test exact: a right adjoint gives *equal* numbers, so not even the loss of one
 ghost cell hides in a tolerance. An element type with p bits of precision holds all integers up to 2**p. If no intermediate of
@@ -6,9 +6,9 @@ the operator, in either direction, is larger than `gain` times the largest input
 
     K = floor((2**p - 1) / gain)
 
-are never rounded, and the order in which a reduction adds them does not matter. That holds for coefficients that are integers. Where
-they are fractions and the gain is read off the matrix, it counts in units of their last bit: for an operator with halves, x/2 is a
-multiple of 1/2, so that one bit is spent on the fraction. Where it is declared, nothing tells these units, and no test is exact.
+are never rounded, and the order in which a reduction adds them does not matter. That holds for integer coefficients. If they are
+fractions, and the gain is read off the matrix, it is in units of their last bit: for an operator with halves, x/2 is a
+multiple of 1/2, so that one bit is spent on the fraction. If it is declared, these units are unknown, and no test is exact.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 __all__ = ["Arithmetic"]
 
 _GAIN_IF_UNKNOWN = 2**8
-"""Bounds the integers of an operator whose gain is unknown: a moderate one, since `tolerance` allows for rounding anyway."""
+"""Gain assumed for an operator whose gain is unknown: a moderate one, since `tolerance` allows for rounding anyway."""
 
 _LARGEST_INTEGER = 2**20
 """Bound of the integers that are compared one by one: two elements agree by accident with probability 1e-6 at most."""
 
 
 class Arithmetic:
-    """The numbers that the operator of a check's context computes exactly, on one rank, and the rounding of others."""
+    """The integers that the operator of a check's context keeps exact, and the tolerance for other numbers, on one rank."""
 
     def __init__(self, context: CheckContext) -> None:
-        # The context holds this object. Without a cycle, what user code ends in its operator's `__del__` has ended when the case has.
+        # The context holds this object. A cycle would delay the operator's `__del__`, in which user code may free resources, beyond the case.
         self._context: CheckContext = weakref.proxy(context)
 
     @cached_property
     def gain(self) -> Gain:
-        """Gain of the operator; collective, but for one that has a program (:func:`~adjointlab.checks.gain.gain_of`)."""
+        """Gain of the operator; collective unless the operator has a program (:func:`~adjointlab.checks.gain.gain_of`)."""
         return gain_of(self._context)
 
     @cached_property
@@ -59,7 +59,7 @@ class Arithmetic:
         return min(tensor.element.precision for tensor in self._context.tensors)
 
     def integer_bound(self, headroom: int = 1) -> int:
-        """K, the largest integers to draw so that no intermediate rounds; 0 if even 1 might be rounded.
+        """K, the largest bound of integers under which no intermediate rounds; 0 if even 1 might be rounded.
 
         `headroom` is the factor by which a check's own arithmetic may enlarge them.
         """
@@ -95,20 +95,20 @@ class Arithmetic:
 
     @cached_property
     def tolerance(self) -> Tolerance:
-        """Largest difference between two computations of one value on :meth:`integers`."""
+        """Largest legal difference between two computations of a value on :meth:`integers`."""
         return self.tolerance_under(1)
 
     def tolerance_under(self, headroom: int) -> Tolerance:
-        """The same on integers that have this `headroom`, and that the check's own arithmetic enlarges by as much.
+        """The same on integers drawn with this `headroom`, which the check's own arithmetic enlarges by that factor.
 
-        Zero where integers are exact, as between tensors of integer types. Else each of the `fan_in` terms of an output may be
-        rounded once, and the sum with it, relative to the largest output there can be: with u = 2**-p the unit roundoff, two sums of n terms differ by
-        2 (n + a few) u times that, doubled for complex products.
+        Zero if integers are exact, as between tensors of integer types. Otherwise each of the `fan_in` terms of an output may be
+        rounded once, and the sum with each, relative to the largest possible output: with u = 2**-p the unit roundoff, two sums of n terms
+        differ by 2 (n + a few) u times that, doubled for complex products.
         """
         if self.gain.is_exact or all(tensor.element.is_integer for tensor in self._context.tensors):
             return EXACT
         relative = (self.gain.fan_in + 4) * 2.0 ** (2 - self.precision)
-        # Not that of integers without headroom: those may be exact, and so few, where these are not.
+        # With headroom: without it, integers may still be exact, and their bound small, when these are not.
         largest = headroom * self.integers(headroom)
         measured = self.gain.measured
         reach = self.gain.row_sum * largest

@@ -1,12 +1,12 @@
 """The matrix of an operator with small integer entries, from few applications.
 
-Applied to the sum of several basis vectors, each times another power of 16, such an operator returns the entries of several columns at
+Applied to a sum of basis vectors, each times a different power of 16, such an operator returns the entries of several columns at
 once, as digits::
 
     F (e_0 + 16 e_1 + 256 e_2)  =  f_0 + 16 f_1 + 256 f_2           digits from -7 to 7: each f_i can be read off
 
-An entry that is larger, or no integer, changes the digits beside it. So what was read is compared with one more application, to random
-integers, and thrown away where that does not agree exactly.
+An entry that is larger, or not an integer, changes adjacent digits. So the matrix is compared with one more application, to random
+integers, and discarded unless they agree exactly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from adjointlab.typing import Array, NumpyArray
 __all__ = ["packed_matrix"]
 
 _BITS = 4
-"""Bits of a digit; of a number of 53 bits, 12 digits are used, and a bit is left for the sign."""
+"""Bits of a digit. A number of 53 bits holds 12 digits, with a bit left for the sign."""
 
 _LARGEST = 2**10
 """Bound of the random integers: their sums stay exact in the smallest element type that is packed."""
@@ -36,7 +36,7 @@ def packed_matrix(
     seed: int,
     apply: Callable[[Sequence[Array]], tuple[Array, ...]],
 ) -> NumpyArray | None:
-    """The matrix <F e_i, f_j>, the same on every rank; None where it cannot be read off digits, or not with less work.
+    """The matrix <F e_i, f_j>, the same on every rank; None if it cannot be read off digits, or this saves no work.
 
     Collective over ``operator.comm``. `precision` is that of the operator's tensors in bits; `apply` is its forward direction.
     """

@@ -1,4 +1,4 @@
-"""The interface of a check: an observation on every rank, and one judgement of all observations; and the checks there are.
+"""The interface of a check, an observation on every rank and one judgement of all observations; and the registry of checks.
 
 To add a check, write a module in this package that defines a subclass of :class:`Check` and an instance of it, at module
 level. :func:`all_checks` finds the instance; nothing else has to list it.
@@ -69,7 +69,7 @@ class Spaces:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Those of the domain, then those of the codomain."""
+        """The tensors of the domain, then those of the codomain."""
         return (*self.domain.tensors, *self.codomain.tensors)
 
     @property
@@ -85,7 +85,7 @@ class Spaces:
         )
 
     def outputs(self, observed: Iterable[BothDirections[T]]) -> Iterator[tuple[Direction, Space, list[T]]]:
-        """Each direction, the space of its outputs, and what each rank observed of it."""
+        """Each direction, the space of its outputs, and the observations of all ranks."""
         for spaces, ranks in zip(self.directions(), zip(*observed, strict=True), strict=True):
             yield spaces.direction, spaces.target, list(ranks)
 
@@ -114,10 +114,10 @@ class CheckedSubject(Protocol):
 class Check(ABC, Generic[ObservationT]):
     """One question about an operator or a layer.
 
-    `observe` runs on every rank of a case and returns data, which is pickled where ranks are processes. `judge` runs in
-    one place and sees the observations of all ranks, in rank order. So a check needs no communication for its verdict. Where the ranks
-    have to know something together earlier, such as a bound on what sums reach or which optional forms there are, they communicate,
-    collectively, and these calls are known for the lab's by where they are made.
+    `observe` runs on every rank of a case and returns data, which is pickled if ranks are processes. `judge` runs in
+    one place and gets the observations of all ranks, in rank order. So a check needs no communication for its verdict. If the ranks
+    have to agree on something earlier, such as a bound on sums or the available forms of an operator, they communicate,
+    collectively; the worlds recognise these calls as the lab's by the place of the call.
 
     A check has no state. Names are for users, who type and read them; code refers to a check by its object.
     """
@@ -132,16 +132,16 @@ class Check(ABC, Generic[ObservationT]):
     """True if the inputs of a layer may have values of all :data:`~adjointlab.checks.context.INPUT_VALUES`."""
 
     goes_back: ClassVar[bool] = True
-    """False if it never applies the adjoint, or runs a backward pass: what only those send may be missing then."""
+    """False if it never applies the adjoint or runs a backward pass, so that messages sent only there are missing."""
 
     finds_leaks: ClassVar[bool] = False
-    """True if it reports communicators that are left behind by each call. One check does: the others' verdicts stand beside it."""
+    """True if it reports communicators that each call leaks. A single check does, so that leaks do not hide the verdicts of the others."""
 
     share: ClassVar[float] = 1.0
-    """Part of the cases asked for that the check draws: less where it finds early what it can find (docs/power.md)."""
+    """Fraction of the requested cases that the check draws: less than 1 if a few cases find almost all that it can find (docs/power.md)."""
 
     def cases_of(self, asked: int, subject: CheckedSubject) -> int:
-        """The number of cases of `subject` that the check draws where `asked` are asked for of every check."""
+        """The number of cases of `subject` that the check draws if `asked` are requested for every check."""
         return math.ceil(self.share * asked)
 
     @abstractmethod
@@ -150,7 +150,7 @@ class Check(ABC, Generic[ObservationT]):
 
     @abstractmethod
     def judge(self, spaces: Spaces, observations: Sequence[ObservationT]) -> Verdict:
-        """Conclude from the observations of all ranks. Raises `Inapplicable` where they tell nothing."""
+        """Conclude from the observations of all ranks. Raises `Inapplicable` if they allow no conclusion."""
 
     def applies_to(self, subject: CheckedSubject) -> bool:
         """Return True if the subject has what the check compares; by default, if it is a linear operator."""
@@ -165,11 +165,11 @@ class Check(ABC, Generic[ObservationT]):
         return verdict
 
     def premise(self) -> AnyCheck | None:
-        """Check of what this one takes for granted; where that fails on the same case, a failure of this one says so."""
+        """Check of an assumption of this one; if it fails on the same case, a failure of this one reports that."""
         return None
 
     def plainer_settings(self, setting: InputSetting) -> Iterator[tuple[Hint, InputSetting]]:
-        """Settings that are plainer in one respect, each with the hint on a fault that vanishes in it."""
+        """Settings that are simpler in one respect, each with the hint on a fault that vanishes with it."""
         unusual = [order for order in setting.orders if order != ORDERS[0]]
         if any(order in MIXED_ORDERS for order in unusual):
             primal, dual = map(unmixed, setting.orders)
@@ -180,7 +180,7 @@ class Check(ABC, Generic[ObservationT]):
     def is_of_own_part(
         self, observations: Sequence[ObservationT], others: Sequence[ObservationT], rank: int
     ) -> bool | None:
-        """Return True if what is wrong on `rank` is the same in both runs and should not be, `None` if nothing there tells.
+        """Return True if the wrong results on `rank` are the same in both runs and should not be, `None` if that cannot be told.
 
         In the second run the arguments have other values wherever `rank` does not hold them.
         """
@@ -189,7 +189,7 @@ class Check(ABC, Generic[ObservationT]):
     def schedule_invariants(
         self, spaces: Spaces, observations: Sequence[ObservationT]
     ) -> Mapping[str, ScheduleInvariant]:
-        """Results, by name, that follow from the case alone, in whatever order the ranks' messages arrive.
+        """Results, by name, that depend on the case only, not on the order in which the ranks' messages arrive.
 
         Runs of the same case under other schedules must agree on them.
         """
@@ -201,7 +201,7 @@ class Check(ABC, Generic[ObservationT]):
 
 
 AnyCheck: TypeAlias = Check[Any]
-"""A check, whatever it observes: the engine hands observations on and does not look into them."""
+"""A check with any type of observation: the engine passes observations on without looking into them."""
 
 # The registry
 
@@ -213,18 +213,18 @@ def all_checks() -> Mapping[str, AnyCheck]:
     found: dict[str, AnyCheck] = {}
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         for value in vars(import_module(module.name)).values():
-            # A module that uses the check of another has the same object among its names.
+            # A module that imports the check of another has the same object among its variables.
             if isinstance(value, Check) and found.setdefault(value.name, value) is not value:
                 raise TypeError(f"two checks are called {value.name!r}; the second is in {module.name}")
     on_request = [check for check in found.values() if check.order is None]
     ordinary = [check for check in found.values() if check.order is not None]
-    # By name where two have the same position, so that the order does not depend on the file system.
+    # By name if two have the same position, so that the order does not depend on the file system.
     ordinary.sort(key=lambda check: (check.order, check.name))
     return MappingProxyType({check.name: check for check in (*ordinary, *on_request)})
 
 
 def check_named(name: str) -> AnyCheck:
-    """Return the check called `name`. Raises `ValueError`, naming those that users may ask for."""
+    """Return the check called `name`. Raises `ValueError` that lists the ones that users may request."""
     try:
         return all_checks()[name]
     except KeyError:
@@ -235,7 +235,7 @@ def check_named(name: str) -> AnyCheck:
 
 
 def checks_of(subject: CheckedSubject, only: Collection[str] | None = None) -> tuple[str, ...]:
-    """Names of the checks that a subject is put to, in order; where `only` names some, of those alone."""
+    """Names of the checks that apply to a subject, in order; limited to those in `only`, if it is given."""
     asked = [check for check in all_checks().values() if check.order is not None]
     return tuple(
         check.name for check in asked if (only is None or check.name in only) and check.applies_to(subject)

@@ -1,4 +1,4 @@
-"""Two matrices that ought to be equal, as evidence: the window around the first entry in which they differ."""
+"""Two matrices that should be equal, as evidence: the window around the first entry in which they differ."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from adjointlab.typing import NumpyArray
 __all__ = ["OF_SPECIFICATION", "Bases", "compared", "locate", "place_of"]
 
 _WINDOW: Final = 12
-"""Most rows and columns of a matrix that are kept."""
+"""Largest number of rows and of columns of a matrix that are kept."""
 
 OF_SPECIFICATION: Final = "specification"
 """Name of a matrix with which others are compared."""
 
 _RANKED: Final = 256
-"""Most basis vectors whose ranks are looked up for a hint."""
+"""Largest side of a matrix for which a hint is sought."""
 
 _RANKS: Final = 8
-"""Most ranks in the picture of a tensor."""
+"""Largest number of ranks in the picture of a tensor."""
 
 
 Bases: TypeAlias = tuple[tuple[Space, Sequence[int]], tuple[Space, Sequence[int]]]
@@ -43,9 +43,9 @@ def compared(
     *,
     of_adjoint: bool = False,
 ) -> ComparedMatrices:
-    """Two matrices of shape (row, column), called `names`, which differ where `wrong` is true; it is true somewhere.
+    """Two matrices of shape (row, column), called `names`, which differ where `wrong` is true; at least one entry is.
 
-    Columns are of the domain and rows of the codomain's dual; `of_adjoint` says that it is the other way round.
+    Columns belong to the domain and rows to the codomain's dual; with `of_adjoint` it is the other way round.
     """
     (source, column_vectors), (target, row_vectors) = bases
     column, row = (int(index) for index in np.argwhere(wrong.T)[0])
@@ -102,12 +102,12 @@ def _element(space: Space, vector: int, role: Role, side: str) -> Element:
 
 
 def locate(space: Space, index: int) -> str:
-    """Name of the element that a basis vector stands on: its global index, and its (first) rank."""
+    """Name of the element in which a basis vector is 1: its global index, and its (first) rank."""
     return element_name(*place_of(space, index))
 
 
 def place_of(space: Space, index: int) -> tuple[Tensor, int, tuple[int, ...]]:
-    """Return the tensor that a basis vector stands on, its (first) rank, and the index in that local tensor."""
+    """Return the place where a basis vector is 1: the tensor, its (first) rank, and the index in that local tensor."""
     for position, tensor in enumerate(space.tensors):
         for rank in tensor.layout.partition.ranks:
             start = space.offset(position, rank)

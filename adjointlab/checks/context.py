@@ -29,15 +29,15 @@ __all__ = ["FRACTIONS", "INFINITE", "INPUT_VALUES", "SUBNORMAL", "CheckContext",
 
 SUBNORMAL, INFINITE = "subnormal", "infinite"
 INPUT_VALUES = (SMALL_INTEGERS, THIRDS, "negative", "equal", "large", "tiny", SUBNORMAL, INFINITE)
-"""Kinds of values of a layer's inputs: small integers; those divided by three, which need all digits of their type, with parameters and
-cotangents that do; integers below zero alone, or one for all elements of a tensor; or small integers times a large or a tiny power of two,
-or times the smallest subnormal number; or small integers of which the largest are infinite."""
+"""Kinds of values of a layer's inputs: small integers; these divided by three, which need all digits of their type, as parameters and
+cotangents then do too; negative integers only, or one value for all elements of a tensor; small integers times a large or a tiny power of
+two, or times the smallest subnormal number; or small integers of which the largest are replaced by infinity."""
 
 FRACTIONS = "fractions"
-"""The kind of values that no case is drawn with: numbers of so many digits that equal ones belong together, for hints on a fault."""
+"""A kind of values that no case is drawn with: numbers with so many digits that equal ones belong together, for hints on a fault."""
 
 _KEPT_ELEMENTS = 1024
-"""The largest vector of which the values are kept as long as a case lasts."""
+"""The largest vector whose values are kept until the end of a case."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class InputSetting:
 
 
 _ADJOINT_CAME_FIRST = (
-    "raised by the adjoint of an instance that has not gone forward before: the adjoint of a linear operator follows from y alone, so it "
-    "must not need what forward has stored"
+    "raised by the adjoint of an instance whose forward was not called before: the adjoint of a linear operator depends on y only, so it "
+    "must not need anything that forward stores"
 )
 
 
@@ -79,10 +79,10 @@ class CheckContext:
     """One rank's operator, with the values that its case draws for it.
 
     `make` makes an instance of the operator; `reference` is the sequential twin, from global tensors to global tensors. `values` is
-    one of :data:`INPUT_VALUES`, or :data:`FRACTIONS`. `needs_run`: the twin too works within a run of the world alone. What the
-    inputs and cotangents of a layer have on the rank `same_on` they have for `None` too, and other values elsewhere. `alone` is a context
-    for the twin, in which this rank is the only one of its job. The operator has no forms that are called as in `forms_left_out`. So much
-    `measurement` of what a judge may ask is made at once: of a twin that `needs_run`, and of an operator whose coefficients are integers.
+    one of :data:`INPUT_VALUES`, or :data:`FRACTIONS`. With `needs_run`, the twin also works only within a run of the world. If `same_on` is
+    a rank, a layer's inputs and cotangents have the same values there as for `None`, and different ones elsewhere. `alone` is a context
+    for the twin, in which this rank is the only one of its job. Forms of the operator named in `forms_left_out` are not applied. The
+    `measurement` is made at once, before a judge asks for it: for a twin that `needs_run`, and for an operator with integer coefficients.
     """
 
     def __init__(
@@ -112,24 +112,24 @@ class CheckContext:
         self.rank = comm.Get_rank()
         self.arithmetic = Arithmetic(self)
         self._known_values: dict[tuple[Side, int, int, int], tuple[Space, Local]] = {}
-        self.leaks: dict[Direction, str] = {}  # by direction: a communicator that calls make and do not free
-        self._has_leaked: list[tuple[LinearOperator, Direction]] = []  # calls after which one more was left
+        self.leaks: dict[Direction, str] = {}  # a communicator that each call leaks
+        self._has_leaked: list[tuple[LinearOperator, Direction]] = []  # calls that left one more open
         self._gone_forward: list[LinearOperator] = []
-        # Communicators of a world are told where user code ends: what follows is the lab's. And they list those that were made
-        # from them and are still open. mpi4py's do neither.
+        # A world's communicators are notified when user code returns, as calls after that are the lab's. They also list the
+        # communicators that were made from them and are still open. mpi4py's do neither.
         self.note_return: Callable[[Callable[..., Any]], None] = getattr(
             comm, "note_return", lambda function: None
         )
         self.note_backward: Callable[[BackwardPass], None] = getattr(
             comm, "note_backward", lambda begun: None
         )
-        # What their ranks call in one application of the operator must not match what others call in another one.
+        # Calls of ranks in one application of the operator must not match calls of other ranks in another application.
         self._note_application: Callable[[], None] = getattr(comm, "note_application", lambda: None)
         self._unfreed: Callable[[], Sequence[object]] | None = getattr(comm, "unfreed", None)
 
     @cached_property
     def instance(self) -> LinearOperator | Layer:
-        """The instance under test, made on first access. Collective where making it is."""
+        """The instance under test, made on first access. Collective if making it is."""
         made = self._make()
         self.note_return(type(made.module if isinstance(made, Layer) else made).__init__)
         return made
@@ -149,7 +149,7 @@ class CheckContext:
         return instance
 
     def fresh(self) -> LinearOperator:
-        """Make another instance of the same case. Collective where making one is."""
+        """Make another instance of the same case. Collective if making one is."""
         operator = self._make()
         self.note_return(type(operator).__init__)
         assert not isinstance(operator, Layer)
@@ -165,12 +165,12 @@ class CheckContext:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Those of the domain, then those of the codomain."""
+        """The tensors of the domain, then those of the codomain."""
         return (*self.domain.tensors, *self.codomain.tensors)
 
     @cached_property
     def library(self) -> str:
-        """Memory of this rank's inputs: the setting's, or torch's where that lacks an element type (bfloat16 in NumPy)."""
+        """Memory of this rank's inputs: the setting's, or torch's if that lacks an element type (bfloat16 in NumPy)."""
         wanted = arrays.memory_on(self.setting.library, self.rank)
         if all(arrays.supports(wanted, tensor.dtype) for tensor in self.tensors):
             return wanted
@@ -179,7 +179,7 @@ class CheckContext:
 
     @property
     def torch_memory(self) -> str:
-        """Memory of this rank's tensors of a layer: the case's where that is torch's, else torch's on the host."""
+        """Memory of this rank's tensors of a layer: the case's if that is torch's, else torch's on the host."""
         wanted = arrays.memory_on(self.setting.library, self.rank)
         return wanted if wanted.startswith("torch") else "torch"
 
@@ -194,11 +194,11 @@ class CheckContext:
     def placed(
         self, space: Space, side: Side, number: int, bound: int, exponent: int = 0, order: str | None = None
     ) -> tuple[Placed, ...]:
-        """This rank's part of a random element of `space`, each tensor with the buffer that it lies in.
+        """This rank's part of a random element of `space`, each tensor with its underlying buffer.
 
-        Values are integers up to `bound`, or fill the significand where that is 0, times ``2**exponent``
-        (:class:`adjointlab.core.vectors.Draw`). Every rank draws its own part without communication. Where several ranks hold
-        the same element of a varying or partial tensor, each draws another value: with equal copies, an adjoint of a broadcast
+        Values are integers up to `bound`, or fill the significand if that is 0, times ``2**exponent``
+        (:class:`adjointlab.core.vectors.Draw`). Every rank draws its own part without communication. If several ranks hold
+        the same element of a varying or partial tensor, each draws a different value: with equal copies, an adjoint of a broadcast
         that returns P times one cotangent, and not the sum of all P, would pass.
         """
         values = self.drawn(space, side, number, bound, exponent)
@@ -211,7 +211,7 @@ class CheckContext:
         )
 
     def drawn(self, space: Space, side: Side, number: int, bound: int, exponent: int) -> Local:
-        """This rank's values of a draw, kept for the next time if they are few: some checks place them several times."""
+        """This rank's values of a draw, cached if they are few: some checks place them several times."""
         key = side, number, bound, exponent
         known = self._known_values.get(key)
         if known is not None and known[0] is space:
@@ -227,14 +227,14 @@ class CheckContext:
         return values
 
     def forward(self, x: Sequence[Array], operator: LinearOperator | None = None) -> tuple[Array, ...]:
-        """F x, of the codomain's shapes and element types; of another instance if `operator` is given."""
+        """F x, with the codomain's shapes and element types; by another instance if `operator` is given."""
         operator = operator or self.operator
         if not self._has_gone_forward(operator):
             self._gone_forward.append(operator)
         return self._noted(Direction.FORWARD, operator, lambda: apply_forward(operator, x))
 
     def adjoint(self, y: Sequence[Array], operator: LinearOperator | None = None) -> tuple[Array, ...]:
-        """F* y, of the shapes and element types of the domain's dual."""
+        """F* y, with the shapes and element types of the domain's dual."""
         operator = operator or self.operator
         try:
             return self._noted(Direction.ADJOINT, operator, lambda: apply_adjoint(operator, y))
@@ -256,7 +256,7 @@ class CheckContext:
     def _noted(
         self, direction: Direction, operator: LinearOperator, call: Callable[[], tuple[Array, ...]]
     ) -> tuple[Array, ...]:
-        """Return the result of `call`, noting its end, and a communicator that it makes and does not free."""
+        """Return the result of `call`. Notifies the communicator of its end, and records a communicator that it leaks."""
         if self._unfreed is None:
             return call()
         before = self._unfreed()
@@ -264,8 +264,8 @@ class CheckContext:
         self._note_application()
         after = self._unfreed()
         if len(after) > len(before):
-            # A first call may keep a communicator for all later ones; only one left by *each* call is a leak. MPI
-            # libraries have some thousand communicators at most.
+            # A first call may keep a communicator for all later ones; only one left open by *each* call is a leak. MPI
+            # libraries have at most some thousand communicators.
             if any(known is operator and which is direction for known, which in self._has_leaked):
                 leaked = next(each for each in after if each not in before)
                 self.leaks.setdefault(direction, f"each call leaves one more behind: {leaked}")
@@ -278,7 +278,7 @@ class CheckContext:
 
     @cached_property
     def programs(self) -> tuple[Program, Program] | None:
-        """Programs of forward and adjoint that specify the operator, if it has a specification. Raises `ValueError` for others' spaces."""
+        """Programs of forward and adjoint, if the operator has a specification. Raises `ValueError` if they do not fit its spaces."""
         programs = programs_of(self.operator)
         spaces = (self.domain, self.codomain), (self.codomain.dual, self.domain.dual)
         for program, (source, target) in zip(programs or (), spaces, strict=False):

@@ -1,7 +1,7 @@
-"""The declaration under which the two directions of an operator would be adjoint: from their matrices, or none.
+"""The declaration under which the two directions of an operator would be adjoint, derived from their matrices.
 
-The matrices of a space with varying tensors say what each single copy does, and so what the operator would be if the copies
-were declared otherwise. Nothing runs again: other local types add up rows or columns of copies, or ask them to be equal.
+The matrices of a space with varying tensors have a row or column for each single copy, so they also give the operator for other
+declarations of the copies. Nothing runs again: other local types add up rows or columns of copies, or require them to be equal.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _SOURCES: Final = (LocalType.REPLICATED, LocalType.INVARIANT)
 _TARGETS: Final = (LocalType.PARTIAL, LocalType.INVARIANT)
 
 _MOST: Final = 32
-"""So many declarations are tried at most: each costs a few sums of matrices of 2**16 entries."""
+"""Largest number of declarations that are tried: each costs a few sums of matrices of 2**16 entries."""
 
 
 @dataclass(frozen=True)
 class _Redeclared:
-    """A tensor of a space that is varying and has copies, and the local type tried instead."""
+    """A varying tensor of a space that has copies, and the local type that is tried instead."""
 
     space: Space
     is_domain: bool
@@ -39,12 +39,12 @@ class _Redeclared:
         return self.space.tensors[self.position].name
 
     def name_among(self, names: Sequence[str]) -> str:
-        """The name of the tensor, with its space where others of these `names` are the same."""
+        """The name of the tensor, with its space if it occurs more than once among these `names`."""
         side = "domain" if self.is_domain else "codomain"
         return self.name if names.count(self.name) == 1 else f"{self.name} ({side})"
 
     def groups(self) -> list[list[int]]:
-        """Basis vectors of the space that count as one: those on copies of an element of this tensor, and each other alone."""
+        """Groups of basis vectors that count as one: those of the copies of one element of this tensor, and every other by itself."""
         of_copies = _copies(self.space, self.position)
         within = {vector for group in of_copies for vector in group}
         alone = [[vector] for vector in range(self.space.dimension) if vector not in within]
@@ -54,8 +54,8 @@ class _Redeclared:
 def declaration_hint(domain: Space, codomain: Space, forward: NumpyArray, adjoint: NumpyArray) -> str:
     """The declaration under which the two directions would be adjoint, as "y were declared invariant" or "x (codomain) ..."; "" if none is clear.
 
-    `forward` and the transposed `adjoint` are the whole matrices (row, column). Other types are tried of one tensor at a time, which
-    is varying throughout and of which ranks hold copies; of two, one a side, where neither space has another tensor.
+    `forward` and the transposed `adjoint` are the whole matrices (row, column). Other types are tried for one tensor at a time, which
+    must be varying throughout and have copies; and for two tensors at once, one of each space, if neither space has another.
     """
     of_domain, of_codomain = list(_redeclared(domain, True)), list(_redeclared(codomain, False))
     single: Iterator[tuple[_Redeclared, ...]] = ((each,) for each in (*of_domain, *of_codomain))
@@ -63,7 +63,7 @@ def declaration_hint(domain: Space, codomain: Space, forward: NumpyArray, adjoin
     if not (found or domain.tensors[1:] or codomain.tensors[1:]):
         pairs = product(of_domain, of_codomain)
         found = [each for each in pairs if _are_coherent(each, forward, adjoint)]
-    # Two declarations that would both do say that the case is too small to tell.
+    # If two declarations would do, the case is too small to tell.
     if len(found) != 1:
         return ""
     names = [tensor.name for space in (domain, codomain) for tensor in space.tensors]
@@ -80,7 +80,7 @@ def _redeclared(space: Space, is_domain: bool) -> Iterator[_Redeclared]:
 
 
 def _are_coherent(changes: Sequence[_Redeclared], forward: NumpyArray, adjoint: NumpyArray) -> bool:
-    """Return True if the matrices are those of a pair under these types of copies."""
+    """Return True if the matrices are adjoint under these types of copies."""
     left, right = forward, adjoint  # (row, column), the second transposed
     for change in changes:
         if change.is_domain:
@@ -99,9 +99,9 @@ def _are_coherent(changes: Sequence[_Redeclared], forward: NumpyArray, adjoint: 
 def _merged(
     results: NumpyArray, arguments: NumpyArray, groups: Sequence[Sequence[int]], declared: LocalType
 ) -> tuple[NumpyArray, NumpyArray] | None:
-    """The matrices with the rows of a group put together: of the direction that results in them, and of the other one.
+    """The matrices with the rows of each group merged: of the direction whose results they are, and of the other direction.
 
-    `None` where results differ that are declared equal.
+    `None` if results differ that are declared equal.
     """
     if declared is LocalType.INVARIANT:
         # Copies of the result are equal and count once; an argument is the same on all of them.
@@ -112,12 +112,12 @@ def _merged(
         ):
             return None
         return results[firsts], _added(arguments, groups)
-    # Summands of a result, of which each rank's argument is the same; and the other way round for a replicated argument.
+    # The summands of a partial result, and equal arguments of the other direction; the other way round for a replicated argument.
     return _added(results, groups), _added(arguments, groups)
 
 
 def _copies(space: Space, position: int) -> list[list[int]]:
-    """Basis vectors of a varying tensor that stand on copies of one element, for each element."""
+    """For each element of a varying tensor, the basis vectors of its copies."""
     layout = space.tensors[position].layout
     found: dict[tuple[int, ...], list[int]] = {}
     for rank in layout.partition.ranks:

@@ -28,8 +28,8 @@ class DeclaredOutputs:
 
 
 class DeclaredCheck(Check[DeclaredOutputs]):
-    """Copies that are declared equal are equal on all their ranks, outputs are arrays of the inputs' library, and an operator
-    that declares itself the identity is.
+    """Copies that are declared equal are equal on all ranks, outputs are arrays of the inputs' library, and an operator
+    that declares itself the identity is one.
 
     Shapes and element types of outputs are checked at every call of every check.
     """

@@ -38,7 +38,7 @@ _WAITING: Final = 16
 
 
 def verdict_drawing(verdict: Verdict, most_ranks: int = _RANKS) -> Drawing:
-    """The drawing of a failure, each tensor with `most_ranks` ranks at most; without parts where the evidence shows nothing."""
+    """The drawing of a failure, each tensor with at most `most_ranks` ranks; without parts if there is no evidence to draw."""
     return Drawing("", tuple(_parts(verdict, most_ranks)))
 
 
@@ -75,7 +75,7 @@ def _name(element: Element) -> str:
 
 
 def _with_fewer(grid: Grid, most_ranks: int) -> Grid:
-    """The grid with so many pieces at most, those of marked cells among them."""
+    """The grid with at most `most_ranks` pieces, including those with marked cells."""
     shown = shown_ranks([piece.rank for piece in grid.pieces], grid.marks[:most_ranks], most_ranks)
     pieces = tuple(piece for piece in grid.pieces if piece.rank in shown)
     return replace(grid, pieces=pieces, marks=tuple(mark for mark in grid.marks if mark.rank in shown))
@@ -127,7 +127,7 @@ def _place(place: Place, most_ranks: int) -> Iterator[Part]:
 def _waits(waits: Sequence[Wait]) -> Waits:
     blocked = {wait.rank: wait.waits_for for wait in waits if wait.is_blocked}
     cycle = tuple(find_cycle(blocked))
-    # Those of the cycle and the others that wait come first, where there are many.
+    # If there are many, prefer the ranks of the cycle, then others that wait.
     order = sorted(waits, key=lambda wait: (wait.rank not in cycle, not wait.is_blocked, wait.rank))
     shown = sorted(order[:_WAITING], key=lambda wait: wait.rank)
     waiting = tuple(

@@ -1,4 +1,4 @@
-"""Elements of spaces, as ranks hold them: compared, and the verdicts on what differs."""
+"""Comparison of elements of spaces, as ranks hold them, and the verdicts on differences."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Local: TypeAlias = tuple[NumpyArray, ...]
 """One rank's part of an element of a space, in NumPy: one array for each tensor."""
 
 NOT_FINITE: Final = "is not finite"
-"""Ends the kind of a verdict on such a result, behind the direction that has returned it."""
+"""The end of the kind of a verdict on such a result, after the direction that returned it."""
 
 
 class Difference(NamedTuple):
@@ -66,7 +66,7 @@ class Difference(NamedTuple):
     def evidence(self, actual: str, expected: str, hint: Hint | None = None) -> Evidence | None:
         """The difference as a picture shows it, with both values under these names.
 
-        `hint` is what the check itself says of the fault; it goes before what the values say.
+        `hint` is the check's own hint on the fault; it takes precedence over that from the values.
         """
         if self.grid is None:
             return None
@@ -76,7 +76,7 @@ class Difference(NamedTuple):
     def verdict(
         self, headline: str, actual: str, expected: str, *more: tuple[str, str], hint: Hint | None = None
     ) -> Verdict:
-        """The verdict on it: lines with the element, both values under these labels, and `more`; and the :meth:`evidence`."""
+        """The verdict on the difference: lines with the element, both values under these labels, and `more`; and the :meth:`evidence`."""
         lines = ("element", self.where), (actual, self.actual), (expected, self.expected), *more
         return incoherent(headline, *lines, evidence=self.evidence(actual, expected, hint))
 
@@ -85,8 +85,8 @@ class Difference(NamedTuple):
 class Tolerance:
     """Largest difference between two computations of one value, `relative` to the largest value of the tensor.
 
-    `reach` is the least that the largest value counts for: where terms of that size cancel, what is left may be much
-    smaller than the terms whose rounding it carries. `absolute` is allowed in any case.
+    `reach` is a lower bound for that largest value: if terms of this size cancel, the result may be much
+    smaller than the terms, whose rounding it inherits. `absolute` is allowed in any case.
     """
 
     relative: float
@@ -98,7 +98,7 @@ class Tolerance:
         return max(self.relative * max(largest, self.reach), self.absolute)
 
     def allowed_in(self, largest: NumpyArray) -> NumpyArray:
-        """The same, for each of several tensors."""
+        """The same for each of several tensors."""
         return np.maximum(self.relative * np.maximum(largest, self.reach), self.absolute)
 
 
@@ -108,16 +108,16 @@ class WhereNotFinite(Enum):
     WRONG = auto()
     """None."""
     ALIKE = auto()
-    """NaN and infinities where the expected one is infinite; which of them it is depends on the order of a sum. Any where it is NaN: a
-    formula that leaves out what it multiplies by zero has none there."""
+    """NaN or either infinity where the expected value is infinite: which of them depends on the order of a sum. Any value where it is NaN:
+    a formula that skips terms multiplied by zero has no NaN there."""
     THERE_UNJUDGED = auto()
-    """Any where the expected one is NaN or infinite: another kernel may multiply zero and infinity where this one does not."""
+    """Any value where the expected one is NaN or infinite: another kernel may multiply zero and infinity where this one does not."""
     UNJUDGED = auto()
-    """Any where the expected one is NaN or infinite, and NaN anywhere: a formula may have a product of zero and infinity."""
+    """Any value where the expected one is NaN or infinite, and NaN anywhere: a formula may have a product of zero and infinity."""
 
 
 SMALL: Final = 2.0**-8
-"""Relative difference below which rounding, a cast or a solver may be what makes it."""
+"""Relative difference below which rounding, a cast or a solver may be the cause."""
 
 EXACT = Tolerance(0.0)
 """No difference at all: for integers that no intermediate rounds."""
@@ -147,13 +147,12 @@ def tensor_difference(
     """Return the first place where two values of `tensor`, given as all ranks hold them, differ; `None` if nowhere.
 
     Partial tensors are compared after summation, never rank by rank: only the sum is declared, and an operator may split
-    it among the ranks as it likes. Differences within `tolerance` pass; NaN never does, but where it is expected and `not_finite`
-    says so.
+    it among the ranks as it likes. Differences within `tolerance` pass. NaN does not, except as `not_finite` allows.
     """
     got, want = summed(tensor, actual), summed(tensor, expected)
     if tensor.element.is_integer:
         not_finite = WhereNotFinite.WRONG
-    # Where nothing may differ the largest value does not matter.
+    # With an exact comparison the largest value does not matter.
     scale = max(map(largest_magnitude, want.values()), default=0.0) if tolerance.relative else 0.0
     allowed = tolerance.allowed(scale)
     for rank, array in got.items():
@@ -165,7 +164,7 @@ def tensor_difference(
             continue
         index = _first_index(~is_near)
         if _is_small(array[index], wanted[index], want.values()):
-            # Others may show better what is wrong than one that is nearly right.
+            # The first is nearly right: the largest difference may show the fault better.
             with np.errstate(invalid="ignore"):
                 index = _index_of_largest(np.where(is_near, 0, array - wanted))
         return Difference(
@@ -181,10 +180,10 @@ def tensor_difference(
 
 
 def _is_near(array: NumpyArray, wanted: NumpyArray, allowed: float, not_finite: WhereNotFinite) -> NumpyArray:
-    """True for each element that is as near to the wanted one as is `allowed`, or right although one of them is not finite."""
+    """True for each element that differs from the wanted one by at most `allowed`, or is right although one of them is not finite."""
     if not_finite is not WhereNotFinite.WRONG and math.isinf(allowed):
-        return np.ones(array.shape, dtype=bool)  # one rounding or another makes NaN of it
-    # Not what is far, so that NaN counts as different.
+        return np.ones(array.shape, dtype=bool)  # an infinite rounding error may turn any element into NaN
+    # `<=`, not the negation of `>`, so that NaN counts as different.
     with np.errstate(invalid="ignore"):
         near = np.abs(array - wanted) <= allowed
     if not_finite is WhereNotFinite.ALIKE:
@@ -202,7 +201,7 @@ def relative_difference(
 ) -> float:
     """The largest finite difference between two elements of `tensor`, as all ranks hold them, relative to the largest expected value.
 
-    `reach` is the least that this counts for.
+    `reach` is a lower bound for that value.
     """
     got, want = summed(tensor, actual), summed(tensor, expected)
     scale = max(reach, *map(largest_magnitude, want.values()))
@@ -218,9 +217,9 @@ def _distance(actual: complex, expected: complex) -> float:
 
 
 def _is_small(actual: complex, expected: complex, values: Iterable[NumpyArray]) -> bool:
-    """Return True if two numbers differ by far less than the largest of the values, or than one where these are all zero.
+    """Return True if two numbers differ by far less than the largest of the values, or than 1 if all these are zero.
 
-    Not where one is a multiple of the other, which no rounding makes of it.
+    But not if one is an integer multiple of the other, which rounding does not cause.
     """
     largest = max(map(largest_magnitude, values), default=0.0)
     is_small = _distance(actual, expected) < SMALL * (largest or 1.0)
@@ -232,7 +231,7 @@ _ROUNDED: Final = 1e-6
 
 
 def _is_multiple(one: complex, other: complex) -> bool:
-    # Python's numbers, of which a quotient that is too large is infinite, without a warning.
+    # Python's floats, whose division gives infinity on overflow, without a warning.
     small, large = sorted(float(abs(number)) for number in (one, other))
     if not 0 < small < large < math.inf:
         return False
@@ -245,17 +244,17 @@ def summed(tensor: Tensor, local: Sequence[NumpyArray]) -> dict[int, NumpyArray]
     totals: dict[int, NumpyArray] = {}
     for rank, first in tensor.summands.items():
         values = np.asarray(local[rank], dtype=wide(local[rank].dtype))
-        # NumPy makes a scalar of a sum of arrays of order 0. Infinite summands of both signs are for the judge to report.
+        # NumPy returns a scalar for a sum of arrays of order 0. The judge reports infinite summands of both signs.
         with np.errstate(invalid="ignore"):
             totals[first] = np.asarray(totals[first] + values, values.dtype) if first in totals else values
     return totals
 
 
 def unequal_copies_verdict(direction: str, space: Space, local: Sequence[Local]) -> Verdict | None:
-    """Verdict on an element of `space` that a direction returned, if copies that are declared equal differ."""
+    """Verdict on an element of `space` that a direction returned, if copies differ that are declared equal."""
     if (difference := _first_unequal_copy(space, local)) is None:
         return None
-    compared = ("compared", "bit by bit, for ranks that go on with copies that differ drift apart")
+    compared = ("compared", "bit by bit, because ranks that go on with different copies drift apart")
     return incoherent(
         f"{direction} returns different copies of what is declared equal",
         ("element", difference.where),
@@ -273,7 +272,7 @@ def _first_unequal_copy(space: Space, local: Sequence[Local]) -> Difference | No
     for position, tensor in enumerate(space.tensors):
         for rank, first in tensor.groups.items():
             copy, original = local[rank][position], local[first][position]
-            # Two NaNs are equal copies: that a value is not finite is said by other checks.
+            # Two NaNs are equal copies: other checks report values that are not finite.
             wrong = ~((copy == original) | (np.isnan(copy) & np.isnan(original)))
             if wrong.any():
                 index = _first_index(wrong)
@@ -290,8 +289,8 @@ def _first_unequal_copy(space: Space, local: Sequence[Local]) -> Difference | No
 def not_finite_verdict(direction: str, space: Space, local: Sequence[Local]) -> Verdict | None:
     """Verdict on an element of `space` that a direction returned, if it has a NaN or an infinity on some rank.
 
-    Checks ask this before they compare anything: an output that is not finite although the inputs were is a fault of its
-    own, and a comparison with it would blame whatever that check is about.
+    Checks call this before they compare anything: an output that is not finite although the inputs were is a fault by
+    itself, and a comparison would report it as the fault that the check looks for.
     """
     for rank, outputs in enumerate(local):
         if found := first_not_finite(space, outputs, rank):
@@ -300,7 +299,7 @@ def not_finite_verdict(direction: str, space: Space, local: Sequence[Local]) -> 
 
 
 def first_not_finite(space: Space, local: Local, rank: int) -> tuple[str, str] | None:
-    """First NaN or infinity in what `rank` holds of an element of `space`: its place, and "nan" or "inf"."""
+    """First NaN or infinity in the part of an element of `space` that `rank` holds: its place, and "nan" or "inf"."""
     for tensor, array in zip(space.tensors, local, strict=True):
         finite = np.isfinite(array)
         if not finite.all():
@@ -315,7 +314,7 @@ def returned_not_finite(direction: str, rank: int, where: str, value: str) -> Ve
         f"{direction} returned {value} on rank {rank}",
         ("element", where),
         ("but", "all inputs were finite"),
-        # Not the headline: while a case shrinks, the rank may become another one.
+        # Not the headline: the rank may change while a case shrinks.
         kind=f"{direction} {NOT_FINITE}",
     )
 
@@ -331,7 +330,7 @@ def joined(arrays: Sequence[NumpyArray]) -> NumpyArray:
 
 
 def norm(space: Space, local: Sequence[Array], rank: int) -> float:
-    """The norm of this rank's part of an element of `space`; of invariant copies the first counts."""
+    """The norm of this rank's part of an element of `space`; only the first of invariant copies counts."""
     counted = zip(space.tensors, local, strict=True)
     return math.hypot(
         *[_norm(arrays.to_numpy(array)) for tensor, array in counted if tensor.is_counted(rank)]
@@ -341,7 +340,7 @@ def norm(space: Space, local: Sequence[Array], rank: int) -> float:
 def _norm(array: NumpyArray) -> float:
     is_complex = array.dtype.kind == "c"
     sizes = np.abs(array.astype(np.complex128) if is_complex else array.astype(np.float64, copy=False))
-    # Relative to the largest, as squares of very large and very small numbers are no numbers of the type.
+    # Relative to the largest, because squares of very large and very small numbers overflow and underflow.
     largest = float(sizes.max(initial=0.0))
     if not 0.0 < largest < math.inf:
         return largest
@@ -369,29 +368,29 @@ def _index_of_largest(difference: NumpyArray) -> tuple[int, ...]:
 
 
 def largest_magnitude(array: NumpyArray) -> float:
-    """The largest magnitude that is finite: an infinite one would allow for any difference."""
+    """The largest finite magnitude: relative to an infinite one, any difference would pass."""
     magnitudes = np.asarray(np.abs(array), dtype=float)
     return float(magnitudes[np.isfinite(magnitudes)].max(initial=0.0))
 
 
 def is_whole(array: NumpyArray, precision: float = math.inf) -> bool:
-    """Return True if all numbers of an array are integers, of an element type with so many bits of `precision`.
+    """Return True if all numbers of an array, whose element type has `precision` bits, are integers of moderate size.
 
-    Large numbers of such a type are integers whatever they stand for: all above 2**precision are, and so they show nothing.
+    Large numbers prove nothing: all floating-point numbers above 2**precision are integers.
     """
     return bool(np.all((array == np.round(array)) & (np.abs(array) <= 2.0 ** (precision - 3))))
 
 
 def wide(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
-    """Element type for sums and differences of `dtype` that neither wrap around nor round more than float64 does."""
+    """Element type in which sums and differences of `dtype` neither wrap around nor round more than in float64."""
     if dtype.kind in "iub":
         return np.dtype(object)  # Python's integers
     return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
 
 
 def _number(value: Any) -> str:
-    """All digits of an element, so that two which differ look different."""
+    """All digits of an element, so that different ones look different."""
     if isinstance(value, Integral):
-        return str(int(value))  # beyond 2**53 a float has not all of them
+        return str(int(value))  # a float would lose digits beyond 2**53
     number = complex(value)
     return f"{number:.17g}" if number.imag else f"{number.real:.17g}"

@@ -1,6 +1,6 @@
-"""Evidence behind a verdict, as data: what a picture of the failure is drawn from.
+"""Evidence for a verdict as data, from which a picture of the failure is drawn.
 
-All of it is plain (numbers are texts, as reports print them), so that it can be stored and sent beside the lines of the verdict.
+All of it is plain (numbers are texts, as reports print them), so that it can be stored and sent with the lines of the verdict.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Place:
-    """An element of a result that is wrong: the tensor with the cell marked, and both values under their names."""
+    """A wrong element of a result: the tensor with the cell marked, and both values with their names."""
 
     grid: Grid
     where: str
@@ -46,10 +46,10 @@ class Element:
 
 @dataclass(frozen=True)
 class ComparedMatrices:
-    """Matrices that ought to be equal, or the window around the first difference of the first two.
+    """Matrices that should be equal, or the window around the first difference of the first two.
 
-    ``entries[k][i][j]`` is the weight between the basis vectors ``rows[i]`` and ``columns[j]`` in matrix k. The columns are of the
-    domain and the rows of the codomain's dual, or the other way round in a matrix of the adjoint.
+    ``entries[k][i][j]`` is the weight between the basis vectors ``rows[i]`` and ``columns[j]`` in matrix k. Columns belong to the
+    domain and rows to the codomain's dual, or the other way round in a matrix of the adjoint.
     """
 
     names: tuple[str, ...]
@@ -63,18 +63,18 @@ class ComparedMatrices:
     of_codomain: Element
     is_whole: bool = True
     hint: Hint | None = None
-    # Such as "y were declared invariant", with which the two directions would be adjoint.
+    # A declaration that would make the two directions adjoint, such as "y were declared invariant".
     declaration: str = ""
 
     def beside(self, name: str, matrix: NumpyArray) -> ComparedMatrices:
-        """The same matrices and the same window of another one."""
+        """The same matrices, together with the same window of another one."""
         entries = tuple(tuple(weight_text(complex(matrix[i, j])) for j in self.columns) for i in self.rows)
         return replace(self, names=(*self.names, name), entries=(*self.entries, entries))
 
 
 @dataclass(frozen=True)
 class Wait:
-    """A rank at the end of a run in which ranks waited in vain: the call that it sat in, or how it had ended."""
+    """A rank at the end of a run that hung: the call in which it was blocked, or how it had ended."""
 
     rank: int
     call: str
@@ -94,7 +94,7 @@ class MatchedCall:
 
 @dataclass(frozen=True)
 class MatchedCalls:
-    """Calls of one run, in the order of time; `different` is the position of the first that another run answered otherwise."""
+    """Calls of one run, in the order of time; `different` is the position of the first that matched another message in another run."""
 
     schedule: str
     calls: tuple[MatchedCall, ...]
@@ -103,14 +103,14 @@ class MatchedCalls:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that a verdict is drawn from; each part may be missing."""
+    """The evidence for a verdict; each part may be missing."""
 
     place: Place | None = None
     matrices: ComparedMatrices | None = None
     waits: tuple[Wait, ...] = ()
     matched: tuple[MatchedCalls, ...] = ()
     hint: Hint | None = None
-    retried: tuple[Hint, ...] = ()  # what the case does not show once something else is changed
+    retried: tuple[Hint, ...] = ()  # hints on faults that vanish when something in the case is changed
 
     @property
     def first_hint(self) -> Hint | None:
@@ -127,6 +127,6 @@ def weight_text(value: complex, digits: int = 6) -> str:
 
 
 def unlike_texts(one: complex, other: complex) -> tuple[str, str]:
-    """Two unequal weights with as many digits as tell them apart."""
+    """Two unequal weights with enough digits to distinguish them."""
     texts = weight_text(one), weight_text(other)
     return texts if texts[0] != texts[1] else (weight_text(one, 17), weight_text(other, 17))

@@ -1,8 +1,8 @@
-"""Other forms that an operator may have: into memory that is given as `out`, in place, and those in which torch may differentiate it.
+"""Other forms of an operator: into memory given as `out`, in place, and the ways in which torch may differentiate it.
 
-:class:`adjointlab.core.operator.LinearOperator` defines the first two conventions. The result of a form is looked for where a caller
-would look for it, in the memory. A function of torch tensors may go another way where nothing is to be differentiated, or not all;
-where a loss depends on some of its outputs; and where its graph is used again.
+:class:`adjointlab.core.operator.LinearOperator` defines the first two conventions. Their results are read where a caller would read
+them, from that memory. A function of torch tensors may take another path if no input, or only some, require a gradient; if a loss
+depends on only some of its outputs; and if its graph is used again.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["Form", "FormRefused", "other_forms", "plain_form"]
 
 
 class FormRefused(Exception):
-    """The function under test has no form of the name that is the message, on this rank at least."""
+    """The function under test does not have the form that the message names, at least on this rank."""
 
 
 class _OfTorch(NamedTuple):
-    """A form of a function of torch tensors; the one that it is compared with; and the method, which returns None if there is none.
+    """A form of a function of torch tensors; the plain form that it is compared with; and the method, which returns None if it does not exist.
 
-    Nor is there one where the function raises an exception on some rank by which it `refuses` the form.
+    The function does not have the form either if it raises an exception on some rank that `refuses` classifies as a refusal.
     """
 
     name: str
@@ -37,20 +37,20 @@ class _OfTorch(NamedTuple):
 
 
 def _asks_for_a_gradient(error: Exception) -> bool:
-    """Return True for torch's errors on what needs a gradient, such as a hook, or of a function that says the like itself.
+    """Return True for errors about a missing gradient, by torch, as for a hook, or by the function itself.
 
-    torch raises the same class for nearly everything, such as shapes that do not fit.
+    Judged by the text, because torch raises the same class for nearly everything, such as mismatched shapes.
     """
     return isinstance(error, RuntimeError) and "grad" in str(error).lower()
 
 
 def _has_no_forward_mode(error: Exception) -> bool:
-    """Return True for torch's errors where a part has no forward mode, or where the function is in forward mode by itself."""
+    """Return True for torch's errors if a part has no forward mode, or if the function itself uses forward mode."""
     return isinstance(error, NotImplementedError) or "Nested forward mode" in str(error)
 
 
 def _is_any(error: Exception) -> bool:
-    """Return True: a function may free what it kept for the backward pass, or expect a gradient of each output, in any way."""
+    """Return True: a function that frees its saved tensors, or needs a gradient of each output, may raise anything."""
     return True
 
 
@@ -80,15 +80,15 @@ _PLAIN_OF_TORCH: Final = {form.name: form.plain for forms in _OF_TORCH.values() 
 
 
 def plain_form(name: str) -> str:
-    """Words on the form that one of this `name` is compared with."""
+    """Description of the form with which the one of this `name` is compared."""
     return _PLAIN_OF_TORCH.get(name, "in fresh memory")
 
 
 @dataclass(frozen=True)
 class Form:
-    """One form as a rank observed it: contents of the memory afterwards, and whether that memory was returned.
+    """One form as observed on a rank: the contents of the memory afterwards, and whether that memory was returned.
 
-    Where it was not applied, or without the memory, the result is the plain one.
+    If the form was not applied, or not with memory, `result` is that of the plain form.
     """
 
     name: str
@@ -104,12 +104,12 @@ def other_forms(
     plain: Sequence[Array],
     left_out: Collection[str] = (),
 ) -> list[Form]:
-    """Apply each other form of a direction to `arguments`, of which the plain form has the results `plain`. Collective.
+    """Apply each other form of a direction to `arguments`, for which the plain form returned `plain`. Collective.
 
-    Those of torch functions that are `left_out` count as not applied. Raises :class:`FormRefused` for one that this rank refuses:
-    others may be waiting for it in a collective, so the run is over, and another one is made without the form.
+    Forms of torch functions that are `left_out` count as not applied. Raises :class:`FormRefused` for one that this rank refuses:
+    others may be waiting for it in a collective, so this run is over, and the case runs again without the form.
 
-    Memory for results starts with NaN, or the largest integer, everywhere, so that an element that is not written shows.
+    Memory for results is filled with NaN, or the largest integer, so that elements that are not written show.
     """
     forms = []
     target = operator.codomain if direction is Direction.FORWARD else operator.domain
@@ -157,13 +157,13 @@ def _takes_out(kind: type[LinearOperator], direction: Direction, is_one: bool) -
         parameter = inspect.signature(getattr(kind, name)).parameters.get("out")
         if parameter is None or parameter.kind is parameter.POSITIONAL_ONLY or parameter.default is not None:
             return False
-    # One result of any number of arguments: nobody knows whether `out` is an array or a sequence.
+    # With one result and any number of arguments, it is unclear whether `out` is an array or a sequence.
     parameters = inspect.signature(getattr(kind, direction)).parameters.values()
     return not (is_one and any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters))
 
 
 def _works_in_place(operator: LinearOperator) -> bool:
-    """Return True if there are both forms in place, and both spaces are laid out alike."""
+    """Return True if both directions have a form in place, and both spaces have the same layouts and element types."""
     return all(callable(getattr(operator, name, None)) for name in ("forward_", "adjoint_")) and [
         (tensor.layout, tensor.dtype) for tensor in operator.domain.tensors
     ] == [(tensor.layout, tensor.dtype) for tensor in operator.codomain.tensors]
@@ -177,7 +177,7 @@ def _poisoned(like: Array) -> Array:
 
 
 def _are(returned: object, memory: Sequence[Array]) -> bool:
-    """Return True if what was returned is the memory, or views of it."""
+    """Return True if the returned arrays are the memory, or views of it."""
     results = as_tuple(returned)
     return len(results) == len(memory) and all(map(_is, results, memory))
 

@@ -1,8 +1,8 @@
-"""Control over the contents of fresh memory, so that reading what nobody wrote shows.
+"""Control over the contents of fresh memory, so that reads of uninitialised memory show.
 
 The memory that `numpy.empty` returns often holds zeros, and then code that forgets to clear it gives right results. Within
-:func:`controlled`, uninitialised allocations through NumPy's, torch's and CuPy's `empty` functions are filled with what :func:`filled`
-asks for in the calling thread. Allocations that bypass these names, as inside C code, are out of reach.
+:func:`controlled`, uninitialised allocations through NumPy's, torch's and CuPy's `empty` functions are filled with the value of
+:func:`filled` in the calling thread. Allocations that bypass these names, as inside C code, are out of reach.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ P = ParamSpec("P")
 ArrayT = TypeVar("ArrayT")
 
 FILLS = (np.nan, 77.0)
-"""NaN, which arithmetic passes on, and a number, which comparisons and conversions to integers pass on too.
+"""NaN, which arithmetic propagates, and a number, which comparisons and conversions to integers propagate too.
 
-What holds no NaN has two other values in their place: integers 113 and 77, truth values True and False.
+Types without NaN have two other values in their place: integers 113 and 77, truth values True and False.
 """
 
-# A context variable is local to its thread: simulated ranks that are not in a check's call allocate as usual.
+# A context variable is local to its thread: simulated ranks outside a check's call allocate as usual.
 _fill: ContextVar[float | None] = ContextVar("fill", default=None)
 
 
 def fill_by(seed: int) -> float:
-    """Return the fill of a layer's case: passes in either order, and whatever requires a gradient in them, meet both fills."""
+    """Return the fill for a layer's case; each order of passes, and each choice of what requires a gradient, gets both fills."""
     return FILLS[COURSE.of(seed) % len(FILLS)]
 
 
 def filled(value: float | None) -> AbstractContextManager[None]:
-    """Fill fresh memory of this thread with `value`, in both parts of a complex number, or leave it."""
+    """Fill fresh memory of this thread with `value`, in both parts of a complex number; `None` leaves it as it is."""
     return set_within(_fill, value)
 
 
@@ -81,7 +81,7 @@ def _filling(allocate: Callable[P, ArrayT]) -> Callable[P, ArrayT]:
 def _overwrite(array: Any, value: float) -> None:
     if "torch" in sys.modules and isinstance(array, sys.modules["torch"].Tensor):
         if array.is_meta or hasattr(array, "fake_mode"):
-            return  # it stands for a tensor, and has no memory: DTensor makes several for each operation
+            return  # a placeholder without memory; DTensor makes several for each operation
         with sys.modules["torch"].no_grad():
             array.fill_(_element(value, _kind_in_torch(array)))
     elif array.dtype.kind in "fciub":
@@ -97,7 +97,7 @@ def _kind_in_torch(tensor: Any) -> str:
 
 
 def _element(value: float, kind: str) -> complex:
-    """The fill of memory of a kind, as NumPy calls it."""
+    """The fill for memory of a kind in NumPy's sense (`dtype.kind`)."""
     if kind == "f":
         return value
     if kind == "c":

@@ -29,32 +29,32 @@ __all__ = [
 ]
 
 PROBED_DIMENSION = 64
-"""Dimension of the largest operator whose gain is read off a basis probe where it is not declared."""
+"""Dimension of the largest operator whose gain is read off a basis probe if it is not declared."""
 
 _LARGEST_BOUND = 2**53
-"""Largest K. A value is a 64-bit hash modulo 2K + 1, which must be far below 2**64 for all values to be as likely."""
+"""Largest K. A value is a 64-bit hash modulo 2K + 1, which must be far below 2**64 for all values to be equally likely."""
 
 _SMALL_INTEGERS = 2**6
-"""Bound of integers whose images show a fraction: far from the size at which every number of the type is an integer."""
+"""Bound of integers whose images show fractions: far below the size at which every number of the type is an integer."""
 
 _FOR_GAIN = 1000
-"""Number of the first of the draws that the gain is looked into with, which no check draws."""
+"""Number of the first draw for investigating the gain; no check uses these draws."""
 
 _FEW_COLUMNS = 6
-"""Of so many columns all are looked at for fractions."""
+"""Up to this number of columns, all are searched for fractions."""
 
 _VECTORS_OF_SIGNS = 3
-"""Vectors of signs that are applied where there are more."""
+"""Number of vectors of signs that are applied if there are more columns."""
 
 _CANCELLED = 16
-"""Row sum that the intermediates of an operator without an entry may have: no result tells how large they are."""
+"""Row sum assumed for the intermediates of an operator whose matrix is zero: no result shows how large they are."""
 
 _LARGEST_GAIN = 2**64
-"""Largest gain that is stated: under it no integer is exact in any element type."""
+"""Upper limit of gains: with it, no integer is exact in any element type."""
 
 
 class GainSource(Enum):
-    """Source from which the gain of an operator is known."""
+    """The source of an operator's gain."""
 
     DECLARED = "declared"  # by the operator
     PROGRAM = "program"  # computed from its specification
@@ -66,10 +66,10 @@ class GainSource(Enum):
 class Gain:
     """Bounds on the arithmetic of an operator, in both directions.
 
-    `value` is the largest absolute row sum of any intermediate, in units of the coefficients' last bit; 0 where it or these are
-    unknown, which leaves the floating form of a test alone. `fan_in` bounds the number of terms added up for an output, and
-    `row_sum` is the largest absolute row sum in units of one; 0 where it is unknown. `measured` is what rounding was seen to change:
-    neither the matrix nor a bound on its rows tells how an operator comes by its results.
+    `value` is the largest absolute row sum of any intermediate, in units of the coefficients' last bit; 0 if it or these are
+    unknown, which leaves only the floating form of a test. `fan_in` bounds the number of terms added up for an output, and
+    `row_sum` is the largest absolute row sum in units of one; 0 if it is unknown. `measured` is the measured rounding:
+    neither the matrix nor a bound on its rows shows how an operator computes its results.
     """
 
     value: int
@@ -82,7 +82,7 @@ class Gain:
     def is_exact(self) -> bool:
         """True if integers below 2**p / value are certain to be exact.
 
-        A probe is no certainty: an intermediate may be larger than any entry of the matrix, as in (x + c) - c.
+        A probe does not make it certain: an intermediate may be larger than any entry of the matrix, as in (x + c) - c.
         """
         return self.value > 0 and self.source in (GainSource.DECLARED, GainSource.PROGRAM)
 
@@ -93,17 +93,17 @@ class Gain:
 
     @property
     def roundings(self) -> int:
-        """Most roundings on the way from an input to an output, of tensors of one element type.
+        """Largest number of roundings on a path from an input to an output, if all tensors have one element type.
 
-        A sum of n terms rounds n - 1 times, and once more where a coefficient is a fraction, or too many are larger than one.
+        A sum of n terms rounds n - 1 times, and once more if a coefficient is a fraction or the row sum exceeds the number of terms.
         """
         return self.fan_in - (self.is_whole and self.row_sum <= self.fan_in)
 
 
 def gain_of(context: CheckContext) -> Gain:
-    """Gain of the context's operator: declared, else read off its program, else off its matrix where that is small.
+    """Gain of the context's operator: declared, or read off its program, or off its matrix if that is small.
 
-    Collective, but for an operator that has a program.
+    Collective unless the operator has a program.
     """
     gain, declared = _declared_or_read_off(context), context.operator.rounding
     if declared:  # no integer is exact
@@ -115,7 +115,7 @@ def gain_of(context: CheckContext) -> Gain:
 
 
 def _declared_or_read_off(context: CheckContext) -> Gain:
-    """Gain as far as integers go: what rounding changes is not measured yet."""
+    """Gain without the measurement of rounding."""
     operator = context.operator
     if operator.gain is not None:
         fan_in = operator.fan_in or _dimension(context)
@@ -140,13 +140,13 @@ def _by_columns(context: CheckContext) -> NumpyArray:
 
 
 def _maps_integers_to_integers(context: CheckContext) -> bool:
-    """False if an instance of its own has shown that the coefficients are fractions. Collective, for operators of user code.
+    """False if a separate instance has shown that coefficients are fractions. Collective for operators of user code.
 
-    The basis vectors show all of their columns, and where they are many, random integers and signs show most.
+    If there are few columns, basis vectors show them all; if there are many, random integers and signs show most.
     """
     if has_program(context.operator) or all(tensor.element.is_integer for tensor in context.codomain.tensors):
         return True
-    operator = context.fresh()  # the checks mean the first calls of theirs to be the first
+    operator = context.fresh()  # keeps the checks' first calls the first ones
     dimension = context.domain.dimension
     columns = range(dimension) if dimension <= _FEW_COLUMNS else [context.setting.seed % dimension]
     vectors = [basis_vector(context.domain, column, context.rank, context.library) for column in columns]
@@ -158,14 +158,14 @@ def _maps_integers_to_integers(context: CheckContext) -> bool:
             context.primal(_FOR_GAIN, bound),
             *(_signs(context, number) for number in range(_VECTORS_OF_SIGNS)),
         ]
-    with np.errstate(all="ignore"):  # what is not finite is for each check to report
+    with np.errstate(all="ignore"):  # each check reports values that are not finite
         images = [array for vector in vectors for array in context.numpy(context.forward(vector, operator))]
         are_whole = all(map(is_whole, images))
     return all(operator.comm.allgather(are_whole))
 
 
 def _signs(context: CheckContext, number: int) -> tuple[Array, ...]:
-    """This rank's part of a random element of the domain whose entries are 1 and -1, of which no fraction has a whole multiple."""
+    """This rank's part of a random vector of 1 and -1 in the domain; multiplied by these, a fraction stays one."""
     values = context.drawn(context.domain, "primal", _FOR_GAIN + 2 + number, _SMALL_INTEGERS, 0)
     return tuple(
         arrays.from_numpy(np.where(each.real > 0, 1, -1), tensor.dtype, context.library)
@@ -179,24 +179,24 @@ def _dimension(context: CheckContext) -> int:
 
 
 def exact_under(precision: int, gain: int) -> int:
-    """K, the largest integers that no intermediate rounds, with so many bits of `precision` and a `gain`."""
+    """K, the largest bound of integers that are never rounded, for `precision` bits and a `gain`."""
     return int(min((2**precision - 1) // gain, _LARGEST_BOUND))
 
 
 def _probed(matrix: NumpyArray, fan_in: int | None) -> Gain:
     """Gain of an operator with this matrix and no larger intermediates."""
     if not matrix.size or not np.all(np.isfinite(matrix)):
-        # Any bound serves: what is not finite is reported by each check before it compares anything.
+        # Any bound will do: each check reports values that are not finite before it compares anything.
         return Gain(1, fan_in or 1, 1.0, GainSource.PROBE)
     if not matrix.any():
-        # Its terms cancel, if it has any: weights of some size are allowed for, under which the other direction shows what is no zero.
+        # Terms may cancel in intermediates: assume weights of some size, under which the other direction shows that it is not zero.
         return Gain(_CANCELLED, fan_in or 2, float(_CANCELLED), GainSource.PROBE)
-    # |re| + |im| bounds what either component of a complex product adds up.
+    # |re| + |im| bounds the terms of either component of a complex product.
     magnitudes = np.abs(matrix.real) + np.abs(matrix.imag)
     # Rows bound forward, columns adjoint.
     row_sum = float(max(magnitudes.sum(axis=0).max(), magnitudes.sum(axis=1).max()))
     components = np.concatenate([matrix.real.ravel(), matrix.imag.ravel()])
-    # One over the weight of the last bit of all: the entries are fractions of powers of two.
+    # The inverse of the lowest bit of all entries, whose denominators are powers of two.
     units = max(entry.as_integer_ratio()[1] for entry in np.unique(components).tolist())
     value = min(max(1, math.ceil(min(row_sum, _LARGEST_GAIN))) * units, _LARGEST_GAIN)
     terms = int(max((magnitudes != 0).sum(axis=0).max(), (magnitudes != 0).sum(axis=1).max()))

@@ -1,7 +1,7 @@
-"""Hints on the kind of a fault: from numbers alone, or none.
+"""Hints on the kind of a fault, derived from numbers only.
 
-A hint states a relation that holds of all numbers that differ, such as "twice what it should be, on two ranks". Where no
-relation holds of them all, or where chance could have made it, there is no hint.
+A hint states a relation that holds for all numbers that differ, such as "twice what it should be, on two ranks". If no
+relation holds for all of them, or it could be chance, there is no hint.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class FaultKind(StrEnum):
-    """The kinds of fault that hints tell apart."""
+    """The kinds of fault that hints distinguish."""
 
     TIMES_RANKS = "times the number of ranks"
     BY_RANKS = "divided by the number of ranks"
@@ -63,7 +63,7 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True)
 class Hint:
-    """A kind of fault, and the relation that tells of it."""
+    """A kind of fault, and the relation that indicates it."""
 
     kind: FaultKind
     text: str
@@ -72,11 +72,11 @@ class Hint:
 _NARROWED: Final = Hint(FaultKind.NARROWED, "right but for rounding: a narrower element type on the way")
 
 _LEAST_VALUE: Final = 1000.0
-"""Random integers up to it or more do not agree by chance, where a dozen are compared."""
+"""Random integers of this size do not agree by chance when a dozen are compared."""
 
 
 _MOST_VALUE: Final = 1e150
-"""Larger numbers, infinities and NaN are what memory held by chance, or overflow."""
+"""Larger numbers, infinities and NaN come from uninitialised memory or overflow."""
 
 
 def value_hint(
@@ -88,9 +88,9 @@ def value_hint(
     *,
     run_ranks: int = 0,
 ) -> Hint | None:
-    """The hint on values of elements, which `ranks` hold, of `size` ranks in all; differences up to `allowed` are none.
+    """The hint on values of elements held by `ranks`, out of `size` ranks; differences up to `allowed` count as none.
 
-    The values are random, so that equal ones belong together. `run_ranks` is the number of all ranks, where others hold nothing
+    The values are random, so that equal ones belong together. `run_ranks` is the number of all ranks of the run, if some hold nothing
     of the tensor.
     """
     got, want = np.asarray(got, np.complex128), np.asarray(want, np.complex128)
@@ -123,7 +123,7 @@ def _all_among(values: NumpyArray, pool: NumpyArray, allowed: float) -> bool:
 def _relation(
     got: NumpyArray, want: NumpyArray, ranks: NumpyArray, sizes: tuple[int, int], allowed: float
 ) -> Hint | None:
-    """The relation that all numbers that differ have to those that are due; `sizes` are as :func:`_factors` takes them."""
+    """The relation of all numbers that differ to the expected ones; `sizes` are the arguments of :func:`_factors`."""
     wrong = np.abs(got - want) > allowed
     if not wrong.any():
         return None
@@ -153,9 +153,9 @@ def _relation(
 
 
 def _factors(size: int, run_ranks: int) -> Iterator[tuple[float, FaultKind, str]]:
-    """Factors with their kinds: of the ranks of the partition, of all ranks of the run, and of numbers between.
+    """Factors with their kinds: the number of ranks of the partition, of all ranks of the run, and numbers between.
 
-    On two ranks, twice is not told from times the number of ranks: the kind is what holds in any case.
+    On two ranks, twice and times the number of ranks are the same: the kind is the one that holds in any case.
     """
     yield -1.0, FaultKind.SIGN, "the negative of the expected value"
     for ranks in sorted({size, run_ranks} - {0, 1, 2}):
@@ -180,7 +180,7 @@ def _zero(want: NumpyArray, wrong: NumpyArray, ranks: NumpyArray) -> Hint:
 def matrix_hint(
     got: NumpyArray, want: NumpyArray, row_ranks: Sequence[int], column_ranks: Sequence[int]
 ) -> Hint | None:
-    """The hint on a matrix (row, column) in comparison with the one that is due; rows and columns belong to ranks."""
+    """The hint on a matrix (row, column) in comparison with the expected one, whose rows and columns belong to these ranks."""
     got, want = np.asarray(got, np.complex128), np.asarray(want, np.complex128)
     if got.shape != want.shape or not (np.isfinite(got).all() and np.isfinite(want).all()):
         return None
@@ -203,7 +203,7 @@ def _is_permuted(got: NumpyArray, want: NumpyArray) -> bool:
 
 
 def _drops_summands(got: NumpyArray, want: NumpyArray) -> bool:
-    """Return True if each column (or each row) that differs has kept some of its entries; those that differ are zero."""
+    """Return True if each column (or each row) that differs still has nonzero entries; those that differ are zero."""
     wrong = got != want
     return any(bool(np.asarray(got.any(axis))[wrong.any(axis)].all()) for axis in (0, 1))
 
@@ -211,10 +211,10 @@ def _drops_summands(got: NumpyArray, want: NumpyArray) -> bool:
 def scaled_alike_hint(
     forward: tuple[NumpyArray, NumpyArray], adjoint: tuple[NumpyArray, NumpyArray], size: int
 ) -> Hint | None:
-    """The hint on two directions that are scaled by the root of the number of ranks, each (as it is, as specified), on `size` ranks.
+    """The hint on two directions, each (actual, specified), that are both scaled by the square root of the number of ranks, `size`.
 
-    Such directions are each other's adjoints: only what they should be tells. A factor that is whole or one over that is told
-    by other hints.
+    Such directions are each other's adjoints: only their specification shows the factor. Other hints cover factors that are
+    integers or their inverses.
     """
     hint = _root_hint((forward, adjoint), size)
     return None if hint is None else Hint(hint.kind, f"{hint.text}, in both directions")
@@ -234,11 +234,11 @@ def _root_hint(pairs: Sequence[tuple[NumpyArray, NumpyArray]], size: int) -> Hin
 
 
 _IRRATIONAL: Final = 2.0**-20
-"""Relative error of an irrational factor in single precision, and of products with it; in half precision there is no hint."""
+"""Tolerance for an irrational factor in single precision, and for products with it; half precision gets no hint."""
 
 
 def _is_scaled(got: NumpyArray, want: NumpyArray, factor: float) -> bool:
-    """Return True if all entries are those that are due times the factor, of which no element type holds all digits."""
+    """Return True if all entries that differ are the expected ones times the factor, which is irrational and so rounded."""
     wrong = got != want
     if not wrong.any() or not (want[wrong] != 0).all():
         return False
@@ -247,14 +247,14 @@ def _is_scaled(got: NumpyArray, want: NumpyArray, factor: float) -> bool:
 
 
 def narrowing_hint(error: float, size: float) -> Hint | None:
-    """The hint on the error of an inner product of that size, of integers, which nothing should have rounded."""
+    """The hint on the error of an inner product of that size of integers, which should not have been rounded."""
     if 0 < error < 2.0**-8 * size:
         return _NARROWED
     return None
 
 
 def memory_order_hint(orders: Sequence[str]) -> Hint:
-    """The hint on a case that fails with arguments in these memory orders, and not in row-major memory."""
+    """The hint on a case that fails with arguments in these memory orders, but not in row-major memory."""
     return Hint(
         FaultKind.STRIDES,
         f"right where the argument is row-major in memory, and wrong where it is {' or '.join(dict.fromkeys(orders))}",
@@ -262,7 +262,7 @@ def memory_order_hint(orders: Sequence[str]) -> Hint:
 
 
 def mixed_orders_hint(orders: Sequence[str]) -> Hint:
-    """The hint on a case that fails where even ranks alone have these memory orders, and not where all have them."""
+    """The hint on a case that fails if only even ranks have these memory orders, but not if all ranks have them."""
     return Hint(
         FaultKind.STRIDES,
         "right where the arguments of all ranks lie in memory in one order, and wrong where they are "
@@ -273,7 +273,7 @@ def mixed_orders_hint(orders: Sequence[str]) -> Hint:
 def hint_beside_right_entries(orders: Sequence[str], is_complex: bool) -> Hint | None:
     """The hint on a case in which random vectors fail, in these memory orders, though every entry of the matrix is right.
 
-    Entries are asked for with real basis vectors in row-major memory.
+    The matrix is probed with real basis vectors in row-major memory.
     """
     if unusual := [order for order in orders if order != "row-major"]:
         return memory_order_hint(unusual)

@@ -1,7 +1,7 @@
 """Linearity of both directions, sampled: F(cx + y) = c F(x) + F(y) and F(0) = 0.
 
-A matrix says everything about an operator only if the operator is linear, so this is the premise of the matrix test. Code that counts
-what is not zero, such as the ranks that contribute to a mean, is linear among vectors without zeros, and among basis vectors: so x
+A matrix describes an operator completely only if the operator is linear, so this is the premise of the matrix test. Code that counts
+nonzero elements, such as the ranks that contribute to a mean, is linear on vectors without zeros, and on basis vectors. So x
 often has zeros where y has none.
 """
 
@@ -30,11 +30,11 @@ Vector: TypeAlias = tuple[Array, ...]
 """This rank's part of each tensor of a space."""
 
 NOT_LINEAR: Final = "is not linear"
-"""Words of the headline after the direction."""
+"""The headline after the direction."""
 
 
 class _Zeros(Enum):
-    """The places in which the first vector of a combination is zero, by the digit of the seed; a third of the cases have each."""
+    """The places in which the first vector of a combination is zero, by a digit of the seed; each occurs in a third of the cases."""
 
     NOWHERE = 0
     IN_A_THIRD_OF_THE_PLACES = 1
@@ -71,7 +71,7 @@ class LinearityCheck(Check[LinearityObservation]):
 
     def observe(self, context: CheckContext) -> LinearityObservation:
         bound = context.arithmetic.integers(_HEADROOM)
-        # An operator that is linear over the reals alone, such as conjugation, is no operator on a complex space.
+        # An operator that is linear only over the reals, such as conjugation, is not linear on a complex space.
         complex_field = context.domain.is_complex and not Spaces(context.domain, context.codomain).mixed
         scalar = 1j if complex_field and context.setting.seed % 2 else 2
         forward = _images(
@@ -118,7 +118,7 @@ class LinearityCheck(Check[LinearityObservation]):
 def _vectors(
     context: CheckContext, space: Space, element: Callable[[int, int], Vector], bound: int
 ) -> tuple[Vector, Vector]:
-    """Two random vectors. The first often has zeros, of which the second has hardly any: code may count what is not zero."""
+    """Two random vectors. The first often has zeros, the second hardly any: code may count nonzero elements."""
     zeros = _Zeros(ZEROS.of(context.setting.seed))
     in_places = zeros is _Zeros.IN_A_THIRD_OF_THE_PLACES
     x, y = element(0, 1 if in_places else bound), element(1, bound)
@@ -142,10 +142,10 @@ def _images(
     scalar: complex,
 ) -> Images:
     x, y = vectors
-    # The combination is computed before the operator sees x and y, which it might overwrite.
+    # Combine before the operator gets x and y, which it might overwrite.
     combined = context.numpy(apply([arrays.copy(a * scalar + b) for a, b in zip(x, y, strict=True)]))
     images = zip(context.numpy(apply(x)), context.numpy(apply(y)), strict=True)
-    with np.errstate(all="ignore"):  # images that are not finite are for the judge to report
+    with np.errstate(all="ignore"):  # the judge reports images that are not finite
         combination = tuple(np.asarray(a * scalar + b) for a, b in images)
     zero = context.numpy(apply([arrays.copy(a * 0) for a in x]))
     return Images(combined, combination, zero)

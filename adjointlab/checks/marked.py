@@ -1,4 +1,4 @@
-"""Tensors with values that are wrong: the picture with the element marked, and the hint on the kind of fault."""
+"""Tensors with wrong values: the picture with the element marked, and the hint on the kind of fault."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from adjointlab.typing import NumpyArray
 __all__ = ["marked_grid", "tensor_hint"]
 
 _COMPARED = 2**16
-"""Most elements that are compared with each other for a hint: every case that fails while shrinking takes the time."""
+"""Largest number of elements that are compared for a hint, because every failing case while shrinking takes this time."""
 
 _PIECES = 8
-"""The number of ranks, at most, that the picture of a difference shows."""
+"""Largest number of ranks in the picture of a difference."""
 
 
 def tensor_hint(
     tensor: Tensor, got: dict[int, NumpyArray], want: dict[int, NumpyArray], allowed: float, run_ranks: int
 ) -> Hint | None:
-    """The hint on the values of a tensor, by rank, in comparison with those that are due, in a run of so many ranks."""
+    """The hint on the values of a tensor, by rank, in comparison with the expected ones, in a run of `run_ranks` ranks."""
     sizes = [array.size for array in got.values()]
     if any(got[rank].shape != want[rank].shape for rank in got) or sum(sizes) > _COMPARED:
         return None

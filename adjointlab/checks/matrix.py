@@ -1,10 +1,10 @@
 """The matrix test: <F e_i, f_j> = <e_i, F* f_j> for e_i of the domain's basis and f_j of that of the codomain's dual.
 
 Given linearity, which is sampled (:mod:`adjointlab.checks.linearity`), equality of all entries is a proof for the case, and
-the first entry that differs names the fault: which element on which rank moves where, and the weight each direction gives it.
-A basis vector of a replicated or invariant tensor stands on all its ranks at once, one of a varying or partial tensor on one.
+the first entry that differs names the fault: which element on which rank moves where, and its weight in each direction.
+A basis vector of a replicated or invariant tensor is 1 on all its ranks at once, one of a varying or partial tensor on one rank.
 
-Entries that are integers are equal; what rounds the others is measured (:mod:`adjointlab.checks.probed_matrices`).
+Integer entries must be equal; the rounding of others is measured (:mod:`adjointlab.checks.probed_matrices`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from adjointlab.typing import NumpyArray
 __all__ = ["MATRIX", "WITNESS", "MatrixCheck", "Witness", "WitnessedCheck", "first_witness"]
 
 _SPECIFIED = 2**16
-"""Most entries of a matrix beside which that of the specification is shown: it takes as much memory again, and time."""
+"""Largest number of entries of a matrix that is shown with that of the specification, which takes as much memory again, and time."""
 
 
 _TRANSPOSE: Final = "matrix"
@@ -58,18 +58,18 @@ _TRANSPOSE: Final = "matrix"
 
 @dataclass(frozen=True)
 class Witness:
-    """First entry in which two matrices differ that ought to be equal: those of both directions, or one and its specification's."""
+    """First entry in which two matrices differ that should be equal: those of both directions, or one and its specification's."""
 
     column: int
     row: int
     source: str  # the input element and its rank
     target: str  # the output element and its rank
-    first: complex  # the entry in the first of the matrices, which is that of forward where directions are compared
+    first: complex  # the entry in the first of the matrices, which is forward's if directions are compared
     second: complex
     matrices: ComparedMatrices  # around the entry
 
     def lines(self) -> tuple[tuple[str, str], ...]:
-        """Lines of a report, one for each direction, and what a small difference may come from."""
+        """Lines of a report, one for each direction, and the possible causes of a small difference."""
         first, second = unlike_texts(self.first, self.second)
         is_small = abs(self.first - self.second) < SMALL * abs(self.first)
         return (
@@ -80,7 +80,7 @@ class Witness:
 
 
 class WitnessedCheck(Check[ObservationT]):
-    """A check whose failures are explained by the matrix entry that is wrong."""
+    """A check whose failures are explained by the wrong matrix entry."""
 
     def follow_up(self) -> AnyCheck | None:
         return WITNESS
@@ -88,7 +88,7 @@ class WitnessedCheck(Check[ObservationT]):
     def explained(self, verdict: Verdict, answer: Verdict | None) -> Verdict:
         if answer is None or answer.status is not Status.INCOHERENT:
             return verdict
-        if answer.kind != _TRANSPOSE:  # something else is wrong, such as the gain that is declared
+        if answer.kind != _TRANSPOSE:  # something else is wrong, such as the declared gain
             return answer
         return replace(verdict, lines=answer.lines, entry=answer.entry, evidence=answer.evidence)
 
@@ -98,9 +98,9 @@ class WitnessedCheck(Check[ObservationT]):
 
 @dataclass(frozen=True)
 class MatrixCheck(WitnessedCheck[ProbedMatrices]):
-    """Probes at most `limit` basis vectors on each side; all of them where there are no more, which is a proof.
+    """Probes at most `limit` basis vectors on each side; if there are no more than that, it is a proof.
 
-    A matrix of more than 2**22 entries is sampled, whatever the limit, and of a very large one fewer columns.
+    A matrix of more than 2**22 entries is sampled, whatever the limit, and a very large one with fewer columns.
     """
 
     limit: int = SAMPLE
@@ -118,8 +118,8 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
         if verdict := _unlike_batch(observations):
             return verdict
         witness = find_witness(spaces, observations)
-        # The adjoint's matrix has all columns, the forward's all rows. Where the pairing is the real part, complex tensors have the
-        # vectors i e_j in their bases too, which are not probed.
+        # The adjoint's matrix has all columns, the forward's all rows. If the pairing is the real part, the bases of complex tensors
+        # also have the vectors i e_j, which are not probed.
         proved = first.matrices.forward.shape == first.matrices.adjoint.shape and not spaces.mixed
         figures: Figures = {
             Figure.ENTRIES: len(first.columns) * len(first.rows),
@@ -162,7 +162,7 @@ class MatrixCheck(WitnessedCheck[ProbedMatrices]):
 
 @dataclass(frozen=True)
 class WitnessCheck(MatrixCheck):
-    """The matrix test without a sample, for a case that is shrunk already: it names the entry that is wrong."""
+    """The matrix test without sampling, for a case that has been shrunk: it names the wrong entry."""
 
     limit: int = 4096
     name = "witness"
@@ -175,12 +175,12 @@ class WitnessCheck(MatrixCheck):
         seen = super().observe(context)
         programs = None
         if context.rank == 0:
-            with suppress(Exception):  # of the user's code; a picture without the specification is still one
+            with suppress(Exception):  # user code may raise; then the picture does without the specification
                 programs = context.programs
         return replace(seen, programs=programs)
 
     def judge(self, spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Verdict:
-        """The verdict of the matrix test; its evidence, also where it is coherent, shows the specification's matrix too."""
+        """The verdict of the matrix test; its evidence, even if it is coherent, shows the specification's matrix too."""
         verdict = super().judge(spaces, observations)
         matrices = beside_specification(verdict.evidence, spaces, observations)
         if matrices is None and verdict.evidence is not None:
@@ -201,7 +201,7 @@ def _declaration(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> str:
 def beside_specification(
     evidence: Evidence | None, spaces: Spaces, observations: Sequence[ProbedMatrices]
 ) -> ComparedMatrices | None:
-    """The matrices of the evidence beside that of the specification; where there are none, those that differ from it."""
+    """The matrices of the evidence with that of the specification; without evidence, a matrix that differs from the specification's."""
     programs, (forward, adjoint) = observations[0].programs, summed(observations)
     if programs is None or forward.shape != adjoint.shape or forward.size > _SPECIFIED:
         return None
@@ -210,7 +210,7 @@ def beside_specification(
             program_matrix(program, source, target)
             for program, (_, source, target) in zip(programs, spaces.directions(), strict=True)
         )
-    except (ValueError, KeyError):  # programs between other buffers: other checks say so
+    except (ValueError, KeyError):  # programs between other buffers, which other checks report
         return None
     if evidence is not None and evidence.matrices is not None:
         hint = evidence.matrices.hint if np.array_equal(forward, of_forward) else None
@@ -230,12 +230,12 @@ def beside_specification(
 
 
 def _active(spaces: Spaces) -> int:
-    """Number of ranks that hold some tensor."""
+    """Number of ranks that hold a part of some tensor."""
     return len({rank for tensor in spaces.tensors for rank in tensor.layout.partition.ranks})
 
 
 def _explained_by_graph(observations: Sequence[ProbedMatrices]) -> list[tuple[str, str]]:
-    """Lines on outputs that require no gradient: their backward pass does nothing."""
+    """Lines on outputs that do not require a gradient: their backward pass does nothing."""
     ranks_of: dict[str, list[str]] = {}
     for rank, seen in enumerate(observations):
         for name in seen.without_graph:
@@ -263,13 +263,13 @@ def _not_finite(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Verdi
 
 
 def _unlike_batch(observations: Sequence[ProbedMatrices]) -> Verdict | None:
-    """Verdict on a direction in which a basis vector alone gave another column than in its batch, by more than rounding."""
+    """Verdict on a direction in which the image of a basis vector alone differs from that in its batch by more than rounding."""
     for number, direction in enumerate(Direction):
         if not observations[0].alone[number].positions:
             continue
         allowed = _allowed_of_batch(observations, number)
         for rank, seen in enumerate(observations):
-            if not (np.abs(seen.alone[number].differences) <= allowed).all():  # NaN is not
+            if not (np.abs(seen.alone[number].differences) <= allowed).all():  # false for NaN
                 return incoherent(
                     f"{direction} gives something else for a batch than for its members one by one",
                     ("rank", str(rank)),
@@ -278,9 +278,9 @@ def _unlike_batch(observations: Sequence[ProbedMatrices]) -> Verdict | None:
 
 
 def _allowed_of_batch(observations: Sequence[ProbedMatrices], number: int) -> float | NumpyArray:
-    """Allowed difference of the vectors alone from the columns of their batch: none if all entries are whole.
+    """Allowed difference of single vectors' images from the columns of their batch: none if all entries are integers.
 
-    A product with a matrix is another sum than one with a vector, and so rounds otherwise.
+    A product with a matrix adds in another order than one with a vector, so it rounds differently.
     """
     first, *_ = observations
     if all(
@@ -289,7 +289,7 @@ def _allowed_of_batch(observations: Sequence[ProbedMatrices], number: int) -> fl
         for matrix in (seen.matrices[number], seen.alone[number].differences)
     ):
         return 0.0
-    # Of summands that cancel each is rounded, not their sum.
+    # Sizes of the summands of all ranks, not of their sum: each is rounded, and they may cancel.
     sizes = np.sum([np.abs(seen.matrices[number]) for seen in observations], axis=0)
     columns = sizes if number == 0 else sizes.T
     chosen = columns[:, list(first.alone[number].positions)]
@@ -300,19 +300,19 @@ def _allowed_of_batch(observations: Sequence[ProbedMatrices], number: int) -> fl
 
 
 def _allowed(matrix: NumpyArray, tolerance: Tolerance, precision: int) -> float:
-    """Allowed difference between two computations of `matrix`: none if all entries are whole."""
+    """Allowed difference between two computations of `matrix`: none if all entries are integers."""
     return 0.0 if is_whole(matrix, precision) else tolerance.allowed(float(np.abs(matrix).max(initial=0.0)))
 
 
 def _largest_row_sum(observations: Sequence[ProbedMatrices]) -> float:
-    """Largest absolute row sum of either direction, as far as it was probed: a lower bound of the gain."""
+    """Largest absolute row sum of the probed entries of either direction: a lower bound of the gain."""
     forward = summed(observations).forward
     sizes = np.abs(forward.real) + np.abs(forward.imag)
     return float(max(sizes.sum(axis=0).max(initial=0.0), sizes.sum(axis=1).max(initial=0.0)))
 
 
 def _rounding_of_row_sum(observations: Sequence[ProbedMatrices], row_sum: float) -> float:
-    """By how much rounding may put a row sum off: each of its terms as much as an entry, and their sum once for each."""
+    """Bound on the rounding error of a row sum: that of an entry for each term, and one rounding of the sum for each."""
     forward, precision = summed(observations).forward, observations[0].precision
     if is_whole(forward, precision):
         return 0.0
@@ -329,7 +329,7 @@ def find_witness(spaces: Spaces, observations: Sequence[ProbedMatrices]) -> Witn
         forward, adjoint = forward.real, adjoint.real
     allowed: float | NumpyArray = 0.0
     if not (is_whole(forward, first.precision) and is_whole(adjoint, first.precision)):
-        # Relative to the row and the column, for blocks of a matrix may be of very different sizes.
+        # Relative to the row and the column, because blocks of a matrix may differ very much in size.
         of_columns = np.abs(whole_columns).max(axis=0, initial=0.0)
         of_rows = np.abs(whole_rows).max(axis=1, initial=0.0)
         largest = np.minimum(
@@ -350,7 +350,7 @@ def first_witness(
     *,
     of_adjoint: bool = False,
 ) -> Witness | None:
-    """Return the first entry, by column, in which the `matrices` differ where `wrong` is true; None where it is nowhere.
+    """Return the first entry, by column, of the `matrices` where `wrong` is true; None if it is nowhere.
 
     The arguments are those of :func:`~adjointlab.checks.compared.compared`.
     """

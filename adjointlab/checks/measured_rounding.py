@@ -1,8 +1,8 @@
-"""The changes that rounding makes in the images of an operator, measured: its matrix does not show how it comes by its results.
+"""Measurement of the rounding in an operator's images: its matrix does not show how it computes its results.
 
-A vector times a small integer rounds otherwise wherever something rounds. What changes is relative to the norm of the image; but
-where all that an operator computes cancels, as in the difference of a vector and its projection onto a space that holds it, nothing but
-errors is left, and these are relative to the argument.
+A vector times a small integer rounds differently wherever something rounds. The change is relative to the norm of the image. But
+if everything cancels, as in the difference of a vector and its projection onto a space that contains it, only
+errors are left, and these are relative to the argument.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ Apply: TypeAlias = Callable[[Sequence[Array]], tuple[Array, ...]]
 """One direction of an operator, on this rank's local tensors."""
 
 ROUNDING_FACTORS = (3, 7)
-"""Integers that vectors are applied again with, to see what rounds."""
+"""Integers by which vectors are multiplied before they are applied again, to expose rounding."""
 
 _MARGIN = 16
-"""Factor by which rounding elsewhere may exceed the largest that was measured: few of many numbers were looked at."""
+"""Factor by which other rounding may exceed the largest that was measured, because few of many numbers were measured."""
 
 _FOR_ROUNDING = 1010
-"""Number of the first of the draws that rounding is measured with, which no check draws."""
+"""Number of the first draw for measuring rounding; no check uses these draws."""
 
 _VECTORS_OF_TINY_IMAGES = 4
-"""Random vectors that rounding is measured with where elements of an image are tiny."""
+"""Number of random vectors for measuring rounding if elements of an image are tiny."""
 
 
 class MeasuredRounding(NamedTuple):
-    """The largest changes that rounding was seen to make in the images of an operator."""
+    """The largest measured changes by rounding in the images of an operator."""
 
     relative: float  # to the norm of an image
     residual: (
@@ -57,7 +57,7 @@ class MeasuredRounding(NamedTuple):
     )
 
     def with_margin(self, precision: float) -> MeasuredRounding:
-        """The rounding that is allowed for, as few of many numbers were looked at; at most :func:`largest_rounding` of so many bits."""
+        """The rounding to allow, with a margin as few of many numbers were measured; at most :func:`largest_rounding` of that precision."""
         most = largest_rounding(precision)
         return MeasuredRounding(*(min(_MARGIN * each, most) for each in self))
 
@@ -66,10 +66,10 @@ NOTHING_MEASURED = MeasuredRounding(0.0, 0.0)
 
 
 def measured_rounding(context: CheckContext) -> MeasuredRounding:
-    """By how much rounding changes the images of random vectors in either direction, with a margin. Collective.
+    """The changes by rounding in the images of random vectors in both directions, with a margin. Collective.
 
-    A vector is applied again times 3 and times 7. The result has a limit, as an operator that is not linear, or casts, is not to pass for
-    one that rounds.
+    Each vector is applied again times 3 and times 7. The result is limited, so that an operator that casts, or is not linear, does not
+    pass for one that rounds.
     """
     if context.arithmetic.has_integers:
         return NOTHING_MEASURED
@@ -84,14 +84,14 @@ def measured_rounding(context: CheckContext) -> MeasuredRounding:
         changes = [_of_all_ranks(ranks) for ranks in zip(*operator.comm.allgather(seen), strict=True)]
         found = (each.measured for each in changes)
         measured = MeasuredRounding(*map(max, zip(measured, *found, strict=True)))
-        # Where few elements are left of which all digits are errors, two of them may be equal by chance.
+        # One vector is not enough for tiny elements, all of whose digits may be errors: two of these may be equal by chance.
         if measured.residual or not any(each.is_tiny for each in changes):
             break
     return measured.with_margin(context.arithmetic.precision)
 
 
 class _Change(NamedTuple):
-    """The difference that a factor makes to the image of one vector beside its own size, on one rank or on all."""
+    """The change in the image of one vector under a factor, beyond the scaling, on one rank or on all."""
 
     changed: float  # norm of the difference
     image: float  # norm of the image
@@ -100,7 +100,7 @@ class _Change(NamedTuple):
 
     @property
     def measured(self) -> MeasuredRounding:
-        """By how much rounding changes the image, as far as that is known."""
+        """The rounding of the image; 0 where it is not finite."""
         relative = self.changed / self.image if 0 < self.image < math.inf else 0.0
         return MeasuredRounding(relative if math.isfinite(relative) else 0.0, self.residual)
 
@@ -117,13 +117,13 @@ def _changes(
     element: Callable[[int, int], tuple[Array, ...]],
     number: int,
 ) -> list[_Change]:
-    """For each factor, what this rank's part of the image of the random vector `number` is otherwise times it."""
+    """For each factor, the change in this rank's part of the image of random vector `number` when that is multiplied by it."""
     precision, rank = context.arithmetic.precision, context.rank
     # Integers that leave room for the factor, so that nothing rounds outside the operator.
     largest = 2 ** (precision - 4)
     x = element(_FOR_ROUNDING + number, largest)
     plain, found = context.numpy(apply(x)), []
-    with np.errstate(all="ignore"):  # what is not finite measures nothing
+    with np.errstate(all="ignore"):  # values that are not finite are left out
         size, sizes = norm(space, plain, rank), magnitudes(plain) / largest
         is_tiny = bool(((sizes > 0) & (sizes < largest_rounding(precision))).any())
         for factor in ROUNDING_FACTORS:
@@ -138,7 +138,7 @@ def _changes(
 
 
 def residual_rounding(changes: NumpyArray, sizes: NumpyArray, precision: float) -> float:
-    """The largest of the `changes` in numbers so small that they may be nothing but errors; both are relative to the argument."""
+    """The largest of the `changes` in numbers so small that they may consist of errors only; both are relative to the argument."""
     return float(changes[sizes < largest_rounding(precision)].max(initial=0.0))
 
 
@@ -148,5 +148,5 @@ def times(factor: int, apply: Apply) -> Apply:
 
 
 def largest_rounding(precision: float) -> float:
-    """The largest measured difference that is put down to rounding: of 53 bits 33 stay, and so a cast to a narrower type shows."""
+    """The largest measured difference that is attributed to rounding: 33 of 53 bits must agree, so that a cast to a narrower type shows."""
     return math.pow(2.0, -0.62 * precision)

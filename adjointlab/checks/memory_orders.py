@@ -1,7 +1,7 @@
 """Orders of memory in which an operator gets its inputs, within guard cells.
 
-Every input is a view into a larger buffer, which is filled with NaN (the largest integer, for integers), so that whoever reads
-beside the input poisons the result, and whoever writes beside it is found by comparing the buffer's bits. With guard cells `.`:
+Every input is a view into a larger buffer, which is filled with NaN (the largest integer, for integers). So a read outside the
+input poisons the result, and comparing the buffer's bits shows a write outside it. With guard cells `.`:
 
     row-major      a b c d e f . .        column-major   a d b e c f . .      of  a b c
                                                                                   d e f
@@ -36,19 +36,19 @@ __all__ = [
 ]
 
 ORDERS = ("row-major", "column-major", "strided", "offset", "reversed")
-"""Row-major first: the order that shrinking goes to. "reversed" strides are negative, which torch does not have."""
+"""Row-major first: shrinking leads to it. The strides of "reversed" are negative, which torch does not support."""
 
 _ON_EVEN_RANKS = " on even ranks"
 
 MIXED_ORDERS = tuple(f"{order}{_ON_EVEN_RANKS}" for order in ORDERS[1:])
-"""Orders of ranks 0, 2, ...; the others have row-major memory. What passes memory on as it lies is wrong where ranks differ."""
+"""Orders of ranks 0, 2, ...; the others have row-major memory. Code that sends memory as it lies is wrong if ranks differ."""
 
 LEGAL_ORDERS = (*ORDERS, *MIXED_ORDERS)
 
 _PLAIN = ("row-major", "column-major")
 
 _LEAD = 2
-"""Guard cells before the first element of the last dimension: an even number, for torch's `view_as_complex` takes no odd offset."""
+"""Guard cells before the first element of the last dimension: an even number, because torch's `view_as_complex` rejects odd offsets."""
 
 _STEPS = {"strided": 2, "offset": 1, "reversed": 1}
 
@@ -67,17 +67,17 @@ class Placed:
 
     @property
     def unchanged(self) -> bool:
-        """True if every bit of the buffer, guard zones included, is as it was; NaN equals itself here."""
+        """True if every bit of the buffer, guard zones included, is unchanged; NaN equals itself here."""
         return arrays.octets_of_values(self.buffer) == self.octets
 
 
 def mixed(order: str) -> str:
-    """Return that order of even ranks alone."""
+    """Return the order with only even ranks having it."""
     return f"{order}{_ON_EVEN_RANKS}" if order in ORDERS[1:] else order
 
 
 def unmixed(order: str) -> str:
-    """Return the order that even ranks have, for all."""
+    """Return the order of even ranks, for all ranks."""
     return order.removesuffix(_ON_EVEN_RANKS)
 
 
@@ -87,7 +87,7 @@ def order_on(rank: int, order: str) -> str:
 
 
 def place(values: NumpyArray, dtype: str, memory: str, order: str) -> Placed:
-    """Return `values` as an array in `memory`, in the memory order that is asked for.
+    """Return `values` as an array in `memory`, in the given memory order.
 
     Raises `ValueError` for an unknown order.
     """
@@ -100,7 +100,7 @@ def place(values: NumpyArray, dtype: str, memory: str, order: str) -> Placed:
         order = "offset"
     buffer = arrays.empty(_buffer_shape(shape, order), dtype, memory)
     view = _view(buffer, shape, order, is_torch)
-    (held,) = arrays.in_numpy(buffer)  # which writes several times as fast as torch
+    (held,) = arrays.in_numpy(buffer)  # NumPy writes several times as fast as torch
     held[...] = arrays.dtype(dtype).undefined
     if isinstance(held, np.ndarray):
         inner = view if held is buffer else _view(held, shape, order, is_torch=False)
@@ -117,7 +117,7 @@ def placed_as_it_is(array: Array) -> Placed:
 
 def _buffer_shape(shape: tuple[int, ...], order: str) -> tuple[int, ...]:
     if order in _PLAIN:
-        # Guard cells at the end alone: this is the plainest memory there is, with nothing before it and no strides.
+        # Guard cells only at the end: this is the plainest memory, with offset zero and no gaps.
         return (math.prod(shape) + 2,)
     step = _STEPS[order]
     sides = [step * side + 2 if side else 1 for side in shape]
@@ -125,7 +125,7 @@ def _buffer_shape(shape: tuple[int, ...], order: str) -> tuple[int, ...]:
 
 
 def _view(buffer: Any, shape: tuple[int, ...], order: str, is_torch: bool) -> Any:
-    """The part of a buffer that the values lie in."""
+    """The part of a buffer that holds the values."""
     if order == "row-major" or (order == "column-major" and len(shape) < 2):
         return buffer[: math.prod(shape)].reshape(shape)
     if order == "column-major":

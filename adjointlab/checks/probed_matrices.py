@@ -1,7 +1,7 @@
 """Columns of the matrices of an operator and of its adjoint, as one rank probes them; and the rounding that they show.
 
-What may round an entry depends on what stands between, which a matrix does not show: a second difference of smoothed values loses half of
-their digits, a copy none. So it is measured: some basis vectors are applied again times small integers, which rounds otherwise wherever
+The rounding of an entry depends on intermediates, which a matrix does not show: a second difference of smoothed values loses half of
+its digits, a copy none. So it is measured: some basis vectors are applied again times small integers, which round differently wherever
 something rounds.
 """
 
@@ -36,22 +36,22 @@ __all__ = [
 ]
 
 SAMPLE = 24
-"""Basis vectors that are probed in either direction of an ordinary case."""
+"""Number of basis vectors that are probed in either direction of an ordinary case."""
 
 _DENSE = 2**22
-"""Most entries of a matrix that is probed as a whole: 32 MiB on every rank, and as much again for each comparison."""
+"""Largest number of entries of a matrix that is probed as a whole: 32 MiB on every rank, and as much again for each comparison."""
 
 
 _KEPT = 2**24
-"""Most elements of sampled columns that all ranks keep together; each rank keeps whole columns. One column is always probed."""
+"""Largest number of elements of sampled columns on all ranks together; each rank keeps whole columns. One column is always probed."""
 
 _REPEATED = 3
-"""Basis vectors on each side that are applied again."""
+"""Number of basis vectors on each side that are applied again."""
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """One rank's contributions to what some probed vectors gave otherwise when they were applied again.
+    """One rank's contributions to the changes in the images of some probed vectors when they were applied again.
 
     `differences` is of shape (elements, vectors).
     """
@@ -73,12 +73,12 @@ class ProbedMatrices:
     # <F e_i, f_j> for probed i and all j; <e_i, F* f_j> for all i and probed j: both of shape (j, i)
     matrices: BothDirections[NumpyArray]
     tolerance: float
-    gain: int  # as declared; 0 where it is not
-    # Outputs that do not require a gradient here, though torch is to differentiate.
+    gain: int  # as declared; 0 if it is not
+    # Outputs that do not require a gradient here, though torch has to differentiate them.
     without_graph: tuple[str, ...] = ()
-    programs: tuple[Program, Program] | None = None  # the specification, where rank 0 was asked for it
+    programs: tuple[Program, Program] | None = None  # the specification, on rank 0 if it is needed
     repeated: BothDirections[Repeated] = field(default_factory=_not_repeated)  # times a factor
-    alone: BothDirections[Repeated] = field(default_factory=_not_repeated)  # and not in their batch
+    alone: BothDirections[Repeated] = field(default_factory=_not_repeated)  # not in their batch
     precision: int = 53
 
 
@@ -90,7 +90,7 @@ def probed(context: CheckContext, limit: int) -> ProbedMatrices:
     if dimension * dual_dimension > _DENSE:
         largest = max(dimension, dual_dimension) * context.comm.Get_size()
         limit = min(limit, SAMPLE, max(1, _KEPT // largest))
-    # Drawn from the case's seed, so alike on all ranks: a probe is collective.
+    # Drawn from the case's seed, so the same on all ranks: a probe is collective.
     columns, rows = _chosen(dimension, limit, seed), _chosen(dual_dimension, limit, seed + 1)
     matrix, alone = _columns(context, forward, columns)
     adjoint_matrix, adjoint_alone = _columns(context, adjoint, rows)
@@ -119,21 +119,21 @@ def _without_graph(context: CheckContext) -> tuple[str, ...]:
 def _columns(
     context: CheckContext, linear_map: LinearMap, indices: Sequence[int]
 ) -> tuple[NumpyArray, Repeated]:
-    """This rank's contributions to the columns `indices`, and what one vector gives otherwise alone than in its batch."""
+    """This rank's contributions to the columns `indices`, and the change in one vector's image if it is not in a batch."""
     matrix = linear_map.contributions(indices)
     if not linear_map.batched or not indices:
         return matrix, Repeated()
-    # An operator is used on one vector at a time, and a batch may take another path through its code.
+    # Users apply an operator to one vector at a time, and a batch may take another path through its code.
     column = context.setting.seed % len(indices)
     alone = replace(linear_map, batched=False).contributions([indices[column]])
-    with np.errstate(all="ignore"):  # what is not finite is for the judge to report
+    with np.errstate(all="ignore"):  # the judge reports values that are not finite
         return matrix, Repeated((column,), alone - matrix[:, [column]])
 
 
 def _of_coefficients(context: CheckContext) -> float:
-    """Relative difference that entries may have which are not whole, whatever rounds when they are applied.
+    """Legal relative difference of entries that are not integers, in addition to measured rounding.
 
-    A third is rounded when it is stored, and again when it is applied. Where nobody declares anything of the coefficients, two
+    A coefficient of one third is rounded when it is stored, and again when it is applied. If no gain is declared, two
     formulas for a cosine may differ by many units in the last place; in half precision that many would be a fault.
     """
     unit, declared = 2.0**-context.arithmetic.precision, context.operator.rounding or 0.0
@@ -151,7 +151,7 @@ def _repeated(
     chosen = [indices[position] for position in positions]
     differences = []
     for factor in ROUNDING_FACTORS:
-        # What is not finite, as half precision may overflow, measures nothing.
+        # Half precision may overflow; values that are not finite are left out of the measurement.
         with np.errstate(all="ignore"):
             images = replace(linear_map, apply=times(factor, linear_map.apply)).contributions(chosen)
             differences.append(images / factor - matrix[:, list(positions)])
@@ -159,21 +159,21 @@ def _repeated(
 
 
 def entry_tolerance(observations: Sequence[ProbedMatrices]) -> Tolerance:
-    """Return the difference that rounding may make to an entry, relative to the largest in its column, and in any: as it is measured."""
+    """Return the measured tolerance for an entry: relative to the largest in its column, and an absolute one."""
     first, *_ = observations
     measured = _measured(observations).with_margin(first.precision)
     return Tolerance(first.tolerance + measured.relative, absolute=measured.residual)
 
 
 def _measured(observations: Sequence[ProbedMatrices]) -> MeasuredRounding:
-    """The largest differences that applying a basis vector times a factor makes to an entry."""
+    """The largest changes in an entry when a basis vector is multiplied by a factor."""
     first, *_ = observations
     relative, residual = [0.0], [0.0]
     forward, adjoint = summed(observations)
     for matrix, number in ((forward, 0), (adjoint.T, 1)):
         if not first.repeated[number].positions:
             continue
-        with np.errstate(all="ignore"):  # what is not finite measures nothing
+        with np.errstate(all="ignore"):  # values that are not finite are left out
             changes = np.abs(np.sum([seen.repeated[number].differences for seen in observations], axis=0))
             sizes = np.abs(matrix[:, list(first.repeated[number].positions) * len(ROUNDING_FACTORS)])
             largest = sizes.max(axis=0, initial=0.0)
@@ -184,7 +184,7 @@ def _measured(observations: Sequence[ProbedMatrices]) -> MeasuredRounding:
 
 
 def summed(observations: Sequence[ProbedMatrices]) -> BothDirections[NumpyArray]:
-    """The probed columns of both directions, of all ranks together."""
+    """The probed columns of both directions, summed over all ranks."""
     forward, adjoint = zip(*(seen.matrices for seen in observations), strict=True)
     return BothDirections(np.sum(forward, axis=0), np.sum(adjoint, axis=0))
 

@@ -25,7 +25,7 @@ def require_fitting(program: Program, source: Space, target: Space) -> None:
 def program_matrix(program: Program, source: Space, target: Space) -> NumpyArray:
     """Return the matrix <F e_i, f_j> of a program between the spaces, of shape (j, i).
 
-    Raises `ValueError` if the program does not map the buffers of the one to those of the other.
+    Raises `ValueError` if the program does not map the buffers of `source` to those of `target`.
     """
     require_fitting(program, source, target)
     width = source.dimension
@@ -36,7 +36,7 @@ def program_matrix(program: Program, source: Space, target: Space) -> NumpyArray
             start, shape = source.offset(position, rank), tensor.layout.local_shape(rank)
             assert start is not None
             columns = identity[start : start + math.prod(shape)].reshape(*shape, width)
-            # A view where it can be one: the program executes on copies.
+            # Without a copy if possible: the program executes on copies.
             memory[rank, tensor.name] = columns.astype(tensor.element.in_numpy, copy=False)
     result = program.execute(memory, (width,))
     matrix = np.zeros((target.dual.dimension, width), np.complex128 if target.is_complex else np.float64)

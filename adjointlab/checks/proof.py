@@ -1,8 +1,8 @@
 """The proof: every entry of forward is the specification's, and adjoint is the transpose.
 
-A proof for the case, given linearity, which is sampled: a random vector, applied alone and not in a batch, has the image that
-the matrix gives it, in each form that the operator has. Copies that are declared equal share their basis vectors, so that the
-matrix does not see them one by one; they are compared with each other.
+This proves a case given linearity, which is sampled: a random vector, applied alone and not in a batch, must have the image that
+the matrix gives it, in each form of the operator. Copies that are declared equal share their basis vectors, so the
+matrix does not show them separately; they are compared with each other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from adjointlab.typing import Array, NumpyArray
 __all__ = ["PROOF", "ProofCheck"]
 
 _LARGEST_INTEGER = 64
-"""Bound of the random vectors' integers, so that their images, added up in float64, are exact as well."""
+"""Bound of the random vectors' integers, so that their images are exact in float64 as well."""
 
 
 _ROUNDS: Final = (
@@ -46,14 +46,14 @@ _MIXED: Final = (
     "some of its tensors are real and others complex, and a proof has no basis vectors times i",
     ("so", "`adjointlab check` is for it: its check `adjoint` draws complex numbers"),
 )
-"""Without them what is found wrong is wrong. Where nothing is, an operator that is linear over the reals alone may still be."""
+"""Without these vectors, faults that are found are real, but a map that is linear only over the reals may pass."""
 
 
 @dataclass(frozen=True)
 class ProbedDirection:
-    """One direction G, as one rank observed it.
+    """One direction as observed on one rank.
 
-    `columns` has this rank's local tensors of images, one after the other for each tensor of the target: of shape (elements, images).
+    `columns` has an array of shape (elements, images) for each tensor of the target: this rank's local tensors of the images as columns.
     First come the images of all basis vectors, then those of `vector` in each of the `forms`.
     """
 
@@ -65,7 +65,7 @@ class ProbedDirection:
 
 @dataclass(frozen=True)
 class ProofObservation:
-    """Both directions, as one rank observed them; rank 0 adds the specification."""
+    """Both directions as observed on one rank; rank 0 adds the specification."""
 
     directions: BothDirections[ProbedDirection]
     specification: tuple[Program, Program] | None
@@ -100,7 +100,7 @@ class ProofCheck(Check[ProofObservation]):
         )
         figures: Figures = {Figure.ENTRIES: matrices.forward.entries.size}
         for matrix, program in zip(matrices, first.specification or (), strict=False):
-            if verdict := _beside_specification(matrix, program, figures):
+            if verdict := _compared_with_specification(matrix, program, figures):
                 return verdict
         if verdict := _transposed(spaces, matrices, first.precision, figures):
             return verdict
@@ -115,7 +115,7 @@ class ProofCheck(Check[ProofObservation]):
 
 
 class _Matrix(NamedTuple):
-    """One direction, as all ranks together observed it: its matrix, and images of the random vector, a column for each form."""
+    """One direction as observed on all ranks: its matrix, and the images of the random vector, a column for each form."""
 
     spaces: DirectedSpaces
     entries: NumpyArray
@@ -129,7 +129,7 @@ def _matrix(spaces: DirectedSpaces, ranks: Sequence[ProbedDirection]) -> _Matrix
     return _Matrix(spaces, columns[:, :width], columns[:, width:], ranks)
 
 
-def _beside_specification(matrix: _Matrix, program: Program, figures: Figures) -> Verdict | None:
+def _compared_with_specification(matrix: _Matrix, program: Program, figures: Figures) -> Verdict | None:
     direction, source, target = matrix.spaces
     of_adjoint = direction is Direction.ADJOINT
     expected = program_matrix(program, source, target)
@@ -143,7 +143,7 @@ def _beside_specification(matrix: _Matrix, program: Program, figures: Figures) -
         (direction, witness.lines()[0][1]),
         ("program", witness.lines()[1][1]),
         figures=figures,
-        # An entry is named by e_i of the domain and f_j of the codomain's dual, whichever direction maps which.
+        # In either direction, an entry is named by e_i of the domain and f_j of the codomain's dual.
         entry=MatrixEntry(*(place[::-1] if of_adjoint else place), witness.second),
         evidence=Evidence(matrices=witness.matrices),
     )
@@ -183,7 +183,7 @@ def _on_random_vector(matrix: _Matrix, precision: int, figures: Figures) -> Verd
 
 
 def _directions(domain: Space, codomain: Space) -> BothDirections[DirectedSpaces]:
-    """The spaces of both directions: the same objects for all ranks, so that what follows from them is worked out once."""
+    """The spaces of both directions: the same objects for all ranks, so that their cached properties are computed once."""
     names = tuple(tensor.name for tensor in (*domain.tensors, *codomain.tensors))
     return _shared_directions(domain, codomain, names)
 
@@ -192,18 +192,18 @@ def _directions(domain: Space, codomain: Space) -> BothDirections[DirectedSpaces
 def _shared_directions(
     domain: Space, codomain: Space, names: tuple[str, ...]
 ) -> BothDirections[DirectedSpaces]:
-    # `names` is in the key alone: spaces are equal that have other names.
+    # `names` is only part of the key: equality of spaces ignores names.
     return Spaces(domain, codomain).directions()
 
 
-@lru_cache(maxsize=8)  # of the running case, for all its ranks
+@lru_cache(maxsize=8)  # for all ranks of the running case
 def _random_vector(
     seed: int, direction: Direction, bound: int, dimension: int, *, is_complex: bool
 ) -> NumpyArray:
     key = mixed(2 * seed + (direction is Direction.ADJOINT))
     vector = _random_integers(key, bound, dimension)
     if is_complex:
-        # A map that is linear over the reals alone, such as the real part, has the images of the basis right.
+        # A map that is linear only over the reals, such as the real part, has the right images of basis vectors.
         vector = vector + 1j * _random_integers(mixed(key), bound, dimension)
     vector.flags.writeable = False
     return vector
@@ -223,7 +223,7 @@ def _probed(
     (direction, source, target), rank, library = spaces, context.rank, context.library
     width = source.dimension
     linear_map = LinearMap(source, target, apply, rank, library, context.operator.batched)
-    # Each image is copied before the next call: an operator may return memory that it uses again.
+    # Each image is copied before the next call: an operator may reuse the memory that it returns.
     images = [_as_columns(target, image, rank, batch) for image, batch in linear_map.images(range(width))]
     is_complex = all(tensor.element.is_complex for tensor in (*source.tensors, *target.tensors))
     vector = _random_vector(context.setting.seed, direction, bound, width, is_complex=is_complex)
@@ -243,7 +243,7 @@ def _probed(
 
 
 def _declared_equal(space: Space) -> Iterator[tuple[int, int]]:
-    """Each rank with the first whose local tensor is declared equal to its own, for each tensor."""
+    """For each tensor, each rank with the first rank whose local tensor is declared equal to its own."""
     for tensor in space.tensors:
         yield from tensor.groups.items()
 
@@ -265,7 +265,7 @@ def _element_type(space: Space) -> type[np.number[Any]]:
 
 
 def _columns(space: Space, ranks: Sequence[ProbedDirection]) -> NumpyArray:
-    """The coordinates of the images that all ranks have observed, one column for each."""
+    """The coordinates of the images on all ranks together, one column for each."""
     first, *_ = ranks
     columns = np.zeros((space.dual.dimension, len(first.vector) + len(first.forms)), _element_type(space))
     for (position, rank), rows in space.coordinate_rows.items():
@@ -274,7 +274,7 @@ def _columns(space: Space, ranks: Sequence[ProbedDirection]) -> NumpyArray:
 
 
 def _may_be_rounding(one: NumpyArray, other: NumpyArray, precision: int) -> bool:
-    """Return True if some numbers are fractions, and half of the digits are equal in all."""
+    """Return True if some numbers are fractions, and all agree in half of their digits."""
     if is_whole(one, precision) and is_whole(other, precision):
         return False
     largest = max(float(np.abs(each).max(initial=0.0)) for each in (one, other))

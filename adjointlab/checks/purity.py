@@ -1,4 +1,4 @@
-"""Purity: an operator leaves its arguments as they are, and its results depend on nothing but the arguments' values."""
+"""Purity: an operator does not change its arguments, and its results depend on nothing but the arguments' values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Circumstance(NamedTuple):
     """Memory order of the argument, and contents of fresh memory."""
 
     order: str
-    fill: str  # as text: NaN is no key, for it does not equal the NaN of another process
+    fill: str  # as text: NaN would not work as a key, because it does not equal the NaN of another process
 
     def __str__(self) -> str:
         return f"{self.order} argument, fresh memory filled with {self.fill}"
@@ -53,16 +53,16 @@ class DirectionOutputs:
     """One rank's outputs of one direction for the same values in several circumstances."""
 
     changed: bool  # whether an argument or its guard zones were written into
-    changed_by: str  # the other forms, where the plain one did not
+    changed_by: str  # the forms that may have done so, if the plain one did not
     outputs: dict[Circumstance, Local]  # the first is the standard
     again: Local  # in the standard circumstance, after all others
-    forms: dict[str, Local]  # contents of the memory that each other form was to write into
+    forms: dict[str, Local]  # for each other form, contents of the memory that it had to write into
     returned_elsewhere: tuple[str, ...]  # forms that return other memory than that
-    plain: Local  # outputs of a fresh instance that has met no NaN, neither around its argument nor in fresh memory
+    plain: Local  # outputs of a fresh instance without NaN around its argument or in fresh memory
 
     @property
     def standard(self) -> Circumstance:
-        """Circumstance that the others are compared with."""
+        """The circumstance with which the others are compared."""
         return next(iter(self.outputs))
 
 
@@ -107,8 +107,8 @@ class PurityCheck(Check[PurityObservation]):
                 if one.changed:
                     only = [("only", one.changed_by)] if one.changed_by else []
                     return incoherent(f"{direction} writes into its argument", ("rank", str(rank)), *only)
-            # Of the plain outputs alone: a NaN in the others may come from the guard zones or fresh memory, and that is
-            # found, and named, by the comparisons below.
+            # Only of the plain outputs: a NaN in the others may come from the guard zones or fresh memory, and the comparisons
+            # below find and name that.
             if verdict := not_finite_verdict(direction, space, [one.plain for one in seen]):
                 return verdict
             argument = spaces.domain if direction is Direction.FORWARD else spaces.codomain
@@ -138,7 +138,7 @@ def _of_circumstances(
     first, *_ = seen
     standard, *others = first.outputs
     expected = [one.outputs[standard] for one in seen]
-    # Before any circumstance is named: where the same one gives another value, none is to blame.
+    # First of all: if the same circumstance gives different values, no circumstance is to blame.
     again = [_without_equal_nans(one.again, before) for one, before in zip(seen, expected, strict=True)]
     first_call = [_without_equal_nans(before, one.again) for one, before in zip(seen, expected, strict=True)]
     if difference := first_difference(space, again, first_call, tolerance):
@@ -162,7 +162,7 @@ def _of_circumstances(
 
 
 def _without_equal_nans(local: Local, other: Local) -> Local:
-    """Return `local` with zeros where both have NaN: fresh memory holds it in every call in the same circumstance."""
+    """Return `local` with zeros where both have NaN: in the same circumstance fresh memory holds NaN in every call."""
     return tuple(
         np.where(np.isnan(one) & np.isnan(two), 0, one) if one.shape == two.shape else one
         for one, two in zip(local, other, strict=True)
@@ -180,7 +180,7 @@ def _has_orders(argument: Space) -> bool:
 
 
 def _may_be_fresh_memory(space: Space, difference: Difference) -> bool:
-    """Return True if a value is NaN, which arithmetic passes on from fresh memory, or may come from integers, which have none."""
+    """Return True if a value is NaN, which arithmetic propagates from fresh memory, or may come from integers, which have no NaN."""
     has_integers = any(tensor.element.is_integer for tensor in space.tensors)
     return has_integers or "nan" in f"{difference.actual} {difference.expected}"
 
@@ -227,8 +227,8 @@ def _observe(
 
     outputs: dict[Circumstance, Local] = {}
     changed = False
-    # Two fills: what NaN does not show (np.fmax ignores it) differs with a number, and a small error that the number makes
-    # within the tolerance differs with NaN.
+    # Two fills: a number shows a read that NaN does not (np.fmax ignores NaN), and NaN shows one whose error with the number
+    # is within the tolerance.
     for order, fill in product(dict.fromkeys((context.setting.order(side), ORDERS[0])), FILLS):
         circumstance = Circumstance(order, f"{fill:g}")
         placed, result = applied(circumstance)

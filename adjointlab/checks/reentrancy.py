@@ -1,4 +1,4 @@
-"""Reentrancy: an instance keeps nothing from one call that another call could meet."""
+"""Reentrancy: a call of an instance does not affect other calls."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class ReentrancyObservation:
 
 
 class ReentrancyCheck(Check[ReentrancyObservation]):
-    """Calls with new data, on two instances in turn; each gives what a fresh instance gives, and what it returned still holds
-    after the later calls.
+    """Calls with new data, on two instances in turn. Each returns what a fresh instance returns, and later calls do not change
+    that result.
 
     One adjoint comes before any forward; the others are called in the opposite order, as a backward pass does. In every other case
-    the last call follows one on NaN: a value that overflows passes with its call, but NaN stays for ever in a buffer that is
-    cleared by arithmetic (0 * NaN is NaN). Right code may refuse NaN, as a solver does that does not converge; such a case is not
-    judged, and those without NaN are. They end with a call on other values in the very array that the call before was given, for
-    which a result that is kept for an array is wrong.
+    the last call follows one on NaN: an overflow ends with its call, but NaN stays for ever in a buffer that is
+    cleared by arithmetic (0 * NaN is NaN). Right code may refuse NaN, as a solver that does not converge; then the case is not
+    judged. Cases without NaN end with a call on the same array as the call before, with other values in it: a result that is cached
+    for an array object is then wrong.
     """
 
     name = "reentrancy"
@@ -71,8 +71,8 @@ class ReentrancyCheck(Check[ReentrancyObservation]):
     def observe(self, context: CheckContext) -> ReentrancyObservation:
         bound, after_nan = context.arithmetic.integers(), _after_nan(context)
         used, other = _instance(context), _instance(context)
-        # Before any forward: an adjoint that receives what a forward has sent finds nothing here. Later on it would, for there
-        # are as many calls of either, and an MPI library may buffer what is sent.
+        # Before any forward, so that an adjoint that receives messages from a forward finds none. Later it would find some: there
+        # are as many calls of each, and an MPI library may buffer messages.
         context.adjoint(context.dual(0, bound), used)
         forward, adjoint = (
             _calls(context, apply, argument, used, other, after_nan)
@@ -119,8 +119,8 @@ def _of_call(
 ) -> Verdict | None:
     fresh = [each.fresh for each in outputs]
     on_return = [each.on_return for each in outputs]
-    # An operator that is not finite by itself is so in a fresh instance too. Where only the used instance is, or only after
-    # the NaN that this check gave it, the fault is what it has kept.
+    # If the operator itself is not finite, so is a fresh instance. If only the used instance is not, or only after
+    # the NaN that this check passed, the fault is state that it has kept.
     if (
         not is_after_nan
         and (verdict := not_finite_verdict(direction, space, fresh))
@@ -152,7 +152,7 @@ def _of_call(
 
 
 def _instance(context: CheckContext) -> LinearOperator:
-    """Another instance of the case. What it draws when it is made, such as signs or a permutation, all of a rank draw alike. Collective."""
+    """Another instance of the case. Its random draws, such as signs or a permutation, are the same for all instances of a rank. Collective."""
     rank, size = context.rank, context.comm.Get_size()
     with own_streams(context.setting.seed * size + rank):
         return context.fresh()
@@ -175,27 +175,27 @@ def _calls(
         output = apply(given, used)
         returned.append(output)
         on_return.append(context.numpy(output))
-        # In between, another instance works on other data: buffers of the class or the module would be shared.
+        # In between, another instance gets other data: it would overwrite buffers of the class or the module.
         apply(argument((call + 1) % _CALLS), other)
     after_later_calls = [context.numpy(output) for output in returned]
     drawn = list(range(_CALLS))
     if after_nan is None:
         drawn.append(0)
-        # The last output may be a view of what is overwritten, and is looked at no more.
+        # The last output may be a view of the overwritten array; it is not read again.
         for array, values in zip(given, argument(0), strict=True):
-            # The operator may have asked for its gradient.
+            # Detached, because the operator may have called `requires_grad_`.
             arrays.copy_into(getattr(array, "detach", lambda array=array: array)(), values)
         on_return.append(context.numpy(apply(given, used)))
         after_later_calls.append(on_return[-1])
     return tuple(
-        # Arguments are drawn anew: an operator that overwrites its argument is for the purity check to find.
+        # Arguments are drawn again: the purity check finds operators that overwrite theirs.
         CallOutputs(early, late, context.numpy(apply(argument(number), _instance(context))))
         for number, early, late in zip(drawn, on_return, after_later_calls, strict=True)
     )
 
 
 def _after_nan(context: CheckContext) -> int | None:
-    """Return the index of the call that follows one on NaN; None in every other case, and where no tensor can be NaN."""
+    """Return the index of the call that follows one on NaN; None in every other case, and if no tensor can hold NaN."""
     can_be_nan = any(not tensor.element.is_integer for tensor in context.tensors)
     return _CALLS - 1 if can_be_nan and context.setting.seed % 2 == 0 else None
 
@@ -210,7 +210,7 @@ def _call_on_nan(
         element = arrays.dtype_of(array)
         if not element.is_integer:
             array[...] = element.undefined
-    # The case ends here: a rank that went on alone after an error would leave the others to wait in the middle of the call.
+    # An error ends the case: a rank that went on alone would leave the others waiting in the middle of the call.
     try:
         with np.errstate(all="ignore"):
             apply(argument, used)

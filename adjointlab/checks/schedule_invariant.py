@@ -1,4 +1,4 @@
-"""Results that follow from a case alone, in whatever order the ranks' messages arrive: two runs must agree on them."""
+"""Results that depend on the case only, not on the order in which messages arrive: two runs must agree on them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["ElementResult", "InnerProductResult", "MatrixResult", "ScheduleInvar
 class ScheduleInvariant(ABC):
     """A result of one run, comparable with the same result of another run.
 
-    Each result knows how far rounding may put it off: the order in which summands arrive is the schedule's choice, and
-    floating-point addition is not associative. Where the values are integers that are exact, nothing may differ.
+    Each result has a bound on its rounding error: the schedule chooses the order in which summands arrive, and
+    floating-point addition is not associative. Exact integers may not differ at all.
     """
 
     @abstractmethod
     def difference(self, other: Self) -> Difference | None:
-        """First place where the two differ by more than rounding can do; `None` if there is none."""
+        """First place where the two differ by more than rounding; `None` if there is none."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ElementResult(ScheduleInvariant):
 
 @dataclass(frozen=True)
 class InnerProductResult(ScheduleInvariant):
-    """An inner product, and a bound on its rounding error: 0 where it is exact."""
+    """An inner product, and a bound on its rounding error: 0 if it is exact."""
 
     value: Exact
     within: float
@@ -57,7 +57,7 @@ class InnerProductResult(ScheduleInvariant):
 
 @dataclass(frozen=True)
 class MatrixResult(ScheduleInvariant):
-    """Entries of a matrix, and a bound on the rounding error of each: 0 where all are whole numbers."""
+    """Entries of a matrix, and a bound on the rounding error of each: 0 if all are integers."""
 
     matrix: NumpyArray
     within: float

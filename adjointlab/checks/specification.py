@@ -1,4 +1,4 @@
-"""Comparison with the specification: both directions do what their programs say, exactly unless they declare a rounding.
+"""Comparison with the specification: both directions compute what their programs do, exactly unless they declare a rounding.
 
 The adjoint of a program is derived mechanically, so this check finds what the dot test cannot: a forward and an adjoint that are
 wrong in the same way, such as a halo exchange that leaves out the corners in both directions.
@@ -50,7 +50,7 @@ class SpecificationCheck(Check[SpecifiedOutputs]):
         return WITNESS
 
     def explained(self, verdict: Verdict, answer: Verdict | None) -> Verdict:
-        """The verdict as it is, with the matrices beside those of the specification for its picture."""
+        """The same verdict, with the matrices and those of the specification for its picture."""
         if answer is None or answer.evidence is None:
             return verdict
         place = None if verdict.evidence is None else verdict.evidence.place

@@ -1,4 +1,4 @@
-"""The lines and the hints of a verdict as reports tell them: a hint with the results that it holds against each other."""
+"""The lines and the hints of a verdict as reports print them: a hint with the results that it compares."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["hints_told", "lines_told"]
 
 
 def lines_told(verdict: Verdict) -> Iterator[tuple[str, str]]:
-    """Yield the lines, a traceback with the frames of the user's code alone."""
+    """Yield the lines, with tracebacks reduced to the frames of user code."""
     for label, text in verdict.lines:
         yield label, without_own_frames(text) if label == "traceback" else text
 
 
 def hints_told(verdict: Verdict) -> tuple[Hint, ...]:
-    """The hints on the kind of fault, that on the numbers first, and on the declaration that would mend it."""
+    """The hints on the kind of fault, that on the numbers first, and on the declaration that would fix it."""
     return () if verdict.evidence is None else tuple(_hints(verdict.evidence))
 
 
@@ -35,7 +35,7 @@ def _hints(evidence: Evidence) -> Iterator[Hint]:
 
 
 def _compared(evidence: Evidence) -> str:
-    """The results that the first hint compares, before a colon."""
+    """The results that the first hint compares, followed by a colon."""
     matrices, place = evidence.matrices, evidence.place
     if matrices is not None and matrices.hint is not None:
         is_specified = OF_SPECIFICATION in matrices.names[:2]

@@ -1,4 +1,4 @@
-"""Verdicts: what a check concludes about a case, and the exception of one that can conclude nothing."""
+"""Verdicts: the conclusions of a check about a case, and the exceptions of a check that has none."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ __all__ = [
 
 
 class Inapplicable(Exception):
-    """A check has nothing to say about a case; another case is drawn instead.
+    """A check does not apply to a case; another case is drawn instead.
 
-    Raise it from data that all ranks share, so that it is raised on every rank or on none: a rank that went on alone
+    Decide on it from data that all ranks share, so that it is raised on every rank or on none: a rank that went on alone
     would wait for messages of the others.
     """
 
@@ -47,11 +47,11 @@ PERHAPS: Final = (
 
 
 class Undecided(Inapplicable):
-    """Results differ, and nothing tells whether they may. Another case is drawn instead; where there are many such, there is no verdict."""
+    """Results differ, and it is unknown whether they may. Another case is drawn instead; if there are many such, there is no verdict."""
 
 
 class Measurement(IntEnum):
-    """The part of what rounding does that a run measures, beside what its check observes."""
+    """The extent to which a run measures rounding, in addition to the observation of its check."""
 
     NONE = 0
     ONE_SAMPLE = 1  # of a sequential module, which mostly shows enough
@@ -59,7 +59,7 @@ class Measurement(IntEnum):
 
 
 class NotMeasured(Exception):
-    """A judge needs to know what rounding does, which can be measured within a run alone: the case is to run again, measuring more of it."""
+    """A judge needs the effect of rounding, which only a run can measure: the case has to run again with a larger :class:`Measurement`."""
 
 
 class Status(Enum):
@@ -71,18 +71,18 @@ class Status(Enum):
 
 
 class Figure(StrEnum):
-    """The figures behind a verdict, by the names that they have in reports and files."""
+    """The figures of a verdict, by their names in reports and files."""
 
     GAIN = "gain"
     GAIN_SOURCE = "gain from"
     MISS_PROBABILITY = "miss probability"  # of an exact test
     FLOATING_ERROR = "floating error"  # [Hewett21, eq. 26]
-    NONZERO = "inner products other than zero"  # the most in a case
-    ENTRIES = "entries"  # of a matrix, as many as were compared
-    PROVED = "proved"  # whether those are all
+    NONZERO = "inner products other than zero"  # the largest number in a case
+    ENTRIES = "entries"  # the number of matrix entries that were compared
+    PROVED = "proved"  # whether these are all entries
     ROUNDING = "taken for rounding"  # the largest difference, relative to the largest value of its tensor
     REACHED = "parts that a gradient reaches"  # of the cut parameter with the fewest, the most in a case
-    LEAST_REACHED = "parameter with the fewest"  # of these parts
+    LEAST_REACHED = "parameter with the fewest"  # such parts
 
 
 Figures: TypeAlias = dict[Figure, float | str]
@@ -93,21 +93,21 @@ VARIOUS: Final = "various"
 
 @dataclass(frozen=True)
 class MatrixEntry:
-    """Indices of the matrix entry that is wrong: e_column of the domain, f_row of the codomain's dual."""
+    """Indices of the wrong matrix entry: e_column of the domain, f_row of the codomain's dual."""
 
     column: int
     row: int
-    weight: complex | None = None  # by the specification, where that was compared
+    weight: complex | None = None  # by the specification, if that was compared
 
 
 @dataclass(frozen=True)
 class Verdict(Drawable):
-    """Status, headline, the labelled lines that explain it, and the figures behind it.
+    """Status, headline, the labelled lines that explain it, and its figures.
 
     `kind` distinguishes failures that shrinking must not confuse: a smaller case replaces a failing one only if it fails
     with the same kind. `figures` are reported for coherent cases too. `entry` is the matrix entry that the lines name, if
-    any, and `evidence` what a picture shows. `is_exact` is True if equality was asked for, on integers that nothing rounds; `is_hang` if ranks waited in vain, none
-    being merely busy; `is_death` if a rank was gone.
+    any, and `evidence` is for pictures. `is_exact` is True if equality was required, on integers that are never rounded; `is_hang` if
+    ranks waited for ever, and none was merely busy; `is_death` if a rank had died.
     """
 
     status: Status
@@ -115,12 +115,12 @@ class Verdict(Drawable):
     kind: str = ""
     lines: tuple[tuple[str, str], ...] = ()
     figures: Figures = field(default_factory=dict)
-    # Read by the generated script alone. Two runs of a case that fails in the same way count as the same failure.
+    # Only for the generated script. It is not compared: two runs that fail in the same way count as the same failure.
     entry: MatrixEntry | None = field(default=None, compare=False)
     is_exact: bool = False
     is_hang: bool = False
     is_death: bool = False
-    # Read by pictures alone.
+    # Only for pictures.
     evidence: Evidence | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -132,11 +132,11 @@ class Verdict(Drawable):
         return replace(self, lines=(*self.lines, *more)) if more else self
 
     def fails_like(self, other: Verdict) -> bool:
-        """Return True for two failures of one kind. Deaths are one, for what ended a job is known from what it has left."""
+        """Return True for two failures of one kind. All deaths count as one kind: only the remains of a job show how it died."""
         return self.kind == other.kind or (self.is_death and other.is_death)
 
     def drawing(self) -> Drawing:
-        """Return the evidence of a failure as a drawing; it has no parts where there is none."""
+        """Return the evidence of a failure as a drawing, without parts if there is none."""
         from adjointlab.checks.drawing import verdict_drawing
 
         return verdict_drawing(self)
@@ -145,7 +145,7 @@ class Verdict(Drawable):
         return str(self)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Print the verdict as text: IPython calls this, also of those in the mapping that the checks return."""
+        """Print the verdict as text: IPython calls this, also for the verdicts in the mapping that the checks return."""
         printer.text(str(self))
 
     def __str__(self) -> str:
@@ -182,7 +182,7 @@ def unjudged(
     is_death: bool = False,
     evidence: Evidence | None = None,
 ) -> Verdict:
-    """Verdict on a case that crashed, hung, or was not there; its kind is the headline unless `kind` gives another."""
+    """Verdict on a case that crashed, hung, or could not be drawn; its kind is the headline unless `kind` gives another."""
     return Verdict(
         Status.UNJUDGED,
         headline,

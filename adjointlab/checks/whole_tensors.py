@@ -1,4 +1,4 @@
-"""Whole tensors and the parts of them that ranks hold: what a sequential function gets, and what of its results each rank should have."""
+"""Whole tensors and the parts that ranks hold: the arguments of a sequential function, and each rank's expected part of its results."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def whole_array(
     key: Draw,
     changed: Callable[[NumpyArray], NumpyArray] = lambda summand: summand,
 ) -> NumpyArray:
-    """Return a drawn tensor of `space` as a whole; summands are added, each as it is `changed`.
+    """Return a drawn tensor of `space` as a whole; summands are added, each after `changed` is applied.
 
-    Raises :class:`Inapplicable` if ranks hold different values of one element, so that there is no whole tensor. Those of cotangents in
-    windows that overlap are summands.
+    Raises :class:`Inapplicable` if ranks hold different values of one element, so that there is no whole tensor. In cotangents, values
+    in overlapping windows are summands.
     """
     tensor = space.tensors[position]
     layout = tensor.layout
@@ -49,9 +49,9 @@ def whole_array(
 
 
 def has_copies_of_their_own(tensor: Tensor, *, in_windows: bool = False) -> bool:
-    """Return True if ranks hold different values of one element in copies, or `in_windows` that overlap: there is no whole tensor then."""
+    """Return True if ranks hold different values of one element in copies, or `in_windows` that overlap; then there is no whole tensor."""
     layout = tensor.layout
-    # Windows of a cut may be equal too: where all are empty, and nobody holds a copy.
+    # Windows of a cut may be equal too, if all are empty, so that there are no copies.
     return 0 not in layout.shape and any(
         (copied or in_windows) and overlapping and entry is LocalType.VARYING
         for copied, overlapping, entry in zip(layout.copied, layout.overlapping, tensor.types, strict=True)
@@ -59,7 +59,7 @@ def has_copies_of_their_own(tensor: Tensor, *, in_windows: bool = False) -> bool
 
 
 def no_sequential_tensor(tensor: Tensor, position: int = 0) -> str:
-    """Say that a tensor has copies of their own, and what to declare where that is not meant."""
+    """The message that copies of a tensor have different values, with advice on the declaration if that is not meant."""
     return (
         f"the copies of {tensor.name or f'tensor {position}'} have values of their own, so there is no sequential tensor; if all "
         'ranks hold the same values, declare it with types of "replicated" or "invariant" along the dimensions that copy it'
@@ -67,9 +67,9 @@ def no_sequential_tensor(tensor: Tensor, position: int = 0) -> str:
 
 
 def held(tensor: Tensor, whole: NumpyArray, rank: int) -> NumpyArray:
-    """Return what `rank` should hold of a whole tensor: its window, zero beyond the tensor.
+    """Return the part of a whole tensor that `rank` should hold: its window, zero beyond the tensor.
 
-    Of a partial tensor, whose summands are compared after summation, the first rank holds all and the others zero.
+    Summands of a partial tensor are compared after summation, so the first rank holds the whole tensor and the others zero.
     """
     layout = tensor.layout
     local = np.zeros(layout.local_shape(rank), dtype=whole.dtype)
@@ -82,7 +82,7 @@ def held(tensor: Tensor, whole: NumpyArray, rank: int) -> NumpyArray:
 
 
 def held_by_all(space: Space, whole: Sequence[NumpyArray], size: int) -> tuple[Local, ...]:
-    """Return what each of `size` ranks should hold of whole tensors of `space`."""
+    """Return the parts of whole tensors of `space` that each of `size` ranks should hold."""
     return tuple(
         tuple(held(tensor, array, rank) for tensor, array in zip(space.tensors, whole, strict=True))
         for rank in range(size)
@@ -90,7 +90,7 @@ def held_by_all(space: Space, whole: Sequence[NumpyArray], size: int) -> tuple[L
 
 
 def with_other_padding(space: Space, local: Sequence[Local], padding: Sequence[Local]) -> tuple[Local, ...]:
-    """Return the local tensors of all ranks with elements of `padding` in the place of those that lie beyond the ends of their tensors."""
+    """Return the local tensors of all ranks, with elements beyond the ends of their tensors replaced by those of `padding`."""
     changed = []
     for rank, (own, other) in enumerate(zip(local, padding, strict=True)):
         parts = []

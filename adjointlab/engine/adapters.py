@@ -100,7 +100,7 @@ class FunctionPair(AdaptedOperator):
 
 
 class Differentiable(AdaptedOperator):
-    """A linear function of torch tensors; its adjoint is the gradient that reverse mode computes. Reports call it `named`.
+    """A linear function of torch tensors; its adjoint is the gradient that reverse mode computes. Reports use the name of `named`.
 
     The gradient of a linear function does not depend on the inputs. So the adjoint builds its own graph, at zero, and the
     operator keeps no state from a forward pass.

@@ -23,9 +23,9 @@ OF_THIS_PROCESS: Final = "of this process, of which simulated ranks are threads"
 _OF_THE_JOB: Final = "of the job, which has {of_job}, and this case has {ranks}"
 _RANK_LOCAL: Final = "ask the communicator that the operator is given, when it is made, or name the module that asks in the subject's rank_local"
 _DEFINED: Final = (
-    "code there runs again on each rank, for rank_local names the module, but not what functions and classes took when they were made, as defaults "
-    "of arguments, attributes of a class or variables of an enclosing function: let their code read variables of the module, and name modules that "
-    "have imported its variables after it"
+    "rank_local names the module, so its code runs again on each rank, but functions and classes keep values that they stored when they were "
+    "defined, as defaults of arguments, class attributes or variables of an enclosing function: let their code read variables of the module, and "
+    "name modules that import its variables after it"
 )
 
 

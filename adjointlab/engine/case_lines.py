@@ -28,7 +28,7 @@ def case_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
         yield from _parameters(result.case)
     else:
         yield from _spaces(result.spaces)
-        yield from _arguments_beside(result.case, result.spaces)
+        yield from _other_arguments(result.case, result.spaces)
     yield from result.case.unusual()
 
 
@@ -48,7 +48,7 @@ def _parameters(case: Case) -> Iterator[tuple[str, str]]:
         yield name, f"{value.without_workers} over partition {value.partition}" if is_layout else str(value)
 
 
-def _arguments_beside(case: Case, spaces: Spaces) -> Iterator[tuple[str, str]]:
+def _other_arguments(case: Case, spaces: Spaces) -> Iterator[tuple[str, str]]:
     """The parameters of a case that the lines of its spaces do not show."""
     tensors = (*spaces.domain.tensors, *spaces.codomain.tensors)
     for name, value in _parameters(case):

@@ -16,7 +16,7 @@ from adjointlab.worlds.run import Run
 
 __all__ = ["WITHOUT_REASON", "CaseCounts", "is_silent"]
 
-WITHOUT_REASON: Final = "what was observed tells nothing"
+WITHOUT_REASON: Final = "the observations allow no conclusion"
 """The reason that a case was not judged, if its check gives none."""
 
 _REJECTED_AT_MOST: Final = 8
@@ -93,7 +93,7 @@ class CaseCounts:
             headline = f"only {self.judged} of {self.asked} cases could be judged"
         elif self.undecided > _UNDECIDED_AT_MOST * self.asked:
             # The judged cases are merely those whose results happen to agree.
-            headline = f"{counted(self.undecided, 'case')} beside {self.judged} could be called neither right nor wrong"
+            headline = f"{counted(self.undecided, 'case')} could be called neither right nor wrong, besides {self.judged} that were judged"
         else:
             return None
         return unjudged(headline, *_reasons(self.rejected), kind="too few cases judged")

@@ -277,8 +277,8 @@ def require_own_names(module: ModuleType, declared: Sequence[Subject]) -> None:
         taker = vars(module).get(name)
         if isinstance(taker, Subject) and _is_kept_by_none_but(each, declared, rebound):
             raise NotFound(
-                f"{shown_name(module)}: two subjects are called {name} ({each.name}, {taker.name}), of which the last alone "
-                "would be checked; bind each to a name of its own in the module"
+                f"{shown_name(module)}: two subjects are called {name} ({each.name}, {taker.name}), and only the last one "
+                "would be checked; bind each to a different name in the module"
             )
 
 

@@ -33,7 +33,7 @@ _TELLING: Final = 3
 """Number of distinct values that show that a part comes from a sequential parameter: new parameters may be zeros and ones."""
 
 
-_ADVICE_ON_PIECES: Final = "; of a weight in several pieces, such as gate and up, each rank's part of all of them is declared as _StridedShard(0, split_factor=2), or by their sizes in parameter_pieces"
+_ADVICE_ON_PIECES: Final = "; if the weight has several pieces, such as gate and up, of each of which every rank has a part, declare it as _StridedShard(0, split_factor=2), or give their sizes in parameter_pieces"
 
 
 def give_initial_values(module: torch.nn.Module) -> dict[str, NumpyArray] | None:
@@ -61,8 +61,8 @@ def give_initial_values(module: torch.nn.Module) -> dict[str, NumpyArray] | None
                 parameter.copy_(values)
             except Exception as error:
                 raise SubjectError(
-                    f"the parameter {name}, {described_type(parameter)}, takes no values of a plain tensor, and the lab gives each "
-                    "parameter values of its own: hold it as a buffer with persistent=False, of which the lab changes and compares nothing"
+                    f"values of a plain tensor cannot be copied into the parameter {name}, {described_type(parameter)}, and the lab overwrites "
+                    "each parameter: make it a buffer with persistent=False, which the lab neither changes nor compares"
                 ) from error
     return {name: arrays.to_numpy(parameter.detach().clone()) for name, parameter in owned.items()}
 
@@ -128,7 +128,7 @@ def _is_its_part(
     if actual.shape == expected.shape and len(values) >= _TELLING and np.isin(values, anywhere).all():
         place = tuple(int(index) for index in np.argwhere(actual != expected)[0])
         raise ParameterMisplaced(
-            f"the parameter {tensor.name} lies as {tensor.layout}, and has values of other elements of the sequential module: its "
+            f"the parameter {tensor.name} has the layout {tensor.layout}, but values of other elements of the sequential module: its "
             f"local element {list(place)} is {actual[place]:g} as parallelize leaves it, and should be {expected[place]:g}{_ADVICE_ON_PIECES if pieces is IN_ONE else ''}"
         )
     return False

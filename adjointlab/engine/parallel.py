@@ -356,7 +356,7 @@ def _require_rows(placing: Placing, outputs: Mapping[OutputPath, torch.Tensor]) 
     for number, y in enumerate(outputs.values()):
         if not y.ndim and any(placement.is_shard() for placement in placing.of_output(number)):
             raise SubjectError(
-                f"the sequential module returns a scalar (y{number or ''}), of which ranks that share the batch have no rows: return a value for "
+                f"the sequential module returns a scalar (y{number or ''}), which has no rows for ranks that share the batch: return a value for "
                 "each row, not a loss of the whole batch, or say in output_placements how the ranks hold it"
             )
 

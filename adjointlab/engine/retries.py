@@ -79,7 +79,7 @@ def with_hints_of_retries(
 ) -> Verdict:
     """Return a failing verdict with the hints of its retries, none of which starts after `seconds` of processor time.
 
-    Cases with other parameters run only if `may_change_parameters`, because no strategy may draw them.
+    Cases with other parameters run only if `may_change_parameters`, because the strategy may be unable to draw them.
     """
     if verdict.kind in _NOT_RETRIED or case.schedules or not _may_run_again(verdict, may_change_parameters):
         return verdict
@@ -116,12 +116,12 @@ class _Retries:
     def of_settings(self) -> Iterator[Hint]:
         """Hints on faults that need a memory order or a sequence of passes."""
         # Each kind once: a fault that vanishes in one memory order on all ranks vanishes in row-major memory too.
-        told: list[FaultKind] = []
+        found: list[FaultKind] = []
         for hint, setting in check_named(self.case.check).plainer_settings(self.case.setting):
-            if hint.kind not in told and self._vanishes(
+            if hint.kind not in found and self._vanishes(
                 structs.replace(self.case, setting=setting), self.case
             ):
-                told.append(hint.kind)
+                found.append(hint.kind)
                 yield hint
 
     def of_cuts(self) -> Iterator[Hint]:
@@ -211,7 +211,7 @@ class _Retries:
 
     def _relation(self, case: Case) -> Hint | None:
         """The relation of wrong values, in whichever result is wrong first: the key decides which tensors require a gradient."""
-        told: Hint | None = None
+        first: Hint | None = None
         number = 0
         for each in _with_other_keys(case):
             judgement = self._judged(each)
@@ -219,11 +219,11 @@ class _Retries:
                 continue
             evidence = judgement.verdict.evidence
             hint = None if evidence is None or evidence.place is None else evidence.place.hint
-            if hint is None or (told is not None and hint.kind is not told.kind):
+            if hint is None or (first is not None and hint.kind is not first.kind):
                 return None
-            told, number = told or hint, number + 1
+            first, number = first or hint, number + 1
             if number == _TELLING:
-                return told
+                return first
         return None
 
     def _in_both_directions(self, hint: Hint) -> Hint | None:

@@ -267,7 +267,7 @@ class Search:
         return smaller if isinstance(smaller, Failing) else None
 
     def _in_single_steps(self, failure: Failing) -> Failing:
-        """Return a failure of the same kind that, as far as time allows to tell, no single step makes smaller.
+        """Return a failure of the same kind that, as far as time permits to find out, no single step makes smaller.
 
         A case that is one step smaller is made by changing the parameters, and the strategy may be unable to draw it. So it is never
         reported itself: if it fails, smaller cases are drawn, and the first of them that fails is shrunk again. If none of them fails,
@@ -368,7 +368,7 @@ class Search:
         return self._failed(verdict, case, judgement.spaces)
 
     def _judge(self, case: Case) -> Judgement | None:
-        """Judge a case that Hypothesis has drawn; `None` where the check does not apply to it."""
+        """Judge a case that Hypothesis has drawn; `None` if the check does not apply to it."""
         # Before the first failure cases rarely repeat, and looking them up would cost more than it saves.
         if self._shrinking is None:
             return self._judge_next(case)

@@ -33,8 +33,8 @@ _ON_THE_ENVIRONMENT: Final = (
     "for the rank of a case, which need not be that of the job under a launcher either"
 )
 _ON_COMPILED_CODE: Final = (
-    "the communicator of a case has the methods of mpi4py's, and is none that compiled code takes: neither mpi4py.util.pkl5 nor a class that is "
-    "derived from mpi4py's is made of one, so call its own methods"
+    "the communicator of a case has the methods of mpi4py's, but compiled code does not accept it: mpi4py.util.pkl5 and classes derived from "
+    "mpi4py's cannot be made from it, so call its own methods"
 )
 _ON_THE_ORDER: Final = (
     "functions are called with the communicator of the case first, as forward(comm, x), and a torch.autograd.Function with it after the "
@@ -150,8 +150,8 @@ def _kept_state(
     if passes_from_the_start(kept, apart=False):
         named = _named(kept.values())
         return (
-            f"earlier cases have left something in {named}: the case passes with that as it was before the first one, and so may a replay "
-            "while the fault is there"
+            f"earlier cases have changed {named}: the case passes with its state from before the first one, and so may a replay although "
+            "the fault is still there"
         )
     if not on_several_ranks or not passes_from_the_start(kept, apart=True):
         return ""

@@ -70,7 +70,7 @@ class _SubjectDecorators:
         The dictionary of a case also has the spaces `domain` and `codomain`, which are not passed on, and may have `gain`: a bound on the
         largest absolute row sum of any intermediate in both directions, 1 if each element goes to one place, with which results must
         be exact; and `rounding`, the error of results relative to the largest, as for an iterative solver. Neither is passed on, unless one
-        of the functions has a parameter of that name: then it is an argument of both, and no bound.
+        of the functions has a parameter of that name: then it is an argument of both, and not a bound.
         """
         require_functions(forward=forward, adjoint=adjoint)
         return declaration(
@@ -167,7 +167,7 @@ class _SubjectDecorators:
         - ``dtensors``, if the module gets its inputs as DTensors (default `False`);
         - ``input_placements`` and ``output_placements``, a list of placements on the mesh for each, if plain tensors are not copies; and
           ``parameter_placements``, a list by name, for plain parameters that are not copies, with ``parameter_pieces``, the sizes by name of
-          pieces of fused ones, of each of which every rank has a part;
+          the pieces of fused ones, if every rank has a part of each piece;
         - ``rounding`` and ``reach``, as in :meth:`layer`, if the parallel module computes by another formula or in another type.
 
         With `data_parallel`, ranks share the batch, the first dimension of inputs and outputs, along the first mesh dimension, or
@@ -176,9 +176,9 @@ class _SubjectDecorators:
         ``.grad``, such as Megatron's `main_grad`, as ``before_backward(module)``. Passes run in ``context()``, such as torch's
         `loss_parallel`.
 
-        In some cases gradients accumulate over earlier ones, unless they are summed by "sum", or code before or after the backward pass may
-        clear or sum what ``.grad`` held; `accumulates` says whether they may. If it is True, or left out beside
-        `before_backward`, some cases accumulate the gradients of two passes between one call of `before_backward` and one of `after_backward`.
+        In some cases gradients accumulate over earlier ones, unless they are reduced by "sum", or code before or after the backward pass may
+        clear or sum the earlier contents of ``.grad``; `accumulates` overrides this. If it is True, or if it is left out and `before_backward`
+        is given, some cases accumulate the gradients of two passes between one call of `before_backward` and one of `after_backward`.
         In some cases the module has been evaluated or trained before on twice or half the first dimension of all inputs, if the
         sequential module accepts that; not with `one_batch_size`. With `twice_differentiable`, derivatives of the input gradients are
         compared too, as a gradient penalty needs them.
@@ -254,8 +254,8 @@ class _SubjectDecorators:
         - ``input_gradient``, if the gradients of the inputs are compared too (default `False`). torch averages only those of parameters;
         - ``dtype`` (default: "float64", into which the module is converted), ``training``, ``frozen``, ``rounding`` and ``reach``.
 
-        ``prepare(*inputs, target)`` makes legal tensors from drawn ones. ``after_backward(module)`` gets the module whose parts the stages
-        are, once their gradients are there. ``optimizer(parameters)`` makes an optimiser; `steps` of its steps are compared too.
+        ``prepare(*inputs, target)`` makes legal tensors from drawn ones. ``after_backward(module)`` is called after the backward pass with
+        the module whose parts are the stages. ``optimizer(parameters)`` makes an optimiser; `steps` of its steps are compared too.
         """
         require_optimizer(optimizer, steps, "pipeline")
         require_functions(

@@ -1,6 +1,6 @@
 """Collectives of a process group, under the names by which torch calls them.
 
-torch 2.13 calls some by new names, and older versions by the old ones: so these have both.
+torch 2.13 has new names for some; for older versions these have their old names too.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ __all__ = ["Collectives", "is_own_part"]
 
 @of_plain_tensors
 class Collectives(Operations):
-    """The collectives, each a non-blocking one of the communicator."""
+    """The collectives, each a non-blocking collective of the communicator."""
 
     # One to all, all to one
 
-    # torch's methods take options, or for one tensor, root and operation by themselves, and then a timeout.
+    # torch's methods take an options object; for a single tensor also root and operation as separate arguments, and then a timeout.
 
     def broadcast(self, tensors: Tensors, opts: Any = 0, timeout: Any = None, **given: Any) -> dist.Work:
         tensor, root = _only("broadcast", tensors), _root(opts, given)
@@ -79,7 +79,7 @@ class Collectives(Operations):
             staged = reduction.in_place(tensor)
             room = staged.array
         else:
-            # gloo leaves sums of some ranks there, which nobody is to use.
+            # gloo leaves partial sums there, which must not be used.
             sent = operand = reduction.operand(tensor)
             staged = Staged(operand, partial(fill_undefined, tensor))
         return self._started(
@@ -148,7 +148,7 @@ class Collectives(Operations):
         return self._all_gather(parts, tensor)
 
     def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
-        # Of each rank a list of all tensors, and not of each tensor a list of all ranks.
+        # `outputs` has a list of all tensors for each rank, not a list of all ranks for each tensor.
         lists = [list(parts) for parts in zip(*outputs, strict=True)]
         return _joined([self._all_gather(*each) for each in zip(lists, inputs, strict=True)])
 
@@ -167,7 +167,7 @@ class Collectives(Operations):
         check_for_nccl("all_gather_into_tensor", "output", output)
         label, into = self._label("all_gather_into_tensor", tensor, count=tensor.numel()), received(output)
         room = blocks(into.array, [tensor.numel()] * self._size)
-        # A rank's input may be its own part of the output, as FSDP has it. MPI wants that said.
+        # A rank's input may be its own part of the output, as in FSDP. For MPI this is `IN_PLACE`.
         is_in_place = is_own_part(tensor, output, self._rank)
         if not is_in_place and share_memory(tensor, output):
             raise ValueError(
@@ -292,7 +292,7 @@ class Collectives(Operations):
     def _reducing_in_place(
         self, name: str, reduction: Reduction, tensor: torch.Tensor, **given: object
     ) -> CallLabel:
-        """The label of a reduction that real backends compute of memory as it lies."""
+        """The label of a reduction that real backends compute in storage order."""
         check_dense(name, tensor)
         return self._reducing(name, reduction, tensor, **given, **dict(layout_of(tensor)))
 
@@ -300,7 +300,7 @@ class Collectives(Operations):
         return reduction_of(op, tensor.dtype, self._size)
 
     def _gathered(self, parts: Tensors) -> tuple[Staged, object]:
-        """Room for a part of each rank, as it is and as a buffer."""
+        """Room for a part from each rank, as a staged array and as a buffer for MPI."""
         self._check_parts("the output list", parts)
         into = gathered(parts)
         return into, blocks(into.array, _sizes(parts))
@@ -310,7 +310,7 @@ class Collectives(Operations):
             raise ValueError(f"{name} has {len(parts)} tensors, and the group {self._size} ranks")
 
     def _split(self, what: str, tensor: torch.Tensor, sizes: Sequence[int]) -> list[int]:
-        """Elements of each rank in `tensor`, whose rows are split as `sizes` say; evenly, where they say nothing."""
+        """The number of elements for each rank in `tensor`, whose rows are split into `sizes`; evenly if these are empty."""
         rows = tensor.shape[0] if tensor.dim() else 1
         sizes = _integers(sizes, f"all_to_all_single: the split sizes of the {what}")
         if not sizes:
@@ -329,19 +329,17 @@ class Collectives(Operations):
 
 
 def _only(call: str, tensors: Tensors | torch.Tensor) -> torch.Tensor:
-    """The one tensor that a rank hands over. Raises `ValueError` for several: nccl refuses them, and gloo may add them up."""
+    """The one tensor that a rank passes. Raises `ValueError` for several: nccl refuses them, and gloo may add them up."""
     given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     if len(given) != 1:
-        raise ValueError(
-            f"{call}: a rank hands over {len(given)} tensors in one call, and should hand over one"
-        )
+        raise ValueError(f"{call}: a rank passes {len(given)} tensors in one call, and should pass one")
     return given[0]
 
 
 def _check_shapes(call: str, parts: Tensors, tensor: torch.Tensor, first: int = 0) -> None:
-    """Raise `ValueError` for a part that has the elements of `tensor` in another shape; `first` is the number of the first part.
+    """Raise `ValueError` for a part with as many elements as `tensor` in another shape; `first` is the number of the first part.
 
-    gloo refuses it, and nccl mostly does not. Of another number of elements it is one of uneven parts.
+    gloo refuses it, nccl mostly does not. A part with another number of elements is legal: parts may be uneven.
     """
     for number, part in enumerate(parts, first):
         if tensor.is_cpu and part.numel() == tensor.numel() and part.shape != tensor.shape:
@@ -351,19 +349,19 @@ def _check_shapes(call: str, parts: Tensors, tensor: torch.Tensor, first: int = 
 
 
 def _lists(tensors: list[Tensors] | Tensors) -> list[Tensors]:
-    """Lists of tensors; a list of tensors is one of them."""
+    """Lists of tensors; a plain list of tensors counts as a list of one list."""
     if any(isinstance(each, torch.Tensor) for each in tensors):
         return [cast("Tensors", list(tensors))]
     return [list(each) for each in tensors]
 
 
 def _root(opts: Any, given: Mapping[str, Any]) -> int:
-    """The root of a call, which is among its options or given by itself."""
+    """The root of a call, which is in its options or a separate argument."""
     return index(given.get("root", getattr(opts, "rootRank", opts)))
 
 
 def _integers(given: Iterable[SupportsIndex] | torch.Tensor, what: str) -> list[int]:
-    """Those of a list or another sequence; not of a tensor, which torch's own backends refuse."""
+    """The integers of a list or another sequence; not of a tensor, which torch's own backends refuse."""
     with suppress(TypeError):
         if not isinstance(given, torch.Tensor):
             return [index(each) for each in given]
@@ -375,7 +373,7 @@ def _sizes(tensors: Tensors) -> list[int]:
 
 
 def is_own_part(tensor: torch.Tensor, output: torch.Tensor, rank: int) -> bool:
-    """Return True if `tensor` is the part of a gathered `output` that is `rank`'s, in the order in which that lies in memory."""
+    """Return True if `tensor` is `rank`'s part of a gathered `output`, in the same memory order."""
     size = tensor.numel()
     part = elements_of(output)[rank * size : (rank + 1) * size]
     return size > 0 and tensor.is_contiguous() and part.data_ptr() == tensor.data_ptr()

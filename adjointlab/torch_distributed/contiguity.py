@@ -1,7 +1,7 @@
-"""Memory layouts that a process group takes: what gloo refuses, or silently computes wrong numbers from, is refused here.
+"""Memory layouts that a process group accepts: layouts are refused that gloo refuses, or for which it silently returns wrong numbers.
 
-Observed of gloo in torch 2.13, on CPUs: `docs/torch-distributed.md` has the table. For tensors of a device it is also what torch's code
-for nccl refuses.
+Observed with gloo in torch 2.13, on CPUs: `docs/torch-distributed.md` has the table. For tensors on a device, layouts that torch's code
+for nccl refuses are refused too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SILENT: Final = (
 
 
 class NotContiguous(ValueError, RuntimeError):
-    """A tensor lies in memory as a real backend cannot use it.
+    """A tensor has a memory layout that a real backend cannot use.
 
     Both a `ValueError`, which gloo raises for collectives, and a `RuntimeError`, which it raises for messages.
     """
@@ -43,7 +43,7 @@ def check_contiguous(
 ) -> None:
     """Raise :class:`NotContiguous` unless every one of `tensors` is contiguous.
 
-    `argument` is what they are for `call`. With `is_refused` gloo raises an error too; otherwise it may be wrong in silence.
+    `argument` is the name of this argument of `call`. With `is_refused`, gloo raises an error too; otherwise it may be silently wrong.
     """
     for name, tensor in _named(argument, tensors):
         if not tensor.is_contiguous():
@@ -51,9 +51,9 @@ def check_contiguous(
 
 
 def check_in_order_of(call: str, argument: str, parts: Sequence[torch.Tensor], output: torch.Tensor) -> None:
-    """Raise :class:`NotContiguous` unless the elements of each part lie in memory in the order of those of `output`.
+    """Raise :class:`NotContiguous` unless the elements of each part have the same order in memory as those of `output`.
 
-    gloo copies parts to dense memory in their own order, and the result as it lies. So parts may have gaps, and `output` may not.
+    gloo copies parts to dense memory in their own order, and the result in storage order. So parts may have gaps, but `output` may not.
     """
     if _have_shape_of(output, parts):
         _check_layouts(call, argument, parts, output, _dense)
@@ -63,7 +63,7 @@ def check_in_order_of(call: str, argument: str, parts: Sequence[torch.Tensor], o
 
 
 def check_laid_out_as(call: str, argument: str, parts: Sequence[torch.Tensor], output: torch.Tensor) -> None:
-    """Raise :class:`NotContiguous` unless each part and `output` have equal strides, without gaps: gloo copies memory as it lies."""
+    """Raise :class:`NotContiguous` unless each part and `output` have equal strides, without gaps: gloo copies in storage order."""
     if _have_shape_of(output, parts):
         _check_layouts(call, argument, parts, output, _strides_and_sizes)
     else:
@@ -93,11 +93,11 @@ def _check_layouts(
 def _not_in_order(output: torch.Tensor) -> str:
     if output.is_contiguous():
         return "is not contiguous"
-    return f"has not the layout of the output, whose strides are {output.stride()}"
+    return f"does not have the layout of the output, whose strides are {output.stride()}"
 
 
 def _dense(tensor: torch.Tensor) -> list[tuple[int, int]] | None:
-    """As :func:`_strides_and_sizes`, of a tensor without gaps whose elements have the same order; None where elements share memory."""
+    """As :func:`_strides_and_sizes`, for a tensor without gaps whose elements have the same order; None if elements share memory."""
     entries = _strides_and_sizes(tensor)
     strides, least, number = [0] * len(entries), 1, 1
     for place in sorted(range(len(entries)), key=lambda place: entries[place][0]):
@@ -110,7 +110,7 @@ def _dense(tensor: torch.Tensor) -> list[tuple[int, int]] | None:
 
 
 def _check_row_major(call: str, argument: str, tensors: Sequence[torch.Tensor]) -> None:
-    """Raise :class:`NotContiguous` unless the elements of every one of `tensors` lie in row-major order, with gaps or without."""
+    """Raise :class:`NotContiguous` unless the elements of all `tensors` are in row-major order, with or without gaps."""
     for name, tensor in _named(argument, tensors):
         least = 1
         for stride, size in reversed(_strides_and_sizes(tensor)):
@@ -120,7 +120,7 @@ def _check_row_major(call: str, argument: str, tensors: Sequence[torch.Tensor]) 
 
 
 def check_dense(call: str, tensor: torch.Tensor, argument: str = "tensor") -> None:
-    """Raise :class:`NotContiguous` unless the elements of `tensor` fill its memory in some order, each having its own."""
+    """Raise :class:`NotContiguous` unless the elements of `tensor` fill its memory, in any order and without sharing."""
     if not _is_strided(tensor):
         return
     expected = 1
@@ -132,7 +132,7 @@ def check_dense(call: str, tensor: torch.Tensor, argument: str = "tensor") -> No
 
 
 def check_for_nccl(call: str, argument: str, tensor: torch.Tensor) -> None:
-    """Raise :class:`NotContiguous` for a tensor of a device that is contiguous neither in row-major order nor with channels last."""
+    """Raise :class:`NotContiguous` for a tensor on a device that is contiguous neither in row-major order nor with channels last."""
     import torch
 
     if not tensor.is_cuda or not _is_strided(tensor):
@@ -144,28 +144,28 @@ def check_for_nccl(call: str, argument: str, tensor: torch.Tensor) -> None:
 
 
 def layout_of(tensor: torch.Tensor) -> tuple[tuple[str, object], ...]:
-    """Arguments by which the label of a call gives the order of elements in memory, equal on all ranks; none for row-major."""
+    """Arguments for the label of a call that give the memory order, which must be equal on all ranks; none for row-major."""
     if not _is_strided(tensor) or tensor.is_contiguous():
         return ()
     return (("strides", tuple(stride for stride, _ in _strides_and_sizes(tensor))),)
 
 
 def _named(argument: str, tensors: Sequence[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each of `tensors` that lies in memory in some order, with its name in a message; empty ones lie in none."""
+    """Each strided, nonempty tensor with its name for a message; the others have no memory order."""
     for index, tensor in enumerate(tensors):
         if _is_strided(tensor) and tensor.numel():
             yield argument if len(tensors) == 1 else f"{argument}[{index}]", tensor
 
 
 def _is_strided(tensor: torch.Tensor) -> bool:
-    """Return False for sparse tensors, say, which are refused where their elements are asked for."""
+    """Return False for sparse tensors, say, which are refused when their elements are read."""
     import torch
 
     return tensor.layout is torch.strided
 
 
 def _strides_and_sizes(tensor: torch.Tensor) -> list[tuple[int, int]]:
-    """Of each dimension; those of one element have a stride without meaning, and are left out."""
+    """Stride and size of each dimension, except those of size one, whose strides have no meaning."""
     return [(stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size != 1]
 
 

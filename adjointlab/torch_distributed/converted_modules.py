@@ -64,7 +64,7 @@ def _in_its_place(
 
 
 def convert(tensors: Iterable[torch.Tensor], dtype: torch.dtype) -> None:
-    """Convert tensors to an element type, or to the one of complex numbers of its precision, where they are."""
+    """Convert tensors in place to an element type; complex ones to the complex type of its precision."""
     for held in tensors:
         if (wanted := element_type_in(dtype, held.dtype)) != held.dtype:
             held.data = held.data.to(wanted)

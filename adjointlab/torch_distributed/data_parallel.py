@@ -15,7 +15,7 @@ __all__ = ["is_data_parallel", "is_flattening", "kept_elsewhere", "noting_wrappe
 
 
 def is_data_parallel(part: nn.Module) -> bool:
-    """Return True for torch's FullyShardedDataParallel and DistributedDataParallel, and for a module of `replicate`, which keeps one out of sight."""
+    """Return True for FullyShardedDataParallel, DistributedDataParallel, and a module under `replicate`, which hides a DistributedDataParallel."""
     if isinstance(part, DistributedDataParallel) or is_flattening(part):
         return True
     states = vars(part).get(STATE_KEY, {}).values()
@@ -23,7 +23,7 @@ def is_data_parallel(part: nn.Module) -> bool:
 
 
 def is_flattening(part: nn.Module) -> bool:
-    """Return True for torch's FullyShardedDataParallel, which takes long to import."""
+    """Return True for torch's FullyShardedDataParallel; by name, because its import is slow."""
     return type(part).__name__ == "FullyShardedDataParallel"
 
 

@@ -1,4 +1,4 @@
-"""The default group of a rank, and the groups made from it, each over a communicator of its own."""
+"""The default group of a rank, and the groups made from it, each over its own communicator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 
-# Its functions have the default group of the time of import as a default argument, so it is imported while there is none.
+# Imported while there is no default group, because its functions bind the current one as a default argument.
 import torch.distributed.nn.functional  # noqa: F401
 from torch.distributed import distributed_c10d as c10d
 
@@ -26,7 +26,7 @@ __all__ = ["open_default_group", "open_lone_group"]
 
 @contextmanager
 def open_lone_group(comm: Communicator) -> Iterator[None]:
-    """Context in which the default group of this rank of `comm`, inside that of all, is one that it is alone in."""
+    """Context in which this rank is the only one in its default group, nested in the context of the group of all ranks of `comm`."""
     around: Any = c10d._get_default_group()
     alone = _communicator(comm, [comm.rank], "alone")
     with open_default_group(alone, around.device_type, inside=True):
@@ -37,7 +37,7 @@ def open_lone_group(comm: Communicator) -> Iterator[None]:
 def open_default_group(
     comm: Communicator, device_type: DeviceType = "cpu", *, inside: bool = False
 ) -> Iterator[dist.ProcessGroup]:
-    """Context in which `comm` is the default group of this rank, which computes on `device_type`; `inside` that of another one if so asked."""
+    """Context in which `comm` is the default group of this rank, which computes on `device_type`; nested in another one only if `inside`."""
     made: list[CommunicatorProcessGroup] = []
 
     def new_group(global_ranks: list[int], name: str, description: str) -> dist.ProcessGroup:
@@ -63,27 +63,27 @@ def open_default_group(
 
 
 def _communicator(comm: Communicator, ranks: list[int], name: str) -> Communicator:
-    """A communicator of some ranks of `comm`; they alone call this.
+    """A communicator of some ranks of `comm`; only these call this.
 
-    c10d numbers groups in the order in which a rank makes them, and real backends meet by that number. It is the tag here, so that
+    c10d numbers groups in the order in which a rank makes them, and real backends match them by that number. Here it is the tag, so that
     ranks that make groups in different order wait for each other as they would there.
     """
     group = comm.Get_group().Incl(ranks)
-    # The hash of a name may be the tag of another group too: not every MPI takes one above 0x7FFF. Creations are matched by ranks
-    # and tag, so that can confuse groups of the same ranks alone, and only where these make them in different order.
+    # The hash of a name may collide with another group's tag, because not every MPI takes tags above 0x7FFF. Creations are matched by
+    # ranks and tag, so a collision can confuse only groups of the same ranks, and only if these make them in different order.
     tag = int(name) if name.isdigit() else zlib.crc32(name.encode()) & 0x7FFF
     with called_as(CallLabel("new_group", (("ranks", list(ranks)), ("name", repr(name))))):
         made = comm.Create_group(group, tag)
-    # It is torch's to forget it, with the default group at the latest.
+    # torch drops it, with the default group at the latest, so it does not count as leaked.
     getattr(made, "keep", lambda: None)()
     return made
 
 
 def _require_one_order(comm: Communicator, name: str, ranks: list[int]) -> None:
-    """Raise :class:`GroupsInOtherOrder` where an earlier rank has made the group of this name of other ranks.
+    """Raise :class:`GroupsInOtherOrder` if an earlier rank has made the group of this name from other ranks.
 
-    If these are disjoint, each would be made here, and on a real backend members of different groups would meet. Only simulated
-    ranks can know of each other without a message.
+    If the sets of ranks are disjoint, both groups would be made here, but a real backend would match members of different groups. Only
+    simulated ranks can compare without a message.
     """
     first_given = getattr(comm, "first_given", None)
     if first_given is not None:
@@ -92,7 +92,7 @@ def _require_one_order(comm: Communicator, name: str, ranks: list[int]) -> None:
 
 
 class _NoStore:
-    """Stands for the store of a group, which is for setting up backends."""
+    """Placeholder for the store of a group, which only backends need for their set-up."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise NotImplementedError("a process group of adjointlab has no key-value store")

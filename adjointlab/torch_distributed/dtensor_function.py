@@ -27,10 +27,10 @@ __all__ = ["DTensorFunction"]
 
 
 class DTensorFunction(nn.Module):
-    """A function of DTensors as a module of their local tensors, which holds what it returns and is given back against its claims.
+    """A function of DTensors as a module of their local tensors. Its results and their gradients must be what their placements claim.
 
-    `placements` and `shapes` are those of its arguments, `whole_shapes` those of what the same function returns for plain tensors.
-    Making one calls it with zeros: what it claims then, it has to claim always. Collective.
+    `placements` and `shapes` are those of its arguments, `whole_shapes` those of the results of the same function for plain tensors.
+    Making one calls it with zeros: later results must have the same shapes and placements. Collective.
     """
 
     forward_mode = False
@@ -54,7 +54,7 @@ class DTensorFunction(nn.Module):
 
     @property
     def codomain(self) -> Space:
-        """The space that its outputs claim to be in."""
+        """The space of its outputs by their claims."""
         assert self._claims is not None
         return Space(
             *(
@@ -107,7 +107,7 @@ class _Claim:
 
 
 def _with_local_types(tensor: DTensor) -> DTensor:
-    """The DTensor, with reductions carried out that have no local type, such as a maximum."""
+    """The DTensor after reductions without a local type, such as a maximum, are carried out."""
     wanted = [Replicate() if _is_other_reduction(p) else p for p in tensor.placements]
     return tensor.redistribute(placements=wanted) if wanted != list(tensor.placements) else tensor
 

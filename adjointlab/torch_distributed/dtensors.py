@@ -1,4 +1,4 @@
-"""DTensors of global shapes, and the spaces of what lies on a mesh."""
+"""DTensors of global shapes, and the spaces of tensors on a mesh."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def from_local(
 def tensor_on(
     mesh: DeviceMesh | Partition, placements: Placements, shape: Sequence[int], dtype: str, name: str
 ) -> Tensor:
-    """One tensor on a mesh, or a grid of ranks."""
+    """One tensor on a mesh or a grid of ranks."""
     layout, types = placed(mesh, placements, shape)
     return Tensor(layout, type_in_space(dtype), tuple(map(LocalType, types)), name)
 
@@ -55,7 +55,7 @@ def space_on(
     shapes: Sequence[Sequence[int]],
     dtypes: Sequence[str],
 ) -> Space:
-    """Tensors on a mesh of all ranks, which are called `name` and a number from the second on."""
+    """Tensors on a mesh of all ranks, called `name`, with a number from the second on."""
     tensors = zip(placements, shapes, dtypes, strict=True)
     return Space(
         *(
@@ -66,9 +66,9 @@ def space_on(
 
 
 def check_claim(tensor: DTensor) -> None:
-    """Raise :class:`WrongClaim` where a DTensor holds another shape than its global shape and placements say."""
+    """Raise :class:`WrongClaim` if a DTensor's local shape does not follow from its global shape and placements."""
     if any(getattr(placement, "split_factor", 1) > 1 for placement in tensor.placements):
-        return  # torch does not say how such shards are cut unevenly
+        return  # torch does not define uneven shards of this kind
     rank = torch.distributed.get_rank()
     claimed = _claimed_shape(tensor.device_mesh, tuple(tensor.placements), tuple(tensor.shape), rank)
     held = tuple(tensor._local_tensor.shape)
@@ -79,11 +79,11 @@ def check_claim(tensor: DTensor) -> None:
         )
 
 
-@lru_cache(maxsize=64)  # torch takes long to say which ranks a mesh has, and a function is called often
+@lru_cache(maxsize=64)  # torch is slow to list the ranks of a mesh, and a function is called often
 def _claimed_shape(
     mesh: DeviceMesh, placements: tuple[Placement, ...], shape: tuple[int, ...], rank: int
 ) -> tuple[int, ...] | None:
-    """The local shape of a DTensor; None for reductions that have no local type, which hold what they like."""
+    """The local shape of a DTensor; None for reductions without a local type, whose local shapes are not checked."""
     try:
         return placed(mesh, placements, shape).layout.local_shape(rank)
     except ValueError:
@@ -91,7 +91,7 @@ def _claimed_shape(
 
 
 def placements_text(placements: Placements) -> str:
-    """Placements as messages have them."""
+    """Placements as shown in messages."""
     return f"({', '.join(map(repr, placements))})"
 
 
@@ -113,7 +113,7 @@ def restricted(mesh: DeviceMesh, own: DeviceMesh, placements: Placements) -> lis
     return [placements[dims[0]] if len(dims) == 1 else Replicate() for dims in _dims_of(mesh, own)]
 
 
-@lru_cache(maxsize=64)  # as above, and each parameter asks
+@lru_cache(maxsize=64)  # as above, and it is called for each parameter
 def _dims_of(mesh: DeviceMesh, own: DeviceMesh) -> tuple[tuple[int, ...], ...]:
     """For each dimension of `own`, those of `mesh` along which its ranks differ."""
     if own.mesh.shape == mesh.mesh.shape and torch.equal(own.mesh, mesh.mesh):

@@ -1,4 +1,4 @@
-"""The ranks that share a flattened parameter (:mod:`adjointlab.core.flattened`), as their parts tell: by their lengths, and by their values."""
+"""The ranks that share a flattened parameter (:mod:`adjointlab.core.flattened`), inferred from the lengths and values of their parts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FIRST_COMPARED = 16
 
 
 def begins_of(part: NumpyArray, whole: NumpyArray) -> frozenset[int] | None:
-    """The elements of a whole at which the values of a flat part may begin; `None` where it has values of its own, or none."""
+    """The elements of a whole at which the values of a flat part may begin; `None` if it has other values, or no elements."""
     elements = whole.ravel()
     if not part.size:
         return None
@@ -43,7 +43,7 @@ def begins_of(part: NumpyArray, whole: NumpyArray) -> frozenset[int] | None:
 def flattened(
     name: str, parts: Mapping[int, HeldPart], grid: Partition, rank: int
 ) -> tuple[Tensor, Flattened] | None:
-    """The flat parameter that these ranks of a grid share, and its part on this rank; `None` if their parts are together none."""
+    """The flat parameter that these ranks of a grid share, and its part on this rank; `None` if their parts do not make up one."""
     first = next(iter(parts.values()))
     length = math.prod(first.shape)
     lengths = {each: math.prod(part.local_shape or ()) for each, part in parts.items()}
@@ -61,7 +61,7 @@ def flattened(
 
 
 def _cuts(grid: Partition) -> Iterator[tuple[int, Partition]]:
-    """The dimensions along which the ranks may share a parameter, the longer ones first, and all of them together."""
+    """The dimensions along which the ranks may share a parameter, longer ones first, and finally all of them as one dimension."""
     for dim in sorted(range(grid.order), key=lambda dim: -grid.shape[dim]):
         yield dim, grid
     yield 0, Partition((grid.size,), grid.ranks)
@@ -74,7 +74,7 @@ def _ends(
     lengths: Mapping[int, int],
     length: int,
 ) -> Sequence[int] | None:
-    """The ends of the parts along a dimension, if they are together so long, or are equal and longer, and have the values that they should."""
+    """The ends of the parts along a dimension, if together they have this length, or are equal and longer, and their values fit; else `None`."""
     of_places = [set[int]() for _ in range(partition.shape[cut])]
     for rank in partition.ranks:
         of_places[partition.index(rank)[cut]].add(lengths[rank])

@@ -1,4 +1,4 @@
-"""Fused weights among the parameters of a parallel module, as torch's ``_StridedShard`` tells them, or sizes beside a ``Shard``."""
+"""Fused weights among the parameters of a parallel module, given by torch's ``_StridedShard``, or by sizes together with a ``Shard``."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["pieces_apart", "pieces_of_sizes"]
 def pieces_apart(
     placements: Sequence[Placement], shape: Sequence[int]
 ) -> tuple[Pieces | None, Sequence[Placement]]:
-    """Return the pieces of a tensor of global `shape`, `None` if it has none, and placements of the tensor with the pieces apart.
+    """Return the pieces of a tensor of global `shape`, `None` if it has none, and placements of the tensor with separate pieces.
 
-    A ``_StridedShard`` beside other shards of its dimension is of those, not of pieces. Raises `ValueError` for pieces that are not equal.
+    A ``_StridedShard`` together with other shards of its dimension does not mean pieces. Raises `ValueError` for pieces that are not equal.
     """
     cuts = [each for each in placements if isinstance(each, Shard | _StridedShard)]
     dims = [cut.dim % len(shape) for cut in cuts]
@@ -43,7 +43,7 @@ def pieces_of_sizes(
 ) -> UnequalPieces:
     """The pieces of the parameter `name`, of global `shape`, which one placement cuts on a mesh of these extents.
 
-    Raises :class:`SubjectError` for pieces that are not all of the side that is cut, or that cannot be cut into equal parts.
+    Raises :class:`SubjectError` for pieces that do not make up the side that is cut, or that cannot be cut into equal parts.
     """
     role = f"parameter_pieces[{name!r}]"
     cuts = [(each, extent) for each, extent in zip(placements, mesh, strict=True) if isinstance(each, Shard)]
@@ -63,7 +63,7 @@ def pieces_of_sizes(
 
 
 def _behind(placement: Placement, dim: int, order: int) -> Placement:
-    """The placement of a tensor of this `order` that has one dimension more, at `dim`."""
+    """The placement on a tensor of this `order` after a dimension is inserted at `dim`."""
     if not isinstance(placement, Shard | _StridedShard):
         return placement
     own = placement.dim % order

@@ -1,6 +1,6 @@
-"""The ranks that hold a parameter of a parallel module, and how they cut it: as each of them says of its own part.
+"""The ranks that hold a parameter of a parallel module, and its cut, from each rank's description of its own part.
 
-Experts, or layers of a pipeline, may be parameters of some ranks alone, and ranks may cut one otherwise than ``torch.chunk`` does.
+Experts, or layers of a pipeline, may be parameters of some ranks only, and ranks may cut a parameter differently from ``torch.chunk``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = ["HeldPart", "agreed", "as_held", "grid_of_holders"]
 
 @dataclass(frozen=True)
 class HeldPart:
-    """A rank's account of a parameter that it holds: placements on the mesh, the global shape, and that of its part where it is plain.
+    """A rank's description of a parameter that it holds: placements on the mesh, the global shape, and the shape of a plain part.
 
-    A flat part `begins` with one of these elements of the whole, if its values tell.
+    `begins` has the elements of the whole at which a flat part may begin, by its values; `None` if that is unknown.
     """
 
     placements: tuple[Placement, ...]
@@ -36,18 +36,18 @@ class HeldPart:
 
     @property
     def whole(self) -> tuple[object, ...]:
-        """The properties that all ranks have to give alike."""
+        """The properties that must be equal on all ranks."""
         return self.placements, self.shape, self.dtype
 
     @property
     def is_flat(self) -> bool:
-        """True for a plain part of one dimension which is not the whole, and of which nothing else is said."""
+        """True for a plain one-dimensional part that is not the whole and has no declared placements."""
         is_plain = self.local_shape is not None and all(map(Placement.is_replicate, self.placements))
         return is_plain and self.local_shape != self.shape and len(self.local_shape or ()) == 1
 
 
 def agreed(name: str, parts: Mapping[int, HeldPart]) -> HeldPart:
-    """Return the account of the first rank. Raises `TypeError` where another one describes another whole."""
+    """Return the description by the first rank. Raises `TypeError` if another rank describes a different whole."""
     (rank, first), *others = parts.items()
     for other, part in others:
         if part.whole != first.whole:
@@ -59,9 +59,9 @@ def agreed(name: str, parts: Mapping[int, HeldPart]) -> HeldPart:
 
 
 def grid_of_holders(mesh: DeviceMesh, name: str, holders: Collection[int]) -> Partition:
-    """The part of the mesh that these ranks are: for each of its dimensions, those indices that any of them has.
+    """The part of the mesh that consists of these ranks: in each dimension, the indices that any of them has.
 
-    Raises `TypeError` where other ranks have such indices too.
+    Raises `TypeError` if other ranks have only such indices too.
     """
     grid = grid_of(mesh)
     indices = [grid.index(rank) for rank in holders]
@@ -75,10 +75,10 @@ def grid_of_holders(mesh: DeviceMesh, name: str, holders: Collection[int]) -> Pa
 
 
 def as_held(tensor: Tensor, parts: Mapping[int, HeldPart], rank: int) -> tuple[Tensor, Padded | None]:
-    """The tensor, cut as ranks hold it, and the padding of this rank's part.
+    """The tensor with the cut of the ranks' parts, and the padding of this rank's part.
 
-    So it is where plain parts along a dimension are together as long as the whole, and not as ``torch.chunk`` cuts, or are of one length and
-    together longer: then rows that pad them follow the last of the whole.
+    The cut is changed if plain parts along a dimension together have the length of the whole, but not the cut of ``torch.chunk``; or if they
+    have one length and together are longer: then rows after the last of the whole are padding.
     """
     shapes = {rank: part.local_shape for rank, part in parts.items() if part.local_shape is not None}
     layout = tensor.layout

@@ -1,4 +1,4 @@
-"""Element types of the parameters that users' code makes or converts while it makes a module parallel, or the stages of a pipeline."""
+"""Element types of the parameters that user code creates or converts while it makes a module parallel, or the stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["made_in"]
 
 @contextmanager
 def made_in(dtype: torch.dtype) -> Iterator[None]:
-    """Convert to an element type, as soon as a module has them, the parameters that this thread makes, and modules that it converts.
+    """Context in which parameters that this thread makes get an element type as soon as a module registers them, and modules that it converts too.
 
-    Later is too late: DistributedDataParallel, and hooks on the nodes that accumulate gradients, lose a parameter whose element type changes, and
-    `fully_shard` keeps its part in the old one.
+    Later is too late: DistributedDataParallel, and hooks on gradient accumulators, lose a parameter whose element type changes, and
+    `fully_shard` keeps its part in the old type.
     """
-    rank = get_ident()  # simulated ranks are threads, and torch calls the hook in all of them
+    rank = get_ident()  # simulated ranks are threads, and torch calls the hook in all threads
 
     def convert_new(module: nn.Module, name: str, held: nn.Parameter) -> None:
         if get_ident() == rank and not is_lazy(held):

@@ -1,8 +1,8 @@
-"""Memory of tensors as a communicator takes it: NumPy arrays of element types that MPI has.
+"""Memory of tensors as communicators accept it: NumPy arrays of MPI's element types.
 
-A contiguous tensor of the host is handed over as it is, so that the world sees what user code does to it while an operation is pending.
-Any other one is *staged*: copied into an array, and back when the operation completes. So are tensors of a device, in the order of the
-current stream.
+A contiguous host tensor is passed without a copy, so that the world notices if user code touches it while an operation is pending.
+Any other tensor is *staged*: copied into an array, and back when the operation completes. So are tensors on a device, in the order of
+the current stream.
 """
 
 from __future__ import annotations
@@ -45,30 +45,30 @@ _AS_IT_IS: Final = frozenset(
         torch.int64,
     }
 )
-"""Element types that NumPy and MPI have too. Elements of others are moved as integers of their size."""
+"""Element types that NumPy and MPI have too. Elements of other types are moved as integers of their size."""
 
 
 class Staged(NamedTuple):
-    """An array to communicate, and what is to be done with it when that is complete."""
+    """An array to communicate, and a function to call when that is complete."""
 
     array: NumpyArray
     finish: Callable[[], None] | None = None
 
 
 def fill_undefined(tensor: torch.Tensor) -> None:
-    """Fill what a library leaves undefined: with NaN, or the largest integer; truth values stay."""
+    """Fill memory that a library leaves undefined with NaN, or the largest integer; booleans stay."""
     if tensor.dtype is torch.bool:
         return
     if tensor.is_complex():
         value: complex = complex(math.nan, math.nan)
     else:
         value = math.nan if tensor.is_floating_point() else torch.iinfo(tensor.dtype).max
-    # Not the tensor itself: a collective does not tell autograd that it writes.
+    # Through `data`, because a collective does not notify autograd of its writes either.
     tensor.data.fill_(value)
 
 
 def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return True if an element of one dense tensor lies between the first and the last of the other."""
+    """Return True if the memory ranges of two dense tensors overlap."""
     (start, end), (first, last) = (
         (each.data_ptr(), each.data_ptr() + each.numel() * each.element_size()) for each in (one, other)
     )
@@ -76,7 +76,7 @@ def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def elements_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements of `tensor` in row-major order, one-dimensional, on the host; in its own memory if it lies there in this order."""
+    """The elements of `tensor` in row-major order, one-dimensional, on the host; a view if it has this order there."""
     plain = tensor.detach().resolve_conj().resolve_neg()
     if plain.layout is not torch.strided or plain.is_quantized:
         raise NotImplementedError(
@@ -120,12 +120,12 @@ def gathered(tensors: Sequence[torch.Tensor]) -> Staged:
 
 
 def blocks(array: NumpyArray, counts: Sequence[int]) -> object:
-    """`array` as a buffer with so many elements for each rank."""
+    """`array` as an MPI buffer with `counts` elements for the ranks."""
     return [array, (list(counts), [0, *accumulate(counts[:-1])])]
 
 
 def copy_into(tensor: torch.Tensor, flat: torch.Tensor) -> None:
-    """Write the elements `flat` into `tensor`, past autograd."""
+    """Write the elements `flat` into `tensor`, bypassing autograd."""
     tensor.detach().copy_(flat.view(tensor.shape))
 
 

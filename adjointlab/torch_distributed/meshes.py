@@ -1,7 +1,7 @@
-"""Meshes of simulated ranks, which DTensor must not take for one another.
+"""Meshes of simulated ranks, which DTensor must not confuse.
 
-DTensor remembers by mesh how it distributes operations, and takes equal meshes for one. In a process that is right; but the meshes of two
-simulated ranks are equal and differ in their coordinates, and so do those of two cases, one after the other, on the same thread.
+DTensor caches by mesh how it distributes operations, and treats equal meshes as one. In a process that is right. But the meshes of two
+simulated ranks are equal although their coordinates differ, and so are those of successive cases on the same thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["forget_meshes", "meshes_of_ranks"]
 _DeviceMesh: Final[Any] = device_mesh.DeviceMesh
 
 _ON_SPEED: Final = ("torch.distributed.tensor._redistribute", "torch.distributed.tensor._collective_utils")
-"""Loggers whose warnings say what would be faster, once in a process otherwise, and here in every case."""
+"""Loggers of performance warnings, which would appear in every case, instead of once per process."""
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def meshes_of_ranks(identity_of_rank: Callable[[], int | None]) -> Iterator[None
     def init(mesh: Any, /, *arguments: Any, **keywords: Any) -> None:
         original(mesh, *arguments, **keywords)
         if (identity := identity_of_rank()) is not None:
-            # Part of the hash and of equality; torch has it for the threads of its own tests.
+            # Part of the hash and of equality; torch uses it for the threads of its own tests.
             mesh._thread_id, mesh._hash = identity, None
 
     loggers = [logging.getLogger(name) for name in _ON_SPEED]
@@ -54,7 +54,7 @@ def _is_error(record: logging.LogRecord) -> bool:
 
 
 def forget_meshes() -> None:
-    """Clear what DTensor remembers of the meshes of this thread's rank, which will not be seen again."""
+    """Clear DTensor's caches for the meshes of this thread's rank, which will not be used again."""
     redistribute: Any = sys.modules.get("torch.distributed.tensor._redistribute")
     if hasattr(redistribute, "_gen_transform_infos"):
         redistribute._gen_transform_infos.cache_clear()

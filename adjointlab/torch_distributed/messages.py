@@ -18,7 +18,7 @@ __all__ = ["Messages"]
 
 @of_plain_tensors
 class Messages(Operations):
-    """The messages, each a non-blocking one of the communicator."""
+    """The messages, each a non-blocking message of the communicator."""
 
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
         (tensor,) = tensors

@@ -1,4 +1,4 @@
-"""Names of the parameters and buffers of a sequential module, and the paths at which a module made of it has them."""
+"""Names of the parameters and buffers of a sequential module, and their paths in a module made from it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEEP_NAMES: Final = ", which FullyShardedDataParallel(..., use_orig_params=True
 
 @dataclass(frozen=True)
 class Paths:
-    """Paths at which a module has parameters and buffers of the sequential one, by their names there."""
+    """Paths of parameters and buffers in a module, by their names in the sequential one."""
 
     parameters: Mapping[str, str]
     buffers: Mapping[str, str]
@@ -30,7 +30,7 @@ class Paths:
 
 @dataclass(frozen=True)
 class Names:
-    """Shapes of the parameters, and names of the buffers, of a sequential module; and by further names of a tied parameter the first one."""
+    """Shapes of the parameters and names of the buffers of a sequential module; `tied` maps further names of a parameter to its first."""
 
     parameters: Mapping[str, tuple[int, ...]]
     buffers: tuple[str, ...]
@@ -46,14 +46,14 @@ class Names:
         )
 
     def paths(self, module: nn.Module) -> Paths:
-        """Raises `TypeError` for a module that has others. What it lacks other ranks may have."""
+        """The paths in `module`. Raises `TypeError` if it has other parameters. Those that it lacks may be on other ranks."""
         owned = _owned(module.named_parameters(remove_duplicate=False), self.parameters)
         for path in owned:
             if (first := self.tied.get(path)) in owned:
                 raise TypeError(
                     f"the parallel module has {path} and {first} as two parameters, and the sequential one as a single one: tie them again"
                 )
-        # A rank may have a tied parameter under a further name alone, as the last of some stages.
+        # A rank may have a tied parameter only under a further name, as the last pipeline stage.
         parameters = _paths("parameter", owned, self.parameters, self.tied)
         held = _owned(module.named_buffers(remove_duplicate=False), self.buffers)
         return Paths(parameters, _paths("buffer", held, self.buffers, {}, others=True))
@@ -67,7 +67,7 @@ def _tied(module: nn.Module) -> dict[str, str]:
 
 
 def _owned(named: Iterable[tuple[str, torch.Tensor]], names: Collection[str]) -> list[str]:
-    """One path of each tensor: of several paths the one that has a name among `names`, exactly if one does, else the longest name."""
+    """One path for each tensor: preferably one in `names`, else the path with the longest name among them."""
     paths: dict[int, list[str]] = {}
     for path, held in named:
         paths.setdefault(id(held), []).append(path)
@@ -80,7 +80,7 @@ def _owned(named: Iterable[tuple[str, torch.Tensor]], names: Collection[str]) ->
 def _paths(
     kind: str, owned: Sequence[str], names: Collection[str], tied: Mapping[str, str], *, others: bool = False
 ) -> dict[str, str]:
-    """The paths of `owned` by name, of those `tied` by the first one. With `others`, those without a name are left out."""
+    """The `owned` paths by name, of `tied` parameters by their first one. With `others`, paths without a name are left out."""
     paths: dict[str, str] = {}
     for path in owned:
         found = sequential_name(path, {*names, *tied})
@@ -97,15 +97,15 @@ def _paths(
 
 
 def missing(kind: str, name: str, found: Collection[str]) -> TypeError:
-    """The error for a parameter or buffer that is missing, where these are found.
+    """The error for a missing parameter or buffer, if those `found` exist.
 
-    Each rank may have some of several parameters, of one name but for its number, as of experts.
+    It mentions that each rank may have some of several parameters whose names differ only in a number, as of experts.
     """
     number = re.compile(r"\d+")
     alike = [other for other in found if other != name and number.sub("", other) == number.sub("", name)]
     advice = (
-        f", but {alike[0]}: of what ranks have some each, such as experts, each has the name that the sequential module has for it, or, where "
-        "each rank counts its own from 0, the values that it has there when it is made parallel"
+        f", but {alike[0]}: if each rank has some of several, such as experts, each needs its name in the sequential module, or, if each rank "
+        "numbers its own from 0, its values there when parallelize returns"
     )
     return TypeError(
         f"the parallel module has no {kind} {name}, which the sequential one has{advice if alike else ''}"
@@ -113,7 +113,7 @@ def missing(kind: str, name: str, found: Collection[str]) -> TypeError:
 
 
 def sequential_name(path: str, names: Collection[str]) -> str | None:
-    """The name without those parts that wrappers have added."""
+    """The name of a path among `names`, without the parts that wrappers have added; None if there is none."""
     if path in names:
         return path
     parts = path.split(".")

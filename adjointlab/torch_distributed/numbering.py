@@ -1,6 +1,6 @@
-"""Names of parameters that each rank counts from 0, such as those of its experts or of the layers of its pipeline stage.
+"""Names of parameters that each rank numbers from 0, such as those of its experts or of the layers of its pipeline stage.
 
-The sequential module counts all of them. Its initial values tell which of them a rank has.
+The sequential module numbers all of them. Its initial values show which of them a rank has.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBER: Final = re.compile(r"\d+")
 
 
 class Numbering:
-    """The numbers that a rank's `parts` have as the `wholes` of the sequential module, by name, whose values they hold."""
+    """Maps the names of a rank's `parts` to those of the `wholes` of the sequential module with the same values."""
 
     def __init__(self, parts: Mapping[str, NumpyArray], wholes: Mapping[str, NumpyArray]) -> None:
         alike: dict[str, list[str]] = {}
@@ -36,18 +36,18 @@ class Numbering:
         self._prefixes = _resolved(found)
 
     def __call__(self, name: str) -> str:
-        """Return the name in the sequential module; the same one where no values tell."""
+        """Return the name in the sequential module; the same name if the values do not determine it."""
         known = next((prefix for prefix in reversed(_prefixes(name)) if prefix in self._prefixes), "")
         return self._prefixes.get(known, "") + name.removeprefix(known)
 
 
 def _prefixes(name: str) -> list[str]:
-    """The beginnings of a name that end with a number: of "layers.0.experts.1.bias" they are "layers.0" and "layers.0.experts.1"."""
+    """The prefixes of a name that end with a number: for "layers.0.experts.1.bias", "layers.0" and "layers.0.experts.1"."""
     return [name[: match.end()] for match in _NUMBER.finditer(name)]
 
 
 def _resolved(found: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """The one prefix that each has in the sequential module: the same where that is possible too, as of parameters of one element."""
+    """The sequential prefix of each prefix; the same one if that is among several possible ones, as for parameters of one element."""
     chosen: dict[str, str] = {}
     for prefix in sorted(found, key=len):
         above = next((each for each in reversed(_prefixes(prefix)[:-1]) if each in chosen), "")
@@ -61,7 +61,7 @@ def _resolved(found: Mapping[str, Iterable[str]]) -> dict[str, str]:
 
 
 def _is_part(part: NumpyArray, whole: NumpyArray) -> bool:
-    """Return True if the values of a part with elements lie somewhere in the whole: this may be longer in one dimension."""
+    """Return True if a nonempty part is a contiguous part of the whole, which may be longer in one dimension."""
     if not part.size or part.ndim != whole.ndim:
         return False
     longer = [dim for dim in range(part.ndim) if part.shape[dim] != whole.shape[dim]]

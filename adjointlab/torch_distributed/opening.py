@@ -1,4 +1,4 @@
-"""Opening the default process group of torch.distributed over a communicator of the lab."""
+"""The default process group of torch.distributed over a communicator of the lab."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ __all__ = [
 
 
 class GroupsInOtherOrder(RuntimeError):
-    """A rank makes another group than the others under one number, by which real backends meet."""
+    """Ranks make different groups under the same number, by which real backends match them."""
 
 
 def require_same_ranks(name: str, ranks: str, earlier: str) -> None:
-    """Raise :class:`GroupsInOtherOrder` where the group of this name has other `ranks` than on an `earlier` rank."""
+    """Raise :class:`GroupsInOtherOrder` if the group of this name has other `ranks` than on an `earlier` rank."""
     if ranks != earlier:
         raise GroupsInOtherOrder(
             f"new_group at {call_site()} makes group number {name} of ranks {ranks}, and on another rank that is the group of ranks "
@@ -48,17 +48,17 @@ def process_group(comm: Communicator, device_type: DeviceType = "cpu") -> Iterat
     """Context in which the ranks of `comm` are the default process group of torch.distributed.
 
     Code that calls ``dist.all_reduce``, makes groups with ``dist.new_group`` or builds a mesh runs unchanged in it, in every world.
-    Its groups move tensors of the host and of CUDA devices; `device_type` is where code that asks is told that it computes.
-    Collective; on leaving it, all groups made in it are gone. Raises `TypeError` for what is not a communicator or mpi4py's own, and `RuntimeError`
-    where a group is open on this rank already.
+    Its groups move tensors on the host and on CUDA devices; `device_type` is the device that torch reports for them.
+    Collective; on leaving it, all groups made in it are destroyed. Raises `TypeError` for anything but a communicator of the lab, and
+    `RuntimeError` if a group is open on this rank already.
     """
     if type(comm).__module__.partition(".")[0] == "mpi4py":
         raise TypeError(
             "process_group takes the communicator that a case or the run of a world is given, not mpi4py's own, whose waits do not end"
         )
-    size_of(comm)  # which refuses what is not a communicator
+    size_of(comm)  # raises TypeError for anything but a communicator
     case_group: CaseGroup | None = getattr(comm, "case_group", None)
-    if case_group is not None:  # of real processes, on a backend of torch's
+    if case_group is not None:  # real processes, on a backend of torch
         from adjointlab.torch_distributed.real_group import open_real_group
 
         with open_real_group(case_group) as group:
@@ -70,9 +70,9 @@ def process_group(comm: Communicator, device_type: DeviceType = "cpu") -> Iterat
 
 @contextmanager
 def lone_group(comm: Communicator) -> Iterator[None]:
-    """Context in which this rank's default process group, while that of `comm` is open, is one that it is alone in.
+    """Context in which this rank is the only one in its default process group, while that of `comm` is open.
 
-    For code that has to do what it does in a job of one process, whatever it asks torch.distributed.
+    For code that must behave as in a job of one process.
     """
     if getattr(comm, "case_group", None) is not None:
         from adjointlab.torch_distributed import real_group
@@ -87,9 +87,9 @@ def lone_group(comm: Communicator) -> Iterator[None]:
 
 
 def load_process_groups() -> Callable[[Communicator, DeviceType], AbstractContextManager[dist.ProcessGroup]]:
-    """Import torch.distributed, which takes a second, and return what opens a default group.
+    """Import torch.distributed, which takes a second, and return the function that opens a default group.
 
-    Raises :class:`~adjointlab.worlds.torch.requirements.MissingTorch` where there is none.
+    Raises :class:`~adjointlab.worlds.torch.requirements.MissingTorch` if torch does not have it.
     """
     check_torch()
     from adjointlab.torch_distributed.default_group import open_default_group
@@ -104,10 +104,10 @@ def device_mesh(
     names: Sequence[str] | None = None,
     device_type: DeviceType = "cpu",
 ) -> Iterator[DeviceMesh]:
-    """Context with a mesh of the ranks of `comm` on `device_type`, in a default process group that is open as long.
+    """Context with a mesh of the ranks of `comm` on `device_type`, in a default process group that is open for the same time.
 
-    Raises `TypeError` for what is not a shape, `ValueError` for one whose size is not the number of ranks, and what
-    :func:`process_group` does.
+    Raises `TypeError` for anything but a shape, `ValueError` if its size is not the number of ranks, and the exceptions of
+    :func:`process_group`.
     """
     extents, ranks = integers("shape", shape), size_of(comm)
     if math.prod(extents) != ranks or any(extent < 1 for extent in extents):

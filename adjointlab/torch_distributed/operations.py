@@ -1,4 +1,4 @@
-"""Operations of a process group: what collectives and messages share."""
+"""Operations of a process group: the common base of collectives and messages."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Tensors = list[torch.Tensor]
 
 
 class Operations:
-    """Base of a process group: the communicator, and how an operation on it is started.
+    """Base of a process group: the communicator, and the start of operations on it.
 
-    `global_ranks` are the ranks of the default group, by rank of this one.
+    `global_ranks` are the ranks in the default group, by rank in this one.
     """
 
     def __init__(self, comm: Communicator, global_ranks: Sequence[int], *, is_default: bool) -> None:
@@ -32,13 +32,13 @@ class Operations:
         self._unwaited: set[RequestWork] = set()
 
     def forget_works(self) -> None:
-        """Let go of the operations that nobody has waited for, which the world reports."""
+        """Drop the operations that were never waited for, which the world reports."""
         for work in list(self._unwaited):
             work.abandon()
         self._unwaited.clear()
 
     def _global_rank(self, call: str, argument: str, rank: int) -> int:
-        """The rank in the default group of a `rank` of this one, the `argument` of a call. Raises `ValueError` for one that is none."""
+        """The rank in the default group of a `rank` of this one, the `argument` of a call. Raises `ValueError` if it is out of range."""
         if not 0 <= rank < self._size:
             raise ValueError(
                 f"{call}: {argument}={rank} is not a rank of the group, which has 0 to {self._size - 1}"
@@ -46,7 +46,7 @@ class Operations:
         return self.global_ranks[rank]
 
     def _label(self, name: str, tensor: torch.Tensor, **given: object) -> CallLabel:
-        """The label of a collective of `tensor`. Raises :class:`NotContiguous` for one that its backend refuses whatever is done with it."""
+        """The label of a collective of `tensor`. Raises :class:`NotContiguous` for a layout that its backend refuses in every collective."""
         check_for_nccl(name, "tensor", tensor)
         dtype = str(tensor.dtype).removeprefix("torch.")
         return CallLabel(name, (*given.items(), ("dtype", dtype), *self._named))
@@ -70,10 +70,10 @@ class Operations:
         return work
 
     def _start_coalescing(self, device: object) -> None:
-        """Collect what is started from now on. (It is started at once all the same.)"""
+        """Collect the operations that are started from now on. (They still start at once.)"""
         self._coalesced = []
 
     def _end_coalescing(self, device: object) -> JoinedWork:
-        """One handle of what has been collected."""
+        """Return one handle for the collected operations."""
         works, self._coalesced = self._coalesced or [], None
         return JoinedWork(works)

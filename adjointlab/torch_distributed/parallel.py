@@ -1,7 +1,7 @@
-"""A parallel module under the names of the sequential one that it is made from, and the spaces of what it holds.
+"""A parallel module under the names of the sequential one from which it is made, and the spaces of its parameters and buffers.
 
-Nothing is declared by hand: DTensors say how they lie on their meshes, a plain parameter is a copy on every rank, and a plain output is one
-too, but for the mesh dimensions that share the batch.
+Nothing is declared by hand: DTensors have their placements, a plain parameter is a copy on every rank, and so is a plain output,
+except along the mesh dimensions that share the batch.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ __all__ = ["NamedModule", "ParallelModule", "Placing"]
 
 @dataclass(frozen=True)
 class Placing:
-    """Placements of a module's tensors on the mesh; those of the batch where none are given."""
+    """Placements of a module's tensors on the mesh; by default those of the batch."""
 
     batch: Placements
     inputs: Sequence[Placements] = ()
     outputs: Sequence[Placements] = ()
-    gives_dtensors: bool = False  # hands over the inputs as DTensors
+    gives_dtensors: bool = False  # the module gets its inputs as DTensors
 
     def of_input(self, number: int) -> Placements:
         return self.inputs[number] if number < len(self.inputs) else self.batch
@@ -56,9 +56,9 @@ class Placing:
 
 
 class NamedModule(nn.Module):
-    """A module as it is called in a check, with the `parameters` and `buffers` of `made`, the module under test, by the names of a sequential one."""
+    """A module for checks to call, with the `parameters` and `buffers` of `made`, the module under test, under sequential names."""
 
-    forward_mode = False  # neither DTensor nor DistributedDataParallel has one
+    forward_mode = False  # neither DTensor nor DistributedDataParallel supports it
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class NamedModule(nn.Module):
         hooks: PassHooks,
     ) -> None:
         super().__init__()
-        # No child, so that its parameters have no longer names here.
+        # Not as a child module, which would give its parameters longer names.
         self._made: Callable[[], nn.Module] = lambda: made
-        # FSDP has others in their places for a while.
+        # FSDP temporarily replaces the module's parameters.
         self._held = dict(parameters)
         self._buffer_names = tuple(buffers)
         self._hooks = hooks
@@ -116,11 +116,11 @@ class NamedModule(nn.Module):
 
 
 class ParallelModule(NamedModule):
-    """The `module` that was made of a sequential one, whose parameters and buffers have the `names` given, on plain local tensors.
+    """The `module` that was made from a sequential one, on plain local tensors; `names` are those of the parameters and buffers there.
 
-    `outputs` are the paths and the element types of the tensors that the sequential one returns, in their order. Calls raise
-    :class:`OtherOutputs` for others, but may have computed `in_another_type` of real numbers. `wrappers` are data-parallel modules that were
-    made with it, of which not all need be in it.
+    `outputs` are the paths and element types of the tensors that the sequential one returns, in order. Calls raise
+    :class:`OtherOutputs` for other outputs, except that real ones may have another type if `in_another_type`. `wrappers` are
+    data-parallel modules that were created with it; some may be outside of it.
     """
 
     def __init__(
@@ -147,12 +147,12 @@ class ParallelModule(NamedModule):
 
     @property
     def is_data_parallel(self) -> bool:
-        """True if a backward pass by all parameters has to follow each forward pass."""
+        """True if a backward pass that reaches all parameters must follow each forward pass."""
         return any(map(is_data_parallel, self._parts()))
 
     @property
     def averages_gradients(self) -> bool:
-        """True if torch averages gradients over ranks, which are to have batches of their own."""
+        """True if torch averages gradients over ranks, which should then have different batches."""
         return any(is_data_parallel(part) or isinstance(part, FSDPModule) for part in self._parts())
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -169,7 +169,7 @@ class ParallelModule(NamedModule):
 
     @contextmanager
     def _empty_inputs_noted(self, inputs: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Note of an exception on a rank that has nothing of an input: the sizes of the batch, and not the code, may be what does not fit."""
+        """Add a note to an exception on a rank without elements of an input: perhaps not the code is wrong, but the sizes do not fit."""
         try:
             yield
         except Exception as error:
@@ -206,7 +206,7 @@ class ParallelModule(NamedModule):
         yield from self._wrappers
 
     def reshard(self) -> None:
-        """Free gathered copies of parameters, which are about to change."""
+        """Free gathered copies of parameters, because these are about to change."""
         for part in self._parts():
             if callable(reshard := getattr(part, "reshard", None)):
                 reshard()
@@ -219,23 +219,26 @@ class ParallelModule(NamedModule):
         return self.made.get_buffer(self._path_of_buffer[target])
 
     def renumber(self, values: Mapping[str, NumpyArray], comm: Communicator) -> None:
-        """Take the names that the sequential module has for what ranks count from 0 each, if no rank has some: its initial `values` tell. Collective."""
+        """Replace names that each rank numbers from 0 by those in the sequential module, found by its initial `values`. Collective.
+
+        Only if some of the sequential names exist on no rank.
+        """
         held = set().union(*comm.allgather(list(self._held)))
         if held == self._names.parameters.keys():
             return
         parts = {name: arrays.local_part(each.detach()) for name, each in self._held.items()}
         number = Numbering({name: to_numpy(part) for name, part in parts.items() if not part.is_meta}, values)
         renumbered = {number(name): each for name, each in self._held.items()}
-        if len(renumbered) == len(self._held):  # not so where a rank has the values of one of them twice
+        if len(renumbered) == len(self._held):  # not if a rank has the values of one of them twice
             self._held = renumbered
             self._path_of_buffer = {number(name): path for name, path in self._path_of_buffer.items()}
 
     def parameter_space(
         self, shared: SharedTensors, declared: DeclaredParameters
     ) -> tuple[Space, Mapping[str, Fused]]:
-        """The space of its parameters, and how it has fused, flattened or padded ones, by name. Collective.
+        """The space of its parameters, and the storage of fused, flattened or padded ones, by name. Collective.
 
-        Of those that other ranks alone have, this one gets some of zero volume.
+        For parameters that only other ranks have, this one gets stand-ins of zero volume.
         """
         space, pieces = shared.parameters(self._held, self._names.parameters, declared)
         own = self._held
@@ -246,7 +249,7 @@ class ParallelModule(NamedModule):
         return space, pieces
 
     def buffer_space(self, shared: SharedTensors) -> Space:
-        """The space of its buffers. Collective. Of those that other ranks alone have, this one gets some of zero volume."""
+        """The space of its buffers. Collective. For buffers that only other ranks have, this one gets stand-ins of zero volume."""
         own = {name: self.get_buffer(name) for name in self._path_of_buffer}
         space = shared.buffers(own, self._names.buffers)
         self._buffer_names = self._names.buffers
@@ -257,7 +260,7 @@ class ParallelModule(NamedModule):
 
 
 def _free_gathered(flattening: Any) -> None:
-    """Free the gathered parameters of a FullyShardedDataParallel, which no public method does; before its first pass there are none."""
+    """Free the gathered parameters of a FullyShardedDataParallel, for which there is no public method; before its first pass there are none."""
     handle = flattening._handle
     if handle is not None and handle.uses_sharded_strategy and hasattr(handle.flat_param, "_local_shard"):
         handle.reshard(free_unsharded_flat_param=True)
@@ -268,7 +271,7 @@ def _places(paths: Iterable[OutputPath]) -> str:
 
 
 def _advice(dtype: torch.dtype, wanted: torch.dtype) -> str:
-    """Advice for a module that is meant to compute in a narrower type than the sequential one, after a semicolon; else nothing."""
+    """Advice, after a semicolon, for a module that computes in a narrower type than the sequential one; else empty."""
     if not (
         dtype.is_floating_point
         and wanted.is_floating_point

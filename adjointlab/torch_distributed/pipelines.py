@@ -1,12 +1,13 @@
 """One step of a pipeline schedule as a module: from the inputs and the target of a batch to its loss and outputs.
 
-A schedule of torch.distributed.pipelining goes backward by itself, and leaves the gradients of the loss in ``.grad``. As the loss is a
-scalar, the gradients for a cotangent c are c times those: so the step has a backward pass like any other module, on every rank alone.
+A schedule of torch.distributed.pipelining runs the backward pass itself, and leaves the gradients of the loss in ``.grad``. As the loss
+is a scalar, the gradients for a cotangent c are c times those. So the step has a backward pass like any other module, which needs no
+communication.
 
     rank              0                 1 (the last stage)
-    domain            x                 target              each where its stage is
+    domain            x                 target              each on the rank of its stage
     codomain          loss              loss, y             the loss is sent to all ranks
-    parameters        0.weight          1.weight            each where its stages are, of volume zero elsewhere
+    parameters        0.weight          1.weight            each on the ranks of its stages, of zero volume elsewhere
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ Schedule = PipelineScheduleSingle | PipelineScheduleMulti
 
 @dataclass(frozen=True)
 class Step:
-    """The computation of one step: the loss of a batch, as the "mean" or the "sum" of those of its microbatches."""
+    """The computation of one step: the loss of a batch, the "mean" or the "sum" of the losses of its microbatches."""
 
     loss: Callable[..., torch.Tensor]
     reduction: str
-    by_inputs: bool  # it has gradients by the inputs too
+    by_inputs: bool  # if there are gradients by the inputs too
 
 
 class SequentialStep(NamedModule):
@@ -77,7 +78,7 @@ class SequentialStep(NamedModule):
         return (self._with_gradients(loss.reshape(1), given), *outputs)
 
     def _with_gradients(self, loss: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The loss with its gradients, which a schedule knows before a cotangent is: code may add to them, as of an auxiliary loss, whatever that is."""
+        """The loss with gradients that are computed now, as in a schedule: user code may add to them, say for an auxiliary loss."""
         if not loss.requires_grad:
             return loss
         leaves = [each for each in (*given, *self.made.parameters()) if each.requires_grad]
@@ -87,14 +88,14 @@ class SequentialStep(NamedModule):
 
 @dataclass(frozen=True)
 class RankStages:
-    """Description of the schedule and stages of one rank, as data, for all ranks to compare."""
+    """Description of the schedule and stages of one rank, as data that ranks compare."""
 
     fault: str = ""
     schedule: str = ""
     microbatches: int = 0
     group_size: int = 0
     count: int = 0  # of stages, on all ranks
-    ranks: Mapping[int, int] | None = None  # by stage of this rank: the rank where the schedule looks for it
+    ranks: Mapping[int, int] | None = None  # by stage of this rank: where the schedule expects it
     parameters: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
 
@@ -109,7 +110,7 @@ class RankStages:
 
 @dataclass(frozen=True)
 class Stages:
-    """The schedule of this rank, and what its stages hold by the names of the sequential module."""
+    """The schedule of this rank, and the parameters and buffers of its stages by the names of the sequential module."""
 
     schedule: Schedule
     stages: Sequence[_PipelineStageBase]
@@ -118,7 +119,7 @@ class Stages:
 
     @classmethod
     def of(cls, schedule: object, module: nn.Module) -> Stages:
-        """Read a schedule whose stages are made of parts of `module`. Raises `TypeError` for anything else."""
+        """Read a schedule whose stages are made from parts of `module`. Raises `TypeError` for anything else."""
         if not isinstance(schedule, Schedule):
             raise TypeError(f"{schedule!r} is not a schedule of torch.distributed.pipelining")
         stages = schedule._stages if isinstance(schedule, PipelineScheduleMulti) else [schedule._stage]
@@ -130,7 +131,7 @@ class Stages:
             number = _numbering(stage.submod, known_parameters)
             for path, held in stage.submod.named_parameters():
                 found = _parameter_name(every, path, held, number)
-                # Stages may have copies of a tied parameter, under the names that it has in each.
+                # Stages may have copies of a tied parameter under different names.
                 first = tied.get(found, found)
                 if parameters.setdefault(first, held) is not held:
                     raise TypeError(
@@ -159,7 +160,7 @@ class Stages:
 
 
 def _numbering(stage: nn.Module, known: Mapping[str, torch.Tensor]) -> Numbering:
-    """The numbers that layers of a stage have in the sequential module, of which it may have copies that it counts from 0."""
+    """The numbers in the sequential module of a stage's layers, which may be copies that are numbered from 0."""
     own = {id(held) for held in known.values()}
     parts = {
         sequential_name(path, known) or path: arrays.to_numpy(held.detach())
@@ -173,7 +174,7 @@ def _numbering(stage: nn.Module, known: Mapping[str, torch.Tensor]) -> Numbering
 def _name_of(
     known: Mapping[str, torch.Tensor], path: str, held: torch.Tensor, number: Numbering
 ) -> str | None:
-    """The name of a tensor of a stage: of the same tensor, else one that fits its path."""
+    """The name of a tensor of a stage: that of the same tensor, else one that fits its path."""
     same = next((name for name, tensor in known.items() if tensor is held), None)
     if same is not None or (name := sequential_name(path, known)) is None:
         return same
@@ -183,7 +184,7 @@ def _name_of(
 def _parameter_name(
     known: Mapping[str, torch.Tensor], path: str, held: torch.Tensor, number: Numbering
 ) -> str:
-    """The name of a parameter of a stage. Raises `NotImplementedError` for a DTensor, `TypeError` for one without a name."""
+    """The name of a parameter of a stage. Raises `NotImplementedError` for a DTensor, `TypeError` if it has no name."""
     if isinstance(held, DTensor):
         raise NotImplementedError(
             f"the parameter {path} of a stage is a DTensor: pipelines of sharded stages are not compared"
@@ -227,8 +228,8 @@ def fault_of(ranks: Sequence[RankStages], names: Names, rows: int) -> str:
     for name in names.parameters:
         if not any(name in each.parameters for each in ranks):
             return (
-                f"no stage has the parameter {name} of the sequential module: stages are made of parts of the module that the "
-                "function is given, and together of all of it"
+                f"no stage has the parameter {name} of the sequential module: make stages of parts of the module that the "
+                "function is given, which together are all of it"
             )
     return ""
 
@@ -239,7 +240,7 @@ def _advice_on_ranks(stages: int, ranks: int) -> str:
 
 @dataclass(frozen=True)
 class EndStages:
-    """The ranks of the first and of the last stage, and if the schedule can go forward alone."""
+    """The ranks of the first and of the last stage, and whether the schedule can run forward only."""
 
     first: int
     last: int
@@ -248,15 +249,15 @@ class EndStages:
     @classmethod
     def of(cls, ranks: Sequence[RankStages]) -> EndStages:
         rank_of = {stage: rank for rank, each in enumerate(ranks) for stage in each.stages}
-        # `eval` of torch 2.13 wants the gradient of a stage that follows another one on the same rank, and has none.
+        # `eval` of torch 2.13 fails if a stage follows another one on the same rank: it needs a gradient that does not exist.
         evaluates = all(rank_of[stage] != rank_of[stage - 1] for stage in rank_of if stage)
         return cls(rank_of[0], rank_of[len(rank_of) - 1], evaluates)
 
 
 class PipelineStep(NamedModule):
-    """The step of a schedule whose stages have these `ends`. `results` are the element types of loss and outputs.
+    """The step of a schedule whose first and last stages are at these `ends`. `results` are the element types of loss and outputs.
 
-    A rank has empty tensors on `device_type` in place of those that others hold.
+    In place of tensors that only other ranks hold, a rank has empty ones on `device_type`.
     """
 
     def __init__(
@@ -328,7 +329,7 @@ class PipelineStep(NamedModule):
 
 @contextmanager
 def _without_gradients(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Context in which parameters begin without gradients, and after which they have again those that they had."""
+    """Context in which parameters have no gradients at first, and after which their earlier gradients are restored."""
     earlier = [parameter.grad for parameter in parameters]
     try:
         for parameter in parameters:
@@ -348,7 +349,7 @@ def _loss_with_gradients(
 
 
 class _WithGradients(torch.autograd.Function):
-    """The loss, with its gradients by the tensors behind them, which are known already."""
+    """The loss with gradients that have been computed already."""
 
     @staticmethod
     def forward(
@@ -367,7 +368,7 @@ class _WithGradients(torch.autograd.Function):
 
 
 def held_by(ranks: Sequence[int], shape: Sequence[int], dtype: str, name: str) -> Tensor:
-    """A tensor of which these ranks hold copies, and the others nothing."""
+    """A tensor of which only these ranks hold copies."""
     partition = Partition((len(ranks),), ranks)
     layout = Layout(tuple(shape), partition, axes=(None,) * len(shape))
     return Space(layout, dtype=dtype, types=("invariant",), name=name).tensors[0]

@@ -1,8 +1,8 @@
 """A process group of torch.distributed over a communicator of the lab, simulated or guarded.
 
-Every operation is a non-blocking call of the communicator and a `Work` that waits for it, so that the world finds in code of
-torch what it finds in code of MPI: deadlocks, collectives that do not match, buffers touched too early, requests left open. Each call
-has a label in torch's words, with all that the ranks must agree on, though real backends let some disagreements pass.
+Every operation is a non-blocking call of the communicator and a `Work` that waits for it. So the world finds the same faults in torch
+code as in MPI code: deadlocks, mismatched collectives, buffers touched too early, requests left open. Each call has a label in torch's
+terms, with everything on which the ranks must agree, though real backends let some disagreements pass.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ DEFAULT_NAME: Final = "0"
 """Name of the default group, by which functional collectives find it."""
 
 _BACKEND: Final = "adjointlab"
-"""Name of the backend in torch's C++ code, which would look for a backend of its own under the name of one."""
+"""Name of the backend in torch's C++ code. Not the name of a real one, for which torch would use its own backend."""
 # Torch's stubs give each method the overloads of one version.
 _ProcessGroup: Any = dist.ProcessGroup
 
 
 class _Backend:
-    """The backend of a group and device, as torch asks for it: one that has nothing of what a backend may have."""
+    """The backend of a group and device for torch to query: it supports no optional feature."""
 
     supports_coalescing = supports_splitting = supports_time_estimate = False
 
@@ -42,7 +42,7 @@ class _Backend:
 
 
 class CommunicatorProcessGroup(Collectives, Messages, _ProcessGroup):  # type: ignore[misc]
-    """The process group of `comm`, whose ranks are `global_ranks` of the default group, in a job that computes on `device_type`."""
+    """The process group of `comm`, whose ranks are `global_ranks` in the default group, in a job that computes on `device_type`."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class CommunicatorProcessGroup(Collectives, Messages, _ProcessGroup):  # type: i
     ) -> None:
         _ProcessGroup.__init__(self, comm.rank, comm.size)
         Collectives.__init__(self, comm, global_ranks, is_default=name == DEFAULT_NAME)
-        self.rank_of_run = global_ranks[comm.rank]  # by which the worlds know their own groups
+        self.rank_of_run = global_ranks[comm.rank]  # by which the worlds recognise their groups
         self._group_name, self._description = name, description
         self.device_type = device_type
 
@@ -87,7 +87,7 @@ class CommunicatorProcessGroup(Collectives, Messages, _ProcessGroup):  # type: i
         return _Backend()
 
     def shutdown(self) -> None:
-        """Nothing: the run frees its communicators."""
+        """Do nothing: the run frees its communicators."""
 
     def __repr__(self) -> str:
         return f"<process group of ranks {list(self.global_ranks)}>"

@@ -1,6 +1,6 @@
-"""The default group of a case on real backends: made for it, and gone after it with all that torch keeps of it.
+"""The default group of a case on real backends: made for the case, and removed after it with all state that torch keeps of it.
 
-What a process group of user code's own may have left in torch.distributed, outside cases, is as it was when the case has ended.
+After the case, the state of torch.distributed from process groups that user code has made outside cases is restored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 import torch
 import torch.distributed as dist
 
-# Its functions have the default group of the time of import as a default argument, so it is imported while there is none.
+# Imported while there is no default group, because its functions bind the current one as a default argument.
 import torch.distributed.nn.functional
 from torch.distributed import distributed_c10d as c10d
 
@@ -36,7 +36,7 @@ _REPLACED: Final = ("_world", "_backend", "_default_pg_init_method", "_new_proce
 
 @contextmanager
 def open_real_group(case: CaseGroup) -> Iterator[dist.ProcessGroup]:
-    """Context in which the ranks of a case are the default group. All come to its end together, unless one has failed."""
+    """Context in which the ranks of a case are the default group. All leave it together, unless one has failed."""
     standing = _module._world
     if isinstance(standing, _CaseWorld):
         raise RuntimeError("a process group is open on this rank already: close it before you open another")
@@ -45,7 +45,7 @@ def open_real_group(case: CaseGroup) -> Iterator[dist.ProcessGroup]:
         world = _CaseWorld()
         _put_back_by(stack)
         if standing.default_pg is not None:
-            # Its groups are found by names that those of the case have too. Then names are looked up by thread.
+            # The case's groups have the same names as those of that world; in this mode, names are looked up by thread.
             _in_c._set_thread_isolation_mode(True)
             stack.callback(_in_c._set_thread_isolation_mode, False)
         _module._world = world
@@ -65,7 +65,7 @@ def open_real_group(case: CaseGroup) -> Iterator[dist.ProcessGroup]:
             _abort(world, case)
             raise
         case.waits.summaries = log.summaries()
-        # A rank that closes its connections too early would take from others what they have not read yet.
+        # A rank that closes its connections too early would discard data that others have not read yet.
         case.waits.meet()
         for group in tuple(world.pg_map):
             group.shutdown()
@@ -74,17 +74,17 @@ def open_real_group(case: CaseGroup) -> Iterator[dist.ProcessGroup]:
 def _abort(world: _CaseWorld, case: CaseGroup) -> None:
     for group in tuple(world.pg_map):
         case.waits.groups.append(weakref.ref(group))
-        with suppress(RuntimeError, AttributeError):  # gloo has nothing to abort
+        with suppress(RuntimeError, AttributeError):  # gloo does not support it
             group.abort()
 
 
 @contextmanager
 def open_lone_group() -> Iterator[None]:
-    """Context in which the default group of this rank, inside that of a case, is one that it is alone in."""
+    """Context in which this rank is the only one in its default group, nested in the context of a case's group."""
     case_world: _CaseWorld = _module._world
     with ExitStack() as stack:
         _put_back_by(stack)
-        _in_c._unregister_all_process_groups()  # whose names the groups inside have too
+        _in_c._unregister_all_process_groups()  # the inner groups have the same names
         stack.callback(register_again, case_world)
         world = _CaseWorld(is_alone=True)
         _module._world, _module._new_process_group_helper = world, case_world.make_group
@@ -103,7 +103,7 @@ def _put_back_by(stack: ExitStack) -> None:
 
 
 class _CaseWorld(RankWorld):
-    """The state of torch.distributed in a case, or inside it of a rank that `is_alone`."""
+    """The state of torch.distributed in a case, or, with `is_alone`, of a single rank within a case."""
 
     def __init__(self, *, is_alone: bool = False) -> None:
         super().__init__(_made_by_torch)
@@ -126,7 +126,7 @@ def _forget(world: _CaseWorld) -> None:
 
 
 def _require_one_order(case: CaseGroup, name: str, ranks: list[int]) -> None:
-    """Raise :class:`GroupsInOtherOrder` where another rank has made the group of this name of other ranks, before the two meet."""
+    """Raise :class:`GroupsInOtherOrder` if another rank has made the group of this name from other ranks, before the backend matches them."""
     if not ranks:  # the default group
         return
     store: Any = case.store
@@ -135,7 +135,7 @@ def _require_one_order(case: CaseGroup, name: str, ranks: list[int]) -> None:
 
 
 def _hurried(make: Callable[..., Any], case: CaseGroup) -> Callable[..., Any]:
-    """`make`, a maker of groups, whose timeouts are no longer than the case's: torch's default is half an hour."""
+    """`make`, a function that makes groups, with timeouts of at most the case's: torch's default is half an hour."""
 
     def made(
         group_size: int, group_rank: int, ranks: list[int], *others: Any, timeout: Any = None, **keywords: Any

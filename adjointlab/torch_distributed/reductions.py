@@ -11,7 +11,7 @@ SUM, MAX of bool        MAX (any)                              ``uint8``
 PRODUCT, MIN of bool    MIN (all)                              ``uint8``
 ======================  =====================================  ==========================================
 
-Complex tensors are added and multiplied; most of c10d passes their real and imaginary parts on.
+Complex tensors are added and multiplied; most of c10d passes them on as real and imaginary parts.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ class Reduction(NamedTuple):
     divisor: int = 1  # of AVG
 
     def operand(self, tensor: torch.Tensor) -> NumpyArray:
-        """The elements that a rank contributes: its own memory where they need no conversion."""
+        """The elements that a rank contributes: its own memory if they need no conversion."""
         array: NumpyArray = self._converted(tensor).numpy()
         return array
 
     def in_place(self, tensor: torch.Tensor) -> Staged:
-        """Elements that a rank contributes, in memory that receives the result, for `tensor`."""
+        """The elements that a rank contributes, in memory that also receives the result for `tensor`."""
         flat = self._converted(tensor)
         return Staged(flat.numpy(), self._finish(flat, tensor))
 
     def result(self, tensor: torch.Tensor) -> Staged:
-        """Room for the result, for `tensor`."""
+        """Room for the result for `tensor`."""
         flat = elements_of(tensor)
         if tensor.dtype is not self.computed_in:
             flat = (
@@ -104,7 +104,7 @@ class Reduction(NamedTuple):
 
 
 def reduction_of(op: Any, dtype: torch.dtype, ranks: int) -> Reduction:
-    """The reduction `op` of torch.distributed for elements of `dtype` on so many ranks."""
+    """The reduction `op` of torch.distributed for elements of `dtype` on this number of `ranks`."""
     kind = str(getattr(op, "op", op)).rpartition(".")[2]
     if kind not in _OPERATIONS or dtype not in _REDUCED:
         raise NotImplementedError(f"a process group of adjointlab has no ReduceOp.{kind} of {dtype}")

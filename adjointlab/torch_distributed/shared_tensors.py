@@ -1,4 +1,4 @@
-"""The spaces of the parameters and buffers of a parallel module, from the accounts that the ranks give of what they hold of each."""
+"""The spaces of the parameters and buffers of a parallel module, from the ranks' descriptions of their parts of each."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ __all__ = ["DeclaredParameters", "SharedTensors"]
 
 @dataclass(frozen=True)
 class DeclaredParameters:
-    """Declarations of parameters by name: the `placements` of plain ones that are no copies, the `sizes` of the pieces of fused ones that are
-    not equal, and the initial `values` of the sequential module, which tell where flat parts lie.
+    """Declarations of parameters by name: the `placements` of plain ones that are not copies, the `sizes` of unequal pieces of fused ones,
+    and the initial `values` of the sequential module, which show where flat parts belong.
     """
 
     placements: Mapping[str, Placements]
@@ -47,7 +47,7 @@ class SharedTensors:
         shapes: Mapping[str, tuple[int, ...]],
         declared: DeclaredParameters,
     ) -> tuple[Space, Mapping[str, Fused]]:
-        """The space of parameters of these `shapes` in the sequential module, and how it has fused, flattened or padded ones, by name. Collective."""
+        """The space of parameters with these sequential `shapes`, and the storage of fused, flattened or padded ones, by name. Collective."""
         accounts = {
             name: self._account_of_parameter(name, held, shapes[name], declared) for name, held in own.items()
         }
@@ -73,7 +73,7 @@ class SharedTensors:
         return Space(*tensors)
 
     def nothing_of(self, tensor: Tensor) -> nn.Parameter:
-        """A stand-in, of zero volume, for a tensor that other ranks alone have; of integers, which never require a gradient."""
+        """A stand-in of zero volume for a tensor that only other ranks have; of integers, which never require a gradient."""
         shape = (0,) * max(1, tensor.layout.order)
         nothing = torch.empty(shape, dtype=torch.int64, device=self.mesh.device_type)
         return nn.Parameter(nothing, requires_grad=False)
@@ -81,7 +81,7 @@ class SharedTensors:
     def _gathered(
         self, kind: str, names: Iterable[str], accounts: Mapping[str, HeldPart]
     ) -> Iterator[tuple[str, Mapping[int, HeldPart]]]:
-        """The accounts of each tensor, by the ranks that have it. Raises `TypeError` where none has."""
+        """The descriptions of each tensor, by the ranks that have it. Raises `TypeError` if none has."""
         every = self.comm.allgather(dict(accounts))
         for name in names:
             parts = {rank: held[name] for rank, held in enumerate(every) if name in held}
@@ -93,7 +93,7 @@ class SharedTensors:
         self, name: str, held: nn.Parameter, shape: Sequence[int], declared: DeclaredParameters
     ) -> HeldPart:
         is_plain_part = not isinstance(held, DTensor) and tuple(held.shape) != tuple(shape)
-        # Those of one dimension may be consecutive elements of one that is flattened.
+        # One-dimensional parts may be consecutive elements of a flattened parameter.
         if is_plain_part and name not in declared.placements and held.ndim != 1:
             raise _misfit(name, held.shape, shape, self.mesh)
         copies = [Replicate()] * self.mesh.ndim
@@ -103,7 +103,7 @@ class SharedTensors:
         return replace(account, begins=begins_of(arrays.to_numpy(held.detach()), declared.values[name]))
 
     def _account(self, held: torch.Tensor, shape: Sequence[int], placements: Placements) -> HeldPart:
-        """This rank's account of a tensor of this global `shape` and with these `placements`, unless it says so itself."""
+        """This rank's description of a tensor; a DTensor has its own shape and placements, others have the given ones."""
         dtype = arrays.dtype_name(held)
         if isinstance(held, DTensor):
             check_claim(held)
@@ -130,12 +130,12 @@ class SharedTensors:
 
 
 def _misfit(name: str, own: Sequence[int], shape: Sequence[int], mesh: DeviceMesh) -> TypeError:
-    """The error for a plain part of a parameter of this `shape`, which nobody has said how ranks share."""
+    """The error for a plain part of a parameter of this `shape` without declared placements."""
     shapes = f"the parameter {name} has shape {tuple(own)}, and the sequential one {tuple(shape)}"
     if len(own) != len(shape):
         return TypeError(
-            f"{shapes}: no placement has parts of another number of dimensions. Keep as parameters the parts that ranks have of it in its own "
-            "shape, or consecutive elements of it in one dimension, which may be padded to one length"
+            f"{shapes}: no placement changes the number of dimensions. Keep the ranks' parts as parameters with the dimensions of the whole, "
+            "or as consecutive elements in one dimension, which may be padded to one length"
         )
     likely = _likely_placements(own, shape, mesh)
     return TypeError(
@@ -144,7 +144,7 @@ def _misfit(name: str, own: Sequence[int], shape: Sequence[int], mesh: DeviceMes
 
 
 def _likely_placements(part: Sequence[int], shape: Sequence[int], mesh: DeviceMesh) -> str:
-    """Placements that a plain part of a parameter of this `shape` may have: cut along the last mesh dimension, where it is smaller."""
+    """Likely placements of a plain part of a parameter of this `shape`: its first smaller dimension is cut along the last mesh dimension."""
     smaller = [dim for dim, (own, whole) in enumerate(zip(part, shape, strict=True)) if own < whole]
     cut = smaller[0] if smaller else 0
     return ", ".join(["Replicate()"] * (mesh.ndim - 1) + [f"Shard({cut})"])

@@ -1,8 +1,8 @@
-"""Shapes, strides and element types of what DTensor's operations return, derived once for all ranks and cases.
+"""Shapes, strides and element types of the results of DTensor's operations, derived once for all ranks and cases.
 
-DTensor derives them from a run on fake tensors, and keeps them with the meshes of the operation. Each rank of each case has meshes of
-its own (:mod:`adjointlab.torch_distributed.meshes`), and so nothing that is kept is found again, although no mesh has a part in this. In
-checks of a tensor-parallel transformer it took a seventh of the time.
+DTensor derives them by running on fake tensors, and caches them by the meshes of the operation. Each rank of each case has different
+meshes (:mod:`adjointlab.torch_distributed.meshes`), so this cache never hits, although the metadata do not depend on the mesh. In
+checks of a tensor-parallel transformer the derivation took a seventh of the time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DERIVES = "_propagate_tensor_meta_non_cached"
 
 @contextmanager
 def shared_metadata() -> Iterator[None]:
-    """Context in which what was derived for one rank serves all, where DTensor is imported."""
+    """Context in which all ranks share derived metadata, if DTensor has been imported."""
     module = sys.modules.get("torch.distributed.tensor._sharding_prop")
     propagator: Any = getattr(module, "ShardingPropagator", None)
     if not hasattr(propagator, _DERIVES):
@@ -36,10 +36,10 @@ def shared_metadata() -> Iterator[None]:
     @wraps(derive)
     def derive_once(self: Any, schema: Any) -> object:
         if schema.op.namespace != "aten":
-            return derive(self, schema)  # by user code, which may change from case to case
+            return derive(self, schema)  # user code, which may change between cases
         try:
             operation = _Operation(schema, lambda: derive(self, schema))
-        except TypeError:  # sizes are symbols, as where code is compiled
+        except TypeError:  # sizes are symbols, as in compiled code
             return derive(self, schema)
         return _derived(operation)
 
@@ -66,10 +66,10 @@ class _Operation:
         return isinstance(other, _Operation) and self._key == other._key
 
     def derived(self) -> object:
-        """The metadata of what the operation returns, which can be asked for once."""
+        """The metadata of the operation's results; can be called only once."""
         derive = self._derive
         assert derive is not None
-        self._derive = None  # it holds the meshes of a case, and this object is kept for others
+        self._derive = None  # it refers to the meshes of a case, and this object stays in the cache
         return derive()
 
 
@@ -79,7 +79,7 @@ def _derived(operation: _Operation) -> object:
 
 
 def _key(argument: Any) -> object:
-    """The part of an argument that the metadata depend on: of a tensor its own metadata, of a number its type too."""
+    """The part of an argument on which the metadata depend: a tensor's own metadata, a number with its type."""
     if (metadata := getattr(argument, "tensor_meta", None)) is not None:
         return metadata, argument.mesh.device_type
     if isinstance(argument, Mapping):

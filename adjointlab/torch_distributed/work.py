@@ -18,7 +18,7 @@ __all__ = ["Handle", "JoinedWork", "RequestWork"]
 
 
 class Handle(dist.Work):
-    """Base of the handles: all that follows from `wait`, `is_completed` and `result`."""
+    """Base of the handles, with all methods that follow from `wait`, `is_completed` and `result`."""
 
     @abstractmethod
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -26,7 +26,7 @@ class Handle(dist.Work):
 
     @abstractmethod
     def is_completed(self) -> bool:
-        """Return True if it is complete; the world may say so late, as MPI may."""
+        """Return True if it is complete; like MPI, the world may report that late."""
 
     @abstractmethod
     def result(self) -> list[torch.Tensor]:
@@ -44,16 +44,16 @@ class Handle(dist.Work):
         """None: an operation that fails raises in the rank."""
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """A future of the tensors. It is complete: torch's reducer waits for it in C++, where no wait of the lab is."""
+        """A completed future of the tensors: torch's reducer waits for futures in C++, where the lab cannot end a wait."""
         result = self.result()
-        # A future takes tensors of the devices alone that it is made for.
+        # A future accepts only tensors on the devices that it is made for.
         devices: Any = sorted({tensor.device for tensor in result if tensor.is_cuda}, key=str)
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(devices=devices)
         future.set_result(result)
         return future
 
     def source_rank(self) -> int:
-        """Rank of the group that sent what was received from any."""
+        """The rank in the group that sent the message of a receive from any source."""
         raise ValueError("this operation has no source rank: it is not a receive")
 
     def _source_rank(self) -> int:
@@ -62,7 +62,7 @@ class Handle(dist.Work):
 
 @of_plain_tensors
 class RequestWork(Handle):
-    """A request of a communicator; `finish` are what remains to be done when it is complete, in order.
+    """A request of a communicator; the functions `finish` are called in order when it is complete.
 
     A request that user code never waits for stays open, which the world reports.
     """
@@ -77,7 +77,7 @@ class RequestWork(Handle):
         unwaited: set[RequestWork],
     ) -> None:
         super().__init__()
-        self._unwaited = unwaited  # those of its group that are not complete; it leaves them when it is
+        self._unwaited = unwaited  # the incomplete ones of its group; it removes itself on completion
         self._label = label
         self._request: Request | None = request  # None once complete
         self._tensors = list(tensors)
@@ -94,7 +94,7 @@ class RequestWork(Handle):
         return True
 
     def abandon(self) -> None:
-        """Complete without an effect, and be forgotten by torch, which warns of functional collectives at the end of the process."""
+        """Complete without effect, and unregister from torch, which at exit warns of functional collectives that are still pending."""
         self._leave()
         with torch.no_grad():
             for tensor in self._tensors:
@@ -124,7 +124,7 @@ class RequestWork(Handle):
 
 
 class JoinedWork(Handle):
-    """One handle of several operations."""
+    """One handle for several operations."""
 
     def __init__(self, works: Sequence[Handle]) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""The module-level state of torch.distributed, one for each rank: simulated ranks are threads and would share it.
+"""The module-level state of torch.distributed, separate for each rank: simulated ranks are threads and would share it.
 
-c10d keeps its groups in ``distributed_c10d._world``, and functional collectives find them by name in a registry of C++. While
-some rank has process groups open, the first stands for an object that each thread sees its own of, and the second is thread-local, which
-torch has a switch for. When the last rank has closed its groups, all is as it was before.
+c10d keeps its groups in ``distributed_c10d._world``, and functional collectives find them by name in a C++ registry. While
+some rank has process groups open, the first is replaced by a proxy for a thread-local object, and the second is switched to a
+thread-local mode that torch has. When the last rank has closed its groups, everything is restored.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ NewGroup = Callable[[list[int], str, str], dist.ProcessGroup]
 """Makes a process group of some global ranks, with a name and a description."""
 
 NoteGroup = Callable[[str, list[int]], None]
-"""Takes note of a group that a rank asks for, by its name and its global ranks."""
+"""Records a group that a rank asks for, by its name and its global ranks."""
 
 
 @contextmanager
 def rank_state(
     new_group: NewGroup, note_group: NoteGroup, device_type: DeviceType, *, inside: bool
 ) -> Iterator[RankWorld]:
-    """Context in which this thread has a state of torch.distributed of its own, whose groups are made by `new_group`, to compute on `device_type`.
+    """Context in which this thread has its own state of torch.distributed, with groups made by `new_group`, to compute on `device_type`.
 
-    ``note_group(name, ranks)`` is called for every group that this rank asks for, also for one that it is no member of.
+    ``note_group(name, ranks)`` is called for every group that this rank asks for, even if it is not a member.
 
-    Raises `RuntimeError` where it has one already, unless this one is to be used `inside` that.
+    Raises `RuntimeError` if it has one already, unless this one is nested `inside` that.
     """
     standing: Any = c10d._world
     installation = standing.installation if isinstance(standing, _WorldOfThread) else _Installation()
@@ -50,7 +50,7 @@ def rank_state(
 
 
 class RankWorld(c10d._World):
-    """The state of one rank: what c10d's own keeps in module-level variables."""
+    """The state of one rank, which c10d keeps in module-level variables."""
 
     pg_map: Any = None
     pg_names: Any = None
@@ -68,13 +68,13 @@ class RankWorld(c10d._World):
     ) -> None:
         super().__init__()
         self.new_group, self.note_group, self.device_type = new_group, note_group, device_type
-        self.identity = uuid4().int  # no two cases have the same, as no two processes have
+        self.identity = uuid4().int  # unique in each case and process
         self.pg_map, self.pg_names, self.pg_group_ranks = {}, {}, {}
         self.pg_backend_config, self.tags_to_pg, self.pg_to_tag = {}, {}, {}
 
 
 class _WorldOfThread:
-    """Stands for ``distributed_c10d._world``: every access is one to the state of the calling thread."""
+    """Proxy for ``distributed_c10d._world``: every access goes to the state of the calling thread."""
 
     installation: _Installation
     of_thread: local
@@ -82,7 +82,7 @@ class _WorldOfThread:
 
     def __init__(self, installation: _Installation) -> None:
         vars(self)["installation"] = installation
-        # Not by a method: torch asks some fifty times for each operation of a DTensor.
+        # Stored here for speed: torch reads attributes some fifty times in each operation of a DTensor.
         vars(self)["of_thread"], vars(self)["before"] = installation.of_thread, installation.world_before
 
     def __getattr__(self, name: str) -> Any:
@@ -93,7 +93,7 @@ class _WorldOfThread:
 
 
 class _Installation:
-    """Everything replaced in torch, from the first rank that opens a group to the last that closes its own."""
+    """The replacements in torch, in place from the first rank that opens a group to the last that closes its own."""
 
     def __init__(self) -> None:
         self._module: Any = c10d
@@ -104,7 +104,7 @@ class _Installation:
         self._replacements = ExitStack()
 
     def current(self) -> Any:
-        """The state of the calling thread: its own, or the one before where it has none."""
+        """The state of the calling thread: its own, or the original one if it has none."""
         return getattr(self.of_thread, "world", self.world_before)
 
     @contextmanager
@@ -116,7 +116,7 @@ class _Installation:
                 "a process group is open on this rank already: close it before you open another"
             )
         if outer is not None:
-            _in_c._unregister_all_process_groups()  # whose names the groups inside have too
+            _in_c._unregister_all_process_groups()  # the inner groups have the same names
         if not self._open:
             self._install()
         self._open += 1
@@ -162,7 +162,7 @@ class _Installation:
         group_desc: str | None = None,
         **others: Any,
     ) -> Any:
-        """Make a group, as c10d's function of this name, whatever backend is asked for."""
+        """Make a group in place of c10d's function of this name, for any backend."""
         world = self.current()
         if not isinstance(world, RankWorld):
             arguments = (group_size, group_rank, global_ranks_in_group, backend, store, group_name, *options)
@@ -179,7 +179,7 @@ class _Installation:
 
 
 def register_again(world: Any) -> None:
-    """Have functional collectives find the groups of `world` by their names, after those of another."""
+    """Register the groups of `world` under their names again, for functional collectives, after those of another world."""
     for group, name in world.pg_names.items():
         _in_c._register_process_group(name, group)
     _in_c._set_global_rank(world.default_pg.rank())
@@ -189,7 +189,7 @@ def register(
     world: RankWorld, group: dist.ProcessGroup, store: object, name: str, tag: str | None = None
 ) -> None:
     """Add a group to the state of a rank."""
-    # Code that asks is told the backend that it would find: `monitored_barrier`, say, has gloo alone.
+    # Report the backend that code expects: only gloo has `monitored_barrier`, say.
     is_on_host = world.device_type == "cpu"
     world.pg_map[group] = ("gloo" if is_on_host else "nccl", store)
     world.pg_names[group] = name

@@ -1,7 +1,7 @@
 """Tensors in `torch.func.grad`, `jvp` and the like, which wrap them once for each level.
 
-Those of `torch.func.jvp` reach a process group where a `torch.autograd.Function` communicates in its own `jvp`. Real backends are called
-through torch's dispatcher, which unwraps them; a process group in Python is not.
+Those of `torch.func.jvp` reach a process group if a `torch.autograd.Function` communicates in its own `jvp`. Real backends are called
+through torch's dispatcher, which unwraps them; a process group in Python is called directly.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ __all__ = ["of_plain_tensors"]
 
 C = TypeVar("C", bound=type)
 
-# Private, and what torch itself asks: nothing public tells a wrapped tensor, or takes the memory of one.
+# Private, but used by torch itself: there is no public way to recognise a wrapped tensor, or to get its memory.
 _FUNCTORCH: Final[Any] = torch._C._functorch
 _Without: Final[Any] = torch._C._DisableFuncTorch
 
 
 def of_plain_tensors(cls: C) -> C:
-    """Decorator of a class, whose methods that other code calls, and their aliases, then get tensors that have memory."""
+    """Decorator of a class that makes its public methods, and their aliases, get unwrapped tensors."""
     for name, method in list(vars(cls).items()):
         if callable(method) and not method.__name__.startswith("_"):
             setattr(cls, name, _called_with_plain(method))
@@ -36,7 +36,7 @@ def _called_with_plain(method: Callable[..., Any]) -> Callable[..., Any]:
         if _FUNCTORCH.peek_interpreter_stack() is None:
             return method(*arguments, **given)
         arguments, given = tree_map_only(torch.Tensor, _plain, (arguments, given))
-        # What is computed of a plain tensor within a level is wrapped again.
+        # Otherwise results computed from a plain tensor within a level would be wrapped again.
         with _Without():
             return method(*arguments, **given)
 

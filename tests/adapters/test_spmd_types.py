@@ -61,7 +61,7 @@ def test_a_partition_spec_says_the_same_as_shards() -> None:
         ({"dp": "R", "tp": "R", "pp": "R"}, (), "has no axis 'pp', but dp, tp"),
         ({"dp": "R", "tp": "Q"}, (), "'Q' is not one of R, I, V, P"),
         ({"dp": "R"}, (("tp", "dp"),), "each once, in its order: dp, tp"),
-        ({"dp": "R", "tp": "V"}, ("tp",), "'tp' is in it, and has a type beside"),
+        ({"dp": "R", "tp": "V"}, ("tp",), "'tp' is in it, and has a type in `types` too"),
         ({}, ("dp", "dp"), "each once, in its order: dp, tp"),
         ({"dp": "R"}, ("pp",), "each once, in its order: dp, tp"),
     ],

@@ -263,7 +263,7 @@ def test_an_adjoint_that_raises_is_told_where_no_call_of_forward_came_before(goe
     with pytest.raises(AttributeError) as raised:
         of.adjoint(x)
     notes = getattr(raised.value, "__notes__", [])
-    assert [note for note in notes if "has not gone forward before" in note] == notes
+    assert [note for note in notes if "whose forward was not called before" in note] == notes
     assert bool(notes) != goes_forward
 
 

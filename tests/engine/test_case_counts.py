@@ -97,7 +97,7 @@ FULL = CaseCounts(4, judged=4, on_several_ranks=1)
         (replace(FULL, rejected=REJECTED), True, None, None),
         (replace(FULL, judged=5), True, None, None),
         (CaseCounts(10, 10, 5, undecided=1, rejected=REJECTED), True, None, None),
-        (CaseCounts(10, 10, 5, undecided=2, rejected=REJECTED), True, "2 cases beside 10 could be called neither right nor wrong", WHY),
+        (CaseCounts(10, 10, 5, undecided=2, rejected=REJECTED), True, "2 cases could be called neither right nor wrong, besides 10 that were judged", WHY),
     ],
 )  # fmt: skip
 def test_too_few_cases_are_no_verdict_and_the_commonest_reasons_come_first(

@@ -280,7 +280,7 @@ def test_subjects_without_a_name_of_their_own_are_counted_where_they_are(tmp_pat
 def test_a_file_in_which_two_subjects_have_one_name_is_refused(reference: str, tmp_path: Path) -> None:
     file = tmp_path / f"called_alike_{tmp_path.name.replace('-', '_')}.py"
     file.write_text(CALLED_ALIKE)
-    with pytest.raises(NotFound, match=r"two subjects are called shifts \(A, B\), of which the last alone"):
+    with pytest.raises(NotFound, match=r"two subjects are called shifts \(A, B\), and only the last one"):
         find([reference.format(file)])
 
 

@@ -152,7 +152,7 @@ def test_coherent_cases_are_counted_with_their_figures_and_others_with_the_reaso
     answering(monkeypatch, exact, RIGHT, None, empty, WRONG)
     given = [search._judge_next(case_on(ranks)) for ranks in (2, 1, 3, 2, 2)]
     assert given == [exact, RIGHT, None, None, WRONG]
-    told = {"what was observed tells nothing": 1, "no tensor of the case has an element": 1}
+    told = {"the observations allow no conclusion": 1, "no tensor of the case has an element": 1}
     drawn = search._drawn
     assert drawn.counts == CaseCounts(100, judged=2, on_several_ranks=1, rejected=told)
     assert (drawn.number, drawn.judged) == (5, 2)

@@ -95,7 +95,7 @@ def test_several_tensors_of_a_rank_in_one_call_are_refused_as_gloo_mixes_them(
             call(group, torch.ones(2), torch.ones(2)).wait()
 
     run = world.run(program, None, 2)
-    assert f"ValueError: {name}: a rank hands over 2 tensors in one call" in str(run.outcomes[0])
+    assert f"ValueError: {name}: a rank passes 2 tensors in one call" in str(run.outcomes[0])
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def test_differences_that_nothing_can_be_said_of_are_no_verdict_where_they_are_m
     if not is_decided:
         assert "could be called neither right nor wrong" in result.verdict.headline
         assert (
-            "the sequential layer raises ValueError where its operations are wrong in the last digits"
+            "the sequential layer raises ValueError if its operations have errors in their last digits"
             in str(result.verdict)
         )
 

@@ -122,7 +122,7 @@ def test_flat_parts_may_be_padded_to_one_length(world: al.SimulatedWorld, ranks:
     adam: Any = partial(torch.optim.Adam, lr=0.1)
     given: Any = dict(data_parallel="sum", accumulates=True, mesh=(ranks,), cases=6, world=world)
     al.check_parallel(partial(Padded, 3, 5), padded, EXAMPLE, optimizer=adam, steps=2, **given)
-    with pytest.raises(AssertionError, match="no placement has parts of another number of dimensions"):
+    with pytest.raises(AssertionError, match="no placement changes the number of dimensions"):
         al.check_parallel(partial(Padded, 3, 5), partial(padded, shift=1), EXAMPLE, **given)
 
 

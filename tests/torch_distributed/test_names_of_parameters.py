@@ -126,5 +126,5 @@ def test_flat_parts_that_are_not_the_whole_are_said_to_have_no_placement(world: 
         last: Any = module.get_submodule("2")
         last.weight = nn.Parameter(last.weight.detach().flatten()[mesh.get_rank() :][:1].clone())
 
-    with pytest.raises(AssertionError, match="no placement has parts of another number of dimensions"):
+    with pytest.raises(AssertionError, match="no placement changes the number of dimensions"):
         al.check_parallel(model, flattened, EXAMPLE, mesh=(2,), cases=1, world=world)

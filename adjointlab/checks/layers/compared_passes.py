@@ -1,4 +1,4 @@
-"""Results of passes beside those that a sequential layer has, and the verdict on them."""
+"""Results of passes compared with those of a sequential layer, and the verdict on them."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ _ANOTHER_FORMULA: Final = (
 )
 
 AFTER_STEPS: Final = "parameters after the steps"
-"""The result of an optimiser's steps. A difference is small beside a parameter also where it is as large as a step."""
+"""The result of an optimiser's steps. A difference as large as a step may still be small relative to a parameter."""
 
 _LARGEST_TERMS: Final = 1e6
-"""Terms of what a layer computes of small integers are seldom larger: a larger difference is not the rounding of terms that cancel."""
+"""Intermediate terms computed from small integers are seldom larger: a larger difference is not the rounding of terms that cancel."""
 
 _DECLARED_ROUNDING: Final = (
     "perhaps",
-    "terms that cancel, or a function that saturates in a narrow element type: what is left is smaller than what rounding did to them. The "
+    "terms that cancel, or a function that saturates in a narrow element type: the result is smaller than the rounding of the terms. The "
     "declared `rounding` is relative to the largest value of the tensor, or to `reach` if that is larger: declare how large the terms are",
 )
 
@@ -89,7 +89,7 @@ _DECLARED_ROUNDING: Final = (
 class Comparison:
     """Results of one kind, such as "parameter gradient": this rank's part, and from rank 0 the parts expected of all.
 
-    Of gradients, `without` names the tensors that this rank has none of, because it was not required; of other results it is
+    For gradients, `without` names the tensors that have none on this rank, because it was not required; for other results it is
     `None`.
     """
 
@@ -99,15 +99,15 @@ class Comparison:
     tolerance: Tolerance
     without: frozenset[str] | None = None
     expected: tuple[Local, ...] | None = None
-    # What rounding may change in the twin's results, and which of them this one is compared with; from rank 0 if at all.
+    # The rounding of the twin's results, and the name of the one that this is compared with; from rank 0 if at all.
     allowances: Allowances | None = None
     result: str = ""
     not_finite: WhereNotFinite = WhereNotFinite.WRONG
-    # The tolerance is for sums that the check itself makes, and none that the layer declares.
+    # The tolerance is for sums that the check itself makes, not a declaration of the layer.
     is_own: bool = False
 
     def tolerances(self, position: int) -> Iterator[Tolerance]:
-        """The tolerance of a tensor; where it is to be measured, smaller ones come first, which mostly do and cost less."""
+        """The tolerance of a tensor; if it has to be measured, smaller ones first, which cost less and mostly suffice."""
         if self.allowances is None:
             yield self.tolerance
         else:
@@ -116,11 +116,11 @@ class Comparison:
 
 
 MakeHint: TypeAlias = Callable[[Tensor, Sequence[NumpyArray], Sequence[NumpyArray], float], Hint | None]
-"""Of a tensor that is wrong: what the ranks hold, what they should hold, and how far that may differ."""
+"""Called with a wrong tensor, the parts that the ranks hold, those that they should hold, and the allowed difference."""
 
 
 class Change(NamedTuple):
-    """A tensor that the layer has written into and should not have."""
+    """A tensor that the layer has written into although it must not."""
 
     what: str  # such as "an input"
     tensor: str
@@ -136,16 +136,16 @@ class PassObservation:
     plan: PassPlan = ONE_PASS
     refused_order: str = ""  # of memory, by the sequential module: inputs are row-major
     left_out: tuple[str, ...] = ()  # names of outputs
-    cotangents: str = ""  # how they are drawn, if that is not plain
-    # Parameters that this rank has elements of, and that require no gradient, or one, as they are made; from rank 0 those of the twin.
+    cotangents: str = ""  # description, if they are special
+    # Parameters with elements on this rank that, as made, do not or do require a gradient; from rank 0 also the twin's frozen ones.
     frozen: frozenset[str] = frozenset()
     trained: frozenset[str] = frozenset()
     frozen_in_twin: frozenset[str] | None = None
-    steps: str = ""  # of an optimiser: what they are like, if that is not plain
+    steps: str = ""  # description of an optimiser's steps, if they are special
 
 
 def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
-    """Return the verdict on all passes: what the layer has written into, or where it first differs from its twin."""
+    """Return the verdict on all passes: the first tensor that the layer must not have written into, or its first difference from its twin."""
     for rank, passes in enumerate(observations):
         for change in (change for seen in passes for change in seen.changes):
             allowed = [("to allow it", change.allowed_by)] if change.allowed_by else []
@@ -183,7 +183,7 @@ def _not_sequential(
 
 
 def _reasons(wrong: Comparison, difference: Difference) -> Iterator[tuple[str, str]]:
-    """A line on what the difference may be due to, if its values suggest any."""
+    """A line on a possible cause of the difference, if its values suggest one."""
     if "nan" in difference.actual and wrong.not_finite is WhereNotFinite.WRONG:
         yield _UNWRITTEN
     elif "nan" in difference.actual:
@@ -199,7 +199,7 @@ def _reasons(wrong: Comparison, difference: Difference) -> Iterator[tuple[str, s
 def _circumstances(
     first: PassObservation, wrong: Comparison, *, is_repeated: bool
 ) -> Iterator[tuple[str, str]]:
-    """Lines on the pass in which the difference was seen."""
+    """Lines on the pass in which the difference occurred."""
     is_gradient, plan = wrong.without is not None, first.plan
     if is_repeated:
         yield SECOND_PASS
@@ -225,13 +225,13 @@ def _circumstances(
 
 
 _VALUES: Final = frozenset({OUTPUTS.name, BUFFERS.name, PARAMETERS.name})
-"""Results that are no derivatives."""
+"""Results that are not derivatives."""
 
 
 def _taken_for_rounding(ranks: Sequence[PassObservation]) -> float:
-    """The largest relative difference of a pass that the sequential layer's own rounding allows; 0 where it had not to be measured.
+    """The largest relative difference of a pass that the sequential layer's own rounding allows; 0 if that was not measured.
 
-    Gradients are relative to the largest of all gradients: that of a tensor on which the loss does not depend is rounding alone.
+    Gradients are relative to the largest of all gradients: for a tensor on which the loss does not depend it is nothing but rounding.
     """
     largest, steepest = 0.0, _largest_gradient(ranks[0])
     for each in _compared(ranks):
@@ -244,9 +244,9 @@ def _taken_for_rounding(ranks: Sequence[PassObservation]) -> float:
 
 
 def _parts_reached(passes: Sequence[PassObservation]) -> dict[str, int]:
-    """Of each parameter that is cut, the number of parts whose sequential gradient is not zero, if there are any.
+    """For each parameter that is cut, the number of parts whose sequential gradient is not zero, if there are any.
 
-    `passes` are those of rank 0. One that no gradient reaches at all does not count: the module may not use it.
+    `passes` are those of rank 0. A parameter that no gradient reaches does not count: the module may not use it.
     """
     reached: dict[str, set[tuple[Window, ...] | None]] = {}
     comparisons = (each for seen in passes for each in seen.comparisons)
@@ -276,7 +276,7 @@ def _largest_gradient(leader: PassObservation) -> float:
 
 
 def _not_required(seen: PassObservation) -> list[str]:
-    """Tensors that could require a gradient, and require none in this pass on this rank."""
+    """Tensors that could require a gradient, but do not in this pass on this rank."""
     return [
         tensor.name
         for each in seen.comparisons
@@ -287,7 +287,7 @@ def _not_required(seen: PassObservation) -> list[str]:
 
 
 def _frozen_otherwise(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict | None:
-    """Verdict on a parameter that one side trains and the other does not: gradients are compared of all, whoever asks for them."""
+    """Verdict on a parameter that only one side trains. Gradients do not show it: for their comparison the lab sets `requires_grad`."""
     in_twin = observations[0][0].frozen_in_twin
     if in_twin is None:
         return None
@@ -311,7 +311,7 @@ def _not_trained(name: str, rank: int | None, frozen: str, trained: str) -> Verd
 
 @dataclass(frozen=True)
 class _Compared:
-    """A tensor of rank 0's `comparison`, at that position: what all ranks have got of it, and what each should have."""
+    """The tensor at a `position` of rank 0's `comparison`: the parts that all ranks have, and those that each should have."""
 
     comparison: Comparison
     position: int
@@ -323,7 +323,7 @@ class _Compared:
         return self.comparison.space.tensors[self.position]
 
     def difference(self) -> Difference | None:
-        """The first place in which the ranks differ from what they should have, under each of the tolerances."""
+        """The first place that differs from the expected value by more than each of the tolerances."""
         found, not_finite = None, self.comparison.not_finite
         for tolerance in self.comparison.tolerances(self.position):
             found = tensor_difference(self.tensor, self.got, self.want, tolerance, not_finite)
@@ -333,7 +333,7 @@ class _Compared:
 
 
 def _compared(ranks: Sequence[PassObservation]) -> Iterator[_Compared]:
-    """The tensors of all results of a pass, one by one: the tolerance is relative to the largest value of each."""
+    """The tensors of all results of a pass, separately: the tolerance is relative to the largest value of each."""
     for of_ranks in zip(*(seen.comparisons for seen in ranks), strict=True):
         first, *_ = of_ranks
         assert first.expected is not None
@@ -346,7 +346,7 @@ def _compared(ranks: Sequence[PassObservation]) -> Iterator[_Compared]:
 def _parts_to_judge(
     tensor: Tensor, got: Sequence[NumpyArray], want: Sequence[NumpyArray], ranks: Sequence[Comparison]
 ) -> Sequence[NumpyArray]:
-    """The parts of a tensor that all ranks have got, with those that they should have in place of gradients that were not required."""
+    """The parts of a tensor on all ranks, with the expected parts in place of gradients that were not required."""
     is_missing = [tensor.name in (each.without or ()) for each in ranks]
     if LocalType.PARTIAL in tensor.types and any(is_missing):
         return want  # without one summand there is no sum to judge
@@ -361,7 +361,7 @@ def _first_difference(ranks: Sequence[PassObservation]) -> tuple[Comparison, Dif
 
 
 def _own_hint(ranks: Sequence[PassObservation], wrong: Comparison, difference: Difference) -> Hint | None:
-    """The hint on results of which the values alone say little: beside the other copies, and on outputs beside the parameters."""
+    """The hint on results whose values alone show little: compared with the other copies, and for outputs with the parameters."""
     said = None if difference.hint is None else difference.hint.kind
     if not (makers := list(_makers(ranks[0], wrong, said))):
         return None
@@ -377,7 +377,7 @@ def _own_hint(ranks: Sequence[PassObservation], wrong: Comparison, difference: D
 
 
 def _makers(leader: PassObservation, wrong: Comparison, said: FaultKind | None) -> Iterator[MakeHint]:
-    """Functions that may make a hint on a tensor that is wrong, where its values alone have `said` so much."""
+    """Functions that may make a hint on a wrong tensor; `said` is the kind of the hint that its values alone gave."""
     if said in (None, FaultKind.EXTRA, FaultKind.MISSING, FaultKind.ZERO_RANK):
         yield unsummed_hint
     if wrong.what == OUTPUTS.name and said in (None, FaultKind.EXTRA):

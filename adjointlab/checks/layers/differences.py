@@ -1,18 +1,18 @@
 """Directional derivatives by differences, with an estimate of their error: Ridders' method [Ridders82].
 
-The symmetric difference D(h) = (F(p + hv) - F(p - hv)) / 2h of a smooth F has an error in even powers of h alone. The steps shrink
+The error of the symmetric difference D(h) = (F(p + hv) - F(p - hv)) / 2h of a smooth F has only even powers of h. The steps shrink
 by a factor of 4, so every column of the tableau removes one more power of 16:
 
     D(h)
     D(h/4)     T(h/4)                T = (16 D(h/4) - D(h)) / 15
     D(h/16)    T(h/16)    U(h/16)    and so on
 
-An entry is as good as it agrees with its two neighbours of the column before, and as little as F's rounding is enlarged by 1/h. Of
+The error of an entry is estimated by its distance from its two neighbours in the previous column, plus F's rounding times 1/h. For
 each element the best entry is taken.
 
-At a kink, D(h) agrees with itself for all h and is still not the derivative, which is one of many between the two one-sided ones.
-Half the difference of those, S(h) = (F(p + hv) - 2 F(p) + F(p - hv)) / 2h, is odd in h: without its terms in h and h³ it goes to zero
-where F is smooth, and stays at a kink. It counts as an error of the entries of the same steps.
+At a kink, D(h) is the same for all h, but it is not the derivative, which may be any number between the two one-sided ones.
+Half the difference of those, S(h) = (F(p + hv) - 2 F(p) + F(p - hv)) / 2h, is odd in h: after its terms in h and h³ are removed, it
+goes to zero where F is smooth, and does not at a kink. It counts as an error of the entries of the same steps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STEPS = tuple(2.0 ** -(3 + 2 * k) for k in range(5))
 """Steps, each a quarter of the one before. Points and directions are some units large."""
 
 _SAFETY = 4.0
-"""Factor on the error that the tableau shows: it is an estimate and no bound."""
+"""Factor on the error that the tableau shows, which is an estimate and not a bound."""
 
 
 class Estimate(NamedTuple):
@@ -52,7 +52,7 @@ def derivatives(
     an evaluation is collective.
     """
     ahead, behind = zip(*((evaluate(step), evaluate(-step)) for step in _STEPS), strict=True)
-    with np.errstate(all="ignore"):  # values that are not finite give an error that is not
+    with np.errstate(all="ignore"):  # values that are not finite give an error that is not finite either
         return [
             _derivative([a[n] for a in ahead], [b[n] for b in behind], _wide(here), noise)
             for n, here in enumerate(at_point)
@@ -80,8 +80,8 @@ def _derivative(
         for row, value in enumerate(following):
             finest = row + order
             if finest in jumps:
-                # A kink between coarse steps shows in their jump, and no longer in that of finer ones.
-                # An extrapolation lies nearer to the finer quotient than to the coarser one.
+                # A kink between coarse steps shows in their jump, but not in that of finer ones.
+                # An extrapolation is closer to the finer quotient than to the coarser one.
                 error = abs(value - column[row]) + jumps[finest]
                 best = _better(best, Estimate(value, _SAFETY * (error + rounding[finest])))
         column = following
@@ -110,6 +110,6 @@ def _wide(array: NumpyArray) -> NumpyArray:
 
 
 def _better(one: Estimate, other: Estimate) -> Estimate:
-    """Of each element the estimate with the smaller error; an error that is NaN is larger than all."""
+    """For each element the estimate with the smaller error; NaN counts as larger than any error."""
     is_better = other.error < one.error
     return Estimate(np.where(is_better, other.value, one.value), np.where(is_better, other.error, one.error))

@@ -1,17 +1,17 @@
-"""Second derivatives of a layer, by two backward passes, beside the sequential ones.
+"""Second derivatives of a layer, by two backward passes, compared with the sequential ones.
 
 With outputs F(x, θ) and random cotangents w, the first backward pass gives the gradients g = J*w of <F(x, θ), w> by inputs and
-parameters, with a graph of their own (``create_graph=True``). The second gives the derivatives of <g, v> along random
+parameters, and records a graph for them (``create_graph=True``). The second gives the derivatives of <g, v> along random
 directions v:
 
     by inputs and parameters:  H v, with H the matrix of second derivatives of <F(x, θ), w>
     by w:                      J v, because g is linear in w
 
-Of a parallel module g is by inputs alone, as for a penalty on gradients or for forces, and the second pass begins from the outputs
+For a parallel module g is by inputs only, as for a gradient penalty or for forces, and the second pass starts from the outputs
 too.
 
-Every message of the second pass is one that autograd derives from the layer's backward, so that a backward which is right but
-cannot be differentiated on some rank hangs the others here.
+Autograd derives every message of the second pass from the layer's backward. So a backward that is right but
+cannot be differentiated on some rank makes the others hang here.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _BY_COTANGENT = "derivative of gradients by a cotangent"
 class DoubleBackwardCheck(TwinCheck):
     """H v and J v, for layers that declare that they are twice differentiable.
 
-    In half of the cases the cotangents require a gradient, so that J v is computed. An entry of it adds up as many terms as there are
-    inputs and parameters, which multiplies the `rounding` that a layer declares.
+    In half of the cases the cotangents require a gradient, so that J v is computed. Each of its entries adds up as many terms as there are
+    inputs and parameters, so the layer's declared `rounding` is multiplied by that number.
     """
 
     name = "double_backward"
@@ -64,7 +64,7 @@ class DoubleBackwardCheck(TwinCheck):
             for space in (layer.domain, layer.parameters)
             for tensor in space.tensors
         )
-        # The directions are integers: what is left where their multiples cancel carries the rounding of numbers of that size.
+        # The directions are integers: if their multiples cancel, the result has the rounding of numbers of that size.
         of_sums = Tolerance(tolerance.relative * max(1, terms), max(1.0, tolerance.reach))
         comparisons: tuple[Comparison, ...] = (
             Comparison(_BY_INPUT, layer.domain.dual, found[_BY_INPUT], tolerance),
@@ -91,7 +91,7 @@ def _second_derivatives(context: CheckContext, version: ModuleUnderTest) -> dict
     inputs, parameters = [as_leaf(x, tensor.name not in frozen) for tensor, x in drawn], version.parameters()
     cotangents = version.tensors(layer.codomain.dual, keys["cotangents"])
     directions = version.tensors(layer.domain, along["inputs"])
-    # A parallel module adds up gradients of its parameters as a backward pass accumulates them, so a first derivative is by inputs alone.
+    # A parallel module reduces gradients of parameters when a backward pass accumulates them, so the first derivative is by inputs only.
     is_by_parameters = layer.frozen is None
     if is_by_parameters:
         directions += version.tensors(layer.parameters, along["parameters"])
@@ -114,10 +114,10 @@ def _second_derivatives(context: CheckContext, version: ModuleUnderTest) -> dict
             first = torch.autograd.grad(
                 ends, [leaf for leaf, _ in wanted], of_those, create_graph=True, allow_unused=True
             )
-    # Of a layer that is linear in all it has, the gradients are constant: there is nothing to differentiate.
+    # The gradients of a layer that is linear in everything are constant: there is nothing to differentiate.
     second = [(g, v) for g, (_, v) in zip(first, wanted, strict=False) if g is not None]
     if not is_by_parameters:
-        # As in training, where a loss stands beside a penalty: DistributedDataParallel waits for the gradients of all parameters.
+        # As in training with a loss and a penalty: DistributedDataParallel waits for the gradients of all parameters.
         second += zip(ends, of_those, strict=True)
     version.go_back(inputs, [g for g, _ in second], [v for _, v in second])
     return {

@@ -1,4 +1,4 @@
-"""Values that are drawn for a layer and its twin: the keys of each pass, and the kinds of inputs that are made of drawn integers."""
+"""Values that are drawn for a layer and its twin: the keys of each pass, and the kinds of inputs made from drawn integers."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ LARGEST = 4
 """Bound of the drawn integers: sums of some thousand products of three of them are exact in single precision."""
 
 LARGEST_FOR_INDICES = 2**31
-"""Bound of the integers of which indices are made: exact in double precision with the bits of fractions behind them."""
+"""Bound of the integers from which indices are made: exact in double precision, with bits left for fractions."""
 
 
 _EXPONENTS: Mapping[str, Mapping[str, int]] = {
     "large": {"float64": 14, "float32": 14, "bfloat16": 14, "float16": 6},
     "tiny": {"float64": -40, "float32": -40, "bfloat16": -40, "float16": -6},
 }
-"""Powers of two by kind of values and the type in which a module computes. Cubes of them are still normal numbers, but in half precision."""
+"""Exponents by kind of values and the type in which a module computes. Cubes are still normal numbers, except in half precision."""
 
 
 SMALL = -10
-"""Power of two of small cotangents: gradients are below thresholds such as the norm of a clip."""
+"""Exponent of small cotangents: with them gradients are below thresholds such as the norm of a clip."""
 
 
 def has_small_cotangents(seed: int, layer: Layer) -> bool:
     """Return True if the cotangents of a case are far below 1.
 
-    Not where a rounding is declared, beside which steps of an optimiser would not show, nor in float16, where gradients would underflow.
+    Not if a rounding is declared, which would hide the steps of an optimiser, nor in float16, where gradients would underflow.
     """
     tensors = (*layer.domain.tensors, *layer.parameters.tensors, *layer.codomain.tensors)
     declares = bool(layer.rounding or layer.reach or layer.computes_in)
@@ -59,14 +59,14 @@ def has_small_cotangents(seed: int, layer: Layer) -> bool:
 
 
 def has_halved_cotangents(seed: int) -> bool:
-    """Return True if the cotangents of a case are zero in one half of each dimension, as where the loss does not depend on some tokens."""
+    """Return True if the cotangents of a case are zero in one half of each dimension, as if the loss did not depend on some tokens."""
     return COTANGENTS.of(seed) == 2
 
 
 def described_cotangents(seed: int, layer: Layer) -> str:
-    """Words on the cotangents of a case that are not plain."""
+    """Description of the cotangents of a case if they are special; else empty."""
     if has_halved_cotangents(seed):
-        return "zero in one half of each dimension, so that some ranks may have zeros alone"
+        return "zero in one half of each dimension, so that some ranks may have only zeros"
     return "far below 1, so that gradients are small" if has_small_cotangents(seed, layer) else ""
 
 
@@ -74,11 +74,11 @@ def pass_keys(context: CheckContext, number: int) -> dict[str, Draw]:
     """Keys of the values of pass `number`."""
     seed = context.setting.seed
     of_others = context.values if context.values in (FRACTIONS, THIRDS) else SMALL_INTEGERS
-    # Thirds are made of the integers that the subject has prepared (`ModuleUnderTest.inputs`).
+    # Thirds are made from the integers that the subject has prepared (`ModuleUnderTest.inputs`).
     values = context.values if context.values in VALUES and context.values != THIRDS else SMALL_INTEGERS
     return {
         "inputs": Draw(seed, 3 * number, "primal", LARGEST, values=values, beyond=context.beyond),
-        # Small integers are ties: the largest of each rank's part would mostly be that of the whole parameter.
+        # Small integers have ties: the largest value of each rank's part would mostly be that of the whole parameter.
         "parameters": Draw(seed, 3 * number + 1, "primal", LARGEST, values=of_others, peaked=number == 1),
         "cotangents": Draw(seed, 3 * number + 2, "dual", LARGEST, values=of_others, beyond=context.beyond),
         "accumulated": Draw(seed, 3 * number, "dual", LARGEST),
@@ -92,7 +92,7 @@ def direction_keys(context: CheckContext) -> dict[str, Draw]:
 
 
 def change_of(values: str, computes_in: str = "") -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """Return the change of drawn integers that makes inputs of the kind `values`, if there is one, for a module that computes in that type."""
+    """Return the function that turns drawn integers into `values`, for a module that computes in that type; `None` if not needed."""
     if values in _EXPONENTS:
         exponents = _EXPONENTS[values]
         return lambda x: x * 2.0 ** exponents[computes_in or str(x.dtype).removeprefix("torch.")]
@@ -107,17 +107,17 @@ def _subnormal(x: torch.Tensor) -> torch.Tensor:
 
 
 def infinite(x: torch.Tensor) -> torch.Tensor:
-    """The largest and the smallest of the integers are infinite."""
+    """Replace the largest and the smallest of the integers by infinities."""
     import torch
 
     return torch.where(x.abs() >= LARGEST, x * float("inf"), x)
 
 
 def left_as_given(layer: Layer, memory: str, change: Callable[[torch.Tensor], torch.Tensor]) -> list[bool]:
-    """For each input: True if the subject's preparation changes neither the integers that are drawn nor what `change` makes of them.
+    """For each input: True if the subject's preparation changes neither drawn integers nor the results of `change`.
 
-    One that it changes must have values of a certain range. What this returns depends on no drawn values, which differ from rank
-    to rank.
+    If it changes an input, that needs values in a certain range. The result does not depend on drawn values, which differ between
+    ranks.
     """
     import torch
 
@@ -136,7 +136,7 @@ def left_as_given(layer: Layer, memory: str, change: Callable[[torch.Tensor], to
         for given in (drawn, changed):
             try:
                 legal = prepared(layer.prepare, *given)
-            except Exception:  # whatever a preparation raises that needs more elements than one
+            except Exception:  # a preparation that needs more than one element may raise anything
                 return [False] * len(free)
             free = [
                 known and x.dtype == y.dtype and torch.equal(x, y)

@@ -1,4 +1,4 @@
-"""Gradients of a layer, by its inputs and by every parameter, beside the sequential ones."""
+"""Gradients of a layer, by its inputs and by every parameter, compared with the sequential ones."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _OF_RIGHT_CODE: Final = (
 
 
 class GradientsCheck(TwinCheck):
-    """Outputs, all gradients under random cotangents, and buffers, beside the sequential layer's, in two passes.
+    """Outputs, all gradients under random cotangents, and buffers, compared with the sequential layer's, in two passes.
 
-    A case draws which tensors require a gradient (all, some, or others on each rank), whether both passes go forward before
-    either goes backward, whether gradients are added to earlier ones, and the memory orders of inputs and cotangents. The layer
-    must write neither into these nor into outputs that it has returned.
+    A case draws which tensors require a gradient (all, some, or different ones on each rank), whether both passes run forward before
+    either runs backward, whether gradients are added to earlier ones, and the memory orders of inputs and cotangents. The layer
+    must not write into these, nor into outputs that it has returned.
     """
 
     name = "gradients"
@@ -73,16 +73,16 @@ class GradientsCheck(TwinCheck):
 
 
 class GradcheckCheck(Check[tuple[str, ...]]):
-    """`torch.autograd.gradcheck` of the sequential twin alone: if layer and twin disagree, it tells which side is wrong.
+    """`torch.autograd.gradcheck` of the sequential twin alone: if layer and twin disagree, it shows which side is wrong.
 
-    At the inputs of both passes of `gradients`, for it fails at a kink, where only one of them may be.
+    At the inputs of both passes of `gradients`, because it fails at a kink, and only one of them may lie at one.
     """
 
     name = "gradcheck"
 
     def observe(self, context: CheckContext) -> tuple[str, ...]:
-        """Return gradcheck's complaint, or nothing, for each pass; on rank 0 alone."""
-        _ = context.layer  # made by all ranks, before one is alone
+        """Return gradcheck's error, or an empty text, for each pass; on rank 0 only."""
+        _ = context.layer  # made by all ranks before rank 0 goes on alone
         if context.rank:
             return ()
         with context.alone():
@@ -107,9 +107,9 @@ class GradcheckCheck(Check[tuple[str, ...]]):
         ]
 
         def function(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            # The parameters are leaves of the module: gradcheck perturbs them where they are.
+            # The parameters are leaves of the module: gradcheck perturbs them in place.
             outputs = outputs_of(twin.module(*twin.given(given[: len(leaves)])))
-            # gradcheck (torch 2.13) takes no integers before what it differentiates.
+            # gradcheck (torch 2.13) does not accept integers before differentiable outputs.
             return tuple(filter(arrays.is_differentiable, outputs))
 
         try:

@@ -1,13 +1,13 @@
 """Reverse mode is the adjoint of forward mode, <Jv, w> = <v, J*w> at a random point, and both are the sequential twin's.
 
-A layer that is not linear has a linear Jacobian J, so this is the dot test of J, whose domain is inputs and parameters together.
-The twin's <v, J*w> is a third value, which shows forward and reverse modes that are wrong alike. It is the only other one for a
-module that declares that it has no forward mode (``forward_mode = False``): at a kink, such as a maximum of equal values, the
-twin's derivative is the one that is meant, and no difference quotient tells which it is.
+The Jacobian J of a layer is linear even if the layer is not, so this is the dot test of J, whose domain is inputs and parameters
+together. The twin's <v, J*w> is a third value, which shows forward and reverse modes that are wrong in the same way. For a
+module that declares that it has no forward mode (``forward_mode = False``) it is the only other value: at a kink, such as a maximum of
+equal values, the twin's derivative is the expected one, and a difference quotient does not give it.
 
-Where ranks hold copies with values of their own, there is no sequential input. The third value is then <Jv, w> by differences
-(:mod:`adjointlab.checks.layers.differences`), as far as their own estimate of the error goes. Where that is large, at a kink, they are
-not compared, and the case is not judged if it has no forward mode either. To meet few kinks, which lie at integers, the point is of
+If ranks hold copies with different values, there is no sequential input. The third value is then <Jv, w> by differences
+(:mod:`adjointlab.checks.layers.differences`), compared up to their estimated error. If that is large, as at a kink, they are
+not compared, and without forward mode the case is not judged. To avoid kinks, which tend to lie at integers, the point has
 fractions in half of the cases, and in all without forward mode.
 """
 
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 __all__ = ["JACOBIAN", "JacobianCheck"]
 
 _ROUNDINGS = 64.0
-"""Units in the last place by which a sum of some dozen terms may be wrong."""
+"""Largest error, in units in the last place, of a sum of some dozen terms."""
 
 _CONCLUSIVE = 2.0**-4
-"""Largest error of differences, relative to the products of norms, at which they are compared."""
+"""Largest estimated error of differences, relative to the products of norms, with which they are compared."""
 
 _IN_FORWARD_MODE = (
     "raised in forward mode: a module that has none says so by its attribute forward_mode = False, or by "
@@ -60,14 +60,14 @@ _IN_FORWARD_MODE = (
 
 
 class TwinPairing(NamedTuple):
-    """<v, J*w> of the twin, what rounding may change in its J*w if that is to be measured, and the sums of |v|, by result."""
+    """<v, J*w> of the twin, the measured rounding of its J*w if necessary, and the sums of |v|, by result."""
 
     product: Exact
     allowances: Allowances | None
     weights: Mapping[str, Sequence[float]]
 
     def allows(self, error: float, known: float, times: int = 1) -> bool:
-        """Return True for an error up to `known`, and `times` what rounding may change in the product."""
+        """Return True for an error up to `known` plus `times` the rounding of the product."""
         if self.allowances is None:
             return not error > known
         return any(not error > known + times * self._error(differences) for differences in self.allowances)
@@ -89,7 +89,7 @@ class Differences(NamedTuple):
 
 
 class Norms(NamedTuple):
-    """Norms of Jv, w, v and J*w: of what a rank has of them, or of all."""
+    """Norms of Jv, w, v and J*w: of a rank's parts, or of the whole vectors."""
 
     image: float
     w: float
@@ -101,7 +101,7 @@ class Norms(NamedTuple):
 class JacobianProducts:
     """One rank's part of the inner products, and of the norms.
 
-    `reverse` is `None` if a derivative is not finite, be it by differences, and `forward` also if there is no forward mode. `twin` is
+    `reverse` is `None` if a derivative is not finite, also one by differences, and `forward` also if there is no forward mode. `twin` is
     `None` on all ranks but 0, and if there is no sequential input; then there are `differences`, if they are finite.
     """
 
@@ -110,9 +110,9 @@ class JacobianProducts:
     twin: TwinPairing | None
     differences: Differences | None
     norms: Norms
-    allowed: float  # relative to the products of norms; 0 where everything is exact
-    parameters: int  # their elements, on all ranks
-    reach: float  # the least that the norm of the Jacobian counts for
+    allowed: float  # relative to the products of norms; 0 if everything is exact
+    parameters: int  # the number of their elements, on all ranks
+    reach: float  # a lower bound for the norm of the Jacobian
     copies: str = ""  # why there is no sequential input
 
 
@@ -163,7 +163,7 @@ class JacobianCheck(Check[JacobianProducts]):
             (layer.domain, along_inputs, by_inputs),
             (layer.parameters, along_parameters, by_parameters),
         )
-        # Without finite differences there is no derivative, whatever reverse mode says: at -1 that of the logarithm is -1.
+        # Without finite differences there is no derivative, even if reverse mode returns one: for the logarithm at -1 it gives -1.
         products = _products(pairs, rank) if has_twin or differences is not None else []
         return JacobianProducts(
             products[0] if has_forward and products else None,
@@ -192,7 +192,7 @@ class JacobianCheck(Check[JacobianProducts]):
         scale = max(norms.image * norms.w, norms.v * norms.pulled, first.reach * norms.v * norms.w)
         twin = first.twin or TwinPairing(ZERO, None, {})
         error = abs(forward - reverse)
-        # Twice, for forward mode rounds about as much.
+        # Twice, because forward mode rounds about as much.
         if first.forward is not None and not twin.allows(error, first.allowed * scale, times=2):
             return incoherent(
                 "reverse mode is not the adjoint of forward mode",
@@ -201,10 +201,10 @@ class JacobianCheck(Check[JacobianProducts]):
                 _relative(error, scale),
             )
         if first.differences is not None:
-            return _beside_differences(observations, first, reverse, scale)
+            return _compared_with_differences(observations, first, reverse, scale)
         if first.twin is None:
             return coherent()
-        # A layer's rounding is of each element of a gradient, and v has as many.
+        # A layer's rounding applies to each element of a gradient, and v has as many.
         elements = spaces.domain.dimension + first.parameters
         scale = math.sqrt(elements) * norms.v * max(norms.pulled, first.reach, first.reach * norms.w)
         error = abs(reverse - twin.product)
@@ -219,12 +219,12 @@ class JacobianCheck(Check[JacobianProducts]):
 
 
 def _relative(error: float, scale: float) -> tuple[str, str]:
-    """The line on an error, beside products of norms."""
+    """A line on an error relative to the products of norms."""
     return "error", f"{error / scale if scale else error:.3g} (relative to the norms)"
 
 
 def _has_forward_mode(version: ModuleUnderTest) -> bool:
-    # DTensor has none.
+    # DTensor has no forward mode.
     is_distributed = any(map(arrays.is_dtensor, version.parameters()))
     layer = version.layer
     return layer.has_forward_mode and getattr(layer.module, "forward_mode", True) and not is_distributed
@@ -233,18 +233,18 @@ def _has_forward_mode(version: ModuleUnderTest) -> bool:
 def _pushed_forward(
     point: Point, along_inputs: Sequence[torch.Tensor], along_parameters: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    # The level is around this alone: a module that takes derivatives in forward mode itself is called without it elsewhere.
+    # Only around this call: elsewhere a module may itself take derivatives in forward mode, which does not nest.
     with noted(_IN_FORWARD_MODE), dual_level():
         return point.pushed_forward(along_inputs, along_parameters)
 
 
 def _paired_as_real(space: Space, x: Sequence[Array], g: Sequence[Array], rank: int) -> Exact:
-    """This rank's part of the real inner product: torch's gradients are adjoint in it, of functions that are not complex-linear too."""
+    """This rank's part of the real inner product, in which torch's gradients are adjoints, even of functions that are not complex-linear."""
     return Exact(pair_local(space, x, g, rank).real)
 
 
 def _without_sequential_tensor(layer: Layer) -> Tensor | None:
-    """The first tensor of the layer that no whole one corresponds to; None if all have one. Cotangents in windows that overlap are summands."""
+    """The first tensor of the layer without a corresponding whole tensor; None if all have one. Cotangents in overlapping windows are summands."""
     given = (*layer.domain.tensors, *layer.parameters.tensors)
     for tensor in given:
         if has_copies_of_their_own(tensor, in_windows=True):
@@ -268,14 +268,14 @@ def _of_differences(
 
 
 _Paired: TypeAlias = "tuple[Space, Sequence[torch.Tensor], Sequence[torch.Tensor]]"
-"""A space, and two vectors of it and of its dual."""
+"""A space, a vector of it, and one of its dual."""
 
 
 def _products(pairs: Sequence[_Paired], rank: int) -> list[Exact]:
     """This rank's part of the inner product of each pair; empty if one is not finite."""
     try:
         return [_paired_as_real(space, a, b, rank) if space.tensors else ZERO for space, a, b in pairs]
-    except NotFinite:  # for the judge, unless the twin's are not finite either
+    except NotFinite:  # the judge reports it, unless the twin's are not finite either
         return []
 
 
@@ -286,12 +286,12 @@ def _norms(pairs: Sequence[_Paired], rank: int) -> Norms:
     return Norms(*outputs, v, pulled)
 
 
-def _beside_differences(
+def _compared_with_differences(
     observations: Sequence[JacobianProducts], first: JacobianProducts, reverse: Exact, scale: float
 ) -> Verdict:
     by_rank = [seen.differences for seen in observations if seen.differences is not None]
     product = sum((each.product for each in by_rank), ZERO)
-    # The largest error for every element: at a tie of three, the median has no jump, and is not differentiable for all that.
+    # The largest error for every element: at a tie of three, the median has no jump, but is not differentiable either.
     error = max(each.error for each in by_rank) * sum(each.weight for each in by_rank)
     if not error <= _CONCLUSIVE * scale:
         if first.forward is None:
@@ -309,7 +309,7 @@ def _beside_differences(
 
 
 def _pairing_of_twin(context: CheckContext) -> TwinPairing:
-    """Return <v, J*w> of the sequential twin, in the parts of all ranks."""
+    """Return <v, J*w> of the sequential twin, summed over the parts of all ranks."""
     layer, keys, directions = context.layer, pass_keys(context, 0), direction_keys(context)
 
     def run() -> Mapping[str, Local]:
@@ -318,7 +318,7 @@ def _pairing_of_twin(context: CheckContext) -> TwinPairing:
         cotangents = twin.tensors(layer.codomain.dual, keys["cotangents"])
         outputs = point.outputs(point.inputs)
         by_inputs, by_parameters = point.pulled_back(outputs, cotangents)
-        # Of outputs that are not finite nobody says what their derivatives are.
+        # Outputs too, so that the twin is rejected if they are not finite: their derivatives would be undefined.
         return {"outputs": values(outputs), "inputs": values(by_inputs), "parameters": values(by_parameters)}
 
     results, allowances = results_of_twin(context, run)

@@ -1,4 +1,4 @@
-"""The two modules that are compared, a layer and its sequential twin, and the drawn tensors as each of them takes them.
+"""The two modules that are compared, a layer and its sequential twin, and the drawn tensors that each gets.
 
 Every rank runs the layer on its local tensors; rank 0 runs the twin on the whole tensors, of which the local ones are windows:
 
@@ -6,8 +6,8 @@ Every rank runs the layer on its local tensors; rank 0 runs the twin on the whol
     rank 0, window   [ 0   1   2   3 )             the ranks and the twin have the same tensor without
     rank 1, window                   [ 4   5 )     a message
 
-The twin's results are cut into the windows of the ranks and compared there. So nobody gathers anything, and the layer's call
-log shows the layer's messages alone.
+The twin's results are cut into the windows of the ranks and compared there. So nothing is gathered, and the layer's call
+log has only the layer's messages.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ __all__ = ["LocalModule", "ModuleUnderTest", "SequentialTwin", "first_positions"
 def _gradients_of_their_own(
     parameters: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
 ) -> Iterator[None]:
-    """Gradients of parameters that share no memory with a cotangent.
+    """Context in which gradients of parameters share no memory with a cotangent.
 
-    Where a backward pass only reshapes a cotangent, torch makes a view of it the gradient. What then reduces gradients in place, as
+    If a backward pass only reshapes a cotangent, torch makes a view of it the gradient. Code that then reduces gradients in place, as
     DistributedDataParallel does, would write into the cotangent.
     """
     import torch
 
     def has_memory(tensor: torch.Tensor) -> bool:
-        """Return True for none that is sparse or wraps another."""
+        """Return True unless it is sparse or a wrapper of another tensor."""
         return type(tensor) is torch.Tensor and tensor.layout is torch.strided
 
     in_memory = list(filter(has_memory, cotangents))
@@ -85,10 +85,10 @@ def _gradients_of_their_own(
 
 
 class ModuleUnderTest(ABC):
-    """A torch module, and the part that it takes of each drawn tensor; both lie in the memory of this rank's case."""
+    """A torch module, and the part that it gets of each drawn tensor; both are in the memory of the case on this rank."""
 
     takes_orders = True
-    """True where inputs and cotangents have the memory orders of the case; otherwise they come as they are drawn."""
+    """True if inputs and cotangents have the memory orders of the case; otherwise they keep the one in which they are drawn."""
 
     def __init__(self, context: CheckContext, module: torch.nn.Module) -> None:
         self.layer, self.module, self.memory = context.layer, module, context.torch_memory
@@ -97,7 +97,7 @@ class ModuleUnderTest(ABC):
         self.note_return: Callable[[Callable[..., object]], None] = lambda function: None
         self.note_backward: Callable[[BackwardPass], None] = lambda begun: None
         self._averaged = 1
-        # Names, in their order, of what a backward pass has added nothing to.
+        # Ordered names of tensors to whose gradients a backward pass has added nothing.
         self._unreached: dict[str, None] = {}
 
     @abstractmethod
@@ -106,7 +106,7 @@ class ModuleUnderTest(ABC):
 
     @abstractmethod
     def check_outputs(self, outputs: Sequence[torch.Tensor]) -> None:
-        """Raise :class:`NotInSpace` or `ValueError` for outputs that the codomain does not hold."""
+        """Raise :class:`NotInSpace` or `ValueError` for outputs that are not in the codomain."""
 
     def tensors(self, space: Space, key: Draw) -> list[torch.Tensor]:
         """Drawn tensors of a space."""
@@ -119,21 +119,21 @@ class ModuleUnderTest(ABC):
         return cast("torch.Tensor", arrays.from_numpy(drawn, tensor.dtype, self.memory))
 
     def inputs(self, key: Draw) -> list[torch.Tensor]:
-        """Legal inputs, made of drawn ones by the subject, and changed where the subject has left them as they were."""
+        """Legal inputs: drawn ones after the subject's preparation, with values of the case's kind where that has not changed them."""
         domain, change = self.layer.domain, self._change
         inputs = list(self.drawn_inputs(domain, key))
         if change is None:
             return inputs
         free = left_as_given(self.layer, self.memory, change)
         for position, (tensor, is_free) in enumerate(zip(domain.tensors, free, strict=True)):
-            # An infinite summand is not a summand of an infinite element: that may have been any integer.
+            # Not for summands: if one becomes infinite, the twin's sum, which may be any integer, need not.
             is_summand = change is infinite and LocalType.PARTIAL in tensor.types
             if is_free and inputs[position].is_floating_point() and not is_summand:
                 inputs[position] = change(inputs[position])
         return inputs
 
     def cotangents(self, key: Draw) -> list[torch.Tensor]:
-        """Drawn gradients of the outputs, which are :func:`small <has_small_cotangents>` or :func:`halved <has_halved_cotangents>` by some seeds."""
+        """Drawn gradients of the outputs, for some seeds :func:`small <has_small_cotangents>` or :func:`halved <has_halved_cotangents>`."""
         exponent = SMALL if has_small_cotangents(key.seed, self.layer) else 0
         halved = has_halved_cotangents(key.seed)
         return self.tensors(self.layer.codomain.dual, replace(key, exponent=exponent, halved=halved))
@@ -150,7 +150,7 @@ class ModuleUnderTest(ABC):
         )
 
     def require_gradients(self, names: Collection[str]) -> None:
-        """Have those parameters that are named require a gradient, of which there is none yet; integers have none."""
+        """Make only the named parameters require a gradient, except integers, and clear all gradients."""
         for tensor, parameter in zip(self.layer.parameters.tensors, self.parameters(), strict=True):
             wanted = tensor.name in names and arrays.is_differentiable(parameter)
             parameter.requires_grad_(wanted).grad = None
@@ -170,8 +170,8 @@ class ModuleUnderTest(ABC):
     ) -> None:
         """Run the backward pass from those outputs that have a graph. Collective for a layer.
 
-        Every rank runs it, whatever requires a gradient here: the messages of the others depend on it. Of several whose gradients the
-        module's user adds up, all but the first `goes_on` and all but the last `is_continued`.
+        Every rank runs it, whatever requires a gradient here: the messages of the others depend on it. If the module's user adds up the
+        gradients of several passes, `goes_on` is set for all but the first, and `is_continued` for all but the last.
         """
         import torch
 
@@ -197,50 +197,50 @@ class ModuleUnderTest(ABC):
             self.note_backward(begun._replace(without=tuple(self._unreached)))
         if not is_continued:
             self._call_hook("after_backward")
-        # Read, as an optimiser does: a gradient from a functional collective is waited for only then.
+        # Read them, as an optimiser does: only this waits for a gradient from a functional collective.
         for leaf in leaves:
             arrays.local_part(leaf.grad)
 
     def _call_hook(self, name: str) -> None:
-        """Do what the module's user does with gradients before a backward pass, or when it is over."""
+        """Call the user's hook before or after a backward pass, if there is one."""
         getattr(self.module, name, lambda: None)()
 
     def pass_context(self) -> AbstractContextManager[object]:
-        """The context in which the module's user has backward passes."""
+        """The context in which the module's user runs backward passes."""
         made: AbstractContextManager[object] = getattr(self.module, "pass_context", nullcontext)()
         return made
 
     def of_means(self, cotangents: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The cotangents of the same loss as a mean over all ranks, where the module takes means: of it each rank has a summand.
+        """The cotangents of the same loss as a mean over all ranks, if the module averages gradients: scaled by the number of ranks.
 
-        So the gradients of the parameters are the sequential ones, and so are those that the module itself adds, as of an auxiliary loss
-        that is a mean over what a rank has. Those of inputs are :meth:`of_sums`.
+        Then the gradients of the parameters are the sequential ones, and so are those that the module itself adds, as of an auxiliary loss
+        that is a mean over a rank's part. :meth:`of_sums` undoes the scaling for inputs.
         """
         if self._averaged == 1:
             return list(cotangents)
         return [cotangent * self._averaged for cotangent in cotangents]
 
     def of_sums(self, gradients: Sequence[ArrayT]) -> tuple[ArrayT, ...]:
-        """Gradients of what no mean is taken of, such as inputs, for the cotangents that :meth:`of_means` was given."""
+        """Gradients that the module does not average, such as those of inputs, for the cotangents given to :meth:`of_means`."""
         if self._averaged == 1:
             return tuple(gradients)
-        with np.errstate(invalid="ignore"):  # infinite complex numbers make NaN of a quotient
+        with np.errstate(invalid="ignore"):  # a quotient of an infinite complex number may be NaN
             return tuple(gradient / self._averaged for gradient in gradients)
 
     def in_space(self, of_parameters: Sequence[ArrayT]) -> tuple[ArrayT, ...]:
-        """Arrays that belong to the parameters in the shapes of their space: of fused ones with the pieces apart."""
+        """Arrays that belong to the parameters, in the shapes of their space: fused ones with their pieces separated."""
         named = zip(self.layer.parameters.tensors, of_parameters, strict=True)
         return tuple(self.layer.pieces_of(tensor.name).apart(array) for tensor, array in named)
 
     @abstractmethod
     def as_loss(self, cotangents: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The cotangents that give the gradients of parameters that an optimiser gets: means over ranks where the layer takes them."""
+        """The cotangents for the gradients that an optimiser gets, which are means over ranks if the layer averages them."""
 
     def fill_parameters(self, key: Draw) -> None:
         """Overwrite the parameters with drawn values.
 
-        Frozen ones keep the initial values, if the layer was made of them: they never change, and other things may be derived from them.
-        So do quantised ones, of an integer type, in any case of a layer that is made of the sequential one: what they hold is compared.
+        Frozen ones keep the initial values, if the layer was made from these: they never change, and the layer may have derived something
+        from them. Frozen ones of an integer type, such as quantised ones, always keep their values, which are compared.
         """
         import torch
 
@@ -261,23 +261,23 @@ class ModuleUnderTest(ABC):
 
     @abstractmethod
     def begin_with(self, names: Collection[str]) -> None:
-        """Have the initial values of these parameters; a layer that was made of them has its parts."""
+        """Set these parameters to their initial values; a layer that was made from them has its parts already."""
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Apply the module; one that may write into its inputs gets copies."""
+        """Apply the module, to copies if it may write into its inputs."""
         outputs = self.applied_to(self.given(inputs))
         self.note_return((self.layer.user_class or type(self.module)).forward)
         self.check_outputs(outputs)
         return outputs
 
     def drawn_inputs(self, space: Space, key: Draw) -> tuple[torch.Tensor, ...]:
-        """Inputs of a space, the layer's or another, that the subject makes legal of drawn ones."""
+        """Inputs of a space, the layer's or another: drawn ones after the subject's preparation."""
         return self._prepared(space, key, self.drawn)
 
     def _prepared(
         self, space: Space, key: Draw, drawn: Callable[[Space, int, Draw], NumpyArray]
     ) -> tuple[torch.Tensor, ...]:
-        # Of small integers alone, few of many indices would be made, and those of some ranks' shards never.
+        # Small integers alone would give few of many indices, and never those of some ranks' shards.
         large, indices = replace(key, bound=LARGEST_FOR_INDICES), index_positions(self.layer.prepare)
         return prepared(
             self.layer.prepare,
@@ -288,12 +288,12 @@ class ModuleUnderTest(ABC):
         )
 
     def applied_to(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """The local outputs of the module for inputs of the layer's space or of another, which are not checked here."""
+        """The local outputs of the module for inputs of the layer's space or of another; they are not checked here."""
         return tuple(map(arrays.local_part, outputs_of(self.module(*inputs))))
 
     @contextmanager
     def evaluated(self) -> Iterator[None]:
-        """The module in evaluation mode, and in training mode afterwards."""
+        """Context in which the module is in evaluation mode; afterwards it is in training mode."""
         self.module.eval()
         try:
             yield
@@ -301,12 +301,12 @@ class ModuleUnderTest(ABC):
             self.module.train()
 
     def given(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Tensors that the module is called with for these inputs."""
+        """The tensors with which the module is called for these inputs."""
         return tuple(x.clone() for x in inputs) if self.layer.overwrites_inputs else tuple(inputs)
 
 
 class LocalModule(ModuleUnderTest):
-    """The layer, as this rank has it. Raises :class:`ParameterNotInSpace` for a parameter of another shape or element type than declared."""
+    """The layer on this rank. Raises :class:`ParameterNotInSpace` for a parameter of another shape or element type than declared."""
 
     def __init__(self, context: CheckContext) -> None:
         layer = context.layer
@@ -325,9 +325,9 @@ class LocalModule(ModuleUnderTest):
         return local_values(space, position, self.rank, key)
 
     def drawn_inputs(self, space: Space, key: Draw) -> tuple[torch.Tensor, ...]:
-        """This rank's parts of the inputs of the twin: a preparation may look at several elements, such as those of a row that is cut.
+        """This rank's parts of the twin's inputs: a preparation may combine several elements, such as those of a row that is cut.
 
-        Where there are no whole inputs, each rank prepares what it has. Raises :class:`SubjectError` for inputs of other shapes.
+        If there are no whole inputs, each rank prepares its own part. Raises :class:`SubjectError` for inputs of other shapes.
         """
         windows = [_window_within(tensor, self.rank) for tensor in space.tensors]
         if self.layer.prepare is elementwise or None in windows:
@@ -341,7 +341,7 @@ class LocalModule(ModuleUnderTest):
         return tuple(x[window].contiguous() for x, window in zip(whole, windows, strict=True))
 
     def begin_with(self, names: Collection[str]) -> None:
-        pass  # the layer was made of them
+        pass  # the layer was made from them
 
     def as_loss(self, cotangents: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return list(cotangents)
@@ -355,7 +355,7 @@ class LocalModule(ModuleUnderTest):
         for tensor, output in zip(declared, outputs, strict=True):
             of = f"of {tensor.name} " if len(declared) > 1 else ""
             self._check(f"{of}the layer returned", tensor, output)
-        # A parameter that a call makes has a gradient that nobody would compare.
+        # The gradient of a parameter that a call makes would not be compared.
         if faults := undeclared(self.module, self.layer.parameters, self.layer.buffers):
             raise ValueError(
                 f"after a call, the layer {faults[0]}: make it when the layer is made, and declare it"
@@ -385,7 +385,7 @@ class LocalModule(ModuleUnderTest):
 
 
 class SequentialTwin(ModuleUnderTest):
-    """The sequential module, new. Raises :class:`SubjectError` for one whose parameters or buffers are not the layer's."""
+    """A new sequential module. Raises :class:`SubjectError` if its parameters or buffers are not the layer's."""
 
     def __init__(self, context: CheckContext) -> None:
         layer = context.layer
@@ -400,12 +400,12 @@ class SequentialTwin(ModuleUnderTest):
         for tensor, parameter in zip(layer.parameters.tensors, self.parameters(), strict=True):
             _require_shape("parameter", tensor, layer.pieces_of(tensor.name).apart(parameter))
         for tensor, buffer in zip(layer.buffers.tensors, self.buffers(), strict=True):
-            # One without elements may get its shape from the first call.
+            # A buffer without elements may get its shape in the first call.
             if buffer.numel():
                 _require_shape("buffer", tensor, buffer)
 
     def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
-        """The whole tensor; while rounding is tried out, the sum of summands that are rounded, as the ranks may have them."""
+        """The whole tensor; while rounding is measured, the sum of rounded summands, as the ranks may have them."""
         return whole_array(space, position, key, self._rounded_summand(space.tensors[position]))
 
     def _rounded_summand(self, tensor: Tensor) -> Callable[[NumpyArray], NumpyArray]:
@@ -413,7 +413,7 @@ class SequentialTwin(ModuleUnderTest):
         has_summands = LocalType.PARTIAL in tensor.types or has_copies_of_their_own(tensor, in_windows=True)
         if perturb is None or tensor.element.is_integer or not has_summands:
             return lambda summand: summand
-        # Integers are exact on the ranks too, unless thirds are made of them.
+        # Integers are exact on the ranks too, unless they become thirds.
         divisor = 3 if self._makes_thirds else 1
 
         def rounded(summand: NumpyArray) -> NumpyArray:
@@ -423,17 +423,17 @@ class SequentialTwin(ModuleUnderTest):
         return rounded
 
     def inputs(self, key: Draw) -> list[torch.Tensor]:
-        """The ranks make theirs of the same drawn numbers, by the same operations: so these are not tried out with other rounding."""
+        """The inputs, without perturbation: the ranks make theirs from the same drawn numbers by the same operations."""
         with unperturbed():
             return super().inputs(key)
 
     def drawn_inputs(self, space: Space, key: Draw) -> tuple[torch.Tensor, ...]:
-        """Those of another batch are made alike."""
+        """Inputs of a space, without perturbation, as in :meth:`inputs`."""
         with unperturbed():
             return super().drawn_inputs(space, key)
 
     def begin_with(self, names: Collection[str]) -> None:
-        """Have these initial values, once: what a call changes of a frozen parameter, as an embedding with `max_norm` does, it changes in the layer too."""
+        """Set these initial values once: a call that changes a frozen parameter, as in an embedding with `max_norm`, does so in the layer too."""
         import torch
 
         initial = self.layer.initial or {}
@@ -453,18 +453,18 @@ class SequentialTwin(ModuleUnderTest):
 
 
 def _gradient_as_it_is(leaf: torch.Tensor) -> object:
-    """Something that is equal later if nothing was added to the leaf's gradient, where that can be known."""
+    """An object that compares equal later if nothing was added to the leaf's gradient, as far as that can be known."""
     import torch
 
     gradient = leaf.grad
     if gradient is None:
         return None
-    # Of another, such as one that is still being gathered, nothing may be asked yet.
+    # A subclass, such as the pending result of a collective, must not be accessed yet.
     return (id(gradient), gradient._version) if type(gradient) is torch.Tensor else object()
 
 
 def _require_shape(kind: str, tensor: Tensor, own: torch.Tensor) -> None:
-    """Raise :class:`SubjectError` if the twin's parameter or buffer does not have the shape that the layer's has as a whole."""
+    """Raise :class:`SubjectError` if the twin's parameter or buffer does not have the global shape of the layer's."""
     if (shape := tuple(own.shape)) != tensor.layout.shape:
         raise SubjectError(
             f"the sequential twin's {kind} {tensor.name} has shape {shape}, but the layer's is laid out as "
@@ -473,7 +473,7 @@ def _require_shape(kind: str, tensor: Tensor, own: torch.Tensor) -> None:
 
 
 def _window_within(tensor: Tensor, rank: int) -> tuple[slice, ...] | None:
-    """The elements of a whole tensor that a rank holds; `None` if it holds summands, copies with values of their own, or others than those."""
+    """The part of a whole tensor that a rank holds; `None` if it holds summands, copies with different values, or elements beyond the tensor."""
     window = tensor.layout.window(rank)
     if (
         window is None
@@ -487,11 +487,11 @@ def _window_within(tensor: Tensor, rank: int) -> tuple[slice, ...] | None:
 
 
 def first_positions(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """For each tensor, the position of the first that is the same one: tied parameters are declared under all their names, or some."""
+    """For each tensor, the position of the first that is the same object: tied parameters may be declared under several names."""
     first: dict[int, int] = {}
     return [first.setdefault(id(tensor), position) for position, tensor in enumerate(tensors)]
 
 
 def values(tensors: Sequence[torch.Tensor]) -> Local:
-    """Copy what tensors hold now to NumPy."""
+    """Copy the current values of tensors to NumPy."""
     return tuple(np.array(arrays.to_numpy(arrays.local_part(tensor.detach()))) for tensor in tensors)

@@ -1,7 +1,7 @@
-"""Passes of a module over drawn values: forward, and backward if it is asked for, with the results of each.
+"""Passes of a module over drawn values: forward, and backward if needed, with the results of each.
 
-A layer and its sequential twin go through the same passes in the same order, because a module may keep something from one pass
-to the next: running statistics, which both must keep alike, or by mistake a tensor of the pass before.
+A layer and its sequential twin run the same passes in the same order, because a module may keep something from one pass
+to the next: running statistics, which must be the same in both, or by mistake a tensor of the previous pass.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ __all__ = [
 ]
 
 PASSES: Final = 2
-"""Passes that a layer and its twin go through and that are compared."""
+"""Number of passes that a layer and its twin run and that are compared."""
 
 _SUBSETS = 32
-"""Number of subsets of outputs that are left out; in half of the cases none is, and 0 stands for that."""
+"""Number of subsets of outputs that may be left out of the loss; in half of the cases none is, which is 0."""
 
 
 EVALUATION, TRAINING = "evaluation", "training"
-"""Passes that may come before those that are compared: one forward without gradients, or one forward and one backward."""
+"""Passes that may precede those that are compared: one forward without gradients, or one forward and one backward."""
 
 _BEFORE: Mapping[int, tuple[str, str]] = {
     **dict.fromkeys((12, 13), (TRAINING, "larger")),
@@ -70,22 +70,22 @@ _BEFORE: Mapping[int, tuple[str, str]] = {
     **dict.fromkeys((17, 18), (EVALUATION, "larger")),
     19: (EVALUATION, "smaller"),
 }
-"""The pass that comes before, and its other batch, by the number that is drawn below 20: none in three cases of five."""
+"""The preceding pass, and its other batch, by a number that is drawn below 20: none in three cases of five."""
 
 _IN_EVALUATION_MODE = (15, 17, 18)
-"""Of these numbers, those with which the module is in evaluation mode meanwhile, as where training is interrupted by a validation."""
+"""The numbers with which the module is in evaluation mode in that pass, as when a validation interrupts training."""
 
 
 @dataclass(frozen=True)
 class PassPlan:
-    """Course of a case's passes, drawn from its seed; the same on all ranks.
+    """Plan of a case's passes, drawn from its seed; the same on all ranks.
 
-    `together`: all of them go forward before any goes backward, as an instance does that stands in a graph twice, or in a pipeline of
-    microbatches; they share the parameters, and the last may go backward first (`last_first`). Else each has its own, as after a step
-    of an optimiser. `accumulated`: gradients are added to others, which stand in ``.grad`` before. `joined`: the gradients of all
-    passes are added up, as of microbatches, and the user's code around backward passes is called once for all. `left_out`: seed of the
-    outputs that are left out of the loss, 0 for none. `before` the first of them comes nothing, an :data:`EVALUATION`, or :data:`TRAINING`; with
-    `other_batch`, on one that is "larger" or "smaller"; an evaluation may be `in_evaluation_mode`.
+    `together`: all passes run forward before any runs backward, as for an instance that is used twice in a graph, or in a pipeline of
+    microbatches; they share the parameters, and the last may run backward first (`last_first`). Otherwise each has its own parameters, as
+    after a step of an optimiser. `accumulated`: gradients are added to earlier ones in ``.grad``. `joined`: the gradients of all
+    passes are added up, as of microbatches, and the user's hooks around backward passes are called once for all. `left_out`: seed of the
+    outputs that are left out of the loss, 0 for none. `before` is the pass that precedes the first: "", :data:`EVALUATION` or :data:`TRAINING`;
+    with `other_batch`, it has a "larger" or "smaller" batch; an evaluation may be `in_evaluation_mode`.
     """
 
     backward: bool
@@ -119,8 +119,8 @@ class PassPlan:
         )
 
     def for_layer(self, layer: Layer) -> PassPlan:
-        """The plan as far as a layer allows it."""
-        # A step of a pipeline goes backward too; what is data-parallel need not.
+        """The plan, restricted to what the layer allows."""
+        # A step of a pipeline always runs backward; a data-parallel module need not.
         may_evaluate = not layer.needs_graph and (layer.alternates or not layer.needs_all_outputs)
         takes_other = bool(self.other_batch) and layer.other_batch(self.other_batch == "larger") is not None
         may_come = {EVALUATION: may_evaluate, TRAINING: takes_other}
@@ -139,7 +139,7 @@ class PassPlan:
         )
 
     def parameters_in(self, number: int) -> int:
-        """The pass for which the parameters were drawn that the pass `number` has."""
+        """The pass for which the parameters of pass `number` were drawn."""
         return 0 if self.together or self.joined else number
 
     def in_loss(self, layer: Layer) -> tuple[bool, ...]:
@@ -158,8 +158,8 @@ class PassPlan:
         if layer.frozen is not None:
             given = frozenset(tensor.name for tensor in layer.parameters.tensors) - layer.frozen
             tensors = layer.domain.tensors
-        # Some on each rank: a backward pass whose messages depend on it hangs, for no rank knows what the others need.
-        # Copies of one parameter are made alike, and a hook may be collective. An input is what came before on each rank.
+        # Different ones on each rank: a backward pass whose messages depend on this hangs, because no rank knows what the others need.
+        # But copies of one parameter are treated alike, as a hook may be collective. Inputs depend on what precedes them on each rank.
         per_rank = self.requires_grad == "others on each rank" and not layer.uniform_requires_grad
 
         def wanted(position: int, tensor: Tensor) -> bool:
@@ -173,17 +173,17 @@ class PassPlan:
 
 
 ONE_PASS: Final = PassPlan(backward=True, requires_grad="all", together=False, accumulated=False)
-"""The plan of a pass that nothing comes before."""
+"""The plan of a pass without preceding passes or gradients."""
 
 
-@lru_cache(maxsize=64)  # of the running case, for all its ranks
+@lru_cache(maxsize=64)  # for all ranks of the running case
 def _wanted(seed: int, rank: int, number: int) -> tuple[bool, ...]:
-    """Of so many tensors on a rank, True for each that is to require a gradient: three in five."""
+    """For each of `number` tensors on a rank, whether it should require a gradient: three in five do."""
     return tuple(map(bool, np.random.default_rng((seed, rank)).random(number) < 0.6))
 
 
 def plainer_seeds(seed: int) -> Iterator[tuple[Hint, int]]:
-    """Seeds whose plan of passes with a backward pass is plainer in one respect, each with the hint on a fault that it does not show."""
+    """Seeds whose plan of passes is simpler in one respect, each with the hint on a fault that does not show with it."""
     plan = PassPlan.of(seed, backward=True)
     if plan.last_first:
         text = "right if the first pass runs backward first, and wrong if the last one does"
@@ -204,14 +204,14 @@ def plainer_seeds(seed: int) -> Iterator[tuple[Hint, int]]:
         if plan.other_batch:
             how += ", for a parallel module with another batch unless it says one_batch_size=True"
         text = f"right if nothing comes before, and wrong if the instance has gone {how}"
-        # Eight on modulo 20, nothing comes before; the same modulo 64, what is left out stays.
+        # Adding 128 changes the course by 8 modulo 20, so that nothing comes before, and not modulo 64, which decides what is left out.
         course = (COURSE.of(seed) + 4 * _SUBSETS) % COURSE.base
         yield Hint(FaultKind.KEPT, text), COURSE.changed(seed, course)
 
 
 @dataclass(frozen=True)
 class ResultKind:
-    """Kind of result that a pass has, and the space in which its tensors lie."""
+    """Kind of result of a pass, and the space of its tensors."""
 
     name: str
     space: Callable[[Layer], Space]
@@ -232,9 +232,9 @@ class Pass:
     inputs: Sequence[Placed]
     cotangents: Sequence[Placed]
     leaves: Sequence[torch.Tensor]  # the inputs as leaves of the graph
-    accumulated: Sequence[torch.Tensor] | None = None  # in .grad of inputs and parameters
+    accumulated: Sequence[torch.Tensor] | None = None  # earlier .grad of inputs and parameters
     outputs: tuple[torch.Tensor, ...] = ()
-    seen: Local = ()  # what the outputs held when they were last read
+    seen: Local = ()  # values of the outputs when they were last read
     overwritten: set[int] = field(default_factory=set)  # positions of outputs that changed later
     results: dict[ResultKind, Local] = field(default_factory=dict)
 
@@ -244,16 +244,16 @@ class Pass:
 
     @property
     def earlier_of_inputs(self) -> Sequence[torch.Tensor] | None:
-        """Gradients of the inputs that stood in ``.grad`` before."""
+        """Gradients of the inputs that were in ``.grad`` before."""
         return None if self.accumulated is None else self.accumulated[: len(self.leaves)]
 
     @property
     def earlier_of_parameters(self) -> Sequence[torch.Tensor] | None:
-        """Gradients of the parameters that stood in ``.grad`` before."""
+        """Gradients of the parameters that were in ``.grad`` before."""
         return None if self.accumulated is None else self.accumulated[len(self.leaves) :]
 
     def note_overwritten(self) -> None:
-        """Note the outputs that no longer hold what they held when they were last read."""
+        """Record the outputs whose values have changed since they were last read."""
         pairs = zip(self.seen, values(self.outputs), strict=True)
         self.overwritten.update(n for n, (old, new) in enumerate(pairs) if old.tobytes() != new.tobytes())
 
@@ -263,8 +263,8 @@ def run_passes(
 ) -> list[Pass]:
     """Run a module through all passes. Collective for a layer.
 
-    `differentiated` names the inputs and parameters that require a gradient, if they can. Arguments of a layer lie in memory as the
-    case's setting says.
+    `differentiated` names the inputs and parameters that require a gradient, if they can. Arguments of a layer have the memory orders
+    of the case's setting.
     """
     version.require_gradients(differentiated)
     passes = [_drawn(version, plan, context, number, differentiated) for number in range(PASSES)]
@@ -276,10 +276,10 @@ def run_passes(
             _go_before(version, plan, context, differentiated)
         first = backward[0] if plan.together else each
         if plan.accumulated and (number == 0 or not (plan.together or plan.joined)):
-            # They stand there when a module goes forward, as those of an earlier microbatch do.
+            # Set before the module runs forward, as gradients of an earlier microbatch would be.
             _set_gradients(version.parameters(), first.earlier_of_parameters)
         each.outputs = version(each.leaves)
-        # Copied now: a later pass may overwrite them, which is then found by comparing them once more.
+        # Copied now: a later pass may overwrite the outputs, which another comparison then shows.
         each.seen = each.results[OUTPUTS] = values(each.outputs)
         each.results[BUFFERS] = values(version.buffers())
         each.results[PARAMETERS] = version.in_space(values(version.parameters()))
@@ -294,11 +294,11 @@ def run_passes(
 
 
 def _fill_parameters(version: ModuleUnderTest, key: Draw, earlier: Sequence[Pass]) -> None:
-    """Overwrite the parameters with drawn values, and with them outputs of earlier passes that are views of parameters."""
+    """Overwrite the parameters with drawn values, and thereby outputs of earlier passes that are views of parameters."""
     for each in earlier:
         each.note_overwritten()
     version.fill_parameters(key)
-    # What the lab has written there is not held against the module; what the module writes from now on is.
+    # The module is not to blame for these changes by the lab, only for its own from now on.
     for each in earlier:
         each.seen = values(each.outputs)
 
@@ -306,7 +306,7 @@ def _fill_parameters(version: ModuleUnderTest, key: Draw, earlier: Sequence[Pass
 def _go_before(
     version: ModuleUnderTest, plan: PassPlan, context: CheckContext, differentiated: frozenset[str]
 ) -> None:
-    """Go forward without gradients, or forward and backward, with data of its own. Collective for a layer."""
+    """Run forward without gradients, or forward and backward, with other data. Collective for a layer."""
     import torch
 
     other = version.layer.other_batch(plan.other_batch == "larger") if plan.other_batch else None
@@ -321,7 +321,7 @@ def _go_before(
             else:
                 inputs = version.drawn_inputs(other, pass_keys(context, PASSES)["inputs"])
                 outputs = version.applied_to(inputs)
-            # Read, as user code does: torch may wait for the messages of an output only then.
+            # Read, as user code does: torch may wait for the messages of an output only when it is read.
             values(outputs)
 
 
@@ -331,7 +331,7 @@ def _for_another_batch(other: Space) -> str:
 
 
 def _train(version: ModuleUnderTest, inputs: Space, key: Draw, differentiated: frozenset[str]) -> None:
-    """Go forward and backward on `inputs`, of another batch. The gradients are those of a sum, and are not looked at."""
+    """Run forward and backward on `inputs`, of another batch. The loss is the sum of the outputs, and the gradients are not compared."""
     import torch
 
     leaves = [
@@ -381,7 +381,7 @@ def _drawn(
 
 
 def _go_back(version: ModuleUnderTest, each: Pass, plan: PassPlan, order: Sequence[Pass]) -> None:
-    """Go backward, and note the gradients. `order` has all passes as they go backward."""
+    """Run backward, and store the gradients in the results. `order` has all passes in the order in which they run backward."""
     parameters = version.parameters()
     goes_on, is_continued = plan.joined and each is not order[0], plan.joined and each is not order[-1]
     _set_gradients(each.leaves, each.earlier_of_inputs)
@@ -399,7 +399,7 @@ def _go_back(version: ModuleUnderTest, each: Pass, plan: PassPlan, order: Sequen
     each.results[INPUT_GRADIENT] = version.of_sums(_added(each.leaves, each.earlier_of_inputs))
     if is_continued:
         return
-    # Of passes that are joined, the first found what stood there before.
+    # For joined passes, the first one's are the gradients that were there before.
     earlier = (order[0] if plan.joined else each).earlier_of_parameters
     of_parameters = version.in_space(_added(parameters, earlier))
     for those in order if plan.joined else (each,):
@@ -411,7 +411,7 @@ def _set_gradients(leaves: Sequence[torch.Tensor], earlier: Sequence[torch.Tenso
 
     given: Sequence[torch.Tensor | None] = earlier or [None] * len(leaves)
     for leaf, gradient in zip(leaves, given, strict=True):
-        # In the leaf's own memory order, as torch itself makes gradients.
+        # In the leaf's own memory order, like gradients that torch makes.
         leaf.grad = None
         if gradient is not None and leaf.requires_grad:
             with torch.no_grad():
@@ -420,7 +420,7 @@ def _set_gradients(leaves: Sequence[torch.Tensor], earlier: Sequence[torch.Tenso
 
 
 def _added(leaves: Sequence[torch.Tensor], earlier: Sequence[torch.Tensor] | None) -> Local:
-    """Gradients without those that stood there before the backward passes."""
+    """Gradients without those that were there before the backward passes."""
     found = gradients(leaves)
     if earlier is None:
         return found
@@ -441,7 +441,7 @@ def gradients(leaves: Sequence[torch.Tensor]) -> Local:
 
 
 def placed_in(order: str | None, tensor: torch.Tensor, memory: str) -> Placed:
-    """The tensor in a memory order; as it is where none is given, or NumPy has not its type."""
+    """The tensor in a memory order; unchanged if none is given, or NumPy does not have its type."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     # A subject's own preparation may return other types, such as booleans.
     if order is None or dtype not in DTYPES:

@@ -1,4 +1,4 @@
-"""A point of a layer, at which it is evaluated, goes back, and is differentiated in forward mode and by differences."""
+"""A point at which a layer is evaluated and differentiated: in reverse mode, in forward mode and by differences."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 __all__ = ["Point", "unit_roundoff"]
 
 _EVALUATION = 16.0
-"""Units in the last place by which an output may be wrong, to which differences add what they show themselves."""
+"""Assumed error of an output in units in the last place; differences add their own estimate."""
 
 
 def _along(p: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
-    """The direction in the shape of the input or parameter `p`: of fused parameters the space has the pieces apart."""
+    """The direction in the shape of the input or parameter `p`: in the space, fused parameters have separate pieces."""
     joined = direction.reshape(p.shape) if direction.numel() == p.numel() else direction
     return arrays.in_shape_of(p, joined)
 
 
 class Point:
-    """A point of a layer: inputs, parameters, and buffers from which every evaluation starts."""
+    """A point of a layer: the inputs, parameters and buffers from which every evaluation starts."""
 
     def __init__(self, version: ModuleUnderTest, inputs: Sequence[torch.Tensor], key: Draw) -> None:
         self.version = version
@@ -48,10 +48,10 @@ class Point:
         """Evaluate the layer at another point, from the same buffers, after the backward pass. Collective."""
         import torch
 
-        # Written into the layer's own parameters, which have hooks and attributes that others in their place would not.
+        # Written into the layer's own parameters, whose hooks and attributes replacements would lack.
         with torch.no_grad():
             own = self.version.parameters()
-            # Of tied parameters the values of the first: those of the others would take the place of its tangent.
+            # Only the first of tied parameters: copying the others would overwrite its tangent.
             for position in set(first_positions(own)):
                 arrays.local_part(own[position].requires_grad_(False)).copy_(parameters[position])
             for name, value in self.buffers.items():
@@ -59,7 +59,7 @@ class Point:
         return self.outputs(inputs)
 
     def without_integers(self, directions: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return directions of the inputs that are zero for those that cannot be differentiated."""
+        """Return directions of the inputs, with zeros for those that cannot be differentiated."""
         import torch
 
         return [
@@ -70,7 +70,7 @@ class Point:
     def pulled_back(
         self, outputs: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """J*w, by inputs and by parameters; by the first of tied ones, which are one parameter. Collective."""
+        """J*w, by inputs and by parameters; tied ones are a single parameter, the first. Collective."""
         import torch
 
         self.version.go_back(self.inputs, outputs, self.version.of_means(cotangents))
@@ -138,7 +138,7 @@ class Point:
 
 
 def unit_roundoff(layer: Layer) -> float:
-    """Return the largest unit roundoff of the layer's tensors, and of what it computes in."""
+    """Return the largest unit roundoff of the layer's tensors and of the type in which it computes."""
     spaces = (layer.domain, layer.parameters, layer.codomain)
     precisions = [
         tensor.element.precision

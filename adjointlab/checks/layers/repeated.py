@@ -24,10 +24,10 @@ def repeated_hint(
 ) -> Hint | None:
     """The hint on an output, by rank, whose wrong elements all differ by the same multiple of a parameter of one dimension.
 
-    The `parameters` are as all ranks should hold them. Differences up to `allowed` are none.
+    The `parameters` are the expected parts of all ranks. Differences up to `allowed` count as none.
     """
     got, want = summed(output, actual), summed(output, expected)
-    if output.element.is_integer:  # to which no parameter is added
+    if output.element.is_integer:  # parameters are not added to integers
         return None
     for name, dim, values in _terms(output.layout, *parameters):
         terms = {rank: _along(values, output.layout, rank, dim) for rank in got}
@@ -44,7 +44,7 @@ def repeated_hint(
 
 
 def _terms(output: Layout, space: Space, local: Sequence[Local]) -> Iterator[tuple[str, int, NumpyArray]]:
-    """Each parameter of one dimension as a whole, with its name, and each dimension of the output that is as long."""
+    """Each whole one-dimensional parameter with its name, and each dimension of the output of the same length."""
     for position, tensor in enumerate(space.tensors):
         if len(tensor.layout.shape) != 1 or LocalType.PARTIAL in tensor.types:
             continue
@@ -62,7 +62,7 @@ def _terms(output: Layout, space: Space, local: Sequence[Local]) -> Iterator[tup
 
 
 def _along(values: NumpyArray, layout: Layout, rank: int, dim: int) -> NumpyArray:
-    """The part of the values that a rank's window has along a dimension, to be added to its local tensor; NaN beyond the tensor."""
+    """The part of the values in a rank's window along a dimension, shaped to be added to its local tensor; NaN beyond the tensor."""
     window = layout.window(rank)
     assert window is not None
     start, stop = window[dim]
@@ -75,7 +75,7 @@ def _along(values: NumpyArray, layout: Layout, rank: int, dim: int) -> NumpyArra
 def _multiple(
     got: dict[int, NumpyArray], want: dict[int, NumpyArray], terms: dict[int, NumpyArray], allowed: float
 ) -> int | None:
-    """The whole number of terms by which all elements that are wrong differ, at least one less; `None` if there is none."""
+    """The integer, at least -1, by whose multiple of its term each wrong element differs; `None` if there is none."""
     if any(got[rank].shape != want[rank].shape for rank in got):
         return None
     with np.errstate(invalid="ignore"):

@@ -1,16 +1,16 @@
 """The rounding of a sequential module, measured on itself by stochastic arithmetic [Parker97].
 
-The module runs again a few times, and every operation of torch's in it, forward and backward, gets arguments and gives results that
-are wrong by some units in the last place, at random. Results that differ then by so much may differ by as much in a layer that
-does the same in another order.
+The module runs again a few times with random errors: the arguments and results of every torch operation in it, forward and backward,
+are perturbed by some units in the last place. If this changes a result by some amount, a layer that computes the same in another order
+may differ by as much.
 
-Two kinds of operations are spared. Those that move or select values do not round. And equal arguments of an elementwise operation get
-equal errors, so that they stay equal: a maximum of equal values is the same one in every order of summation.
+Two kinds of operations are treated specially. Those that move or select values do not round, and are not perturbed. And equal arguments
+of an elementwise operation get equal errors, so that they stay equal: a maximum of equal values is the same in every order of summation.
 
-At a kink or a tie the least error makes a great difference, and larger errors make none that is much greater. Small integers are
-spared too where that happens, and numbers of few binary digits, for no operation has rounded them, but for normalisations, which
-round sums of their own. If the difference stays, the module's own result is a matter of its rounding, and nothing can be said about the
-layer's.
+At a kink or a tie the smallest error makes a large difference, and larger errors make no much larger one. In this case small integers
+and numbers of few binary digits are not perturbed either, because no operation has rounded them; except in normalisations, which
+round their own sums. If the difference stays, the module's own result depends on its rounding, and the layer's
+cannot be judged.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ Differences: TypeAlias = Mapping[str, tuple[float, ...]]
 
 _SAMPLES = 3
 _SAMPLES_WITH_INTEGERS = 8
-"""Each sample changes the index of a maximum of equal values, and what is counted by it, by an even chance."""
+"""More samples, because each changes the index of a maximum of equal values, and counts by that index, only with even odds."""
 
 _SAFETY = 8.0
-"""Factor on the largest difference of the samples, whose errors add up at random and not at the worst."""
+"""Factor on the largest difference of the samples, whose errors add up at random and not in the worst way."""
 
 _ERROR = 8.0
-"""Units in the last place by which arguments and results are wrong at most: so many that two errors seldom cancel. In narrow types fewer."""
+"""Largest error of arguments and results in units in the last place: large enough that two errors seldom cancel. Less in narrow types."""
 
 _GROWTH = 64.0
-"""Factor on the errors that tells a kink, where the difference stays, from an ill-conditioned result, where it grows."""
+"""Factor on the errors that distinguishes a kink, where the difference stays, from an ill-conditioned result, where it grows."""
 
 _UNITS = 8.0
 """Units in the last place of its largest element by which any result may differ."""
 
 
 class _Errors(NamedTuple):
-    """Of a run: the number of the sample, the errors of its operations in units in the last place at most, and what has none."""
+    """The errors of a run: the number of the sample, the largest error in units in the last place, and whether integers have none."""
 
     sample: int
     units: float
@@ -70,8 +70,8 @@ _FIRST = _Errors(0, _ERROR, spares_integers=False)
 class Allowances:
     """The differences that rounding may make to each tensor of a module's results.
 
-    Most results differ by less than any may, and most others by less than one sample of the rounding shows. So the runs that show more
-    are made when they are first asked for.
+    Most results differ by less than the difference allowed for any result, and most others by less than one sample of the rounding
+    shows. So further runs happen only when they are first needed.
     """
 
     def __init__(
@@ -82,40 +82,40 @@ class Allowances:
         is_random: Callable[[], bool] = lambda: False,
     ) -> None:
         self.least = least
-        """Differences that any result may have: a few units in the last place, and never more than is measured."""
+        """Differences that any result may have: a few units in the last place, never more than the measured ones."""
         self._sample, self._measure, self._is_random = sample, measure, is_random
 
     def __iter__(self) -> Iterator[Differences]:
-        """Differences that are allowed, each of them; the later ones are hardly ever smaller, and are measured when they are reached."""
+        """Allowed differences, each sufficient; later ones are hardly ever smaller, and are measured when they are reached."""
         yield self.least
         yield self.of_one_sample
         yield self.most
 
     @cached_property
     def of_one_sample(self) -> Differences:
-        """Differences that rounding may make, as far as one sample shows them."""
+        """Differences that rounding may make, measured by one sample."""
         return self._sample()
 
     @cached_property
     def most(self) -> Differences:
-        """Differences that rounding may make, as they are measured."""
+        """Differences that rounding may make, measured by all samples."""
         return self._measure()
 
     @property
     def is_measured(self) -> bool:
-        """True once somebody has asked, as some result differed by more than any may."""
+        """True once rounding has been measured, because some result differed by more than :attr:`least`."""
         return not vars(self).keys().isdisjoint(("of_one_sample", "most"))
 
     @cached_property
     def is_random(self) -> bool:
-        """True if the results are others with other random numbers."""
+        """True if the results change with other random numbers."""
         return self._is_random()
 
     def measured_now(self, measurement: Measurement) -> Allowances:
-        """The same with no runs to come, after so much measurement.
+        """The same after the given measurement, and without further runs.
 
-        Whoever asks is told what was measured, or gets the :class:`Inapplicable` that it ended with; who asks for more raises
-        :class:`NotMeasured`.
+        Its attributes return the measured values, or raise the :class:`Inapplicable` with which the measurement ended; those that were
+        not measured raise :class:`NotMeasured`.
         """
         sample = self._answer("of_one_sample", measurement >= Measurement.ONE_SAMPLE)
         most, is_random = (
@@ -124,7 +124,7 @@ class Allowances:
         return Allowances(self.least, sample, most, is_random)
 
     def _answer(self, name: str, is_measured: bool) -> Callable[[], Any]:
-        """A function that returns or raises what the attribute of that name does now, or says that it is not measured."""
+        """A function that returns or raises the same as the attribute of that name does now; or :class:`NotMeasured`."""
         if not is_measured:
             return partial(_raise, NotMeasured())
         try:
@@ -141,16 +141,16 @@ def _raise(error: Exception) -> NoReturn:
 def measured(
     run: Callable[[], Mapping[str, Local]], *, is_subnormal: bool = False, computes_in: str = ""
 ) -> tuple[Mapping[str, Local], Allowances]:
-    """Return the results of `run`, and by how much rounding may change each tensor of them: in its types, or that of `computes_in`.
+    """Return the results of `run`, and the rounding of each tensor of them: in its type, or that of `computes_in`.
 
-    `run` is called again to measure that, by whoever asks for it first: in the context variables of now, with the same random numbers,
-    and none is taken from the streams of the caller. With `is_subnormal` results may differ by the smallest normal number too.
+    To measure that, `run` is called again when it is first needed: with the context variables and the random numbers of this call, and
+    without drawing from the caller's random streams. With `is_subnormal`, results may also differ by the smallest normal number.
     """
     import torch
 
     before, with_graph, context = _random_states(), torch.is_grad_enabled(), contextvars.copy_context()
     results = run()
-    # By the module when it is called, or when it was made: so it may be random.
+    # The module drew numbers when it was called, or when it was made: so it may be random.
     has_drawn = not torch.equal(before[-1], torch.get_rng_state())
     unit = torch.finfo(getattr(torch, computes_in)).eps if computes_in else 0.0
     least = {
@@ -190,7 +190,7 @@ def measured(
 
 @dataclass(frozen=True)
 class _Perturbed:
-    """A module with these `results`, which runs again with perturbed operations, whose relative errors are in units of `unit` at least."""
+    """A module with these `results`, which runs again with perturbed operations, with relative errors in units of at least `unit`."""
 
     run: Callable[[], Mapping[str, Local]]
     results: Mapping[str, Local]
@@ -199,32 +199,32 @@ class _Perturbed:
     _known: dict[_Errors, Mapping[str, Local] | Exception] = field(default_factory=dict)
 
     def differences_of_one_sample(self) -> Differences:
-        """By how much results differ in the first run that rounding may be the reason of; by nothing where the module raises."""
+        """Differences in the first run that rounding may cause; zero if the module raises."""
         if isinstance(self._run_with(_FIRST), Exception):
             return {name: (0.0,) * len(local) for name, local in self.results.items()}
         return self._attributed_to_rounding([_FIRST])
 
     def differences_by_rounding(self) -> Differences:
-        """By how much results differ, in any of the runs, that rounding may be the reason of.
+        """Differences in any of the runs that rounding may cause.
 
-        Raises :class:`Undecided` if none of the first runs comes to its end, so that nothing is known of the rounding.
+        Raises :class:`Undecided` if all of the first runs raise, so that the rounding remains unknown.
         """
         has_integers = any(array.dtype.kind not in "fc" for local in self.results.values() for array in local)
         samples = range(_SAMPLES_WITH_INTEGERS if has_integers else _SAMPLES)
-        # What lies at a kink in exact arithmetic may lie on one side of it by chance in all of them. With the opposite errors
-        # it lies on the other side.
+        # A value at a kink in exact arithmetic may by chance be on the same side in all samples. With the opposite errors
+        # it is on the other side.
         errors = [*(_FIRST._replace(sample=sample) for sample in samples), _FIRST._replace(units=-_ERROR)]
         runs = [self._run_with(each) for each in errors]
         raised = [each for each in runs if isinstance(each, Exception)]
         if len(raised) == len(runs):
             kind = type(raised[0]).__name__
             raise Undecided(
-                f"the sequential layer raises {kind} where its operations are wrong in the last digits"
+                f"the sequential layer raises {kind} if its operations have errors in their last digits"
             ) from raised[0]
         return self._attributed_to_rounding(errors)
 
     def _attributed_to_rounding(self, errors: Sequence[_Errors]) -> Differences:
-        """The parts of the differences that are put down to rounding, with a margin."""
+        """The parts of the differences that are attributed to rounding, with a margin."""
         every = grown = some = self._differences(errors)
         if not all(
             _is_small(difference, array, self.unit)
@@ -247,7 +247,7 @@ class _Perturbed:
         }
 
     def _run_with(self, errors: _Errors) -> Mapping[str, Local] | Exception:
-        """Results with these errors, or what the module raises that finds its arguments illegal by the last digit."""
+        """Results with these errors, or the exception of a module for which the last digit makes an argument illegal."""
         if errors not in self._known:
             self._known[errors] = self._run_anew(errors)
         return self._known[errors]
@@ -264,7 +264,7 @@ class _Perturbed:
             return exception
 
     def _differences(self, errors: Sequence[_Errors]) -> Differences:
-        """The largest difference of each tensor in a run that came to its end; infinite where none did, for nothing is known then."""
+        """The largest difference of each tensor in the runs that did not raise; infinite, as unknown, if all did."""
         runs = map(self._run_with, errors)
         ended = [each for each in runs if not isinstance(each, Exception)]
         return {
@@ -277,7 +277,7 @@ class _Perturbed:
 
 
 def _is_kink(every: float, grown: float, array: NumpyArray, unit: float = 0.0) -> bool:
-    """Return True for a difference that is too much for rounding alone, and hardly grows with the errors."""
+    """Return True for a difference that is too large for rounding alone, and hardly grows with the errors."""
     if _is_small(every, array, unit):
         return False
     return grown < math.sqrt(_GROWTH) * every or grown == every  # an infinite one does not grow
@@ -285,7 +285,7 @@ def _is_kink(every: float, grown: float, array: NumpyArray, unit: float = 0.0) -
 
 def _least_difference(array: NumpyArray, is_subnormal: bool, unit: float = 0.0) -> float:
     least = _UNITS * _epsilon(array, unit) * largest_magnitude(array)
-    # Units in the last place of such numbers are not relative to their size, and processors may take them for zero.
+    # Units in the last place of subnormal numbers are not relative to their size, and processors may flush them to zero.
     return least + (float(np.finfo(array.dtype).tiny) if is_subnormal and array.dtype.kind in "fc" else 0.0)
 
 
@@ -294,9 +294,9 @@ def _is_small(difference: float, array: NumpyArray, unit: float = 0.0) -> bool:
 
 
 def _difference(result: NumpyArray, perturbed: NumpyArray) -> float:
-    """The largest difference of an element that is finite; infinite where an error makes a NaN or an infinity of it.
+    """The largest difference of a finite element; infinite if an error turns it into NaN or infinity.
 
-    Integers that an error changes, such as the index of a maximum, may be any: then the difference is infinite too.
+    Also infinite if an error changes integers, such as the index of a maximum, because then they may be any.
     """
     if result.shape != perturbed.shape or not result.size:
         return 0.0

@@ -1,4 +1,4 @@
-"""The distributed result is the sequential one: of an operator beside its reference, of a layer beside its twin."""
+"""The distributed result is the sequential one: an operator is compared with its reference, a layer with its twin."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["SEQUENTIAL", "SequentialCheck"]
 
 @dataclass(frozen=True)
 class ReferenceOutputs:
-    """One rank's outputs of an operator; from rank 0 the reference's, cut up as every rank should hold them."""
+    """One rank's outputs of an operator; from rank 0 also the reference's, cut into the parts that the ranks should hold."""
 
     outputs: Local
     expected: tuple[Local, ...] | None
@@ -47,7 +47,7 @@ class SequentialCheck(Check[_Observation]):
 
     A reference returns `NotImplemented` for a case that has no sequential counterpart: the case is rejected, and counted as such.
 
-    Of a layer the outputs are compared, and its buffers afterwards, without gradients: code may take another path then.
+    For a layer, the outputs and then the buffers are compared, without gradients: its code may take another path then.
     """
 
     name = "sequential"
@@ -60,7 +60,7 @@ class SequentialCheck(Check[_Observation]):
         return subject.is_layer or subject.reference is not None
 
     def cases_of(self, asked: int, subject: CheckedSubject) -> int:
-        # Of a layer `gradients` compares the outputs too, of an operator no other check does.
+        # For a layer `gradients` compares the outputs too; for an operator no other check does.
         return super().cases_of(asked, subject) if subject.is_layer else asked
 
     def surroundings(self) -> AbstractContextManager[None]:

@@ -1,9 +1,9 @@
-"""Parameters and buffers after some steps of an optimiser, and the optimiser's state, beside those of the sequential layer.
+"""Parameters and buffers after some steps of an optimiser, and the optimiser's state, compared with those of the sequential layer.
 
-A step goes forward on fresh inputs, backward from fresh cotangents, and lets the optimiser change the parameters. So what a step leaves
-behind and the next one meets is compared too: parameters and buffers that a rank has changed alone, gradients that are kept, state that is
-cut otherwise than its parameter. In half of the cases a step adds up the gradients of two microbatches, where gradients may be added up;
-in half of them learning rates are halved after each step, as a scheduler does, which an optimiser of parts has to pass on.
+A step runs forward on new inputs, backward from new cotangents, and lets the optimiser change the parameters. So it also shows faults
+that one step leaves to the next: parameters and buffers that only one rank has changed, gradients that are not cleared, state that is
+cut differently from its parameter. In half of the cases a step accumulates the gradients of two microbatches, if they may accumulate;
+in half of them learning rates are halved after each step, as a scheduler does, which an optimiser of shards has to pass on.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _IN_SECOND_MICROBATCH: Final = (
 
 
 class _Course(NamedTuple):
-    """Steps of a case: the number of microbatches of each, and True if learning rates are halved after it."""
+    """Plan of a case's steps: the number of microbatches of each, and whether learning rates are halved after it."""
 
     microbatches: int
     halves_rates: bool
@@ -78,17 +78,15 @@ class TrainingCheck(TwinCheck):
     def observe(self, context: CheckContext) -> tuple[PassObservation, ...]:
         layer = context.layer
         if layer.rounding and context.values not in (SMALL_INTEGERS, THIRDS):
-            raise Inapplicable(
-                "steps enlarge a declared rounding, for other values than moderate ones without bound"
-            )
+            raise Inapplicable("steps enlarge a declared rounding, without bound unless values are moderate")
         course = _Course.of(context.setting.seed, layer)
         found, stateless, has_rates = _trained(context, LocalModule(context), course)
-        # What wraps an optimiser need not show its learning rates.
+        # A wrapper of an optimiser need not expose its learning rates.
         course = course._replace(halves_rates=course.halves_rates and has_rates)
         tolerance = tolerance_of(layer)
         not_finite = WhereNotFinite.UNJUDGED if context.values == INFINITE else WhereNotFinite.WRONG
         comparisons = tuple(
-            # One of the ranks that hold a parameter may keep its state for all, as ZeRO has it.
+            # One of the ranks that hold a parameter may keep its state for all, as in ZeRO.
             Comparison(
                 what,
                 layer.buffers if what == _BUFFERS else layer.parameters,
@@ -126,7 +124,7 @@ class TrainingCheck(TwinCheck):
 
 
 def _nothing_of(kind: str, parameters: Comparison) -> Comparison:
-    """The part of a rank whose optimiser keeps no state of that kind: nothing is compared there."""
+    """The part of a rank whose optimiser has no state of that kind: nothing is compared there."""
     names = frozenset(tensor.name for tensor in parameters.space.tensors)
     return replace(parameters, what=kind, without=names)
 
@@ -134,7 +132,7 @@ def _nothing_of(kind: str, parameters: Comparison) -> Comparison:
 class _Trained(NamedTuple):
     """Parameters, buffers and state after the steps, by name.
 
-    For each kind of state also the parameters of which the optimiser here has none; and whether it has learning rates.
+    For each kind of state also the parameters for which this rank's optimiser has none; and whether it has learning rates.
     """
 
     found: Mapping[str, Local]
@@ -148,7 +146,7 @@ def _trained(context: CheckContext, version: ModuleUnderTest, course: _Course) -
     assert layer.optimizer is not None
     if layer.initial is None:
         version.fill_parameters(pass_keys(context, 0)["parameters"])
-    else:  # what was made of them with the module, such as master weights, stays right
+    else:  # what was derived from them when the module was made, such as master weights, stays valid
         version.begin_with(layer.initial)
     version.require_gradients(version.trainable)
     parameters = version.parameters()
@@ -176,14 +174,14 @@ def _step(
     number: int,
     course: _Course,
 ) -> list[Local]:
-    """Go forward and backward with each microbatch, and change the parameters; return the outputs. Collective for a layer."""
+    """Run forward and backward with each microbatch, and let the optimiser step; return the outputs. Collective for a layer."""
     read = []
     for microbatch in range(course.microbatches):
         with noted(_IN_SECOND_MICROBATCH if microbatch else ""):
             keys = pass_keys(context, number + microbatch * version.layer.steps)
             inputs = version.inputs(keys["inputs"])
             outputs = version(inputs)
-            # As a loss would read them: a collective may still have to be waited for.
+            # Read, as a loss does: a collective may still be pending.
             read.append(values(outputs))
             version.go_back(
                 inputs,
@@ -202,7 +200,7 @@ def _step(
 
 
 def _groups_with_rates(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """The optimiser's groups of parameters that have a learning rate; what only wraps an optimiser may show none."""
+    """The optimiser's groups of parameters that have a learning rate; a wrapper of an optimiser may expose none."""
     groups: Sequence[dict[str, Any]] = getattr(optimizer, "param_groups", ())
     return [group for group in groups if isinstance(group.get("lr"), float)]
 
@@ -210,7 +208,7 @@ def _groups_with_rates(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]
 def _state(
     version: ModuleUnderTest, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor], kind: str
 ) -> tuple[Local, frozenset[str]]:
-    """The state of that kind, zero for parameters that have none; and the names of these."""
+    """The state of that kind, zero for parameters without any; and the names of the latter."""
     tensors = version.layer.parameters.tensors
     states = [_comparable_state(optimizer, parameter).get(kind) for parameter in parameters]
     of_parameters = [
@@ -225,13 +223,13 @@ def _state(
 
 
 def _kept(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> Mapping[str, Any]:
-    """The state of a parameter. One that only wraps an optimiser, as of master weights, may have no `state` at all."""
+    """The state of a parameter. A wrapper of an optimiser, as for master weights, may have no `state` at all."""
     state: Mapping[torch.Tensor, Mapping[str, Any]] = getattr(optimizer, "state", {})
     return state.get(parameter, {})
 
 
 def _require_visible_steps(layer: Layer, before: Local, after: Local) -> None:
-    """Raise :class:`Inapplicable` where the declared rounding would hide that an optimiser makes no step at all."""
+    """Raise :class:`Inapplicable` if the declared rounding would hide an optimiser that makes no step at all."""
     tolerance = tolerance_of(layer)
     if all(
         largest_magnitude(new - old)
@@ -244,21 +242,21 @@ def _require_visible_steps(layer: Layer, before: Local, after: Local) -> None:
 
 
 def _own_part(array: NumpyArray, tensor: Tensor, version: ModuleUnderTest) -> NumpyArray:
-    """The state of this rank's part of a parameter; some optimisers keep that of the whole on every rank, such as averages of gathered gradients."""
+    """The state of this rank's part of a parameter; some optimisers keep the whole state on every rank, such as averages of gathered gradients."""
     if isinstance(version, LocalModule) and array.shape == tensor.layout.shape:
         return held(tensor, array, version.rank)
     return array
 
 
 def _state_kinds(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]) -> tuple[str, ...]:
-    """The names of comparable state; a rank may keep that of others' parameters alone."""
+    """The names of comparable state; a rank may keep only state of other ranks' parameters."""
     return tuple(sorted({name for each in parameters for name in _comparable_state(optimizer, each)}))
 
 
 def _comparable_state(
     optimizer: torch.optim.Optimizer, parameter: torch.Tensor
 ) -> Mapping[str, torch.Tensor]:
-    """The state of a parameter that has its shape, or that of this rank's part: not a flat shard of it, nor statistics of its rows."""
+    """The state of a parameter with its shape, or that of this rank's part: not a flat shard of it, nor statistics of its rows."""
     import torch
 
     shapes = (parameter.shape, arrays.local_part(parameter.detach()).shape)

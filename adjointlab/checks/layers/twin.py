@@ -1,4 +1,4 @@
-"""Passes of a layer and of its sequential twin on the same values: what each rank has observed, beside what the twin expects of all."""
+"""Passes of a layer and of its sequential twin on the same values: each rank's observations, and the twin's results for all ranks."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ class TwinCheck(Check[tuple[PassObservation, ...]]):
 def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservation, ...]:
     """Run the layer, and on rank 0 its twin, through passes with different data. Collective.
 
-    The second pass shows what a layer keeps from the first and should not. Inputs and cotangents lie in memory as the case's
-    setting says, but for inputs in an order that the sequential module does not take.
+    The second pass shows state that a layer wrongly keeps from the first. Inputs and cotangents have the memory orders of the
+    case's setting, except for inputs in an order that the sequential module does not take.
     """
     import torch
 
     layer = context.layer
     plan = PassPlan.of(context.setting.seed, backward=backward).for_layer(layer)
-    # Asked on all ranks at once: the sequential module is called for it.
+    # On all ranks alike, because it calls the sequential module.
     order, refused_order = unmixed(context.setting.primal_order), ""
     if not layer.takes_order(order):
         context.setting, refused_order = replace(context.setting, primal_order=ORDERS[0]), order
@@ -82,7 +82,7 @@ def twin_passes(context: CheckContext, *, backward: bool) -> tuple[PassObservati
                 twin = _twin_results(context, plan)
             except Inapplicable as error:
                 unfit = error
-        # Whether the values are for the layer is known by now, and said in the end: the other ranks wait for messages.
+        # If the twin does not take the values, this is raised only after the layer has run: the other ranks wait for its messages.
         with suppress(*([] if unfit is None else [Exception])):
             passes = run_passes(LocalModule(context), plan, context, differentiated)
         if unfit is not None:
@@ -124,7 +124,7 @@ def _observed(
 
 
 def _alike_where_tied(layer: Layer, differentiated: frozenset[str]) -> frozenset[str]:
-    """Of tied parameters, name all or none, as the first of them is named: they are one tensor, which requires a gradient or does not."""
+    """Name either all of a group of tied parameters or none, like the first of them: they are one tensor with one `requires_grad`."""
     names = [tensor.name for tensor in layer.parameters.tensors]
     firsts = first_positions([layer.module.get_parameter(name) for name in names])
     wanted = {name for name, first in zip(names, firsts, strict=True) if names[first] in differentiated}
@@ -137,7 +137,7 @@ def _left_out(layer: Layer, plan: PassPlan) -> tuple[str, ...]:
 
 
 def _frozen_and_trained(layer: Layer, rank: int) -> tuple[frozenset[str], frozenset[str]]:
-    """Parameters that a rank has elements of, if it is known: those that require no gradient as the layer is made, and those that do."""
+    """Parameters with elements on this rank that, as the layer was made, do not and do require a gradient; empty if that is unknown."""
     if layer.trained is None:
         return frozenset(), frozenset()
     held = frozenset(tensor.name for tensor in layer.parameters.tensors if tensor.layout.local_size(rank))
@@ -145,16 +145,16 @@ def _frozen_and_trained(layer: Layer, rank: int) -> tuple[frozenset[str], frozen
 
 
 def is_measured(context: CheckContext) -> bool:
-    """Return True if the twin is to show what rounding does: the layer does not say, or not for such values."""
+    """Return True if rounding has to be measured on the twin: the layer does not declare it, or not for such values."""
     return context.layer.rounding is None or context.values != SMALL_INTEGERS
 
 
 def results_of_twin(
     context: CheckContext, run: Callable[[], Mapping[str, Local]]
 ) -> tuple[Mapping[str, Local], Allowances | None]:
-    """Run the twin; return its results by name, and what rounding may change if that is to be measured. On rank 0 alone.
+    """Run the twin; return its results by name, and their rounding if it has to be measured. On rank 0 only.
 
-    Raises :class:`Inapplicable` where its results are not finite, and where other values than small integers are too much for it.
+    Raises :class:`Inapplicable` if its results are not finite, and if it does not take values other than small integers.
     """
     run = partial(_run_alone, context, run)
     unfit = Inapplicable("the sequential layer gives NaN or infinity")
@@ -172,7 +172,7 @@ def results_of_twin(
         try:
             is_subnormal = context.values == SUBNORMAL
             results, allowances = measured(run, is_subnormal=is_subnormal, computes_in=computes_in)
-        except (Inapplicable, SubjectError):  # whatever the values are
+        except (Inapplicable, SubjectError):  # independent of the values
             raise
         except Exception as error:
             raise unfit from error
@@ -192,7 +192,7 @@ def _run_alone(context: CheckContext, run: Callable[[], Mapping[str, Local]]) ->
 
 @contextmanager
 def _named(context: CheckContext) -> Iterator[None]:
-    """Note of an exception that it was the twin that raised it, and of which type its parameters are if not of the declared one."""
+    """Add a note to an exception that the twin raised it, and the type of its parameters if that is not the declared one."""
     try:
         yield
     except (SubjectError, Inapplicable):
@@ -216,17 +216,17 @@ def _other_types(context: CheckContext) -> str:
 def _twin_results(
     context: CheckContext, plan: PassPlan
 ) -> tuple[Mapping[str, Local], Allowances | None, frozenset[str] | None]:
-    """Results by pass and name, what rounding may change, and the parameters that require no gradient as the twin is made.
+    """Results by pass and name, their rounding, and the parameters that do not require a gradient as the twin is made.
 
-    These are None where that is not known of the layer's.
+    The last is None if that is not known for the layer.
     """
     frozen: frozenset[str] | None = None
     layer, setting = context.layer, context.setting
     everything = frozenset(tensor.name for tensor in (*layer.domain.tensors, *layer.parameters.tensors))
 
     def run() -> Mapping[str, Local]:
-        # In the memory orders of the ranks, for torch draws masks of dropout in the order of memory. Not where the layer has another
-        # formula, which rounds otherwise than torch does in such memory. What a layer copes with, its twin need not.
+        # In the memory orders of the ranks, because torch draws dropout masks in the order of memory. But not if the layer has another
+        # formula, which rounds differently from torch in such memory. The twin need not support an order that the layer supports.
         if set(setting.orders) == {ORDERS[0]} or not layer.is_made_of_twin:
             return run_in(takes_orders=False)
         try:
@@ -240,7 +240,7 @@ def _twin_results(
         twin.takes_orders = takes_orders
         if layer.trained is not None:
             names = frozenset(tensor.name for tensor in twin.layer.parameters.tensors)
-            # What the case freezes, it freezes in the module of which the layer is made.
+            # The case freezes parameters only in the module from which the layer is made.
             frozen = names - (trained(twin.module) - (twin.layer.frozen or frozenset()))
         passes = run_passes(twin, plan, context, everything)
         return {
@@ -259,14 +259,14 @@ def has_nan(results: Iterable[Local]) -> bool:
 
 
 def _of_kind(results: Mapping[str, Local], kind: ResultKind) -> Mapping[str, Local]:
-    """Those of the twin's results, of all passes."""
+    """The twin's results of one kind, from all passes."""
     return {name: local for name, local in results.items() if name.endswith(f", {kind.name}")}
 
 
 def _with_any_gradients(layer: Layer, results: Mapping[str, Local]) -> Mapping[str, Local]:
-    """The twin's results, with gradients of NaN, where any are right (:func:`_where_not_finite`).
+    """The twin's results with gradients replaced by NaN, so that any are right (:func:`_where_not_finite`).
 
-    Through an output that is NaN a gradient passes or not, by the formula: of a rectifier torch's does, and one that asks for y > 0 does not.
+    Whether a gradient passes through an output that is NaN depends on the formula: it does in torch's rectifier, but not in one with y > 0.
     """
     return dict(results) | {
         name: tuple(
@@ -288,8 +288,8 @@ def _comparison(
         return Comparison(kind.name, space, local, tolerance_of(layer), not_finite=not_finite)
     tolerance = tolerance_of(layer)
     if plan.accumulated:
-        # The sum with an earlier gradient is rounded relative to the sum, which is not taken off again. Where the mean over ranks is
-        # taken, what each of them adds to it is as many times as large (:meth:`ModuleUnderTest.of_means`).
+        # Adding to an earlier gradient rounds relative to the sum, and subtracting it does not undo that. If gradients are averaged over
+        # ranks, each rank's gradient is larger by their number (:meth:`ModuleUnderTest.of_means`).
         precision = min((tensor.element.precision for tensor in space.tensors), default=0)
         measured = layer.averaged * 2.0 ** (2 - precision)
         relative = max(tolerance.relative, measured if is_measured(context) else 0.0)
@@ -307,9 +307,9 @@ def _where_not_finite(context: CheckContext, kind: ResultKind) -> WhereNotFinite
     if context.values != INFINITE:
         return WhereNotFinite.WRONG
     if kind.is_gradient:
-        # Products of zero and infinity come and go with the formula of a derivative.
+        # Products of zero and infinity depend on the formula of a derivative.
         return WhereNotFinite.UNJUDGED
-    # And with the kernel of a device: torch's RMSNorm of (∞, 1) is (NaN, NaN) there, and (NaN, 0) on the host.
+    # And on the kernel of a device: torch's RMSNorm of (∞, 1) is (NaN, NaN) there, and (NaN, 0) on the host.
     return WhereNotFinite.THERE_UNJUDGED if is_on_device(context.setting.library) else WhereNotFinite.ALIKE
 
 
@@ -322,7 +322,7 @@ def tolerance_of(layer: Layer) -> Tolerance:
 
 
 def _changes(layer: Layer, each: Pass) -> tuple[Change, ...]:
-    # A module that is made of the sequential one declares nothing, and callers of that one get their inputs back.
+    # A module made from the sequential one declares nothing, and must leave inputs unchanged as that one does.
     allowed_by = _A_COPY if layer.is_made_of_twin else "declare overwrites_inputs = True"
     return (
         *(
@@ -350,9 +350,9 @@ def with_expected(
     size: int,
     prefix: str = "",
 ) -> tuple[Comparison, ...]:
-    """Return `comparisons` with what each of `size` ranks should hold of the twin's `whole` results, and what rounding may change.
+    """Return `comparisons` with the parts of the twin's `whole` results that each of `size` ranks should hold, and their rounding.
 
-    The results have the names of the comparisons after `prefix`.
+    The names of the results are those of the comparisons after `prefix`.
     """
     return tuple(
         replace(

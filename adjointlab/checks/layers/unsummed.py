@@ -1,4 +1,4 @@
-"""Copies of one value of which each rank has its own summand: the sum over the ranks is left out."""
+"""Copies of one value of which each rank has only its own summand: the sum over the ranks is missing."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _MEAN = Hint(
 def unsummed_hint(
     tensor: Tensor, actual: Sequence[NumpyArray], expected: Sequence[NumpyArray], allowed: float
 ) -> Hint | None:
-    """The hint on copies that should be equal, by rank, of which all that are wrong have the expected value as their sum, or as their mean.
+    """The hint on copies that should be equal, by rank, if the sum or the mean of all wrong ones is the expected value.
 
-    Differences up to `allowed` are none.
+    Differences up to `allowed` count as none.
     """
     sums, means, wanted = [], [], []
     for ranks in _copies(tensor):
@@ -42,7 +42,7 @@ def unsummed_hint(
         if not (np.abs(copies - want) > allowed).any():
             continue
         if not (np.abs(copies - copies[0]) > allowed).any():
-            return None  # added up already
+            return None  # summed already
         sums.append(copies.sum(0) - want)
         means.append(copies.mean(0) - want)
         wanted.append(want)
@@ -56,7 +56,7 @@ def unsummed_hint(
 
 
 def _copies(tensor: Tensor) -> list[list[int]]:
-    """The ranks that hold copies of the same part, where there are several."""
+    """Groups of several ranks that hold copies of the same part."""
     by_first: dict[int, list[int]] = {}
     for rank, first in tensor.groups.items():
         by_first.setdefault(first, []).append(rank)
