@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,43 +46,34 @@ PACKAGE = ("adjointlab", "primitives", "layers")
 DOCUMENTS = ("docs", "README.md", "CONTRIBUTING.md")
 
 
-def texts(*where: str) -> list[Path]:
-    """The modules and the documents that are written by hand in some folders."""
+@cache
+def lines(*where: str) -> list[tuple[str, str]]:
+    """The lines of the modules and the documents that are written by hand in some folders, each after its place.
+
+    A capital within an identifier begins a word, as an underscore does.
+    """
+    names = [name for name in tracked(*where) if name.endswith((".py", ".md")) and name not in GENERATED]
     return [
-        ROOT / name for name in tracked(*where) if name.endswith((".py", ".md")) and name not in GENERATED
+        (f"{name}:{number}", re.sub(r"([a-z])([A-Z])", r"\1 \2", line.strip()))
+        for name in names
+        for number, line in enumerate((ROOT / name).read_text(encoding="utf-8").splitlines(), 1)
     ]
+
+
+def found(pattern: re.Pattern[str], *where: str) -> str:
+    return "\n".join(f"{place}: {line}" for place, line in lines(*where) if pattern.search(line))
 
 
 @pytest.mark.parametrize("word", PRIVATE)
 def test_a_private_word_stands_nowhere(word: str) -> None:
-    # An underscore or a capital within an identifier begins a word, too.
     pattern = re.compile(rf"(?<![a-z])(?:{word})(?![a-z])", re.IGNORECASE)
-    found = [
-        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
-        for path in texts(*PACKAGE, *DOCUMENTS)
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if pattern.search(re.sub(r"([a-z])([A-Z])", r"\1 \2", line))
-    ]
-    assert not found, f"write {PRIVATE[word]!r} instead:\n" + "\n".join(found)
+    assert not (there := found(pattern, *PACKAGE, *DOCUMENTS)), f"write {PRIVATE[word]!r} instead:\n{there}"
 
 
 def test_a_docstring_says_what_a_thing_does_rather_than_asks() -> None:
-    pattern = re.compile(r'^\s*r?"""(?:What|Whether|How|Who|Where|Which)\b')
-    found = [
-        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
-        for path in texts(*PACKAGE, "tests", "benchmarks", "examples")
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if pattern.match(line)
-    ]
-    assert not found, "\n".join(found)
+    pattern = re.compile(r'^r?"""(?:What|Whether|How|Who|Where|Which)\b')
+    assert not found(pattern, *PACKAGE, "tests", "benchmarks", "examples")
 
 
 def test_an_error_says_that_a_value_is_not_a_list_rather_than_is_no_list() -> None:
-    pattern = re.compile(r"\} (?:is|are) no \w")
-    found = [
-        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
-        for path in texts(*PACKAGE)
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if pattern.search(line)
-    ]
-    assert not found, "\n".join(found)
+    assert not found(re.compile(r"\} (?:is|are) no \w"), *PACKAGE)
