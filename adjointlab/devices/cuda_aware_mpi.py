@@ -184,12 +184,12 @@ def _ompi_info() -> bool | None:
     if program is None:
         return None
     try:
-        asked = subprocess.run(
+        result = subprocess.run(
             [program, "--parsable", "--all"], capture_output=True, text=True, timeout=_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return built_with_cuda(asked.stdout)
+    return built_with_cuda(result.stdout)
 
 
 def built_with_cuda(text: str) -> bool | None:

@@ -72,18 +72,18 @@ def overview(
     `launcher` describes the program that starts ranks; `worlds` returns, for each world, a text on its availability here. Failed
     queries are listed in `problems` rather than raised.
     """
-    noted = list(problems)
+    all_problems = list(problems)
     try:
         cuda_aware = decide(mpi)
     except ValueError as problem:  # an illegal override
         cuda_aware = CudaAware(False, "none", str(problem))
-        noted.append(str(problem))
+        all_problems.append(str(problem))
     ranks = _ranks(cuda_aware, job)
     wanted: Transport | None = None
     try:
         wanted = wanted_in(os.environ)
     except ValueError as problem:
-        noted.append(str(problem))
+        all_problems.append(str(problem))
     of_hosts = {each.machine.host: each.found for each in ranks}
     wrong = [
         f"{host}: {mismatch}" if len(of_hosts) > 1 else str(mismatch)
@@ -99,7 +99,7 @@ def overview(
         _transports([each.evidence for each in ranks], wanted, is_alone=job is None),
         wrong,
         ranks,
-        noted,
+        all_problems,
     )
 
 

@@ -165,7 +165,7 @@ class Job:
         """End what is left of the job, and pass on the rest of its output; return its exit code, or None if it cannot be ended."""
         if process.poll() is None:
             # First the launcher, because only it can end ranks on other machines; then all that is left here.
-            with suppress(PermissionError):  # by sudo it may be of another user
+            with suppress(PermissionError):  # with sudo it may belong to another user
                 process.terminate()
             self._pump_until(lambda: process.poll() is not None, pipes, _LAUNCHER_GRACE)
         exit_code = process.poll()

@@ -140,14 +140,14 @@ def library_of_mpi4py() -> Vendor:
     """
     code = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
     # -P, because a file in the current folder may have the name of a standard module.
-    asked = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
-    if asked.returncode:
-        why = asked.stderr.strip().splitlines()[-1:] or ["?"]
+    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    if result.returncode:
+        why = result.stderr.strip().splitlines()[-1:] or ["?"]
         raise NoLauncher(
             f"mpi4py cannot be used with {sys.executable}: {why[0]}; install it (pip install mpi4py mpich), or leave out "
             "-n to run on simulated ranks"
         )
-    return _identified(asked.stdout)[0]
+    return _identified(result.stdout)[0]
 
 
 def fits(launcher: Launcher, library: str) -> bool:
@@ -167,7 +167,7 @@ def _identified(text: str) -> tuple[Vendor, str]:
 
 def _output_of(command: list[str]) -> str:
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return asked.stdout + asked.stderr
+    return result.stdout + result.stderr

@@ -186,7 +186,7 @@ class _Supervisor:
             output.release()
             self._log_crash(death)
             self._log(
-                "it was at no case and no test, so the next job cannot leave out what crashed it: giving up"
+                "no case or test was running, so the next job cannot skip the cause of the crash: giving up"
             )
             return self._summarise(ExitCode.UNJUDGED)
         deaths = self._job_log.deaths
@@ -204,7 +204,7 @@ class _Supervisor:
             output.release()
             self._log_crash(death)
             problem = f"{self._job_log.folder} cannot be written to: {error.strerror or error}"
-            self._log(f"{problem}; so the next job could not leave out what crashed it: giving up")
+            self._log(f"{problem}; so the next job could not skip the cause of the crash: giving up")
             return self._summarise(ExitCode.UNJUDGED)
         # Remove the record of the running case, or else a crash of the next job before its first case would be attributed
         # to that case.

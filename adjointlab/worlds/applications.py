@@ -22,8 +22,8 @@ def crossed_collective(one: int, other: int) -> str:
     if one == other:
         return ""
     return (
-        f"it is called in application {one + 1} of the operator on one and in application {other + 1} on the other, which alone would "
-        "never return"
+        f"it is called in application {one + 1} of the operator on one and in application {other + 1} on the other, neither of which "
+        "would return by itself"
     )
 
 
@@ -35,12 +35,12 @@ def crossed_message(sent: int | None, received: int | None) -> str:
         f"what was sent in application {sent + 1} of the operator is received in application {received + 1}"
     )
     if sent > received:
-        return f"{said}: it overtakes another message, as it may after a probe of any source, or that application alone would wait for ever"
-    return f"{said}, which alone would wait for ever"
+        return f"{said}: it overtakes another message, as it may after a probe of any source, or that application by itself would wait for ever"
+    return f"{said}, which by itself would wait for ever"
 
 
 def of_another_application(sent: int | None, received: int | None) -> str:
-    """Clause that names the application in which a message from any source was sent; empty if it was received in the same one, or if either is unknown."""
+    """Clause that names the application in which a message from any source was sent; empty if it is the receive's, or if either is unknown."""
     if sent is None or received is None or sent == received:
         return ""
     return f", in application {received + 1} of the operator, what that sends in application {sent + 1}"

@@ -18,7 +18,7 @@ _YOUNG: Final = 50_000
 """New objects after which a collection begins while modules are imported."""
 
 _RANKS: Final = 16
-"""Number of ranks for which the thresholds are unchanged; more ranks scale them in proportion."""
+"""The thresholds of a run are multiplied by the number of ranks divided by this, rounded down."""
 
 _SMALL_RUNS: Final = 16
 """Factor on the threshold during many runs of small cases, whose collections find little and take 4% of the time."""

@@ -10,8 +10,8 @@ from adjointlab.worlds.run import FindingKind
 __all__ = ["CurrentRun", "NotedRefusals"]
 
 _OPERATIONS_KEPT: Final = (
-    "mpi4py has room for few operations in a process, and a check makes many operators: make the operation once, where its module is "
-    "imported, or free it when the operator goes"
+    "mpi4py supports only a few operations per process, and a check makes many operators: make the operation once, at module level, "
+    "or free it when the operator is deleted"
 )
 
 

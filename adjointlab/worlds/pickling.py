@@ -108,9 +108,9 @@ class _Parts:
 
 def _pickle_exception(exception: BaseException) -> bytes | None:
     """Return the first form of pickle that loads as an exception of the same class; None if neither does."""
-    for in_form in (lambda: exception, lambda: _Parts.of(exception)):
+    for picklable in (lambda: exception, lambda: _Parts.of(exception)):
         try:
-            pickled = pickle.dumps(in_form(), pickle.HIGHEST_PROTOCOL)
+            pickled = pickle.dumps(picklable(), pickle.HIGHEST_PROTOCOL)
             # Many exceptions pickle but do not unpickle: Exception.__reduce__ calls the class with `args`, which may
             # differ from the parameters of its constructor.
             if type(_unpickle(pickled)) is type(exception):

@@ -30,7 +30,7 @@ _WITHOUT_A_GROUP = "Code that calls torch.distributed is checked with the subjec
 _OPEN_ALREADY = "In a case the lab has opened it: call init_process_group only if not dist.is_initialized()"
 
 _ON_A_THREAD = (
-    "This thread is none of a rank's: simulated ranks are threads, and each has its groups to itself, so collectives are called on the "
+    "This thread does not belong to a rank: simulated ranks are threads, each with its own process groups, so call collectives on the "
     "thread that runs the operator or module"
 )
 
@@ -102,7 +102,7 @@ def _checked(
             # Otherwise torch would raise an error that does not mention groups, for example if a communicator was passed first and
             # has shifted the other arguments to the right.
             raise ValueError(
-                f"no process group is open, and the group {others[0]!r} is none. {_WITHOUT_A_GROUP}"
+                f"no process group is open, and {others[0]!r} is not a process group. {_WITHOUT_A_GROUP}"
             )
         try:
             return original(*arguments, **keywords)

@@ -90,9 +90,8 @@ def refuse_replaced(when: str) -> None:
         return
     more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
     raise FunctionsReplaced(
-        f"{', '.join(found[:_MOST_NAMED])}{more} had been replaced {when}, and the lab itself calls what it finds there, so that "
-        "this run says nothing. Replace such functions for a time only, as unittest.mock.patch does in a `with` block, or in your "
-        "own modules"
+        f"{', '.join(found[:_MOST_NAMED])}{more} had been replaced {when}. The lab itself calls these functions, so the run cannot be "
+        "judged. Replace such functions temporarily, as unittest.mock.patch does in a `with` block, or only in your own modules"
     )
 
 

@@ -25,7 +25,7 @@ def without_own_frames(text: str) -> str:
     wrappers = [frame for frame, called in pairwise(frames) if _is_wrapper(frame) and _is_own(called)]
     if not users:
         return text
-    # If only the lab's code was involved, keep the innermost frame.
+    # If only wrappers are left, the lab itself has raised: keep the innermost frame.
     users = [frame for frame in users if frame not in wrappers] or frames[-1:]
     # Frames of an installed library are kept if user code has called them, or if there is no other user code: the library may be the
     # code under test.

@@ -141,8 +141,8 @@ class Describer:
         key = (id(call.code), call.instruction)
         site = self._sites.get(key)
         if site is None:
-            noted = CallSite(call.code, call.instruction)
-            site = self._sites[key] = (call.code, str(noted), noted.is_lab)
+            call_site = CallSite(call.code, call.instruction)
+            site = self._sites[key] = (call.code, str(call_site), call_site.is_lab)
         return CallDescription(
             call.name,
             None if call.root is None else int(call.root),

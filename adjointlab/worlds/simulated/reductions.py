@@ -53,8 +53,8 @@ def check(op: Operator, elements: Elements) -> Operator:
     if not isinstance(op, MPI.Op):
         if getattr(op, "is_predefined", True):
             raise NotImplementedError(
-                f"{op!r}: of buffers, only {', '.join(each.value for each in MPI.Op)} and the operations of mpi4py's Op.Create "
-                "are known here; reduce objects with it (allreduce, reduce, scan)"
+                f"{op!r}: simulated ranks can reduce buffers only with {', '.join(each.value for each in MPI.Op)} and with operations "
+                "of mpi4py's Op.Create; use it to reduce objects (allreduce, reduce, scan)"
             )
         return op  # user-defined, made with mpi4py's Op.Create
     if elements.is_derived:

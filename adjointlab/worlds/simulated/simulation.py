@@ -180,7 +180,7 @@ class Simulation:
         worker = self.scheduler.current.worker
         if worker is None or worker.thread.ident != get_ident():
             self.refuse(
-                "MPI.COMM_WORLD is used in a thread that user code has started: which simulated rank's it is cannot be told. "
+                "MPI.COMM_WORLD is used in a thread that user code has started, so its simulated rank is unknown. "
                 "Communicate in the thread that calls the operator"
             )
         return self.communicators[self.scheduler.current.rank]

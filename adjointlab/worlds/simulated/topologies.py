@@ -90,7 +90,7 @@ class Grid:
     destinations = sources
 
     def sent_place(self, rank: int, place: int) -> int:
-        """The place, among the blocks that its sender sends, of the one that `rank` receives at a place."""
+        """Index, among the blocks of its sender, of the block that `rank` receives at index `place`."""
         return place ^ 1
 
     def keep(self, remain: Sequence[Any]) -> Grid:
@@ -118,7 +118,7 @@ class Graph:
         return list(self.neighbours[rank].destinations)
 
     def sent_place(self, rank: int, place: int) -> int:
-        """The place, among the blocks that its sender sends, of the one that `rank` receives at a place."""
+        """Index, among the blocks of its sender, of the block that `rank` receives at index `place`."""
         sources = self.neighbours[rank].sources
         earlier = sources[:place].count(sources[place])
         towards = [at for at, to in enumerate(self.neighbours[sources[place]].destinations) if to == rank]

@@ -90,7 +90,7 @@ class GroupSummary(NamedTuple):
 
 @dataclass
 class _OfGroup:
-    group: Any  # a ProcessGroup, of whose methods torch declares few
+    group: Any  # a ProcessGroup; torch's stubs lack most of its methods
     members: tuple[int, ...]
     made_at: str = ""
     collectives: list[tuple[CallLabel, CallSite, bool, Splits | None]] = field(default_factory=list)

@@ -250,7 +250,7 @@ def _other_members(logs: Logs) -> str:
     for rank, log in others:
         if log.members != reference.members:
             return (
-                "the ranks make groups in different order, and ones of different members meet\n  "
+                "the ranks make groups in different orders, so that groups with different members are matched\n  "
                 f"rank {first} makes new_group({list(reference.members)}) at {reference.made_at}\n  "
                 f"rank {rank} makes new_group({list(log.members)}) at {log.made_at}"
             )
