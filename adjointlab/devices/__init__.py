@@ -1,1 +1,1 @@
-"""The MPI library, CUDA and the devices of this machine, as they are found: nothing here computes with arrays."""
+"""Detection of the MPI library, CUDA and the devices of this machine. Nothing here computes with arrays."""

@@ -1,8 +1,8 @@
-"""Combinations of CuPy, NVIDIA's driver and torch that cannot work, each with what was found and what would be legal.
+"""Detects combinations of CuPy, NVIDIA's driver and torch that cannot work; reports what was found and what would be legal.
 
-CUDA's versions are integers as its own functions give them: 1000 * major + 10 * minor, so 12040 is CUDA 12.4. A driver runs
-programs of its own major version and of all before it. Two libraries in one process share what both load by one name,
-NCCL's ``libnccl.so.2`` for all versions of CUDA, so they must be built for one major version [cupy-6842] [cugraph-4465].
+CUDA versions are integers as in CUDA's API: 1000 * major + 10 * minor, so 12040 is CUDA 12.4. A driver runs
+programs of its own major version and of all earlier ones. Two libraries in one process share dependencies that both load by the same
+name, such as NCCL's ``libnccl.so.2`` for all versions of CUDA, so they must be built for one major version [cupy-6842] [cugraph-4465].
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Problem(StrEnum):
 
 
 class DeviceMismatch(RuntimeError):
-    """CuPy, the driver and torch do not fit together; the message says which, what was found, and what would be legal."""
+    """CuPy, the driver and torch are incompatible; the message says which, what was found, and what would be legal."""
 
 
 @dataclass(frozen=True)
 class CudaStack:
-    """The versions that were found; what is missing is empty or None.
+    """The versions that were found; empty or None for missing ones.
 
     `wheels` are the installed distributions of CuPy as (name, version). `driver` is the newest CUDA that the driver runs, None
-    where there is no driver. `cupy_runtime` is the CUDA that CuPy was built for, `torch_cuda` that of torch ("12.8").
+    without a driver. `cupy_runtime` is the CUDA that CuPy was built for, `torch_cuda` that of torch ("12.8").
     """
 
     wheels: Sequence[tuple[str, str]] = ()
@@ -51,7 +51,7 @@ class CudaStack:
 
     @property
     def cupy_major(self) -> int | None:
-        """The major version of CUDA that CuPy is for: of its wheel's name, else of the runtime that it reports."""
+        """The major version of CUDA that CuPy is built for: from the name of its wheel, else from the runtime that it reports."""
         for name, _ in self.wheels:
             if found := re.fullmatch(r"cupy-cuda(\d\d)\w", name):
                 return int(found[1])
@@ -59,7 +59,7 @@ class CudaStack:
 
     @property
     def torch_major(self) -> int | None:
-        """The major version of CUDA that torch is built for; None where it is built without."""
+        """The major version of CUDA that torch is built for; None if it is built without CUDA."""
         return int(self.torch_cuda.partition(".")[0]) if self.torch_cuda else None
 
     @property
@@ -81,13 +81,13 @@ class Mismatch:
 
 
 def check(stack: CudaStack) -> None:
-    """Raise :class:`DeviceMismatch` that names every mismatch of `stack`, if there is any."""
+    """Raise :class:`DeviceMismatch` with every mismatch of `stack`, if there is any."""
     if found := mismatches(stack):
         raise DeviceMismatch("; ".join(map(str, found)))
 
 
 def mismatches(stack: CudaStack) -> tuple[Mismatch, ...]:
-    """Return every mismatch of `stack`; none where nothing that needs a device is installed."""
+    """Return every mismatch of `stack`; none if no library that needs a device is installed."""
     return tuple(_mismatches(stack))
 
 
@@ -107,7 +107,7 @@ def _mismatches(stack: CudaStack) -> Iterator[Mismatch]:
             f"uninstall all of them (pip uninstall {' '.join(name for name, _ in stack.wheels)}), then install "
             f"{_wheel_for(driver, torch)} alone",
         )
-        return  # what is loaded is a mixture, of which nothing more can be said
+        return  # the loaded library is a mixture, so further checks are meaningless
     if driver is None and cupy is not None:
         yield Mismatch(
             Problem.NO_DRIVER,
@@ -135,7 +135,7 @@ def _mismatches(stack: CudaStack) -> Iterator[Mismatch]:
 
 
 def _driver_for(major: int) -> str:
-    """Return the driver to install for programs of a major version of CUDA."""
+    """Text for the driver to install for programs of a major version of CUDA."""
     return (
         f"driver {_LEAST_DRIVERS[major]} or newer"
         if major in _LEAST_DRIVERS
@@ -144,6 +144,6 @@ def _driver_for(major: int) -> str:
 
 
 def _wheel_for(driver: int | None, torch: int | None) -> str:
-    """Return the name of the wheel that fits torch, as far as the driver runs it; without torch the driver's."""
+    """Return the name of the wheel for torch's version of CUDA, or for the driver's if that is older or torch is missing."""
     wanted = min(each for each in (torch, driver, max(_WHEELS)) if each is not None)
     return _WHEELS.get(wanted, _WHEELS[min(_WHEELS)])

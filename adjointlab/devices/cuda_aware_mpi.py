@@ -1,9 +1,9 @@
 """Detection of CUDA-aware MPI: an MPI library that takes the addresses of device memory as buffers.
 
-A library that is not CUDA-aware reads a device address as one of the host and ends the process, so nobody can simply try:
-the library is asked. What it answers is :class:`MPIEvidence`; :func:`decide` makes the decision from that alone.
+A library that is not CUDA-aware uses a device address as a host address and crashes the process, so it cannot be tried:
+the library must be queried. The answers are :class:`MPIEvidence`; :func:`decide` decides from these alone.
 
-Sources, in the order in which they count: the user's word, variables that switch the support off, the memory kinds of
+Sources, in order of precedence: the user's override, variables that switch the support off, the memory kinds of
 MPI 4.1 ("mpi_memory_alloc_kinds") [MPI41], the extension ``MPIX_Query_cuda_support`` of Open MPI and MPICH, and the
 program ``ompi_info`` of an Open MPI that lacks the extension.
 """
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 OVERRIDE: Final = "ADJOINTLAB_CUDA_AWARE_MPI"
-"""Environment variable by which the user decides: "yes" or "no"."""
+"""Environment variable for the user's override: "yes" or "no"."""
 
 _SWITCHES: Final = (OVERRIDE, "MPIR_CVAR_ENABLE_GPU", "MPICH_GPU_SUPPORT_ENABLED")
 _OFF: Final = frozenset({"0", "no", "off", "false", "disable"})
@@ -44,11 +44,11 @@ _SECONDS: Final = 30.0
 
 @dataclass(frozen=True)
 class MPIEvidence:
-    """Answers of the MPI library that mpi4py has loaded; the fields after `library` have defaults for no answer.
+    """Answers of the MPI library that mpi4py has loaded; the fields after `library` default to no answer.
 
-    `query` is the answer of ``MPIX_Query_cuda_support``, None where the library has no such function or is not initialised.
+    `query` is the result of ``MPIX_Query_cuda_support``, None if the library has no such function or is not initialised.
     `memory_kinds` is the value of "mpi_memory_alloc_kinds", `ompi_info` that of "mpi_built_with_cuda_support". `environment`
-    holds the variables that count. `error` says why there is no library to ask; `standard` is the version of MPI it has.
+    has the relevant variables. `error` is the reason if no library could be queried; `standard` is its version of the MPI standard.
     """
 
     library: str
@@ -62,7 +62,7 @@ class MPIEvidence:
 
 @dataclass(frozen=True)
 class CudaAware:
-    """The decision, and the test that it rests on."""
+    """The decision, and the test that it is based on."""
 
     is_aware: bool
     test: str
@@ -70,9 +70,9 @@ class CudaAware:
 
 
 def decide(evidence: MPIEvidence) -> CudaAware:
-    """Decide if buffers of devices may be handed to the MPI library.
+    """Decide if device buffers may be passed to the MPI library.
 
-    Without any answer the decision is no. Raises `ValueError` for a value of the environment variable that is neither yes nor no.
+    Without any answer the decision is no. Raises `ValueError` if the override is neither yes nor no.
     """
     environment = evidence.environment
     if (wanted := overridden(environment)) is not None:
@@ -87,7 +87,7 @@ def decide(evidence: MPIEvidence) -> CudaAware:
             "MPICH_GPU_SUPPORT_ENABLED",
             "Cray MPICH takes device buffers only where MPICH_GPU_SUPPORT_ENABLED=1 is set",
         )
-    # A kind may have restrictors after it: "cuda:device". That cuda is not named says nothing: it may not have been asked for.
+    # A kind may be followed by restrictors: "cuda:device". A missing cuda proves nothing: it may not have been requested.
     kinds = {kind.strip().partition(":")[0] for kind in evidence.memory_kinds.split(",")}
     if "cuda" in kinds:
         return CudaAware(
@@ -107,12 +107,12 @@ def decide(evidence: MPIEvidence) -> CudaAware:
 
 @cache
 def loaded_library() -> CudaAware:
-    """Return the decision for the MPI library that this process has loaded, which is asked once."""
+    """Return the decision for the MPI library that this process has loaded, which is queried only once."""
     return decide(mpi_evidence())
 
 
 def overridden(environment: Mapping[str, str]) -> bool | None:
-    """Return the user's word in the environment, None where there is none; raise `ValueError` for another value."""
+    """Return the user's override in the environment, None if there is none; raise `ValueError` for any other value."""
     text = environment.get(OVERRIDE, "").strip().lower()
     if not text:
         return None
@@ -122,18 +122,18 @@ def overridden(environment: Mapping[str, str]) -> bool | None:
 
 
 def mpi_evidence() -> MPIEvidence:
-    """Ask the MPI library that mpi4py loads. Initialises MPI if mpi4py does so on import; raises nothing."""
+    """Query the MPI library that mpi4py loads. Initialises MPI if mpi4py does so on import; raises nothing."""
     kept = {name: os.environ[name] for name in _SWITCHES if name in os.environ}
     try:
         from mpi4py import MPI
-    except Exception as problem:  # ImportError, or RuntimeError where the library is missing
+    except Exception as problem:  # ImportError, or RuntimeError if the library is missing
         text = f"mpi4py cannot be imported: {problem}".splitlines()[0]
         return MPIEvidence("", environment=kept, error=text)
     lines = MPI.Get_library_version().replace("\0", "").strip().splitlines() or ["?"]
     library = " ".join(lines[0].split())
     standard = ".".join(map(str, MPI.Get_version()))
     is_running = MPI.Is_initialized() and not MPI.Is_finalized()
-    # Before MPI is initialised, Open MPI has not chosen the component that would take device memory, and answers 0.
+    # Before MPI is initialised, Open MPI has not selected its CUDA component yet, and answers 0.
     query = _query(_loaded_library(MPI.__file__)) if is_running else None
     built = _ompi_info() if query is None and "Open MPI" in library else None
     kinds = _memory_kinds(MPI) if is_running else ""
@@ -141,20 +141,21 @@ def mpi_evidence() -> MPIEvidence:
 
 
 def _memory_kinds(mpi: Any) -> str:
-    """Return the memory kinds that the library grants, empty where it does not say."""
+    """Return the memory kinds that the library supports; empty if it does not report them."""
     try:
-        # Of COMM_SELF: COMM_WORLD means the communicator of the run while ranks run.
+        # Of COMM_SELF, because COMM_WORLD is redirected during runs.
         info = mpi.COMM_SELF.Get_info()
         kinds = info.Get("mpi_memory_alloc_kinds")
         info.Free()
-    except Exception:  # a library may refuse a key that it does not know
+    except Exception:  # a library may reject an unknown key
         kinds = None
     return str(kinds or "")
 
 
 def _loaded_library(extension: str) -> ctypes.CDLL | None:
-    """Open the MPI library that the extension module of mpi4py has loaded; a symbol is looked for in what that depends on."""
-    # An extension that loads its library by itself does not depend on it, so the process is asked what it has mapped.
+    """Open the MPI library that the extension module of mpi4py has loaded; symbols are also looked up in its dependencies."""
+    # An extension that loads its library at run time does not list it as a dependency, so the files that the process has mapped
+    # are searched as well.
     mapped = re.findall(r"(/\S*/libmpi\S*\.so\S*)", _mapped())
     for path in dict.fromkeys((extension, *mapped)):
         try:
@@ -175,29 +176,29 @@ def _query(library: ctypes.CDLL | None) -> bool | None:
 
 
 def _ompi_info() -> bool | None:
-    """Ask the program of Open MPI; None where there is none, or where it does not say."""
-    # Beside the library, beside Python, on PATH: another installation's would speak of another library.
+    """Run Open MPI's ``ompi_info``; None if it is missing, or does not report CUDA support."""
+    # Searched next to the library, next to Python, then on PATH: that of another installation would describe another library.
     library = next(iter(re.findall(r"(/\S*)/lib\S*/libmpi\S*", _mapped())), "")
     folders = [f"{library}/bin", str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     program = shutil.which("ompi_info", path=os.pathsep.join(folders))
     if program is None:
         return None
     try:
-        asked = subprocess.run(
+        result = subprocess.run(
             [program, "--parsable", "--all"], capture_output=True, text=True, timeout=_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return built_with_cuda(asked.stdout)
+    return built_with_cuda(result.stdout)
 
 
 def built_with_cuda(text: str) -> bool | None:
-    """Read the output of ``ompi_info --parsable --all``; None where it does not say."""
+    """Parse the output of ``ompi_info --parsable --all``; None if it does not report CUDA support."""
     found = re.search(r":(?:mpi|opal)_built_with_cuda_support:value:(true|false)", text)
     return None if found is None else found[1] == "true"
 
 
 def _mapped() -> str:
-    """Return the table of files that this process has mapped; empty where the system has none (macOS)."""
+    """Return the table of files that this process has mapped; empty if the system has none (macOS)."""
     maps = Path("/proc/self/maps")
     return maps.read_text(errors="replace") if maps.exists() else ""

@@ -1,4 +1,4 @@
-"""The machine and the installed packages, as a bug report needs them. Nothing heavy is imported for it."""
+"""The machine and the installed packages, for bug reports. Imports no heavy packages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MEMORY_LIMITS: Final = (
 
 @dataclass(frozen=True)
 class Machine:
-    """One host: `cores` are those that this process may use, of `all_cores`; `memory` is in bytes, None where unknown."""
+    """One host: `cores` is the number that this process may use, of `all_cores`; `memory` is in bytes, None if unknown."""
 
     host: str
     platform: str
@@ -47,20 +47,20 @@ def machine() -> Machine:
 
 
 def packages() -> dict[str, str]:
-    """The versions of Python and of the packages that matter, by name; "not installed" for those that are missing."""
+    """The versions of Python and of the relevant packages, by name; "not installed" for missing ones."""
     versions = {"python": f"{platform.python_version()} ({platform.python_implementation()})"}
     for name in _PACKAGES:
         try:
             versions[name] = version(name)
         except PackageNotFoundError:
             versions[name] = "not installed"
-        except Exception as problem:  # metadata that is damaged
+        except Exception as problem:  # damaged metadata
             versions[name] = f"{type(problem).__name__}: {problem}"
     return versions
 
 
 def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment variables that change what is found or chosen."""
+    """The environment variables that influence detection or choices."""
     return {
         name: value
         for name, value in sorted(given.items())
@@ -69,7 +69,7 @@ def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def _memory() -> int | None:
-    """Bytes of memory: of the machine, or the limit of the container where that is less."""
+    """Bytes of memory: of the machine, or the limit of the container if that is less."""
     try:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):

@@ -1,7 +1,7 @@
-"""Memories by name, and the restriction of a subject's memories to the host's or to a device's.
+"""Names of memories, and the restriction of a subject's memories to those of the host or of a device.
 
 A memory is an array library with a place: "numpy" and "torch" are host memory, "cupy" and "torch-cuda" device memory. A mixture,
-"numpy+cupy", has one memory on some ranks and the other one on the others.
+"numpy+cupy", has one memory on some ranks and the other one on the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DEVICES: Final = ("cpu", "cuda")
 
 
 def is_on_device(memory: str) -> bool:
-    """Return True for the name of a memory of a CUDA device, or of a mixture with one; False for one of the host."""
+    """Return True if the memory is on a CUDA device, or a mixture with one; False for host memory."""
     return any(part == "cupy" or part.endswith("-cuda") for part in memory.split("+"))
 
 

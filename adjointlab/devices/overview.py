@@ -1,4 +1,4 @@
-"""All that a bug report needs, gathered from this process and from the other ranks of its job."""
+"""Everything that a bug report needs, gathered from this process and from the other ranks of its job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Job", "MPILibrary", "Overview", "RankOverview", "overview"]
 
 
 class Job(Protocol):
-    """The ranks of a job, with an all-gather: everybody's `payload` in rank order, once all are at `label`."""
+    """The ranks of a job, with an all-gather: the payloads of all ranks, in rank order, once all are at `label`."""
 
     rank: int
 
@@ -26,7 +26,7 @@ class Job(Protocol):
 
 @dataclass(frozen=True)
 class RankOverview:
-    """One rank: where it is, and the devices that it sees."""
+    """One rank: its machine, and the devices that it sees."""
 
     machine: Machine
     found: Found
@@ -35,7 +35,7 @@ class RankOverview:
 
 @dataclass(frozen=True)
 class MPILibrary:
-    """The MPI library, and the test by which it is CUDA-aware or not."""
+    """The MPI library, and the decision whether it is CUDA-aware."""
 
     evidence: MPIEvidence
     cuda_aware: CudaAware
@@ -43,7 +43,7 @@ class MPILibrary:
 
 @dataclass(frozen=True)
 class Overview:
-    """Everything; `transports` are choices by the situation that each is for, `problems` what could not be found out."""
+    """The whole overview; `transports` maps a situation to the choice for it, `problems` lists failed queries."""
 
     packages: Mapping[str, str]
     environment: Mapping[str, str]
@@ -56,7 +56,7 @@ class Overview:
     problems: Sequence[str] = ()
 
     def data(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the fields as data for JSON."""
         return asdict(self)
 
 
@@ -67,23 +67,23 @@ def overview(
     job: Job | None = None,
     problems: Sequence[str] = (),
 ) -> Overview:
-    """Gather everything; collective over the ranks of `job`, None for a process that is alone.
+    """Gather everything; collective over the ranks of `job`, which is None for a single process.
 
-    `launcher` describes what starts ranks, `worlds` says of each world if it is possible here. Raises nothing of its own: what
-    cannot be found out stands in `problems`.
+    `launcher` describes the program that starts ranks; `worlds` returns, for each world, a text on its availability here. Failed
+    queries are listed in `problems` rather than raised.
     """
-    noted = list(problems)
+    all_problems = list(problems)
     try:
         cuda_aware = decide(mpi)
-    except ValueError as problem:  # an override that is no value of it
+    except ValueError as problem:  # an illegal override
         cuda_aware = CudaAware(False, "none", str(problem))
-        noted.append(str(problem))
+        all_problems.append(str(problem))
     ranks = _ranks(cuda_aware, job)
     wanted: Transport | None = None
     try:
         wanted = wanted_in(os.environ)
     except ValueError as problem:
-        noted.append(str(problem))
+        all_problems.append(str(problem))
     of_hosts = {each.machine.host: each.found for each in ranks}
     wrong = [
         f"{host}: {mismatch}" if len(of_hosts) > 1 else str(mismatch)
@@ -99,16 +99,16 @@ def overview(
         _transports([each.evidence for each in ranks], wanted, is_alone=job is None),
         wrong,
         ranks,
-        noted,
+        all_problems,
     )
 
 
 def _ranks(cuda_aware: CudaAware, job: Job | None) -> list[RankOverview]:
-    """The overview of every rank. One rank of each host asks the libraries, since each answer starts a process."""
+    """The overview of every rank. Only one rank of each host queries the libraries, because each query starts a process."""
     here = machine()
     if job is None:
         return [_rank(here, found(), cuda_aware)]
-    # Ranks of a host may be shown different devices.
+    # Ranks of a host may see different devices.
     own = here.host, os.environ.get("CUDA_VISIBLE_DEVICES")
     keys = [tuple(key) for key in job.allgather("info: hosts", own)]
     is_first = job.rank == keys.index(own)
@@ -127,7 +127,7 @@ def _rank(here: Machine, seen: Found, cuda_aware: CudaAware) -> RankOverview:
 def _transports(
     evidence: Sequence[RankEvidence], wanted: Transport | None, *, is_alone: bool
 ) -> dict[str, Choice]:
-    """The choice for the ranks of the job; of a process that is alone, for the two ways in which ranks may be placed."""
+    """The choice for the ranks of the job; for a single process, the choices for two possible placements of ranks."""
     if not is_alone or not evidence[0].device:
         return {"between ranks": _chosen(evidence, wanted)}
     one = evidence[0]

@@ -1,7 +1,7 @@
-"""A question to one library in a process of its own: ``python -m adjointlab.devices.probe NAME`` prints the answer as JSON.
+"""Query of one library in a separate process: ``python -m adjointlab.devices.probe NAME`` prints the answer as JSON.
 
-A library that is broken may end the process that imports it, or never return; and a process that has initialised CUDA cannot
-fork. So the asker is another process (:mod:`adjointlab.devices.probes`), and each answer names the error that it met.
+A broken library may crash the process that imports it, or hang; and a process that has initialised CUDA cannot
+fork. So the caller is another process (:mod:`adjointlab.devices.probes`), and an answer contains the error if there was one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any, Final
 __all__ = ["MARK", "QUESTIONS"]
 
 MARK: Final = "adjointlab-probe:"
-"""Begins the line of the answer: libraries print lines of their own."""
+"""Prefix of the line with the answer, because libraries may print other lines."""
 
 
 def _driver() -> dict[str, Any]:
-    """The CUDA version and the release of NVIDIA's driver; neither where there is no driver."""
+    """The CUDA version and the release of NVIDIA's driver, or an error without a driver."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as problem:
@@ -33,7 +33,7 @@ def _driver() -> dict[str, Any]:
 
 
 def _release() -> str:
-    """The release of the driver, such as 580.65.06; empty where its management library does not say."""
+    """The release of the driver, such as 580.65.06; empty if its management library does not report it."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -58,7 +58,7 @@ def _cupy() -> dict[str, Any]:
                     "name": _text(found["name"]),
                     "memory": int(found["totalGlobalMem"]),
                     "capability": f"{found['major']}.{found['minor']}",
-                    # Parts of one device (MIG) share the address of its bus, and differ in the identifier.
+                    # Parts of one device (MIG) share its bus address, and differ in the UUID.
                     "id": f"{cupy.cuda.Device(index).pci_bus_id} {bytes(found.get('uuid', b'')).hex()}",
                 }
             )
@@ -89,7 +89,7 @@ def _torch() -> dict[str, Any]:
         answer["error"] = "torch is built without CUDA"
         return answer
     try:
-        torch.cuda.init()  # which says why it cannot, where is_available() is only False
+        torch.cuda.init()  # its error contains the reason, while is_available() would only return False
         for index in range(torch.cuda.device_count()):
             found = torch.cuda.get_device_properties(index)
             answer["devices"].append(

@@ -1,4 +1,4 @@
-"""Questions to the libraries of CUDA, each answered by a process of its own, all at once."""
+"""Queries of the CUDA libraries, each in a separate process, concurrently."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ _OF_LAUNCHERS: Final = (
     "TORCHELASTIC_",
     "MPI_LOCAL",
 )
-"""Beginnings of the variables by which a launcher makes a process one of its ranks."""
+"""Prefixes of the variables by which a launcher makes a process one of its ranks."""
 
 Run = Any
 """``subprocess.run`` or a function like it."""
 
 
 class NoDevice(ValueError):
-    """There is no CUDA device that could be used; the message says what was found."""
+    """No CUDA device can be used; the message lists what was found."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The answers of this process's host: of the driver, CuPy and torch, each a mapping with "error" where something is wrong."""
+    """The answers of the driver, CuPy and torch on this host, each a mapping that has "error" if something is wrong."""
 
     driver: Mapping[str, Any] = field(default_factory=dict)
     cupy: Mapping[str, Any] = field(default_factory=dict)
@@ -55,10 +55,10 @@ class Found:
 
     @property
     def stack(self) -> CudaStack:
-        """The versions, to be checked against each other."""
+        """The versions, to be checked for compatibility."""
         return CudaStack(
             self.wheels,
-            # CuPy may find the driver's library where the system does not. 0: there is no driver.
+            # CuPy may find the driver's library when the system does not. 0 means no driver.
             self.driver.get("cuda") or self.cupy.get("driver") or None,
             self.cupy.get("runtime"),
             self.torch.get("version", ""),
@@ -73,17 +73,17 @@ class Found:
 
     @property
     def device(self) -> str:
-        """Identifier of the device that this process uses where nobody chooses another, the first; empty without one."""
+        """Identifier of this process's default device, the first one; empty without a device."""
         return str(self.devices[0]["id"]) if self.devices else ""
 
     @property
     def lacking(self) -> str:
-        """The answers of the three in one line: the error of each, or that it sees no device."""
+        """The three answers in one line: the error of each, or "no device"."""
         answers = (("driver", self.driver), ("CuPy", self.cupy), ("torch", self.torch))
         return "; ".join(itertools.starmap(_said, answers))
 
     def lacking_of(self, memory: str) -> str:
-        """The answer of the library of one memory that cannot be used."""
+        """The answer of the library of an unusable memory."""
         answers = {"cupy": ("CuPy", self.cupy), "torch-cuda": ("torch", self.torch)}
         return _said(*answers.get(memory, (memory, {"error": "not installed"})))
 
@@ -93,7 +93,7 @@ def _said(name: str, answer: Mapping[str, Any]) -> str:
 
 
 def found() -> Found:
-    """Ask the driver, CuPy and torch; raises nothing."""
+    """Query the driver, CuPy and torch; raises nothing."""
     names = ("driver", "cupy", "torch")
     with ThreadPoolExecutor(len(names)) as pool:
         driver, cupy, torch = pool.map(ask, names)
@@ -101,13 +101,13 @@ def found() -> Found:
 
 
 def asked_mpi() -> MPIEvidence:
-    """Ask the MPI library in a process of its own; raises nothing."""
+    """Query the MPI library in a separate process; raises nothing."""
     answer = ask("mpi")
     return MPIEvidence(**answer) if "library" in answer else MPIEvidence("", error=str(answer["error"]))
 
 
 def require_device(here: Found | None = None) -> None:
-    """Raise :class:`NoDevice` where CUDA devices cannot be used, with every mismatch, or with what each library says."""
+    """Raise :class:`NoDevice` if CUDA devices cannot be used, with every mismatch, or with the answer of each library."""
     here = found() if here is None else here
     try:
         check(here.stack)
@@ -118,12 +118,12 @@ def require_device(here: Found | None = None) -> None:
 
 
 def ask(name: str, run: Run = subprocess.run) -> dict[str, Any]:
-    """Return the answer to one question, {"error": ...} where there is none: the library is missing, has crashed, or hangs."""
+    """Return the answer to one query, or {"error": ...} if the library is missing, crashes or hangs."""
     if name in ("cupy", "torch") and not _is_installed(name):
         return {"error": "not installed"}
     kept = {key: value for key, value in os.environ.items() if not key.startswith(_OF_LAUNCHERS)}
     path = os.pathsep.join([str(_ROOT), *filter(None, [kept.get("PYTHONPATH", "")])])
-    # -P: a file of the current folder may have the name of one of Python's modules.
+    # -P, because a file in the current folder may have the name of a standard module.
     command = [sys.executable, "-P", "-m", "adjointlab.devices.probe", name]
     try:
         ended = run(
@@ -160,7 +160,7 @@ def cupy_wheels() -> tuple[tuple[str, str], ...]:
 
 def _is_installed(name: str) -> bool:
     spec = find_spec(name)
-    # Any folder of that name in the current directory would make a package without an origin.
+    # A folder of that name in the current directory would be a namespace package, which has no origin.
     return spec is not None and spec.origin is not None
 
 

@@ -1,7 +1,7 @@
-"""The transport that buffers of devices take between ranks: the choice, from evidence of all ranks.
+"""Choice of the transport of device buffers between ranks, from evidence of all ranks.
 
-The choice is a function of what every rank knows about all of them, so all ranks make the same one. In this order: CUDA-aware
-MPI, which moves device buffers itself; NCCL, which needs a device for each rank; staging through pinned memory of the host.
+The choice is a function of evidence that every rank has about all of them, so all ranks make the same choice. In order of preference:
+CUDA-aware MPI, which moves device buffers itself; NCCL, which needs a device for each rank; staging through pinned host memory.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from adjointlab.quantities import ranks_listed
 __all__ = ["OVERRIDE", "Choice", "RankEvidence", "Transport", "choose", "transport_named", "wanted_in"]
 
 OVERRIDE: Final = "ADJOINTLAB_TRANSPORT"
-"""Environment variable by which the user chooses: the value of a :class:`Transport`."""
+"""Environment variable for the user's choice: the value of a :class:`Transport`."""
 
 
 class Transport(StrEnum):
-    """The ways of a device buffer from rank to rank."""
+    """The ways to move a device buffer from rank to rank."""
 
     CUDA_AWARE_MPI = "cuda-aware-mpi"
     NCCL = "nccl"
@@ -30,7 +30,7 @@ class Transport(StrEnum):
 
 @dataclass(frozen=True)
 class RankEvidence:
-    """Evidence of one rank: an identifier of its device that is unique in the job (empty: it has none), and what it can use."""
+    """Evidence of one rank: an identifier of its device that is unique in the job (empty without a device), and usable transports."""
 
     device: str = ""
     cuda_aware: bool = False
@@ -39,7 +39,7 @@ class RankEvidence:
 
 @dataclass(frozen=True)
 class Choice:
-    """The transport, and why."""
+    """The transport, and the reason for it."""
 
     transport: Transport
     reason: str
@@ -52,7 +52,7 @@ def wanted_in(environment: Mapping[str, str]) -> Transport | None:
 
 
 def transport_named(source: str, transport: Transport | str) -> Transport:
-    """Return the transport that `source` asks for; raise `ValueError` for what is none."""
+    """Return the transport that `source` asks for; raise `ValueError` for any other value."""
     legal = [each for each in Transport if each is not Transport.NONE]
     if transport not in legal:
         raise ValueError(f"{source}: {transport!r} is not one of {', '.join(legal)}")
@@ -60,10 +60,10 @@ def transport_named(source: str, transport: Transport | str) -> Transport:
 
 
 def choose(ranks: Sequence[RankEvidence], wanted: Transport | None = None) -> Choice:
-    """Choose for ranks of this evidence; `wanted` is the caller's choice, or that of :func:`wanted_in`.
+    """Choose a transport for ranks with this evidence; `wanted` is the caller's choice, or that of :func:`wanted_in`.
 
-    A transport that is wanted is taken at its word, except NCCL where ranks share a device or have none: NCCL would refuse or
-    hang then, so that raises `ValueError`, the same on every rank.
+    The wanted transport is used without further checks, except NCCL if ranks share a device or have none: NCCL would fail or
+    hang then, so this raises `ValueError`, the same on every rank.
     """
     without_nccl = _without_nccl(ranks)
     if wanted is Transport.NCCL and without_nccl:
@@ -85,7 +85,7 @@ def choose(ranks: Sequence[RankEvidence], wanted: Transport | None = None) -> Ch
 
 
 def _without_nccl(ranks: Sequence[RankEvidence]) -> str:
-    """Return the reason why NCCL cannot connect these ranks; empty if it can."""
+    """Return the reason that NCCL cannot connect these ranks; empty if it can."""
     if lacking := [number for number, each in enumerate(ranks) if not each.device]:
         return f"{_numbered(lacking)} {'has' if len(lacking) == 1 else 'have'} no device"
     if lacking := [number for number, each in enumerate(ranks) if not each.nccl]:

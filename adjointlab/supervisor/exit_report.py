@@ -1,4 +1,4 @@
-"""Explains why a job ended before its time, from the evidence that its ranks and its launcher have left."""
+"""Explains why a job ended abnormally, from the evidence that its ranks and its launcher have left."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["ExitReport", "exit_report", "stack_of"]
 _PACKAGE: Final = str(Path(__file__).parents[1]) + "/"
 
 _ABORTS: Final = (
-    # Our own communicator, which knows the code that user code gave; then MPICH, and Open MPI. MPI_Abort kills all ranks, so their
-    # own ends say nothing about who called it.
+    # First our own communicator's message, which has the code that user code gave; then MPICH's, and Open MPI's. MPI_Abort kills all
+    # ranks, so the ends of their processes do not show which one called it.
     re.compile(r"adjointlab: rank (?P<rank>\d+) called Abort\((?P<code>-?\d+)\)"),
     re.compile(r"application called MPI_Abort\(.*?, (?P<code>-?\d+)\) - process (?P<rank>\d+)"),
     re.compile(r"MPI_ABORT was invoked on rank (?P<rank>\d+).*?Errorcode: (?P<code>-?\d+)", re.DOTALL),
@@ -32,10 +32,10 @@ _CRASHES: Final[Mapping[signal.Signals, str]] = {
     signal.SIGABRT: "died by abort()",
 }
 _REQUESTS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals that no fault of a program raises. If the launcher has sent them, somebody has ended it, or a batch system the job."""
+"""Signals that faults of a program do not raise. If the launcher has sent one, a user or a batch system has ended the job."""
 
 _RUNNERS: Final = ("/site-packages/_pytest/", "/site-packages/pluggy/", "/site-packages/typer/")
-"""Code that calls tests and commands; the user's code stands inside of it."""
+"""Code that calls tests and commands, and so is outside of the user's code on a stack."""
 
 _MOST_LINES: Final = 12
 """Lines of a stack, or of the launcher's output, that are shown."""
@@ -45,14 +45,14 @@ _MOST_LINES: Final = 12
 class ExitReport:
     """The end of a job.
 
-    `kind` is in words that are the same whichever rank it was; `ranks` says what became of those that are known; `lines`
+    `kind` describes it independently of the rank; `ranks` describes the ends of individual ranks, as far as known; `lines`
     are further evidence, with labels.
     """
 
     kind: str
     ranks: dict[int, str]
     lines: tuple[tuple[str, str], ...] = ()
-    signal: int = 0  # by which somebody has ended the job; then no subject is to blame
+    signal: int = 0  # the signal by which the job was ended from outside; then no subject is to blame
 
 
 class _Frame(NamedTuple):
@@ -73,7 +73,7 @@ class _Frame(NamedTuple):
 
     @property
     def is_users(self) -> bool:
-        """True if it is neither ours nor in Python's own library or an installed package."""
+        """True if it is neither ours nor in the standard library or an installed package."""
         return not self.is_ours and "/lib/python3" not in self.file
 
     def __str__(self) -> str:
@@ -95,8 +95,8 @@ def exit_report(folder: Path, ranks: int, end: JobEnd, *, simulated: bool = Fals
 
 def _report_of_ranks(folder: Path, ranks: int, job_end: JobEnd) -> ExitReport:
     files = [RankFiles(folder, rank) for rank in range(ranks)]
-    # In this order: the end of a stuck job, and of all ranks but one upon MPI_Abort, was caused by others, so what the
-    # ranks' own files say about it is of no interest.
+    # The order matters: when a job was stuck, or after MPI_Abort, ranks were ended by others, so the ends in the
+    # ranks' own files are irrelevant.
     if job_end.stuck_reason:
         stacks = {file.rank: stack for file in files if (stack := stack_of(file.text("stacks")))}
         where = {rank: f"ended with the job, at {_location(stack)}" for rank, stack in stacks.items()}
@@ -112,7 +112,7 @@ def _report_of_ranks(folder: Path, ranks: int, job_end: JobEnd) -> ExitReport:
         output = [line for line in job_end.stderr_tail.splitlines() if line.strip()]
         shown = (("last output", "\n".join(output[-_MOST_LINES:])),) if output else ()
         return ExitReport(f"the launcher ended the job with exit code {job_end.exit_code}", {}, shown)
-    # Once one rank is gone, the launcher kills the others: only the first end has a cause of its own.
+    # Once one rank is gone, the launcher kills the others: only the first end shows the cause.
     first = min(ends, key=lambda rank: ends[rank].at)
     status, asked_by = ends[first].status, ends[first].asked_by
     if asked_by in _REQUESTS:
@@ -126,9 +126,9 @@ def _report_of_ranks(folder: Path, ranks: int, job_end: JobEnd) -> ExitReport:
 
 
 def stack_of(text: str) -> str:
-    """Return the frames outside this package of the most telling stack in `text`, innermost first.
+    """Return the frames outside this package of the most relevant stack in `text`, innermost first.
 
-    `text` is what Python's ``faulthandler`` or ``traceback`` has written: of one thread, or of all of them.
+    `text` is the output of Python's ``faulthandler`` or ``traceback``, for one thread or all of them.
     """
     frames = _frames(text)
     if "(most recent call first)" not in text:
@@ -147,7 +147,7 @@ def stack_of(text: str) -> str:
 def _frames_of_telling_thread(text: str) -> list[_Frame]:
     """Return the frames of the thread that crashed; without a crash, of the one that is running user code.
 
-    Of simulated ranks there is a thread each, and all but one of them wait in our code for their turn.
+    Each simulated rank has a thread, and all but one of them wait in our code for their turn.
     """
     threads = []
     for part in re.split(r"(?m)^(?=(?:Current thread|Thread) 0x)", text):
@@ -174,7 +174,7 @@ def _location(stack: str) -> str:
 
 
 def _describe(status: int, exit_call: str) -> str:
-    """Say how a process ended, as a verb phrase."""
+    """Verb phrase for the end of a process."""
     if exit_call:
         return f"left by {exit_call.splitlines()[0]}"
     if status >= 0:

@@ -1,15 +1,15 @@
-"""One run of a supervised job: its processes are started, watched, and ended to the last.
+"""One run of a supervised job: starts its processes, watches them, and ends all of them.
 
 ::
 
-    adjointlab run                      the supervisor, to which orphans are handed (processes.adopt_orphans)
-    └── mpiexec -n 2                    in a session of its own; without a launcher this level is missing
+    adjointlab run                      the supervisor, which adopts orphans (processes.adopt_orphans)
+    └── mpiexec -n 2                    in a new session; without a launcher this level is missing
         ├── rank.py FOLDER pytest ...   the wrapper of rank 0, which waits for its rank and records how it ended
         │   └── pytest ...              rank 0
         └── rank.py FOLDER pytest ...
             └── pytest ...              rank 1
 
-MPICH's launcher adds a proxy between itself and the wrappers. Ranks and supervisor have no connection but files
+MPICH's launcher adds a proxy between itself and the wrappers. Ranks and supervisor communicate only through files
 (:mod:`adjointlab.supervisor.rank_files`), signals, and the pipes of the launcher.
 """
 
@@ -43,30 +43,30 @@ __all__ = ["Job", "JobEnd"]
 _WRAPPER: Final = Path(__file__).with_name("rank.py")
 _TICK: Final = 0.05
 _LOOK: Final = 0.25
-"""Seconds between two looks at the memory that ranks share, until they have some."""
+"""Seconds between two checks for shared memory of the ranks, until they have some."""
 _GRACE: Final = 5.0
-"""Seconds that the launcher gets to end the job itself once a rank has died."""
+"""Seconds for the launcher to end the job itself once a rank has died."""
 _STOP_GRACE: Final = 3.5
-"""Seconds that ranks get once the supervisor is told to end; with the launcher's less than the 5 s after which SIGKILL may come."""
+"""Seconds for ranks to end after the supervisor was asked to; with the launcher's, less than the 5 s after which SIGKILL may follow."""
 _LAUNCHER_GRACE: Final = 1.0
-"""Seconds that the launcher gets to end its ranks once it is told to end."""
+"""Seconds for the launcher to end its ranks after SIGTERM."""
 _OUTSIDE_CASES: Final = 10
-"""Factor on the patience outside cases: during imports, in ordinary tests."""
+"""Factor on the patience outside cases, such as during imports and in ordinary tests."""
 
 
 @dataclass(frozen=True)
 class JobEnd:
-    """End of a job: in order, with its exit code; or by a crash; or by the supervisor, because it was stuck."""
+    """End of a job: in order, with its exit code; by a crash; or by the supervisor, because it was stuck."""
 
     exit_code: int | None
     in_order: bool
     stderr_tail: str
     stuck_reason: str = ""
-    unkillable: int = 0  # processes that are still there
+    unkillable: int = 0  # number of processes that could not be ended
 
 
 class _Ending:
-    """The end of a job: since when it is on its way, and how long it may take."""
+    """The ending phase of a job: when it began, and how long it may take."""
 
     def __init__(self) -> None:
         self._since, self._grace = math.inf, 0.0
@@ -83,7 +83,7 @@ class _Ending:
 
 
 class _Progress:
-    """The last time that a job made progress: that its files changed, or that something was printed where that counts."""
+    """The last time that a job made progress: when its files changed, or when it printed something, if that counts."""
 
     def __init__(self, now: float, files: dict[str, tuple[int, int]]) -> None:
         self._last, self._files = now, files
@@ -97,7 +97,7 @@ class _Progress:
 
 
 class Job:
-    """A command on `ranks` ranks of a launcher, or in one process without; its files stand in `folder`."""
+    """A command on `ranks` ranks of a launcher, or in one process without one; its files are in `folder`."""
 
     def __init__(
         self,
@@ -114,16 +114,16 @@ class Job:
         self._folder, self._output, self._before_stop = folder, output, before_stop
         self._ranks = [RankFiles(folder, rank) for rank in range(ranks)]
         self._memory = SharedMemory()
-        # Children that the supervisor had before are none of the job's and are left alone.
+        # Earlier children of the supervisor do not belong to the job and are left alone.
         self._unrelated = frozenset(descendants())
 
     def run(self, patience: float, signals: StopSignals) -> JobEnd:
-        """Run the job to its end. Whatever happens, also an exception here, none of its processes is left.
+        """Run the job to its end. None of its processes is left afterwards, even if this raises.
 
-        It is ended when a rank has died, when nothing has happened for `patience` seconds, or upon one of `signals`.
+        The job is ended when a rank has died, after `patience` seconds without progress, or upon one of `signals`.
         """
         for path in self._folder.glob("rank-*"):
-            if path.suffix != ".tests":  # the results of all jobs, not of the last one
+            if path.suffix != ".tests":  # this file accumulates the results of all jobs
                 path.unlink()
         process = self._started()
         try:
@@ -141,7 +141,7 @@ class Job:
         ends = [rank.last_end for rank in self._ranks]
         in_order = not stuck_reason and all(end is not None and end.regular for end in ends)
         if in_order:
-            # The launcher's own code says nothing: it saw the wrappers' codes, which are 0 for orderly ends (rank.py).
+            # The launcher's own code is useless: it follows from the wrappers' codes, which are 0 for orderly ends (rank.py).
             exit_code = max(end.status for end in ends if end is not None)
             self._output.release()
         return JobEnd(exit_code, in_order, self._output.tail, stuck_reason, unkillable)
@@ -153,25 +153,25 @@ class Job:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # A terminal sends Ctrl-C to its whole foreground group. The supervisor is to be the one that gets it: a
+            # A terminal sends Ctrl-C to its whole foreground group. Only the supervisor should get it: a
             # launcher would kill ranks that are just storing a failure.
             start_new_session=True,
-            # Should the supervisor be killed, the launcher is told to end, and ends its ranks. (Python in a child of a process
-            # with threads may wait for a lock for ever. The one other thread here, a Deadline's, waits in a read and has none.)
+            # If the supervisor is killed, the launcher gets SIGTERM and ends its ranks. (Running Python in a child forked from a
+            # process with threads may deadlock on a lock. The only other thread here, a Deadline's, waits in a read and holds none.)
             preexec_fn=die_with_parent,
         )
 
     def _end(self, process: subprocess.Popen[bytes], pipes: selectors.BaseSelector) -> int | None:
-        """End what is left of the job, and pass on the rest of its output; return its exit code, None for one that cannot be ended."""
+        """End what is left of the job, and pass on the rest of its output; return its exit code, or None if it cannot be ended."""
         if process.poll() is None:
-            # First the launcher, for it alone can end ranks on other machines; then all that is left here.
-            with suppress(PermissionError):  # by sudo it may be of another user
+            # First the launcher, because only it can end ranks on other machines; then all that is left here.
+            with suppress(PermissionError):  # with sudo it may belong to another user
                 process.terminate()
             self._pump_until(lambda: process.poll() is not None, pipes, _LAUNCHER_GRACE)
         exit_code = process.poll()
         kill_descendants(self._unrelated)
-        # Only now: as long as any of them lived, it held the pipes open. With a time limit nevertheless, since
-        # a process on this machine that is not a descendant may have been given them.
+        # Only now, because any live descendant would hold the pipes open. With a time limit, because a process
+        # that is not a descendant may hold them, too.
         self._pump_until(lambda: not pipes.get_map(), pipes, 1.0)
         return exit_code
 
@@ -182,15 +182,15 @@ class Job:
         patience: float,
         signals: StopSignals,
     ) -> str:
-        """Return when the job has ended or is to be ended; in the latter case with the reason if it is stuck."""
+        """Return when the job has ended or is to be ended; if it is stuck, return the reason, else an empty string."""
         forwarded, looked = 0, 0.0
         ending, progress = _Ending(), _Progress(time.monotonic(), self._state_of_files())
         while process.poll() is None:
             has_printed = self._pump(pipes)
             self._output.release_when_due()
             now = time.monotonic()
-            # Output counts as progress only until a rank is hooked. From then on ranks write to files whenever they
-            # go on to another case or test, while one that loops may print all the time.
+            # Output counts as progress only until a rank is hooked. From then on ranks write to files at each new
+            # case or test, while a rank in an endless loop may print all the time.
             has_begun = any(rank.is_hooked for rank in self._ranks)
             progress.note(now, self._state_of_files(), has_printed=has_printed and not has_begun)
             if now - looked > _LOOK:
@@ -205,37 +205,37 @@ class Job:
             elif not ending.has_begun:
                 self._begin_if_due(ending, now, patience)
             if ending.has_begun:
-                # Also for launchers that do not notice that their ranks are gone.
+                # This also handles launchers that do not detect that their ranks are gone.
                 if ending.is_overdue(now):
                     return ""
             elif reason := self._stuck_reason(progress.seconds_since(now), patience):
-                # Only to hooked ranks: the signal would kill any other process.
+                # Only to hooked ranks, because the signal would kill any other process.
                 self._signal([rank for rank in self._ranks if rank.is_hooked], STACKS_SIGNAL)
                 self._pump_until(lambda: False, pipes, 0.5)
                 return reason
         return ""
 
     def _forward_stop(self, number: int) -> None:
-        """Have the ranks stop, for the supervisor was sent the signal `number`.
+        """Ask the ranks to stop, because the supervisor has received the signal `number`.
 
-        To the ranks and not to the launcher: they store what they know and end together. A rank so young that its process number is
-        not known misses the signal, and is ended after the grace period. Whatever the supervisor has received, SIGINT: of another signal
-        a rank dies, since only somebody else can have sent that.
+        The ranks rather than the launcher get a signal, so that they store their results and end together. A rank whose process id is
+        not known yet misses it, and is ended after the grace period. The signal is always SIGINT, whichever the supervisor has
+        received: any other one would kill a rank, because a supervised rank takes it to be from someone else.
         """
         self._before_stop(number)
         self._signal(self._ranks, signal.SIGINT)
 
     def _begin_if_due(self, ending: _Ending, now: float, patience: float) -> None:
-        """Note that the job is ending, if it is."""
+        """Begin the ending phase if the job is ending."""
         if self._is_ending():
             ending.begin(now, _GRACE)
             self._memory.look(self._processes(self._ranks), again=True)
         elif self._has_nothing_left():
-            # They may never come back from MPI's end of the process, as those whose connections user code has closed.
+            # They may never return from MPI_Finalize, for example if user code has closed their connections.
             ending.begin(now, patience)
 
     def _stuck_reason(self, idle: float, patience: float) -> str:
-        """Describe a job that has made no progress for too many seconds; empty for any other."""
+        """Message for a job that has made no progress for too long; empty otherwise."""
         in_case = (self._folder / NAME).exists()
         limit = patience if in_case else patience * _OUTSIDE_CASES
         stage = "in one case" if in_case else "between cases"
@@ -246,9 +246,9 @@ class Job:
         return any(rank.has_died for rank in self._ranks) or all(rank.end for rank in self._ranks)
 
     def _has_nothing_left(self) -> bool:
-        """Return True if some rank has ended, and each other one has come to the end of its interpreter.
+        """Return True if some rank has ended, and every other one has reached the end of its interpreter.
 
-        One that still works has all the time that it makes progress in: ranks of simulated tests share none.
+        A rank that still works is not limited as long as it makes progress: with simulated tests, ranks are independent.
         """
         ends = [rank.end is not None for rank in self._ranks]
         return any(ends) and all(
@@ -259,7 +259,7 @@ class Job:
         """The processes of those of `ranks` that run on this machine."""
         for rank in ranks:
             process = rank.process
-            # The number of a process that has ended may be that of another one by now.
+            # The id of a process that has ended may have been reused.
             if rank.end is None and process is not None and process.host == os.uname().nodename:
                 yield process.pid
 
@@ -270,14 +270,14 @@ class Job:
                 os.kill(process, number)
 
     def _pump(self, pipes: selectors.BaseSelector) -> bool:
-        """Pass on what the job prints within a moment; return True if it printed anything."""
+        """Pass on the job's output of one tick; return True if there was any."""
         if not pipes.get_map():  # select() would return at once and the caller's loop spin
             time.sleep(_TICK)
             return False
         has_printed = False
         for key, _ in pipes.select(_TICK):
             pipe, is_error = key.data
-            # Not pipe.read(), which would wait until so many bytes have come.
+            # Not pipe.read(), which would wait for the full number of bytes.
             if data := os.read(key.fd, 1 << 16):
                 self._output.write(data, is_error=is_error)
                 has_printed = True
@@ -293,9 +293,9 @@ class Job:
             self._pump(pipes)
 
     def _state_of_files(self) -> dict[str, tuple[int, int]]:
-        """Return time and size of the job's files, which change whenever it goes on to another case or test."""
+        """Return time and size of the job's files, which change at each new case or test."""
         state: dict[str, tuple[int, int]] = {}
-        # User code may remove the whole folder, and the job makes it anew.
+        # User code may remove the whole folder, and the job then makes it again.
         with suppress(FileNotFoundError), os.scandir(self._folder) as entries:
             for entry in entries:
                 with suppress(OSError):  # removed since it was listed
@@ -305,9 +305,9 @@ class Job:
 
 
 def _terminal() -> dict[str, str]:
-    """Return the variables from which the job learns what its output will look like.
+    """Return the environment variables that describe the supervisor's terminal to the job.
 
-    Its own standard output says nothing about that: it is a pipe, or with Open MPI a terminal made up for the ranks.
+    The job cannot detect it from its own standard output, which is a pipe, or with Open MPI a pseudo-terminal.
     """
     variables = {"COLUMNS": str(shutil.get_terminal_size((160, 24)).columns)}
     if sys.stdout is None or not sys.stdout.isatty():

@@ -1,4 +1,4 @@
-"""Standard output and error of a supervised job, passed on or held back."""
+"""Forwards standard output and error of a supervised job, or holds them back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TAIL: Final = 20_000
 class Output:
     """Passes on standard output and error of a job.
 
-    A job that is started again to shrink a failure prints once more what the job before it has printed. With
+    A job that is restarted to shrink a failure repeats output of the earlier job. With
     `held_until`, its output is held back until that returns True, and dropped if the job dies first.
     """
 
@@ -24,7 +24,9 @@ class Output:
         self._held_until = held_until
         self._held: list[tuple[bytes, bool]] | None = None if held_until is None else []
         self._tail = b""
-        self.lost = ""  # why standard output has not taken all, such as a full disk
+        self.lost = (
+            ""  # error message if not all could be written to standard output, for example to a full disk
+        )
 
     @property
     def tail(self) -> str:
@@ -32,7 +34,7 @@ class Output:
         return self._tail.decode(errors="replace")
 
     def write(self, data: bytes, *, is_error: bool) -> None:
-        """Take `data` that the job has printed."""
+        """Handle `data` that the job has printed."""
         if is_error:
             self._tail = (self._tail + data)[-_TAIL:]
         if self._held is not None:
@@ -41,12 +43,12 @@ class Output:
             self._pass_on(data, is_error)
 
     def release_when_due(self) -> None:
-        """Release what is held back, if `held_until` says so now."""
+        """Release the output if `held_until` returns True now."""
         if self._held_until is not None and self._held_until():
             self.release()
 
     def release(self) -> None:
-        """Pass on what was held back, and from now on everything at once."""
+        """Pass on the output that was held back, and all later output at once."""
         held, self._held, self._held_until = self._held, None, None
         for data, is_error in held or ():
             self._pass_on(data, is_error)
@@ -56,10 +58,10 @@ class Output:
         try:
             stream.flush()
             while data:
-                # Without the stream's buffer, which would try again later to write what could not be written.
+                # Bypasses the stream's buffer, which would later retry data that could not be written.
                 data = data[os.write(stream.fileno(), data) :]
         except (BrokenPipeError, AttributeError):
-            # With the reader gone (`| head`), or without the stream, the job still goes on: its failures are stored on disk.
+            # If the reader is gone (`| head`), or there is no stream, the job continues: its failures are stored on disk.
             return
         except OSError as error:
             if not is_error:

@@ -1,4 +1,4 @@
-"""The program that starts ranks: where it is, which MPI library it belongs to, and what it needs on this machine."""
+"""The program that starts ranks: its path, the MPI library that it belongs to, and the options that it needs on this machine."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Vendor(StrEnum):
 
 _NAMES: Final = ("mpiexec", "mpirun")
 _SIGNATURES: Final = (
-    # Of what `mpiexec --version` and MPI_Get_library_version print. In this order: Intel MPI descends from MPICH, and its
-    # launcher names itself Hydra too.
+    # Parts of the output of `mpiexec --version` and MPI_Get_library_version. The order matters: Intel MPI descends from MPICH, and
+    # its launcher also calls itself Hydra.
     (Vendor.INTEL, r"Intel\(R\) MPI"),
     (Vendor.MPICH, r"HYDRA|MPICH"),
     # Open MPI's launcher is mpirun of OpenRTE up to version 4, and a link to PRRTE's prterun from version 5 on.
@@ -41,20 +41,20 @@ _SIGNATURES: Final = (
     (Vendor.SLURM, r"^slurm"),
 )
 _COMPATIBLE: Final = frozenset({Vendor.MPICH, Vendor.INTEL})
-"""Libraries that understand each other's launchers: both speak Hydra's protocol."""
+"""Libraries that work with each other's launchers: both use Hydra's protocol."""
 
 
 _MEETING: Final = ("--standalone", "--nnodes", "--rdzv", "--master")
-"""Flags of torchrun that say how its processes meet."""
+"""Flags of torchrun that configure the rendezvous of its processes."""
 
 
 class NoLauncher(ValueError):
-    """There is no launcher, or none that fits; the message says what to do."""
+    """No launcher was found, or none that fits; the message gives advice."""
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """A launcher with its flags and environment; the `notes` say why those are there."""
+    """A launcher with its flags and environment; the `notes` give the reasons for these."""
 
     path: str
     vendor: Vendor
@@ -75,13 +75,13 @@ class Launcher:
 
 
 def find_program(name: str) -> str | None:
-    """Find a program beside the Python interpreter, else on PATH: what is installed with this Python comes first."""
+    """Find a program next to the Python interpreter, else on PATH: programs installed with this Python take precedence."""
     folders = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     return shutil.which(name, path=os.pathsep.join(folders))
 
 
 def find_launcher(given: str | None = None) -> Launcher:
-    """Find the launcher that `given` names, with the flags that stand after it; else the one that is installed.
+    """Find the launcher that `given` names, followed by its flags; by default, the installed one.
 
     Raises :class:`NoLauncher`.
     """
@@ -100,14 +100,14 @@ def find_launcher(given: str | None = None) -> Launcher:
             f"there is no {' or '.join(_NAMES)}, beside {sys.executable} or on PATH; install one (pip install mpich), "
             "name it with --launcher, or leave out -n to run on simulated ranks"
         )
-    if Path(path).name == "torchrun":  # it would import torch to tell its version
+    if Path(path).name == "torchrun":  # asking for its version would import torch
         return Launcher(path, Vendor.TORCH, "", tuple(words[1:]))
     vendor, version = _identified(_output_of([path, "--version"]))
     return Launcher(path, vendor, version, tuple(words[1:]))
 
 
 def prepared(launcher: Launcher, ranks: int, cores: int | None = None, root: bool | None = None) -> Launcher:
-    """Return `launcher` with the flags and variables that it needs for so many ranks here, each with its reason."""
+    """Return `launcher` with the flags and variables that it needs for so many ranks on this machine, with the reasons."""
     if launcher.vendor is Vendor.TORCH and not any(flag.startswith(_MEETING) for flag in launcher.flags):
         note = "--standalone, so that other jobs of this machine may use torchrun's usual port"
         return replace(launcher, flags=(*launcher.flags, "--standalone"), notes=(*launcher.notes, note))
@@ -118,15 +118,15 @@ def prepared(launcher: Launcher, ranks: int, cores: int | None = None, root: boo
     flags, environment, notes = list(launcher.flags), dict(launcher.environment), list(launcher.notes)
     if ranks > cores:
         why = f"because {ranks} ranks share {cores} cores"
-        # It refuses to start more ranks than it counts slots; --map-by :OVERSUBSCRIBE is the newer spelling.
+        # Open MPI refuses to start more ranks than there are slots; --map-by :OVERSUBSCRIBE is the newer spelling.
         if not any("oversubscribe" in flag.lower() for flag in flags):
             flags.append("--oversubscribe")
             notes.append(f"--oversubscribe, {why}")
-        # Its ranks poll while they wait, and so keep the core from the very rank that they wait for.
+        # Its ranks poll while they wait, and may occupy the core that the other rank needs.
         if not any("yield_when_idle" in flag for flag in flags):
             environment["OMPI_MCA_mpi_yield_when_idle"] = "1"
             notes.append(f"mpi_yield_when_idle, {why}")
-    # It refuses to run as root, as in many a container, unless it is told so twice.
+    # It refuses to run as root, as in many containers, unless both of these variables are set.
     if root and "--allow-run-as-root" not in flags and "OMPI_ALLOW_RUN_AS_ROOT" not in os.environ:
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         notes.append("OMPI_ALLOW_RUN_AS_ROOT, because you are root")
@@ -134,24 +134,24 @@ def prepared(launcher: Launcher, ranks: int, cores: int | None = None, root: boo
 
 
 def library_of_mpi4py() -> Vendor:
-    """Return whose MPI library this Python's mpi4py loads. Raises :class:`NoLauncher` if it loads none.
+    """Return the vendor of the MPI library that this Python's mpi4py loads. Raises :class:`NoLauncher` if it loads none.
 
-    A process of its own loads it: the supervisor must not be part of MPI.
+    A separate process loads it, because the supervisor must not be part of MPI.
     """
     code = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
-    # -P: a file of the current folder may have the name of one of Python's modules.
-    asked = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
-    if asked.returncode:
-        why = asked.stderr.strip().splitlines()[-1:] or ["?"]
+    # -P, because a file in the current folder may have the name of a standard module.
+    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    if result.returncode:
+        why = result.stderr.strip().splitlines()[-1:] or ["?"]
         raise NoLauncher(
             f"mpi4py cannot be used with {sys.executable}: {why[0]}; install it (pip install mpi4py mpich), or leave out "
             "-n to run on simulated ranks"
         )
-    return _identified(asked.stdout)[0]
+    return _identified(result.stdout)[0]
 
 
 def fits(launcher: Launcher, library: str) -> bool:
-    """Return False if ranks of `library` that `launcher` starts would not find each other, as far as is known."""
+    """Return False if ranks of `library` started by `launcher` are known not to connect to each other."""
     vendors = {launcher.vendor, library}
     # Slurm's srun starts ranks of any library.
     return bool(vendors & {Vendor.SLURM, Vendor.UNKNOWN}) or len(vendors) == 1 or vendors <= _COMPATIBLE
@@ -167,7 +167,7 @@ def _identified(text: str) -> tuple[Vendor, str]:
 
 def _output_of(command: list[str]) -> str:
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return asked.stdout + asked.stderr
+    return result.stdout + result.stderr

@@ -1,8 +1,8 @@
-"""The processes that descend from this one, and their end: none may outlive the job that it belongs to.
+"""Finds and kills the descendants of this process: none may outlive the job that it belongs to.
 
-A launcher may put each rank into a session of its own (MPICH's does), so neither process groups nor sessions find them
-all. Parentage does, provided that a process whose parent has died becomes a child of the supervisor and not of the
-system's first process; on Linux the supervisor asks for that (:func:`adopt_orphans`).
+A launcher may put each rank into a separate session (MPICH's does), so neither process groups nor sessions contain them
+all. Parentage does, provided that a process whose parent has died becomes a child of the supervisor rather than of
+init; on Linux the supervisor requests that (:func:`adopt_orphans`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
 if sys.platform == "linux":
-    # Not loaded by die_with_parent, in a child: another thread may have held a lock of the loader when it was forked.
+    # Loaded here and not in die_with_parent, which runs in a forked child: another thread may have held the loader's lock.
     _prctl = ctypes.CDLL(None).prctl
 
 
@@ -34,7 +34,7 @@ def adopt_orphans() -> None:
 
 
 def die_with_parent() -> None:
-    """To be called in a child: have it sent SIGTERM when this process dies, even by SIGKILL (on Linux)."""
+    """Called in a forked child: make it receive SIGTERM when this process dies, even by SIGKILL (on Linux)."""
     if sys.platform == "linux":
         _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -53,11 +53,11 @@ def descendants(root: int | None = None) -> list[int]:
 
 
 def kill_descendants(spared: frozenset[int], within: float = 10.0) -> int:
-    """Kill every descendant of this process but those of `spared`; return the number of those that are left.
+    """Kill every descendant of this process except `spared`; return the number of those that are left.
 
-    Again and again, because a process may start another between the listing and its end. One in an uninterruptible
-    system call (a network file system that does not answer) outlives even SIGKILL, and one of another user (by sudo)
-    may not be sent it, so this gives up after `within` seconds.
+    Repeats, because a process may start another one after the listing. A process in an uninterruptible
+    system call (a network file system that does not answer) survives even SIGKILL, and one of another user (by sudo)
+    cannot be sent it, so this gives up after `within` seconds.
     """
     started = time.monotonic()
     while left := [process for process in descendants() if process not in spared]:
@@ -72,7 +72,7 @@ def kill_descendants(spared: frozenset[int], within: float = 10.0) -> int:
 
 
 def _reap(spared: frozenset[int]) -> None:
-    """Wait for children that have died: until then they stand in the table of processes, and count as descendants."""
+    """Reap children that have died: until then they are zombies, and count as descendants."""
     for process, parent in _parents():
         if parent == os.getpid() and process not in spared:
             with suppress(ChildProcessError):
@@ -100,5 +100,5 @@ def _listed_by_ps() -> list[tuple[int, int]]:
     if ps.returncode:
         raise subprocess.CalledProcessError(ps.returncode, command)
     listed = zip(numbers[::2], numbers[1::2], strict=True)
-    # It lists itself as a child of this process, and has ended by now.
+    # ps lists itself as a child of this process, but has ended by now.
     return [(process, parent) for process, parent in listed if process != ps.pid]

@@ -1,7 +1,7 @@
 """Results of the tests of a supervised pytest session, as its ranks record them and its supervisor reads them.
 
-Each rank adds to its file ``rank-R.tests``, over all jobs of the session: a line when a test starts, and a line with its
-reports when it has finished. A test that crashed the job is then one that has started last and not finished.
+Each rank appends to its file ``rank-R.tests``, over all jobs of the session: a line when a test starts, and a line with its
+reports when it has finished. A test that crashed the job is then the last one started, without an end.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ def finished_tests(folder: Path) -> set[str]:
 
 
 class SessionResults:
-    """The supervisor's view of what all ranks have recorded."""
+    """The supervisor's view of the records of all ranks."""
 
     def __init__(self, folder: Path, ranks: int) -> None:
         self._folder, self._ranks = folder, range(ranks)
 
     def record_finished(self) -> None:
-        """Between two jobs, record the tests that all ranks have finished: none of them runs those again.
+        """Record the tests that all ranks have finished, between two jobs, so that none of them runs those again.
 
-        The ranks do not read each other's files for that: one that saw fewer tests finished than another would run a
-        test alone. Where that cannot be written, as on a full disk, all run again what was finished since it last could.
+        The ranks do not derive this from each other's files: a rank that found fewer finished tests than another would run a
+        test alone. If the record cannot be written, as on a full disk, all ranks repeat the tests finished since the last record.
         """
         path, content = self._folder / _FINISHED, json.dumps(sorted(self._finished_by_all())).encode()
         with suppress(OSError):
@@ -78,11 +78,11 @@ class SessionResults:
 
     @property
     def is_empty(self) -> bool:
-        """True if no test has started: the command was not pytest, or did not get as far."""
+        """True if no test has started: the command is not pytest, or did not get that far."""
         return not any(map(self._lines, self._ranks))
 
     def interrupted(self, suspects: Iterable[int]) -> str:
-        """The test that one of the `suspects`, else any rank, had started and not finished; empty if there is none."""
+        """The test that one of the `suspects`, or else any rank, had started but not finished; empty if there is none."""
         for rank in (*suspects, *self._ranks):
             lines = self._lines(rank)
             if lines and not lines[-1].is_finished:

@@ -1,13 +1,13 @@
-"""The wrapper of a rank: it runs the rank's command and records how that ended.
+"""The wrapper of a rank: runs the rank's command and records how it ended.
 
     python -I -S rank.py FOLDER COMMAND...
 
-The launcher starts this program in the rank's place. The supervisor cannot wait for the ranks itself, for they are the
-launcher's children and not its own; without a parent that waits, an ``os._exit(0)`` looks like a regular end, and of
-several ranks that ended nobody knows which was first.
+The launcher starts this program instead of the rank. The supervisor cannot wait for the ranks itself, because they are the
+launcher's children and not its own; without a parent that waits, an ``os._exit(0)`` would look like a regular end, and if
+several ranks end, it would be unknown which was first.
 
-It imports nothing but the standard library: it is started by its path, isolated and without site-packages (``-I -S``), to
-start quickly on many ranks and to be out of reach of whatever the user's environment changes about imports.
+It imports only the standard library: it is started by its path, isolated and without site-packages (``-I -S``), to
+start quickly on many ranks and to be independent of changes to imports in the user's environment.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from types import FrameType
 from typing import NoReturn
 
 _LAUNCH = os.path.join(os.path.dirname(__file__), os.pardir, "worlds", "launch.py")
-"""The lab's table of launchers. It is loaded by its path, for the lab cannot be imported here."""
+"""The lab's table of launchers. It is loaded by its path, because the lab cannot be imported here."""
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
 _SIZE = 512
-"""Bytes of a file, more than any content has."""
+"""Size of a file in bytes, more than any content needs."""
 _UNRECORDED_EXIT = 70
-"""Exit code for a command that left with 0 but out of order: the launcher has to notice that a rank is gone."""
+"""Exit code for a command that exited with 0 but not in order: the launcher must detect that a rank is gone."""
 
 
 def main(folder: str, *command: str) -> NoReturn:
-    """Run `command`, and end as it ends."""
+    """Run `command`, and exit in the same way."""
     rank = runpy.run_path(_LAUNCH)["launched_rank"]()
     files = os.path.join(folder, f"rank-{rank}")
     os.environ["ADJOINTLAB_SUPERVISED"] = folder
-    # Blocked until the handlers below are installed: a signal between fork and handler would end this process, and
-    # nobody would record the end of the command.
+    # Blocked until the handlers below are installed: a signal between fork and handler would kill this process, and
+    # the end of the command would not be recorded.
     signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     child = os.fork()
     if child == 0:
@@ -60,14 +60,14 @@ def main(folder: str, *command: str) -> NoReturn:
     _reserve(files + ".ended")
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    # A command that does not load the lab installs no hooks; of it any exit code is an orderly end.
+    # A command that does not load the lab installs no hooks; then any exit code counts as an orderly end.
     hooked, finished = os.path.exists(files + ".hooked"), os.path.exists(files + ".finished")
     if status >= 0:
         status = _settled_code(files + ".finished", status)
     regular = status >= 0 and (finished or not hooked)
     _write(files + ".ended", {"status": status, "regular": regular, "at": time.time(), "asked_by": asked_by})
     if finished and regular:
-        # The supervisor reads the exit code from the file. A launcher that saw one other than 0 would kill the ranks
+        # The supervisor reads the exit code from the file. Upon a non-zero code, a launcher would kill the ranks
         # that are still writing their last output.
         os._exit(0)
     if status < 0:
@@ -80,9 +80,9 @@ def main(folder: str, *command: str) -> NoReturn:
 
 
 def _exec(command: tuple[str, ...]) -> NoReturn:
-    """Become `command`, in the child."""
+    """Execute `command`, in the child."""
     if sys.platform == "linux":
-        # Should this wrapper be killed, the command is killed with it.
+        # If this wrapper is killed, the kernel kills the command, too.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)  # a mask survives exec
     try:
@@ -94,7 +94,7 @@ def _exec(command: tuple[str, ...]) -> NoReturn:
 
 
 def _settled_code(path: str, status: int) -> int:
-    """The exit code that the command had settled on before user code ran for the last time; `status` where it says none."""
+    """The exit code that the command recorded before user code's exit handlers ran; `status` if it recorded none."""
     try:
         with open(path, encoding="utf-8") as file:
             return int(file.read())
@@ -103,25 +103,25 @@ def _settled_code(path: str, status: int) -> int:
 
 
 def _reserve(path: str) -> None:
-    """Take the space that a file needs later, which the command may leave none for."""
+    """Reserve the disk space of a file that is written later, when the command may have filled the disk."""
     with contextlib.suppress(OSError), open(path + ".new", "wb") as file:
         file.write(b" " * _SIZE)
 
 
 def _write(path: str, content: dict[str, object]) -> None:
-    """Write a file that the supervisor may read at any time: whole, or not there."""
-    # Blanks, which JSON ignores, in place of what stands in the file.
+    """Write a file atomically, because the supervisor may read it at any time."""
+    # Padded with blanks, which JSON ignores, to overwrite the reserved space.
     data = json.dumps(content).encode().ljust(_SIZE)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)  # user code may have removed it
-        # Written over, for a file that is emptied first loses its space.
+        # Not truncated first, which would release the reserved space.
         file = os.open(path + ".new", os.O_WRONLY | os.O_CREAT, 0o666)
         try:
             os.write(file, data)
         finally:
             os.close(file)
         os.replace(path + ".new", path)
-    except OSError as error:  # such as a full disk: the command goes on, and ends as it ends
+    except OSError as error:  # such as a full disk: the command continues all the same
         sys.stderr.write(f"adjointlab run: {path} cannot be written: {error.strerror or error}\n")
         sys.stderr.flush()
 

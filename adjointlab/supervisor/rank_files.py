@@ -1,12 +1,12 @@
 """The files ``rank-R.*`` that the ranks of a supervised job write, and that its supervisor reads.
 
-- ``pid``: the process of the rank (:class:`RankProcess`); by its wrapper, ``rank.py``
+- ``pid``: the process of the rank (:class:`RankProcess`); written by its wrapper, ``rank.py``
 - ``hooked``: empty, written once the exit hooks are installed (:mod:`adjointlab.supervisor.exit_hooks`)
-- ``finished``: written when the interpreter ends in order; only a hooked rank leaves it. Of a command of the lab, with its exit code,
-  before anything that the user's code does at the end; of one in a script without, for others may follow
+- ``finished``: written by a hooked rank when its interpreter ends in order. A command of the lab writes its exit code there before exit
+  handlers of user code run; a command within a script leaves it empty, because others may follow
 - ``stacks``: stacks of the rank's threads, upon a fatal signal or when the supervisor asks for them
 - ``exit``: a call of ``os._exit``, with its stack
-- ``ended``: how the rank's process ended (:class:`RankEnd`); by its wrapper
+- ``ended``: the end of the rank's process (:class:`RankEnd`); written by its wrapper
 - ``tests``: events of its pytest session (:mod:`adjointlab.supervisor.pytest_results`); the only one kept over restarts
 """
 
@@ -27,7 +27,7 @@ _KILLS: Final = (signal.SIGKILL, signal.SIGTERM)
 
 
 class RankProcess(msgspec.Struct, frozen=True):
-    """The process of a rank. Process numbers of another host mean nothing here."""
+    """The process of a rank. Process ids are valid only on their host."""
 
     pid: int
     host: str
@@ -36,9 +36,8 @@ class RankProcess(msgspec.Struct, frozen=True):
 class RankEnd(msgspec.Struct, frozen=True):
     """End of the process of a rank.
 
-    `status` is its exit code, or minus the number of the signal that killed it; `regular` says that its interpreter
-    ended in order; `at` is the time, in seconds since the epoch. `asked_by` is the signal that the launcher has sent before that, if
-    it has sent any.
+    `status` is its exit code, or minus the number of the signal that killed it; `regular` is True if its interpreter
+    ended in order; `at` is the time, in seconds since the epoch. `asked_by` is a signal that the launcher has sent before, or 0.
     """
 
     status: int
@@ -65,7 +64,7 @@ class RankFiles:
 
     @property
     def is_finished(self) -> bool:
-        """True once its interpreter has nothing left to do but to end; of a hooked rank."""
+        """True once the interpreter of a hooked rank ends in order."""
         return self.path("finished").exists()
 
     @property
@@ -80,9 +79,9 @@ class RankFiles:
 
     @property
     def last_end(self) -> RankEnd | None:
-        """The end of the rank, once the job is over: in order also if its process was killed when all was done.
+        """The end of the rank, once the job is over. It counts as in order if the process was killed after its work was finished.
 
-        The launcher kills a rank when another leaves MPI by ``_exit``, which user code may do on its way out.
+        The launcher kills a rank when another one exits by ``_exit`` without finalizing MPI, as user code may do in an exit handler.
         """
         end = self.end
         if (end is not None and (end.regular or -end.status not in _KILLS)) or not (
@@ -97,7 +96,7 @@ class RankFiles:
         return (end := self.end) is not None and not end.regular
 
     def text(self, suffix: str) -> str:
-        """The content of a text file; empty where there is none."""
+        """The content of a text file; empty if it does not exist."""
         try:
             return self.path(suffix).read_text(encoding="utf-8", errors="replace")
         except OSError:

@@ -1,7 +1,7 @@
-"""Files of shared memory that a killed job leaves behind (on Linux).
+"""Removal of shared-memory files that a killed job leaves behind (on Linux).
 
-MPI libraries make files below ``/dev/shm`` and remove them when MPI is finalized; after a death nobody does, and 2 MB stay for each
-until the memory is full. The supervisor removes those that it has seen the job's own processes map.
+MPI libraries make files in ``/dev/shm`` and remove them when MPI is finalized; after a crash they stay, 2 MB each,
+until the memory is full. The supervisor removes those that the job's own processes were seen to map.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ __all__ = ["SharedMemory"]
 
 _FOLDER: Final = Path("/dev/shm")
 _PREFIXES: Final = ("mpich_shm_", "Intel_MPI_", "ucx_shm_posix_", "vader_segment.", "sm_segment.")
-"""Of MPICH, Intel MPI, UCX and Open MPI."""
+"""Prefixes of the files of MPICH, Intel MPI, UCX and Open MPI."""
 
 
 class _Mapped(NamedTuple):
-    """A file that a process has mapped. Its inode tells it from another that has its name later."""
+    """A file that a process has mapped. The inode distinguishes it from a later file of the same name."""
 
     path: Path
     inode: int
 
 
 class SharedMemory:
-    """The files of one job, which begins now, in `folder`."""
+    """The shared-memory files of one job in `folder`; to be made before the job starts."""
 
     def __init__(self, folder: Path = _FOLDER) -> None:
         self._folder = folder
@@ -36,13 +36,13 @@ class SharedMemory:
         self._seen: dict[int, set[_Mapped]] = {}
 
     def look(self, processes: Iterable[int], *, again: bool = False) -> None:
-        """Note the files that `processes` of the job have mapped; `again` also those of processes that have some already."""
+        """Record the files that `processes` of the job have mapped; skip processes with recorded files, unless `again`."""
         for process in processes:
             if again or not self._seen.get(process):
                 self._seen.setdefault(process, set()).update(self._mapped_by(process))
 
     def clear(self) -> None:
-        """Remove the files of the job, all of whose processes have ended; none that was there before, or that others use."""
+        """Remove the files of the job after all its processes have ended, except files that existed before or that others use."""
         left = {
             mapped for of_process in self._seen.values() for mapped in of_process if self._is_left(mapped)
         }
@@ -68,7 +68,7 @@ class SharedMemory:
             with Path(f"/proc/{process}/maps").open(encoding="utf-8", errors="replace") as maps:
                 # "ADDRESSES PERMISSIONS OFFSET DEVICE INODE PATH"
                 fields = [line.rstrip("\n").split(maxsplit=5) for line in maps if start in line]
-        except OSError:  # it has ended, is another user's, or this is no Linux
+        except OSError:  # it has ended, belongs to another user, or the system is not Linux
             return []
         found = [_Mapped(Path(field[5]), int(field[4])) for field in fields if len(field) == 6]
         return [

@@ -8,9 +8,9 @@ __all__ = ["StopSignals"]
 
 
 class StopSignals:
-    """Counts SIGINT, SIGTERM and SIGHUP while it is entered, instead of raising: the first asks the job to end.
+    """Context that counts SIGINT, SIGTERM and SIGHUP instead of raising: the first asks the job to end.
 
-    A second one means at once.
+    A second one ends it at once.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class StopSignals:
         self._wakeup = -1
 
     def __enter__(self) -> StopSignals:
-        # The limits here are those of the job, not those of a command that does its work itself (adjointlab.worlds.deadline).
+        # Disables an outer Deadline (adjointlab.worlds.deadline): the grace periods here are those of the job.
         self._wakeup = signal.set_wakeup_fd(-1)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self._handlers[number] = signal.signal(number, self._receive)
@@ -37,5 +37,5 @@ class StopSignals:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a program that the first signal has ended; 130 for Ctrl-C."""
+        """The exit code of a program ended by the first signal; 130 for Ctrl-C."""
         return 128 + self.first

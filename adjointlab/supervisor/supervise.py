@@ -3,14 +3,13 @@
 A job is a command on one or more ranks (:mod:`adjointlab.supervisor.job`). When it crashes or gets stuck, the supervisor
 
 1. ends what is left of its processes,
-2. reads what the job was doing: the case (``running.json``), else the check of a subject, else the pytest test,
+2. reads which work was interrupted: the case (``running.json``), else the check of a subject, else the pytest test,
 3. records the crash in the job log, as a :class:`~adjointlab.store.job_log.Death`, and
-4. starts the job again. It draws the same cases, takes the logged ones for failures without running them, and so shrinks
-   the crashing case; then it goes on with what comes next. Work that was finished is not done again.
+4. starts the job again. It draws the same cases, treats the logged ones as failures without running them, and so shrinks
+   the crashing case; then it continues with the remaining work. Finished work is not repeated.
 
 This terminates. A check or a test is excluded after its first crash, a case after its second, which confirms the smallest
-one. Shrinking has a time limit, and a job that asks for a restart without getting any further is
-given up.
+one. Shrinking has a time limit, and a job that repeatedly asks for a restart without progress is abandoned.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ __all__ = ["SupervisedCommand", "supervise"]
 _MOST_CRASHES: Final = 2
 """Crashes that one case may cause: one, and one more to confirm it."""
 _MOST_STALLS: Final = 3
-"""Jobs in a row that may ask for a restart without having got any further."""
+"""Number of consecutive jobs that may ask for a restart without progress."""
 
 Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class SupervisedCommand:
-    """A command to supervise, on `ranks` ranks of a launcher or in one process without; and its limits."""
+    """A command to supervise, on `ranks` ranks of a launcher, or in one process without one; and its limits."""
 
     command: tuple[str, ...]
     ranks: int
@@ -88,11 +87,11 @@ class _Supervisor:
         self._results = SessionResults(job_log.folder, command.ranks)
         self._jobs = 0
         self._stalls = 0
-        self._progress: object = None  # how far the job had come that last asked for a restart
+        self._progress: object = None  # progress at the last request for a restart
         job_log.begin(command.seed, command.shrinking)
 
     def run(self, signals: StopSignals) -> int:
-        """Start jobs until one of them settles the exit code."""
+        """Start jobs until one of them determines the exit code."""
         code, lost = None, ""
         while code is None:
             output = Output(self._held_until())
@@ -103,7 +102,7 @@ class _Supervisor:
         return code or (ExitCode.UNJUDGED if lost else ExitCode.COHERENT)
 
     def _code_of_job(self, output: Output, signals: StopSignals) -> int | None:
-        """Run a job to its end; return the exit code if that settles it."""
+        """Run a job to its end; return the exit code if that determines it, else None."""
         self._jobs += 1
         self._results.record_finished()
         command = self._command
@@ -123,10 +122,10 @@ class _Supervisor:
         return signals.exit_code
 
     def _before_stop(self, number: int) -> None:
-        """Tell the job which signal ends it, and keep the case that is running."""
+        """Record for the job which signal ends it, and store the running case."""
         self._job_log.record_stop(number)
         record, folder = running_case.read(self._job_log.folder), self._job_log.current.folder
-        # Not after Ctrl-C, by which somebody says that nothing more is wanted.
+        # Not after Ctrl-C: the user does not want the results.
         if record is None or record.case is None or folder is None or number == signal.SIGINT:
             return
         name = signal.Signals(number).name
@@ -135,7 +134,7 @@ class _Supervisor:
             self._log(f"{name}: the case that was running is kept; {record.replay_command(path)}")
 
     def _log_results(self) -> None:
-        """Log what earlier jobs and this one have found, where this one did not get to print it."""
+        """Log the results of earlier jobs and of this one, which has not printed them."""
         for done in self._job_log.done:
             if done.result.status is not Status.COHERENT:
                 where = f"; replay {done.written.json}" if done.written else ""
@@ -145,10 +144,10 @@ class _Supervisor:
                 self._log(f"{_name(death)}: {death.kind}")
 
     def _code_after(self, end: JobEnd, output: Output) -> int | None:
-        """Return the exit code if `end` settles it; `None` if the job is to be started again."""
+        """Return the exit code if `end` determines it; `None` if the job is to be restarted."""
         if end.in_order and end.exit_code != ExitCode.RESTART:
             return self._final_code(end)
-        # The record asks for a restart too, if the job crashed or was killed on its way out.
+        # If the job crashed or was killed while exiting, the request for a restart is in the record.
         record = running_case.read(self._job_log.folder)
         if end.in_order or (record is not None and record.ended is running_case.EndedBy.EXHAUSTION):
             return self._code_after_request()
@@ -163,7 +162,7 @@ class _Supervisor:
         return self._code_after_crash(self._death(report, is_stuck=bool(end.stuck_reason)), output)
 
     def _code_after_request(self) -> int | None:
-        """Allow the restart that the job asks for, as long as jobs get further."""
+        """Allow the restart that the job asks for, as long as jobs make progress."""
         record = running_case.read(self._job_log.folder)
         progress = (
             len(self._job_log.done),
@@ -181,20 +180,20 @@ class _Supervisor:
         return None
 
     def _code_after_crash(self, death: Death, output: Output) -> int | None:
-        """Log a crash; give up if nothing can be excluded from the next job, or if what crashed had been excluded."""
+        """Log a crash; give up if nothing can be excluded from the next job, or if the crashing work had been excluded already."""
         name = _name(death)
         if not name:
             output.release()
             self._log_crash(death)
             self._log(
-                "it was at no case and no test, so the next job cannot leave out what crashed it: giving up"
+                "no case or test was running, so the next job cannot skip the cause of the crash: giving up"
             )
             return self._summarise(ExitCode.UNJUDGED)
         deaths = self._job_log.deaths
         culprit = (death.case, death.check_id, death.test)
         crashes = sum((known.case, known.check_id, known.test) == culprit for known in deaths)
         # The next job does not run a test or a check that has crashed one, nor a case that has crashed two. If one of
-        # them crashes it all the same, then outside of what the lab controls (an import, a fixture), and always will.
+        # them still crashes it, the cause is outside the lab's control (an import, a fixture), and it always will.
         if crashes >= (_MOST_CRASHES if death.case else 1):
             output.release()
             self._log(f"{name}: it ends the job again, although it should not have been run: giving up")
@@ -205,12 +204,12 @@ class _Supervisor:
             output.release()
             self._log_crash(death)
             problem = f"{self._job_log.folder} cannot be written to: {error.strerror or error}"
-            self._log(f"{problem}; so the next job could not leave out what crashed it: giving up")
+            self._log(f"{problem}; so the next job could not skip the cause of the crash: giving up")
             return self._summarise(ExitCode.UNJUDGED)
-        # The record of the running case goes, or else a crash of the next job before its first case would be put down
+        # Remove the record of the running case, or else a crash of the next job before its first case would be attributed
         # to that case.
         self._job_log.clear()
-        # The crashes that follow while the same failure is shrunk are not news.
+        # Further crashes while the same failure is shrunk are not logged.
         if name not in map(_name, deaths):
             output.release()
             self._log_crash(death)
@@ -219,21 +218,21 @@ class _Supervisor:
         return None
 
     def _death(self, report: ExitReport, *, is_stuck: bool) -> Death:
-        """Put a crash together with what the job was doing."""
+        """Combine the report of a crash with the work that the job was doing."""
         death = Death(report.kind, report.lines, report.ranks, at=time.time(), certain=is_stuck)
         record = running_case.read(self._job_log.folder)
         if record is None or record.case is None:
             if record is not None and record.ended is running_case.EndedBy.WATCHDOG:
-                # The job's own watchdog ended it, and how it did so is of no interest.
+                # The job's own watchdog ended it, so the exit report is irrelevant.
                 because = (("because", record.because),) if record.because else ()
                 death = replace(death, kind=record.kind or death.kind, lines=because, ranks={}, certain=True)
-            # Between two cases of a check, for example while drawing; or in a test that is none of the lab's.
+            # Between two cases of a check, for example while drawing; or in a test that is not a coherence test.
             if check_id := self._job_log.current.check_id:
                 return replace(death, check_id=check_id)
             return replace(death, test=self._results.interrupted(report.ranks))
         death = replace(death, case=record.case.digest, check_id=check_id_of(record.location, record.check))
         if record.ended is running_case.EndedBy.WATCHDOG:
-            # The job's own watchdog ended it, and its reproducer has the stack of the rank that was late.
+            # The job's own watchdog ended it, and its reproducer has the stack of the overdue rank.
             with suppress(BadReproducer):
                 death = replace(death, lines=read(Path(record.reproducer)).lines or death.lines)
             death = replace(death, kind=record.kind or death.kind, ranks={}, certain=True)
@@ -250,9 +249,9 @@ class _Supervisor:
         return death
 
     def _final_code(self, end: JobEnd) -> int:
-        """The exit code of a job that ended in order, but UNJUDGED where nothing failed except by a crash.
+        """The exit code of a job that ended in order, but UNJUDGED if crashes are the only failures.
 
-        pytest reports crashes as failed tests and returns 1, which would say that something is incoherent.
+        pytest reports crashes as failed tests and returns 1, which would mean that something is incoherent.
         """
         code = ExitCode.UNJUDGED if end.exit_code is None else end.exit_code
         deaths = self._job_log.deaths
@@ -265,12 +264,12 @@ class _Supervisor:
         return self._summarise(code)
 
     def _is_unjudged(self, check_id: str) -> bool:
-        """Return False if a wrong result has been found for a check beside its crash."""
+        """Return False if a wrong result has been found for a check in addition to its crash."""
         done = self._job_log.outcome(check_id)
         return done is None or done.result.status is Status.UNJUDGED
 
     def _summarise(self, code: int) -> int:
-        """Log the crashes with what they were shrunk to; return `code`."""
+        """Log the crashes and their shrunk cases; return `code`."""
         deaths = self._job_log.deaths
         early = f", {len(deaths)} of which ended before {'its' if len(deaths) == 1 else 'their'} time"
         self._log(f"{counted(self._jobs, 'job')}{early if deaths else ''}; exit code {int(code)}")
@@ -293,17 +292,17 @@ class _Supervisor:
             self._log(f"  {label}  {text.replace(chr(10), margin)}")
 
     def _held_until(self) -> Callable[[], bool] | None:
-        """Hold the output of a restarted job until it is done with the work that crashed the job before."""
+        """Condition for releasing a restarted job's output: it has finished the check that crashed the last job. None for no hold."""
         deaths, job_log = self._job_log.deaths, self._job_log
         if not deaths or not (check_id := deaths[-1].check_id):
             return None
         return lambda: job_log.outcome(check_id) is not None
 
     def store_unshrunk_cases(self) -> bool:
-        """Copy the cases of crashes that no later job has shrunk and stored to the folder of failures; return True if all could be.
+        """Copy the cases of crashes that no later job has shrunk and stored to the folder of failures; return True on success.
 
-        A check that was replayed has its case there before. Its further crashes are those of that case in other memory and under
-        other schedules, which tell what it needs of them: they are not failures of their own.
+        The case of a replayed check is there already. Further crashes of such a check are from replaying that case in other memories and
+        under other schedules, to find which of these it needs: they are not separate failures.
         """
         cases = [
             death
@@ -335,13 +334,13 @@ def _name(death: Death) -> str:
 
 
 def _target(death: Death) -> Path:
-    """Return the path that the case of a crash has in the folder of failures."""
+    """Return the path for the case of a crash in the folder of failures."""
     return Path(death.folder) / Path(death.reproducer).name
 
 
 def _remove(folder: Path) -> None:
     """Remove the supervision's own folder, and the folder of failures if it holds none."""
-    for path in sorted(folder.rglob("*"), reverse=True):  # what a folder contains comes before the folder
+    for path in sorted(folder.rglob("*"), reverse=True):  # the contents of a folder come before the folder
         with suppress(OSError):
             path.rmdir() if path.is_dir() else path.unlink()
     for path in (folder, folder.parent):

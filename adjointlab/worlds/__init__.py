@@ -1,1 +1,1 @@
-"""Worlds: what executes one SPMD function on P ranks."""
+"""Worlds, which execute one SPMD function on P ranks."""

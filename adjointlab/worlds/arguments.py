@@ -63,7 +63,7 @@ class Blocks(NamedTuple):
 
 
 def elements(spec: Buffer, *, writable: bool, blocks: int = 1) -> Elements:
-    """Return the elements of the buffer argument `spec`, which holds `blocks` equal blocks; a count in it is per block, as in mpi4py."""
+    """Return the elements of the buffer argument `spec`, which has `blocks` equal blocks (perhaps 0); a count in it is per block, as in mpi4py."""
     if type(spec) is np.ndarray:  # by far the most frequent
         array, kind = _flat(spec, writable)
         count = displacement = None
@@ -179,7 +179,7 @@ def _elements_of(
 
 
 def _viewed(buffer: object, derived: MPI.Datatype, writable: bool) -> tuple[Flat, MPI.Datatype]:
-    """View of a buffer in the base type of a derived datatype, and that datatype; both in bytes if its offsets are not multiples of the item size."""
+    """View of a buffer in a derived datatype's base type, and that datatype; both in bytes if offsets are not multiples of the item size."""
     array, _ = _view(buffer, MPI.BYTE, writable)
     itemsize = np.dtype(derived.numpy).itemsize
     assert derived.derivation is not None

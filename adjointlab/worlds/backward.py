@@ -1,7 +1,7 @@
-"""Backward passes of torch in the report of a hang: which ranks were in theirs, and what required a gradient where.
+"""Backward passes of torch in the report of a hang: which ranks were in one, and which tensors required a gradient on which ranks.
 
-Torch prunes a graph rank by rank: a rank on which nothing requires a gradient has no backward pass, and sends none of the messages
-that the others wait for.
+Torch prunes the graph of each rank separately: a rank on which nothing requires a gradient has no backward pass, and sends none of the
+messages that the others wait for.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ __all__ = ["BackwardPass", "backward_lines", "is_in_backward"]
 
 
 class BackwardPass(NamedTuple):
-    """The backward pass that a rank has begun last.
+    """The latest backward pass of a rank.
 
-    `requires_grad` has each tensor that may have a gradient here, by name, and whether it requires one on this rank. Without a graph,
-    as no output requires a gradient, the rank had nothing to do in it. It may go through that `again`. `without` names
-    the tensors that have got no gradient in a pass that has ended, though they require one.
+    `requires_grad` maps the name of each tensor that may have a gradient to whether it requires one on this rank. If no output requires a
+    gradient, there is no graph, and the rank had nothing to do. `again` means that the graph is traversed a second time.
+    `without` names the tensors that require a gradient but got none, in a pass that has ended.
     """
 
     requires_grad: Mapping[str, bool]
@@ -33,14 +33,14 @@ def is_in_backward() -> bool:
     """Return True if torch is executing a backward pass on this thread."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
-        return False  # every call of a communicator asks
-    # Private (torch 2.1 on), and what torch's own checkpoints and module trackers ask; without it, no report says more than before.
+        return False  # first, because every call of a communicator comes here
+    # Private (since torch 2.1), but used by torch's own checkpoints and module trackers; without it, reports just lack these lines.
     node = getattr(getattr(torch, "_C", None), "_current_autograd_node", None)
     return node is not None and node() is not None
 
 
 def backward_lines(in_backward: Sequence[bool], latest: Sequence[BackwardPass | None]) -> Iterator[str]:
-    """Lines on a hang in which some ranks were in a backward pass; none if no rank was. `latest` has each rank's, by rank."""
+    """Lines for the report of a hang in which some ranks were in a backward pass; none otherwise. `latest` has the passes by rank."""
     if not any(in_backward):
         return
     yield f"{_ranks(in_backward)} {'was' if sum(in_backward) == 1 or all(in_backward) else 'were'} in backward"
@@ -68,7 +68,7 @@ def backward_lines(in_backward: Sequence[bool], latest: Sequence[BackwardPass | 
 
 
 def _without_gradients(latest: Sequence[BackwardPass | None]) -> Iterator[str]:
-    """Lines on tensors that a backward pass did not reach on some ranks: functions between them and the loss were not called there."""
+    """Lines that name tensors without a gradient on some ranks, where the functions between them and the loss were not called."""
     by_names: dict[tuple[str, ...], list[bool]] = {}
     for rank, each in enumerate(latest):
         if each is not None and each.has_graph and each.without:
@@ -78,7 +78,7 @@ def _without_gradients(latest: Sequence[BackwardPass | None]) -> Iterator[str]:
 
 
 def _ranks(included: Sequence[bool]) -> str:
-    """The ranks that are included: "every rank", "no rank", "rank 1" or "ranks 0, 2"."""
+    """Text for the ranks whose flag is True: "every rank", "no rank", "rank 1" or "ranks 0, 2"."""
     ranks = [rank for rank, is_included in enumerate(included) if is_included]
     if len(ranks) == len(included):
         return "every rank"

@@ -1,6 +1,6 @@
-"""Labels of calls: the name under which a call is reported and matched, where a library calls MPI in place of user code.
+"""Labels of calls: the name under which a call is reported and matched, if a library calls MPI on behalf of user code.
 
-A process group of torch.distributed, say, calls ``Iallreduce`` for what its user wrote as ``all_reduce(op=AVG)``.
+For example, a process group of torch.distributed calls ``Iallreduce`` when user code calls ``all_reduce(op=AVG)``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["CallLabel", "called_as", "label_of_call"]
 
 
 class CallLabel(NamedTuple):
-    """Name and arguments of a call, in the words of the library that offers it. Collectives match if these are equal."""
+    """Name and arguments of a call in the API of the library that user code has called. Collectives match if these are equal."""
 
     name: str
     arguments: tuple[tuple[str, object], ...] = ()
@@ -25,7 +25,7 @@ _label: Final[ContextVar[CallLabel | None]] = ContextVar("label of the calls bei
 
 
 def label_of_call() -> CallLabel | None:
-    """The label of the calls that this rank is making; None if they go by their own names."""
+    """The label of the calls that this rank is making; None if they have none."""
     return _label.get()
 
 

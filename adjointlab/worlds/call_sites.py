@@ -46,7 +46,7 @@ _LAB: Final = str(Path(__file__).parents[1]) + os.sep
 _WORLDS: Final = (str(Path(__file__).parent) + os.sep, str(MPI.__file__), _LAB + "torch_distributed" + os.sep)
 _TESTED_BY_LAB: Final = (
     *(_LAB + package + os.sep for package in ("primitives", "layers", "adapters")),
-    # The messages of operators: a rank with memory of a device calls there what another one calls in the operator.
+    # Transports send the messages of operators: a rank with device memory calls MPI there, one with host memory in the operator.
     os.path.join(_LAB, "core", "transport") + os.sep,
 )
 

@@ -223,8 +223,8 @@ class Redirection:
     def _maker(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
         def make(*arguments: Any, **keywords: Any) -> Any:
             kinds = (self._mpi.Comm, LocalCalls)
-            given = [each for each in (*arguments, *keywords.values()) if isinstance(each, kinds)]
-            is_local = all(comm == self._mpi.COMM_SELF for comm in given) and not name.endswith(
+            comms = [value for value in (*arguments, *keywords.values()) if isinstance(value, kinds)]
+            is_local = all(comm == self._mpi.COMM_SELF for comm in comms) and not name.endswith(
                 _ALWAYS_OF_ALL
             )
             if self.run is not None and not is_local:

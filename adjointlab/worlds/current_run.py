@@ -1,4 +1,4 @@
-"""The run that ranks live in, as the names of mpi4py and of torch ask for it, and what it refuses."""
+"""Interface of the current run for the replacements of mpi4py's and torch's names, and its refusal of calls that would bypass it."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from adjointlab.worlds.run import FindingKind
 __all__ = ["CurrentRun", "NotedRefusals"]
 
 _OPERATIONS_KEPT: Final = (
-    "mpi4py has room for few operations in a process, and a check makes many operators: make the operation once, where its module is "
-    "imported, or free it when the operator goes"
+    "mpi4py supports only a few operations per process, and a check makes many operators: make the operation once, at module level, "
+    "or free it when the operator is deleted"
 )
 
 
 class CurrentRun(Protocol):
-    """The run that ranks live in."""
+    """The run in progress."""
 
     def communicator(self) -> Any:
-        """The communicator of the run, of the rank that the calling thread is; raises in a thread that is no rank's."""
+        """The run's communicator for the rank of the calling thread; raises in a thread that does not belong to a rank."""
 
     def refuse(self, reason: str, kind: FindingKind = FindingKind.PAST_THE_RUN) -> NoReturn:
-        """Raise, and let the run not pass for a good one even if user code catches that. The finding is of that `kind`."""
+        """Raise, and record a finding of that `kind`, so that the run fails even if user code catches the exception."""
 
     def operation(self, kind: Any, create: Callable[..., Any], function: Any, commute: bool) -> Any:
-        """A reduction operation of user code: an object of `kind`, mpi4py's class, which its `create` would make."""
+        """Make a reduction operation of user code: an object of `kind`, mpi4py's class, as `create`, its ``Create``, would make."""
 
 
 class NotedRefusals:
-    """A run that notes its refusals for the case, in a list that it is given."""
+    """Base of runs that record their refusals in a list."""
 
-    def __init__(self, noted: list[str]) -> None:
-        self._noted = noted
+    def __init__(self, refused: list[str]) -> None:
+        self._refused = refused
 
     def refuse(self, reason: str, kind: FindingKind = FindingKind.PAST_THE_RUN) -> NoReturn:
-        """Raise, and note it."""
-        self._noted.append(reason)
+        """Raise, and record the reason."""
+        self._refused.append(reason)
         raise RuntimeError(reason)
 
     def operation(self, kind: Any, create: Callable[..., Any], function: Any, commute: bool) -> Any:
-        """That of mpi4py; where it has no room for more, the error says why."""
+        """Make mpi4py's own operation; if mpi4py has reached its limit, add advice to the error."""
         try:
             return create(function, commute)
         except RuntimeError as error:

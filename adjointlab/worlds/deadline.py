@@ -1,4 +1,4 @@
-"""The end of a process that was asked to end and does not, because its code sits in a call that no exception reaches."""
+"""Forced end of a process that was asked to end but cannot, because it is in a call that no exception can interrupt."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from adjointlab.worlds.interrupts import ENDING
 __all__ = ["Deadline"]
 
 _SECONDS: Final = 3.0
-"""Less than the 5 s after which most of those who send SIGTERM send SIGKILL."""
+"""Less than the 5 s after which most senders of SIGTERM send SIGKILL."""
 
 
 class Deadline:
     """Context in which the process ends at most a few seconds after SIGINT, SIGTERM or SIGHUP.
 
-    Python runs handlers in the main thread, between two byte codes. So a thread waits for what the signals write into a pipe, which
-    they do wherever the main thread is. `before_end` is called with the signal before the process is ended; the process ends
-    with 128 and the number of the signal, as shells report it. Contexts may be nested: the innermost counts.
+    Python runs signal handlers in the main thread, between two bytecode instructions. So a separate thread reads from a pipe (the
+    wakeup descriptor), to which signals are written whatever the main thread does. `before_end` is called with the signal before the
+    process is ended; the exit code is 128 plus the number of the signal, as in shells. Contexts may be nested: the innermost counts.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class Deadline:
                 os.write(self._outer, bytes([self._number]))
 
     def _forget(self) -> None:
-        """In a fork, which has the pipe but not the thread: a signal to it is none to this process."""
+        """Detach a fork, which inherits the pipe but not the thread: its signals must not end the parent."""
         if self._write >= 0 and not self._is_over.is_set():
             signal.set_wakeup_fd(-1)
-            # Open here, it would keep the thread of the parent waiting for ever.
+            # If the fork kept the pipe open, the parent's thread would wait for ever.
             for end in (self._read, self._write):
                 with suppress(OSError):
                     os.close(end)
@@ -76,6 +76,6 @@ class Deadline:
                 self._before_end(self._number)
             finally:
                 os._exit(128 + self._number)
-        # Not before: later signals write into the pipe too, and Python reports one that nobody reads from.
+        # Not earlier: later signals are written to the pipe too, and Python would report that nobody reads it.
         with suppress(OSError):
             os.close(self._read)

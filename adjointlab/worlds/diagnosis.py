@@ -1,4 +1,4 @@
-"""Wording of stuck runs that both worlds share, and the search for ranks that wait for each other in a circle."""
+"""Report lines on stuck runs that the worlds share, and the search for a cycle of ranks that wait for each other."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def cycle_line(waits_for: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
 def find_cycle(waits_for: Mapping[int, Sequence[int]]) -> list[int]:
     """Return ranks each of which waits for the next, and the last for the first; empty if there are none.
 
-    `waits_for` maps each blocked rank to the ranks that it waits for; ranks that are no keys are not blocked. The cycle
+    `waits_for` maps each blocked rank to the ranks that it waits for; ranks that are not keys are not blocked. The cycle
     begins at its lowest rank.
     """
     finished: set[int] = set()  # no cycle is reached from these
-    # A rank that waits for several may need one of them or all: that is not known here. So the search starts from ranks
+    # A rank that waits for several may need one of them or all, which is unknown here. So the search starts from ranks
     # that wait for one only, whose cycles are certain.
     for start in sorted(waits_for, key=lambda rank: len(waits_for[rank])):
-        # Depth first, with a stack of its own: a cycle of a thousand ranks is deeper than Python's recursion.
+        # Depth first, with an explicit stack: a cycle of a thousand ranks would exceed Python's recursion limit.
         path, branches = [start], [iter(waits_for[start])]
         while branches:
             rank = next(branches[-1], None)

@@ -1,8 +1,8 @@
 """The first collective that ranks called from different places of user code.
 
-Such a collective is legal, where one branch sends what another one receives. But where one rank calls a collective too many, it
-may complete with the next one that the other ranks call, and so on, so that only the last call of the run hangs or does not match, in a
-line without a fault. So reports of such runs name the collective in which the places parted.
+Such a collective is legal: the branches of an ``if`` may call it from different lines. But if one rank calls a collective too often, the
+extra call may match the next one of the other ranks, and so on, so that only the last call of the run hangs or does not match, at a
+line without a fault. So reports of such runs name the collective at which the call sites first differ.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Place(NamedTuple):
 
 
 class Divergence(NamedTuple):
-    """A collective that ranks called from different places: its position on the communicator, and the places by rank of the run."""
+    """A collective that ranks called from different places: its index on the communicator, and the places by rank of the run."""
 
     position: int  # counted from 0
     of_ranks: str  # " of ranks 0, 2"; empty for a communicator of all ranks
@@ -42,7 +42,7 @@ class Divergence(NamedTuple):
 
 
 class Divergences:
-    """The divergences of a run that are worth a line: the first one, and the first between forward and backward."""
+    """The divergences of a run that may be reported: the first one, and the first between forward and backward."""
 
     def __init__(self) -> None:
         self._first: Divergence | None = None
@@ -61,14 +61,14 @@ class Divergences:
     def lines(self) -> tuple[str, ...]:
         """Line of a report; none if all ranks called from the same places.
 
-        A collective between forward and backward comes first: code with a branch for the root has others in each run.
+        A collective that joins forward and backward has priority: code with a branch for the root has other divergences in every run.
         """
         found = self._first_of_passes or self._first
         return () if found is None else (f"  {found}",)
 
 
 def divergence_lines(calls: Iterable[tuple[int, str, Mapping[int, Place]]]) -> tuple[str, ...]:
-    """Line of a report on collectives, each of a position, ranks as in :class:`Divergence`, and the places by rank of the run."""
+    """Line of a report on `calls`, each with its position, its ranks as in :class:`Divergence`, and the places by rank of the run."""
     found = Divergences()
     for position, of_ranks, places in calls:
         if len(set(places.values())) > 1:

@@ -1,4 +1,4 @@
-"""The seconds that count for the limit of a watchdog: not those without a processor, nor in a debugger."""
+"""Time as it counts towards the limit of a watchdog: without time spent waiting for a processor or in a debugger."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from adjointlab.worlds.call_sites import frame_of_thread
 __all__ = ["TIMES_IN_ALL", "Elapsed", "is_importlibs"]
 
 _LONGEST_STEP: Final = 1.0
-"""Seconds between two looks at most: where more have passed, this process was stopped."""
+"""Longest time between two updates, in seconds, that is counted: if more has passed, the process was stopped."""
 
 TIMES_IN_ALL: Final = 4
-"""A run that makes calls, imports modules or compiles may last so many times the limit."""
+"""A run that makes calls, imports modules or compiles may take this many times the limit."""
 
 
 class Elapsed:
-    """Seconds that count for a limit: in all, and since the last progress.
+    """Seconds that count towards a limit: in total, and since the last progress.
 
-    A step between two looks counts without the seconds in which the thread could have run and had no processor, and never for
-    more than a second: so neither a busy machine nor a process that was stopped brings the limit nearer.
+    The time between two updates counts without the part in which the thread was runnable but had no processor, and for at most
+    a second: so neither a busy machine nor a stopped process uses up the limit.
     """
 
     def __init__(
@@ -34,12 +34,12 @@ class Elapsed:
         self._now = now
         self._delayed_of = delayed or _seconds_without_processor
         self._last = now()
-        # A thread, and the seconds that it has waited for a processor.
+        # A native thread id, and the seconds that the thread has waited for a processor.
         self._delay = (0, 0.0)
         self._progress: object = None
 
     def look(self, native_thread: int, progress: object) -> None:
-        """Count the step since the last look; `progress` differs from that of then if there was any."""
+        """Count the time since the last call; a `progress` that differs from the last one resets the idle time."""
         now, delay = self._now(), self._delayed_of(native_thread)
         before, self._delay = self._delay, (native_thread, delay)
         waited = delay - before[1] if before[0] == native_thread else 0.0
@@ -50,7 +50,7 @@ class Elapsed:
         self._progress = progress
 
     def exceeded(self, limit: float, thread: int) -> float:
-        """Seconds that are exceeded; 0 where none are."""
+        """The limit in seconds that has been exceeded; 0 if none has."""
         if self.idle < limit and self.total < TIMES_IN_ALL * limit:
             return 0.0
         is_debugged, is_preparing = _is_debugged_or_preparing(thread)
@@ -62,9 +62,9 @@ class Elapsed:
 
 
 def _seconds_without_processor(native_thread: int) -> float:
-    """Seconds for which a thread could have run and had no processor; 0 where the system does not say."""
+    """Seconds for which a thread was runnable but had no processor; 0 if the system does not report it."""
     try:
-        # See "sched-stats" in the documentation of the kernel; a cgroup's quota counts, too.
+        # See "sched-stats" in the kernel's documentation. Throttling by a cgroup's quota is included.
         text = Path(f"/proc/self/task/{native_thread}/schedstat").read_text(encoding="ascii")
         return int(text.split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -82,12 +82,12 @@ _COMPILERS: Final = tuple(
         "numba/core/dispatcher.py",
     )
 )
-"""Files of which a thread has one on its stack while it compiles, and not while it runs what was compiled."""
+"""Files that are on a thread's stack while it compiles, but not while it runs compiled code."""
 _IMPORTLIB: Final = "<frozen importlib"
 
 
 def _is_debugged_or_preparing(thread: int) -> tuple[bool, bool]:
-    """Tell if a thread sits in a debugger, and if it imports or compiles, which takes long once."""
+    """Return whether a thread is in a debugger, and whether it is importing or compiling, which takes long only once."""
     frame = frame_of_thread(thread)
     files = set()
     while frame is not None:

@@ -1,4 +1,4 @@
-"""Text of exceptions, also of those whose own text cannot be had."""
+"""Text of exceptions, including those whose ``__str__`` raises."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["causes", "in_brief", "kind_and_message", "message_of", "with_kind"]
 
 
 def causes(exception: BaseException) -> Iterator[BaseException]:
-    """`exception` and what it was raised from, each once: user code can make a circle of them."""
+    """`exception` and its causes or contexts, each once, because user code can create cycles."""
     seen: set[int] = set()
     cause: BaseException | None = exception
     while cause is not None and id(cause) not in seen:
@@ -19,7 +19,7 @@ def causes(exception: BaseException) -> Iterator[BaseException]:
 
 
 def message_of(exception: BaseException) -> str:
-    """``str(exception)``, also where user code's ``__str__`` raises."""
+    """``str(exception)``, or a placeholder if user code's ``__str__`` raises."""
     try:
         return str(exception)
     except KeyboardInterrupt:
@@ -33,19 +33,19 @@ _BRIEF: Final = 240
 
 
 def with_kind(kind: str, message: str) -> str:
-    """The message of an exception behind the name of its class, which stands alone where there is none, as for a bare ``assert``."""
+    """Text of an exception: the name of its class, followed by its message unless that is empty, as for a bare ``assert``."""
     return f"{kind}: {message}" if message else kind
 
 
 def kind_and_message(error: BaseException) -> str:
-    """The name of an exception's class, and its message where it has one."""
+    """Text of an exception: the name of its class, followed by its message if it has one."""
     return with_kind(type(error).__name__, message_of(error))
 
 
 def in_brief(message: str) -> str:
-    """The first line of an exception's message, or as much of it as a headline shows; its traceback has all of it.
+    """The first line of an exception's message, shortened for a headline; the traceback shows all of it.
 
-    A first line that ends with a colon only announces the next one, which is shown too.
+    A first line that ends with a colon only announces the next one, so that is shown too.
     """
     first, *others = message.strip().splitlines() or [""]
     if first.endswith(":") and others:

@@ -1,7 +1,7 @@
-"""The ways in which user code may end a process, replaced by ones that keep the exit code that the verdicts have earned.
+"""Replacements for the functions by which user code may end the process, so that the exit code still follows from the verdicts.
 
-``os._exit`` raises nothing and runs no handlers, and ``os.execv`` puts another program in the process's place: either would
-end a command with an exit code that its verdicts have not earned. Both are replaced for this process, not for its forks.
+``os._exit`` raises nothing and runs no handlers, and ``os.execv`` replaces the process by another program: with either, the
+exit code of a command would not reflect its verdicts. Both are replaced in this process, but not in its forks.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from adjointlab.worlds.call_sites import is_lab
 
 __all__ = ["HookEnded", "before_forced_end", "earn", "ended_by_user_code", "install_exit_guard"]
 
-_LEAVING: Final = ("_exit", "execv", "execve")  # the other forms of exec call one of these two
+_LEAVING: Final = ("_exit", "execv", "execve")  # the other forms of exec call one of the last two
 
 
 def install_exit_guard(stderr: int = 2, *, is_active: bool = True) -> None:
-    """Have this process end with what it has earned, whoever ends it; messages go to the descriptor `stderr`.
+    """Make this process end with the code set by :func:`earn`, even if user code ends it; messages go to the descriptor `stderr`.
 
-    Until a call with `is_active` the functions do what they did; but user code that gets hold of them has those that will not.
+    Until a call with `is_active`, the replacements behave like the originals. Installing them early means that references that user
+    code takes to these functions are guarded later.
     """
     guard = _installed_guard()
     if guard is not None:
@@ -34,15 +35,15 @@ def install_exit_guard(stderr: int = 2, *, is_active: bool = True) -> None:
     guard = _ExitGuard(stderr, os._exit, is_active)
     for name in _LEAVING:
         original = getattr(os, name)
-        # The other module is posix, from which os has its functions; nt elsewhere.
+        # The other module is posix (nt on Windows), where these functions are defined.
         for module in (os, sys.modules[original.__module__]):
             setattr(module, name, guard.replacement_of(name, original))
 
 
 def earn(code: int, *, is_final: bool = False) -> None:
-    """Set the exit code that the verdicts so far have earned; before the first it is that of an unjudged check.
+    """Set the exit code that follows from the verdicts so far; before the first call it is that of an unjudged check.
 
-    Where it `is_final`, the process is about to end by itself, and nothing that calls the functions hastens that.
+    If it `is_final`, the process is about to end by itself, and calls to the replaced functions no longer end it at once.
     """
     if (guard := _installed_guard()) is not None:
         guard.earned, guard.is_final = code, is_final
@@ -50,7 +51,7 @@ def earn(code: int, *, is_final: bool = False) -> None:
 
 @contextmanager
 def before_forced_end(action: Callable[[int, str], None]) -> Iterator[None]:
-    """Context in which `action` is called before user code ends the process, with the exit code and the call; it has some seconds.
+    """Context in which `action` is called with the exit code and the call before user code ends the process; it may take some seconds.
 
     The call is text such as ``os._exit(7) at file.py:8``.
     """
@@ -66,18 +67,18 @@ def before_forced_end(action: Callable[[int, str], None]) -> Iterator[None]:
 
 
 def _installed_guard() -> _ExitGuard | None:
-    """The guard of this process. The functions that it replaces know it, so nothing else need keep it."""
-    # Not os._exit: a supervised process has a function in its place that calls ours.
+    """The guard of this process, an attribute of the replacements."""
+    # Not read from os._exit: in a supervised process, that is yet another function, which calls ours.
     guard = getattr(os.execv, "guard", None)
     return guard if isinstance(guard, _ExitGuard) else None
 
 
 class HookEnded(BaseException):
-    """Raised in user code that runs while the process ends by itself: a hook that wants to end it, or does not return."""
+    """Raised in an `atexit` hook of user code that tries to end the process or does not return, while the process is ending anyway."""
 
 
 class _ExitGuard:
-    """State of the functions that stand for those that end the process."""
+    """State shared by the replacements."""
 
     def __init__(self, stderr: int, leave: Callable[[int], NoReturn], is_active: bool) -> None:
         self.stderr, self.is_active, self.is_final = stderr, is_active, False
@@ -87,7 +88,7 @@ class _ExitGuard:
         self._pid = os.getpid()
 
     def replacement_of(self, name: str, original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
-        """Function for user code to call instead of `original`, which forks and the lab itself still reach by it."""
+        """Return the replacement of `original`, which still calls `original` for forks and for the lab itself."""
 
         def guarded(*arguments: object, **keywords: object) -> NoReturn:
             caller = _caller()
@@ -110,7 +111,7 @@ class _ExitGuard:
                 sys.stdout.flush()
             self._say(f"user code ended the process by {call}{rest}; exit code {self.earned}")
             if self.before_end is not None:
-                # In a thread of its own: this one may hold a lock that it needs.
+                # In another thread, because this one may hold a lock that before_end needs.
                 last = threading.Thread(target=self.before_end, args=(self.earned, call), daemon=True)
                 last.start()
                 last.join(_SECONDS_TO_SAVE)
@@ -125,11 +126,11 @@ class _ExitGuard:
 _SECONDS_TO_SAVE: Final = 5.0
 
 _RECORDING: Final = str(Path(__file__).parents[1] / "supervisor" / "exit_hooks.py")
-"""The file with the function that stands before ours in a supervised process."""
+"""The file with the function that calls ours in a supervised process."""
 
 
 def _caller() -> str:
-    """Return "file:line" of what called the guarded function; empty where only Python itself did."""
+    """Return "file:line" of the caller of the guarded function; empty if that is Python itself."""
     try:
         frame = sys._getframe(2)
         while frame.f_code.co_filename == _RECORDING and frame.f_back is not None:
@@ -143,6 +144,6 @@ def _caller() -> str:
 
 
 def ended_by_user_code(call: str, folder: Path) -> str:
-    """A sentence on a run that user code has ended by a call (see :func:`before_forced_end`), with its place as seen from `folder`."""
+    """Message that user code has ended the run by `call` (see :func:`before_forced_end`), with paths relative to `folder`."""
     here = f" at {folder}{os.sep}"
     return f"the run is not complete: user code ended the process by {call.replace(here, ' at ')}"

@@ -1,8 +1,8 @@
-"""A call of C's ``exit`` while Python is at work: a STOP of Fortran, or a library that gives up.
+"""Guard against a call of C's ``exit`` while Python is running, as by Fortran's STOP or a library that aborts.
 
-It ends the process at once, with an exit code of its own that no verdict has earned, and nothing of Python runs any more. So C is asked
-to raise a signal last of all in its exit, upon which the process dies after its stacks have been printed; Python's own end
-switches that off.
+Such a call ends the process at once, without running any Python code, with an exit code that is unrelated to the verdicts. So a handler
+of C's exit raises a signal, as the last one to run: the stacks are printed, and the process dies of the signal. When Python itself ends
+in order, it disables the handler.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from typing import Final
 __all__ = ["allow_exit_of_c", "guard_exit_of_c"]
 
 _SIGNAL: Final = signal.SIGVTALRM
-"""By default it ends the process, without a dump of its memory, and hardly any program uses it."""
+"""Its default action ends the process without a core dump, and hardly any program uses it."""
 
 
 @cache  # once in a process
 def guard_exit_of_c(stderr: int = 2) -> None:
-    """Have C's ``exit`` end this process by a signal, unless Python has ended in order; the stacks go to the descriptor `stderr`."""
+    """Make C's ``exit`` end this process by a signal, unless Python has ended in order; stacks go to the descriptor `stderr`."""
     if sys.platform == "win32" or signal.getsignal(_SIGNAL) is not signal.SIG_DFL:
         return
     try:
         libc = ctypes.CDLL(None)
-        # Handlers are called last in, first out. Nothing of Python is among the arguments: it may be at its end by then.
+        # Handlers run last in, first out. The arguments must not refer to Python objects, because Python may be finalized by then.
         register, function = getattr(libc, "__cxa_atexit"), getattr(libc, "raise")
     except (OSError, AttributeError):
         return
     atexit.register(allow_exit_of_c)
     register(ctypes.cast(function, ctypes.c_void_p), ctypes.c_void_p(_SIGNAL), None)
-    # In C, so that it needs no lock of Python; then it raises the signal again, to the default.
+    # faulthandler's handler is written in C, so it does not need the GIL; then it raises the signal again with the default action.
     faulthandler.register(_SIGNAL, stderr, all_threads=True, chain=True)
 
 
 def allow_exit_of_c() -> None:
-    """Let C's ``exit`` end this process as it is called; `MPI_Abort` does so with its code."""
+    """Disable the guard, so that C's ``exit`` ends this process with its own code; `MPI_Abort` ends in such a call."""
     faulthandler.unregister(_SIGNAL)
-    # Python's own signal.signal works in the main thread alone.
+    # Not Python's signal.signal, which works only in the main thread.
     ctypes.CDLL(None).signal(int(_SIGNAL), ctypes.c_void_p(int(signal.SIG_IGN)))

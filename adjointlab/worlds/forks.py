@@ -1,4 +1,4 @@
-"""Child processes that user code forks: they do not communicate in their parent's place, and do not come back from user code."""
+"""Child processes that user code forks: they cannot communicate as their parent, and end when they would return from user code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["forks_cut_off", "forks_ended"]
 
 
 _CUT_OFFS: Final[list[Callable[[], None]]] = []
-"""The calls in a child. (Python cannot forget what it is to call in one, so it is told once.)"""
+"""Functions to call in a child. (`os.register_at_fork` cannot be undone, so one function that calls these is registered once.)"""
 
 
 @cache
@@ -27,10 +27,10 @@ def _cut_off() -> None:
 
 @contextmanager
 def forks_cut_off(cut_off: Callable[[], None]) -> Iterator[None]:
-    """Context in which a child that is forked calls `cut_off`, to refuse or forget what it shares with its parent.
+    """Context in which forked children call `cut_off`, to refuse or release resources shared with the parent.
 
-    A child has the connections of its parent but none of its threads. What it sent would come in its parent's place, and what
-    it received the parent would wait for.
+    A child inherits the connections of its parent but none of its threads. A message that it sent would seem to come from the parent,
+    and a message that it received would be missing there.
     """
     _install()
     _CUT_OFFS.append(cut_off)
@@ -42,7 +42,7 @@ def forks_cut_off(cut_off: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def forks_ended(who: str) -> Iterator[None]:
-    """Context for user code: a child process forked in it ends where it would leave it, however it does; `who` has forked it."""
+    """Context for user code: a child process forked in it by `who` ends when it would leave the context, by return or exception."""
     parent = os.getpid()
     try:
         yield
@@ -56,10 +56,12 @@ def forks_ended(who: str) -> Iterator[None]:
 
 def _end(who: str, exception: BaseException | None) -> NoReturn:
     """End this process with the exit code that it would have had."""
-    # Not sys.exit: its hooks are the parent's, and what is buffered in sys.stdout may be too.
+    # Not sys.exit: its hooks are the parent's, and data buffered in sys.stdout may be too.
     if isinstance(exception, SystemExit):
         code = exception.code if isinstance(exception.code, int) else int(exception.code is not None)
-        os._exit(code & 0xFF)  # all that a parent sees of it; os._exit refuses what is no int of C
+        os._exit(
+            code & 0xFF
+        )  # the part that a parent receives; os._exit rejects numbers that do not fit a C int
     how = "" if exception is None else f", by {type(exception).__name__}"
     text = f"adjointlab: a child process that {who} has forked returned from user code{how}, and ends here\n"
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""torch's forward mode, and which functions have one of their own."""
+"""torch's forward mode, and a test for functions that define their own `jvp`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["dual_level", "has_own_forward_mode"]
 
 @contextmanager
 def dual_level() -> Iterator[None]:
-    """Open torch's forward mode; nothing without torch."""
+    """Context with torch's forward mode enabled; no effect without torch."""
     if find_spec("torch") is None:
         yield
         return
@@ -27,7 +27,7 @@ def dual_level() -> Iterator[None]:
 
     with forward_ad.dual_level():
         with warnings.catch_warnings():
-            # torch compiles its decompositions on the first dual tensor, and warns of its own use of torch.jit.
+            # On the first dual tensor, torch compiles its decompositions, and warns about its own use of torch.jit.
             warnings.simplefilter("ignore")
             forward_ad.make_dual(torch.zeros(0), torch.zeros(0))  # type: ignore[no-untyped-call]
         yield
@@ -37,6 +37,6 @@ def has_own_forward_mode(outputs: Sequence[torch.Tensor]) -> bool:
     """Return True if the graph of some output has a ``torch.autograd.Function`` that defines `jvp`."""
     import torch
 
-    # Private, and what torch itself calls: the class that a node of Python belongs to.
+    # Private, but used by torch itself: the Function class of a node defined in Python.
     classes = (getattr(node, "_forward_cls", torch.autograd.Function) for node in graph_nodes(outputs))
     return any(function.jvp is not torch.autograd.Function.jvp for function in classes)

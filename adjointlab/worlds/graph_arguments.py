@@ -1,7 +1,7 @@
-"""Arguments of the calls that make a grid or a graph of the ranks of a communicator [MPI41, section 8.5], read alike in all worlds.
+"""Arguments of the calls that make Cartesian and graph topologies [MPI41, section 8.5], parsed in the same way for all worlds.
 
-In the adjacent form of a graph each rank names its own neighbours, and both ends name an edge; in the general one any rank names any
-edges.
+For an adjacent graph, each rank gives its own neighbours, so that both ends of an edge list it; for a general graph, any rank may give
+any edges.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from adjointlab import MPI
 __all__ = ["Edge", "Neighbours", "Weights", "edges", "grid", "neighbours", "unmatched_edge"]
 
 Weights: TypeAlias = Sequence[int] | int | None
-"""Weights of edges; `UNWEIGHTED` or `None` for none, `WEIGHTS_EMPTY` for those of no edges in a graph that has weights."""
+"""Weights of edges; `UNWEIGHTED` or `None` for none, `WEIGHTS_EMPTY` for a rank without edges in a weighted graph."""
 
 
 class Neighbours(NamedTuple):
-    """The ranks that a rank receives from and sends to, in the order of the blocks; without weights these are None."""
+    """The ranks that a rank receives from and sends to, in the order of the blocks; the weights are None in an unweighted graph."""
 
     sources: tuple[int, ...] = ()
     destinations: tuple[int, ...] = ()
@@ -30,7 +30,7 @@ class Neighbours(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """An edge, along which messages go from one rank to another; without a weight that is None."""
+    """A directed edge, along which messages are sent; `weight` is None in an unweighted graph."""
 
     source: int
     destination: int
@@ -38,12 +38,12 @@ class Edge(NamedTuple):
 
 
 def grid(dims: Sequence[int], periods: Sequence[bool] | bool | None) -> tuple[list[int], list[bool]]:
-    """The extents that a rank gives to ``Create_cart``, and which dimensions are periodic."""
+    """Parsed arguments of ``Create_cart``: the extents, and one flag per dimension for periodicity."""
     extents = list(map(index, dims))
     if periods is None or isinstance(periods, bool):
         periods = [bool(periods)] * len(extents)
     _check_length(periods, len(extents))
-    return extents, [bool(index(period)) for period in periods]  # a bool of NumPy is none of mpi4py's
+    return extents, [bool(index(period)) for period in periods]  # mpi4py rejects NumPy's bool
 
 
 def neighbours(
@@ -53,7 +53,7 @@ def neighbours(
     sourceweights: Weights = None,
     destweights: Weights = None,
 ) -> Neighbours:
-    """The neighbours that a rank of `size` names to ``Create_dist_graph_adjacent``."""
+    """Parsed arguments of ``Create_dist_graph_adjacent`` on a communicator of `size` ranks."""
     before, after = _ranks(size, sources or ()), _ranks(size, destinations or ())
     weights = _weights(sourceweights, before), _weights(destweights, after)
     if (weights[0] is None) != (weights[1] is None):
@@ -68,7 +68,7 @@ def edges(
     destinations: Sequence[int],
     weights: Weights = None,
 ) -> tuple[Edge, ...]:
-    """The edges that a rank of `size` names to ``Create_dist_graph``: of each source as many as `degrees` says."""
+    """Parsed arguments of ``Create_dist_graph`` on a communicator of `size` ranks: `degrees` has the number of edges of each source."""
     named, lengths = _ranks(size, sources), tuple(map(index, degrees))
     _check_length(lengths, len(named))
     ends = _ranks(size, destinations)
@@ -83,7 +83,7 @@ def edges(
 
 
 def unmatched_edge(named: Sequence[Neighbours]) -> tuple[int, int, str] | None:
-    """Two ranks, and a sentence on them, of which one names an edge between them and the other does not, or not as often."""
+    """Two ranks that list an edge between them a different number of times, and a message about it; None if there are none."""
     sent = Counter((rank, to) for rank, each in enumerate(named) for to in each.destinations)
     awaited = Counter((source, rank) for rank, each in enumerate(named) for source in each.sources)
     for source, destination in sorted(sent | awaited):

@@ -1,7 +1,7 @@
-"""Heartbeats: when and where the Python of each rank ran last, for a rank that no longer answers messages.
+"""Heartbeats: when and where each rank last executed Python code, for the report on a rank that no longer answers messages.
 
-A rank that is stopped, or in a call of C that holds Python's lock, cannot be asked. So the watchdog's thread of every rank notes
-its place now and then in memory that the ranks of one machine share. Ranks of other machines are not known.
+A rank that is stopped, or in a C call that holds the GIL, cannot be asked. So the watchdog's thread of every rank periodically
+writes its place to memory that the ranks of one machine share. Ranks of other machines are not covered.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LastSeen(NamedTuple):
 
 
 class Heartbeats:
-    """The heartbeats of the ranks on this machine. Making them is collective; `allgather` gives everybody's argument to all."""
+    """The heartbeats of the ranks on this machine. The constructor is collective; `allgather` collects one object from each process."""
 
     def __init__(self, rank: int, allgather: Callable[[object], list[Any]]) -> None:
         path = ""
@@ -63,19 +63,19 @@ class Heartbeats:
             if its_host == host and (memory := _mapped(its_path)) is not None
         }
         self._own = self._of.get(rank)
-        allgather(None)  # now all have opened it
+        allgather(None)  # a barrier: after it, all have opened the files
         if path:
             Path(path).unlink(missing_ok=True)
 
     def beat(self, place: str) -> None:
-        """Note that this rank runs, and where."""
+        """Record that this rank is running, and where."""
         if self._own is not None:
             text = place.encode(errors="replace")[-(_SIZE - _TIME.size - 1) :] + b"\0"
             self._own[_TIME.size : _TIME.size + len(text)] = text
             _TIME.pack_into(self._own, 0, time.monotonic())
 
     def last_seen(self, rank: int) -> LastSeen | None:
-        """The last heartbeat of `rank`; `None` if that is not known."""
+        """The last heartbeat of `rank`; `None` if it is unknown."""
         memory = self._of.get(rank)
         at = 0.0 if memory is None else _TIME.unpack_from(memory)[0]
         if memory is None or not at:
@@ -85,7 +85,7 @@ class Heartbeats:
 
 
 def _mapped(path: str) -> mmap.mmap | None:
-    """The memory of a file; `None` where it is none of this machine's."""
+    """The memory map of a file; `None` if it cannot be opened on this machine."""
     try:
         with open(path, "r+b") as file:
             return mmap.mmap(file.fileno(), _SIZE)
@@ -94,7 +94,7 @@ def _mapped(path: str) -> mmap.mmap | None:
 
 
 def _state(process: int) -> str:
-    """State of a process on this machine, in words."""
+    """Description of the state of a process on this machine."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
         state = text.rpartition(")")[2].split()[0]

@@ -1,8 +1,8 @@
-"""Garbage collections, held back while an exception is raised in another thread.
+"""Suspension of garbage collection while an exception is raised in another thread.
 
 Python calls the functions in ``gc.callbacks`` in the thread whose allocation began a collection, and drops the exceptions that they raise.
-An exception that is raised in that thread from outside comes at its next byte code, which after a collection is that of a callback
-(Hypothesis has one): it would be lost, and the thread would go on.
+An exception raised asynchronously in that thread is delivered at its next bytecode instruction, which during a collection belongs to a
+callback (Hypothesis has one): it would be lost, and the thread would continue.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Final
 __all__ = ["HeldCollections"]
 
 _MOST_SECONDS: Final = 1.0
-"""A longer collection is waited for no more: its callback may take the exception."""
+"""Longest wait for a running collection. After that, the exception may be lost in a callback."""
 
 
 class HeldCollections:
-    """Holds collections back between :meth:`hold` and :meth:`release`, unless nothing is collected anyway."""
+    """Disables garbage collection between :meth:`hold` and :meth:`release`, unless it is disabled already."""
 
     def __init__(self) -> None:
         self._are_held = False
 
     def hold(self) -> None:
-        """Let no collection begin, and wait for the end of one that has begun. For the thread that is going to raise."""
+        """Prevent new collections, and wait for one that is running; called in the thread that is going to raise."""
         if self._are_held or not gc.isenabled():
             return
         self._are_held = True
@@ -34,14 +34,14 @@ class HeldCollections:
             time.sleep(0.001)
 
     def release(self) -> None:
-        """Let collections begin again."""
+        """Enable collections again."""
         if self._are_held:
             self._are_held = False
             gc.enable()
 
 
 def _one_is_under_way() -> bool:
-    """True while another thread collects, or is in a callback: Python begins no second collection then, and calls nothing."""
+    """True while another thread runs a collection or its callbacks: then `gc.collect` does nothing, and calls no callback."""
     begun = []
 
     def note(phase: str, _: dict[str, int]) -> None:

@@ -123,10 +123,10 @@ def check_partners(environment: Mapping[str, str] = os.environ) -> None:
         # One launcher may have started another; then the environment has the variables of both.
         fits = not stated or size in stated.values()
     if not fits:
-        said = ", ".join(f"{name}={count}" for name, count in stated.items()) or f"{first.rank} is set"
+        variables = ", ".join(f"{name}={count}" for name, count in stated.items()) or f"{first.rank} is set"
         library = " ".join(MPI.Get_library_version().split()[:3]).rstrip(",")
         raise NoPartners(
-            f"the launcher ({first.launcher}) and MPI disagree: {said}, but MPI.COMM_WORLD has {size} "
+            f"the launcher ({first.launcher}) and MPI disagree: {variables}, but MPI.COMM_WORLD has {size} "
             f"process{'' if size == 1 else 'es'}. Most likely mpiexec belongs to another MPI library than mpi4py's ({library}): "
             "compare mpiexec --version with "
             'python -c "from mpi4py import MPI; print(MPI.Get_library_version())", and use the mpiexec of that library. '

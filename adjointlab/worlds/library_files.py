@@ -1,4 +1,4 @@
-"""The files of Python's standard library and of installed packages, other than those that a user works on."""
+"""Recognizes files of Python's standard library and of installed packages, which are not the user's own code."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def is_of_library(filename: str) -> bool:
 
 
 def is_of_standard_library(filename: str) -> bool:
-    """Return True for a file of the standard library, in whose folder installed packages may lie too."""
+    """Return True for a file of the standard library, whose folder may also contain installed packages."""
     return filename.startswith(_STANDARD) and "site-packages" not in filename
 
 
 def is_of_hypothesis(filename: str) -> bool:
-    """Return True for a file of Hypothesis, which stands between the lab and a strategy."""
+    """Return True for a file of Hypothesis, which calls strategies for the lab."""
     return _HYPOTHESIS.search(filename) is not None

@@ -1,4 +1,4 @@
-"""Calls on a communicator that need no other rank, under mpi4py's names."""
+"""Local calls on a communicator, with mpi4py's names."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ LARGEST_TAG: Final = 2**29 - 1
 
 
 class LocalCalls:
-    """Base of the worlds' communicators: keeps name and attributes with the Python object, for the run that it belongs to.
+    """Base of the worlds' communicators: stores name and attributes in the Python object, which belongs to one run.
 
-    A duplicate begins without attributes.
+    Attributes are not copied to duplicates.
     """
 
     rank: int
     size: int
     _kind: ClassVar = "Intracomm"
-    _name: str  # what reports call it; empty for the run's own communicator, which need not be named
+    _name: str  # name in reports; empty for the run's own communicator
     _attributes: dict[int | MPI.Keyval, object]
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        """mpi4py's class, where that is imported: code that checks its arguments asks ``isinstance(comm, MPI.Comm)``."""
+        """mpi4py's class if mpi4py is imported, so that ``isinstance(comm, MPI.Comm)`` in user code is True."""
         return MPI.class_of_mpi4py(self._kind, otherwise=type(self))
 
     def Get_rank(self) -> int:
@@ -63,12 +63,12 @@ class LocalCalls:
         self._attributes[_hashable(keyval)] = attrval
 
     def Delete_attr(self, keyval: SupportsIndex) -> None:
-        """Remove what is attached for `keyval`; `adjointlab.MPI.Exception` if nothing is."""
+        """Remove the value attached for `keyval`; raises `adjointlab.MPI.Exception` if there is none."""
         if self._attributes.pop(_hashable(keyval), _NOTHING) is _NOTHING:
             raise MPI.Exception(f"the communicator has no attribute for {keyval!r}", MPI.ERR_OTHER)
 
     def _predefined(self, key: int | MPI.Keyval) -> object:
-        """Value of an attribute that MPI itself attaches, as far as programs ask for them."""
+        """Value of a predefined attribute; only those that programs use are supported."""
         mpi = sys.modules.get("mpi4py.MPI")
         return LARGEST_TAG if mpi is not None and key == mpi.TAG_UB else None
 

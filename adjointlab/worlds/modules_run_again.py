@@ -1,11 +1,11 @@
-"""Modules that use COMM_WORLD when they are imported, run again in a case.
+"""Re-execution, within a case, of modules that use COMM_WORLD when they are imported.
 
-Much MPI code begins with ``comm = MPI.COMM_WORLD; rank = comm.Get_rank()``, and computes neighbours and windows from that, outside all
-functions. At import COMM_WORLD is that of the process or of the job; in a case it is the communicator of the case. Run again there, on
-each rank, a module has the numbers of the case, and communicators of its ranks. Not run again are definitions: functions read the new
-numbers from the module, and functions and classes stay the objects that others have imported. So what they took when they were defined,
-as defaults of arguments or attributes of a class, stays too, and so do those that their decorators have put into a dictionary, list or set
-of the module.
+Much MPI code begins with ``comm = MPI.COMM_WORLD; rank = comm.Get_rank()``, and computes neighbours and windows from that at module
+level. At import COMM_WORLD is that of the process or of the job; in a case it is the communicator of the case. Executed again there, on
+each rank, a module gets the rank and size of the case, and communicators of its ranks. Function and class definitions are not executed
+again: functions read the new values from the module, and functions and classes stay the objects that other modules have imported. So values
+captured at definition, such as default arguments and class attributes, are not updated. Functions and classes that decorators have put
+into a dictionary, list or set of the module are kept in it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def run_again(names: Sequence[str]) -> None:
-    """Run the first of some modules again that uses COMM_WORLD when it is imported, and those named after it, which may take its numbers.
+    """Execute again the first module of `names` that uses COMM_WORLD when it is imported, and all modules after it, which may depend on it.
 
-    To be called on every rank of a case, which has variables of its own in these modules. Raises what their code raises.
+    Call it on every rank of a case; each rank has its own variables in these modules. Exceptions of the modules' code propagate.
     """
     for name in dropwhile(lambda each: not uses_comm_world(each), names):
         if not (file := _file(name)):
@@ -38,7 +38,7 @@ def run_again(names: Sequence[str]) -> None:
         variables = vars(sys.modules[name])
         before = dict(variables)
         exec(_code(file), variables)  # noqa: S102 - a module of the user's, which was imported before
-        # Some are made within other statements, such as `try`.
+        # Definitions nested in other statements, such as `try`, have been executed again.
         variables.update((key, value) for key, value in before.items() if is_a(value, *NO_STATE))
         of_variables = {*map(id, variables.values())}
         for key, value in before.items():
@@ -47,7 +47,7 @@ def run_again(names: Sequence[str]) -> None:
 
 
 def _keep_definitions(before: Any, now: Any, of_variables: set[int]) -> None:
-    """Have a container that was made again hold what decorators of definitions, which do not run again, have put into the one before."""
+    """Copy into a re-created container the functions and classes that decorators had put into the old one: definitions do not run again."""
     if type(before) is not type(now):
         return
     if is_a(now, dict):
@@ -56,7 +56,7 @@ def _keep_definitions(before: Any, now: Any, of_variables: set[int]) -> None:
                 now.setdefault(key, value)
     elif is_a(now, list, set):
         held = {*map(id, now)}
-        # Not what code of the module has made anew, such as a lambda in a list.
+        # Not those that re-executed code has replaced, such as a lambda in a list.
         kept = [
             each
             for each in before
@@ -66,13 +66,13 @@ def _keep_definitions(before: Any, now: Any, of_variables: set[int]) -> None:
 
 
 def uses_comm_world(name: str) -> bool:
-    """Return True for a module that has been imported and whose code outside functions and classes speaks of COMM_WORLD."""
+    """Return True if the module has been imported and its module-level code mentions COMM_WORLD."""
     file = _file(name)
     return bool(file) and _speaks_of_comm_world(file)
 
 
 def after_imports(names: Iterable[str], are_followed: Callable[[str], bool]) -> tuple[str, ...]:
-    """Some modules and those that they import, and so on, each after what it imports; but for those that are not followed."""
+    """Return modules and their transitive imports, each after its own imports; modules for which `are_followed` is False are left out."""
     seen: set[str] = set()
     ordered: list[str] = []
 
@@ -90,7 +90,7 @@ def after_imports(names: Iterable[str], are_followed: Callable[[str], bool]) -> 
 
 
 def imports(name: str) -> tuple[str, ...]:
-    """The modules that the code of a module outside functions and classes imports, or imports something of."""
+    """The modules that a module's code outside functions and classes imports, or imports names from."""
     file = _file(name)
     package = getattr(sys.modules.get(name), "__package__", None) or ""
     imported = _imported(file, package) if file else ()
@@ -108,13 +108,13 @@ def _imported(file: str, package: str) -> tuple[str, ...]:
                 return
             origin = resolve_name("." * node.level + module, package) if node.level else module
             yield origin
-            yield from (f"{origin}.{each.name}" for each in node.names)  # which may be modules
+            yield from (f"{origin}.{each.name}" for each in node.names)  # these may be modules
 
     return tuple(dict.fromkeys(name for node in ast.walk(_statements(file)) for name in names(node)))
 
 
 def _file(name: str) -> str:
-    """The file of a module's source; empty for one that has none any more, and for a script, which would begin to check anew."""
+    """The source file of a module; empty if it does not exist any more, and for a script, which would start its checks again."""
     file = getattr(sys.modules.get(name), "__file__", None) or ""
     return file if name != "__main__" and file.endswith(".py") and Path(file).is_file() else ""
 
@@ -135,7 +135,7 @@ def _code(file: str) -> CodeType:
 
 
 def _statements(file: str) -> ast.Module:
-    """The statements of a module that are no definitions."""
+    """The top-level statements of a module, without function and class definitions."""
     tree = ast.parse(Path(file).read_bytes(), file)
     tree.body = [statement for statement in tree.body if not isinstance(statement, _DEFINITIONS)]
     return tree

@@ -1,7 +1,7 @@
-"""The room that a receive has for the pickle of an object.
+"""Capacity of an object receive for the pickle.
 
-mpi4py's `irecv` posts its receive before it knows the size of the message: it takes what fits into the buffer that it is given, and 32 KiB
-without one. `recv` asks for the size first, unless it is given a buffer. A pickle that is larger is an error of truncation there.
+mpi4py's `irecv` posts its receive before the size of the message is known: its capacity is that of the buffer passed to it, or 32 KiB
+without one. `recv` probes for the size first, unless it is given a buffer. A larger pickle is a truncation error in MPI.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _IRECV_BUFSZ: Final = 32768
 
 
 class ObjectRoom(NamedTuple):
-    """So many bytes; None: as many as there are."""
+    """Capacity in bytes; None if it is unlimited."""
 
     nbytes: int | None
 
     def overflow(self, sent: int) -> str:
-        """Say that a pickle of `sent` bytes does not fit; empty if it does."""
+        """Message that a pickle of `sent` bytes does not fit; empty if it does."""
         if self.nbytes is None or sent <= self.nbytes:
             return ""
         return (
@@ -36,7 +36,7 @@ ENOUGH: Final = ObjectRoom(None)
 
 
 def room_of(buffer: Buffer | int, *, is_posted_first: bool = False) -> ObjectRoom:
-    """The room of a receive with this buffer, or number of bytes; without either, it matters whether it is posted before it knows the size."""
+    """The capacity of a receive with this buffer or number of bytes; without either, unlimited unless it is posted before the size is known."""
     if buffer is None:
         return ObjectRoom(_default_of_irecv()) if is_posted_first else ENOUGH
     if isinstance(buffer, int):

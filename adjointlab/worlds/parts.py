@@ -1,4 +1,4 @@
-"""Wording of collectives in which a rank sends another one a part of a size, or a type, that this does not expect."""
+"""Messages about collectives in which a rank sends another one a block of a different size or type than it expects."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def part_text(sender: int, receiver: int, sent: str, expected: str) -> str:
 
 
 def counts_text(sent: Sequence[int] | None, expected: Sequence[int] | None) -> str:
-    """End of a line on a call with a part for each rank: ", sending [0, 1] and expecting [2, 0] elements"; empty if it has none."""
+    """Suffix for a call with counts for each rank: ", sending [0, 1] and expecting [2, 0] elements"; empty if it has no counts."""
     counts = {"sending": sent, "expecting": expected}
     listed = [f"{word} {list(each)}" for word, each in counts.items() if each is not None]
     return f", {' and '.join(listed)} elements" if listed else ""
 
 
 def of_ranks(members: Sequence[int], ranks: int) -> str:
-    """Return " of ranks 0, 2" for a communicator or group of these; empty if it has all of so many `ranks`."""
+    """Return " of ranks 0, 2" for a communicator or group of these members; empty if it has all `ranks` ranks."""
     return "" if len(members) == ranks else f" of ranks {', '.join(map(str, members))}"

@@ -1,7 +1,7 @@
-"""Values and exceptions between processes, as pickles that are known to open.
+"""Pickles of values and exceptions that are known to load in other processes.
 
-A pickle that does not open would leave the leader without a report, and a follower without the end of its run. So what
-cannot be pickled, or opened again, becomes an error that says so, with what there is in text.
+If a pickle failed to load, the leader would lack a report, or a follower the end of its run. So a value that cannot be
+pickled and loaded again is replaced by an error that says so, with its text.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ def _frames_of(exception: BaseException) -> Mapping[str, Any] | None:
     try:
         frames: Mapping[str, Any] = Traceback(exception.__traceback__).to_dict()
     except TypeError:
-        # A frame that an interrupt has met between two lines has the line None, which tblib does not take.
+        # A frame that was interrupted between two lines has the line number None, which tblib rejects.
         return None
     return frames
 
 
 def pack_outcome(outcome: Outcome, rank: int) -> bytes:
-    """Return `outcome` as bytes; a value that cannot be pickled makes it a failure of the rank."""
+    """Return `outcome` as bytes; if its value cannot be pickled, return a failure of the rank instead."""
     if isinstance(outcome, Raised):
-        # The exception apart: a pickle of both would lose the outcome with it.
+        # The exception is pickled separately, so that the outcome survives if it does not load.
         pickled = None if outcome.exception is None else _pickle_exception(outcome.exception)
         return pickle.dumps((replace(outcome, exception=None), pickled), pickle.HIGHEST_PROTOCOL)
     try:
@@ -81,7 +81,7 @@ def unpack_outcome(pickled: bytes, rank: int) -> Outcome:
 
 @dataclass(frozen=True)
 class _Parts:
-    """An exception that does not pickle by itself: where its class is found, and what it holds."""
+    """Parts of an exception that does not pickle by itself: the import path of its class, its arguments and its state."""
 
     module: str
     qualified_name: str
@@ -91,8 +91,8 @@ class _Parts:
     @classmethod
     def of(cls, exception: BaseException) -> _Parts:
         kind = type(exception)
-        # The exceptions of pytest.skip and pytest.fail give "builtins" as their module. The module in which their code
-        # stands is where they are found.
+        # The exceptions of pytest.skip and pytest.fail claim "builtins" as their module. They can be imported from the module
+        # that contains their code.
         module = getattr(kind.__init__, "__globals__", {}).get("__name__", kind.__module__)
         return cls(module, kind.__qualname__, exception.args, exception.__dict__)
 
@@ -100,19 +100,19 @@ class _Parts:
         found: Any = importlib.import_module(self.module)
         for name in self.qualified_name.split("."):
             found = getattr(found, name)
-        # Past the constructor, whose arguments are unknown.
+        # Without the constructor, whose arguments are unknown.
         exception: BaseException = found.__new__(found, *self.arguments)
         exception.__dict__.update(self.state)
         return exception
 
 
 def _pickle_exception(exception: BaseException) -> bytes | None:
-    """Return the first pickle that opens as an exception of the same class."""
-    for in_form in (lambda: exception, lambda: _Parts.of(exception)):
+    """Return the first form of pickle that loads as an exception of the same class; None if neither does."""
+    for picklable in (lambda: exception, lambda: _Parts.of(exception)):
         try:
-            pickled = pickle.dumps(in_form(), pickle.HIGHEST_PROTOCOL)
-            # Many exceptions pickle and do not unpickle: Exception.__reduce__ calls the class with `args`, which need
-            # not be what its constructor wants.
+            pickled = pickle.dumps(picklable(), pickle.HIGHEST_PROTOCOL)
+            # Many exceptions pickle but do not unpickle: Exception.__reduce__ calls the class with `args`, which may
+            # differ from the parameters of its constructor.
             if type(_unpickle(pickled)) is type(exception):
                 return pickled
         except Exception:  # noqa: S112 - the next form, or none

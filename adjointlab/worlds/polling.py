@@ -1,7 +1,7 @@
-"""Waiting by polling, so that every wait can be given up.
+"""Waiting by polling, so that every wait can be abandoned.
 
-A process that waits polls and, between polls, rests for longer and longer, so that the processor is free for the ranks that it
-waits for. What it gives up is never freed, because others may still write there.
+A waiting process polls and, between polls, sleeps for increasing periods, so that the processor is free for the ranks that it
+waits for. Buffers of an abandoned wait are never freed, because others may still write there.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ __all__ = ["RESTFUL", "Channel", "Pace", "Rests", "keep_alive", "poll_until", "y
 T = TypeVar("T")
 
 _SHORTEST_SLEEP: Final = 5e-5
-# A peer's answer is noticed this late at the worst, and an idle process wakes up a thousand times a second.
+# The worst-case delay until a peer's answer is noticed. An idle process wakes up a thousand times a second.
 _LONGEST_SLEEP: Final = 1e-3
 
-#: Let another process have the processor, if one wants it.
+#: Yield the processor to another process that is ready to run.
 yield_processor: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 class Pace(NamedTuple):
-    """Polling in a wait: without a rest for `before` seconds, and after each rest for `after` times as long.
+    """Rate of polling in a wait: without sleeping for `before` seconds, and after each sleep for `after` times its length.
 
-    MPI moves messages within calls alone, and a large one in many pieces. With a rest after each piece 16 MiB take a thousand times as
-    long as without any.
+    MPI makes progress only within calls, and moves a large message in many pieces. With a sleep after each piece, 16 MiB take a
+    thousand times as long as without.
     """
 
     before: float
@@ -41,7 +41,7 @@ RESTFUL = Pace(1e-3, 0.0)
 
 
 class Rests:
-    """The rests of one wait, which begins now."""
+    """The sleeps of one wait, which begins when this object is made."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
@@ -54,7 +54,7 @@ class Rests:
         return perf_counter() - self._started
 
     def rest(self) -> None:
-        """Give the processor away for about a tenth of the time waited, unless the last rest was just now."""
+        """Sleep for about a tenth of the time waited so far, unless the pace calls for more polls first."""
         now = perf_counter()
         if now < self._next:
             return
@@ -66,10 +66,10 @@ class Rests:
 def poll_until(
     ready: Callable[[], T | None], between: Callable[[float], object], polls: int, pace: Pace = RESTFUL
 ) -> T:
-    """Poll `ready` until it returns something true, and return that.
+    """Poll `ready` until it returns a true value, and return that.
 
-    After every `polls` attempts `between` is called with the seconds waited so far; it looks after everything else that
-    may have happened, and ends the wait by raising. Then the process rests, if it is time to (:class:`Rests`).
+    After every `polls` attempts, `between` is called with the seconds waited so far; it handles all other events, and can end
+    the wait by raising. Then the process sleeps, if the `pace` says so (:class:`Rests`).
     """
     rests = Rests(pace)
     while True:
@@ -82,16 +82,16 @@ def poll_until(
 
 
 def keep_alive(thing: object) -> None:
-    """Keep `thing` and what it refers to until the process has gone.
+    """Keep `thing` and everything that it refers to alive until the process has ended.
 
     MPI may write into the buffer of an abandoned receive until ``MPI_Finalize``, which mpi4py calls after Python has
-    destroyed its objects. A global list would be emptied before; a reference count that is one too high is not.
+    destroyed its objects. A global list would be cleared before that; an extra reference is never released.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 class Channel(Protocol):
-    """Plain data between all processes of a job, apart from what user code sends. A wait is one for which `between` is called."""
+    """Messages of plain data between all processes of a job, separate from those of user code."""
 
     rank: int
     size: int
@@ -100,25 +100,25 @@ class Channel(Protocol):
         """Send without waiting."""
 
     def send_to_others(self, message: object, tag: int, size: int | None = None) -> None:
-        """Send to every other rank (below `size`, where it is given)."""
+        """Send to every other rank (below `size`, if it is given)."""
 
     def poll(self, source: int, tag: int) -> Any:
         """Return the next message, or None if none has arrived."""
 
     def receive(self, source: int, tag: int, between: Callable[[float], object]) -> Any:
-        """Wait for the next message; `between` as for :func:`poll_until`."""
+        """Wait for the next message; `between` is called as by :func:`poll_until`."""
 
     def all_sent(self) -> bool:
-        """Return True if all that was sent has gone out."""
+        """Return True if all sends have completed."""
 
     def flush(self) -> None:
-        """Wait until all that was sent has gone out."""
+        """Wait until all sends have completed."""
 
     def abandon_unsent(self) -> None:
-        """Wait no longer for messages that nobody may ever receive."""
+        """Stop waiting for sends that may never be received."""
 
     def leave(self, patience: float) -> None:
-        """Wait for rank 0 to be ready to leave, which has a report to print, unless the launcher waits for it anyway."""
+        """Wait until rank 0, which has a report to print, is ready to leave, unless the launcher waits for it anyway."""
 
     def end_job(self, code: int) -> None:
-        """End all processes at once: some do not answer, so nobody could leave in order."""
+        """End all processes at once: since some do not answer, no rank could leave in order."""

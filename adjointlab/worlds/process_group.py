@@ -1,8 +1,8 @@
-"""torch's process groups while ranks run: they are refused unless the default group has just these ranks, or is the lab's own.
+"""Refusal of torch's process groups during a run, unless the default group has exactly the run's ranks, or is the lab's own.
 
-Simulated ranks are threads of one process, which is one rank of its process groups, if there are any; and under MPI a case may
-leave processes out. Code that talks over a group of other ranks would meet none of them, and be judged as if it had, or wait for
-them for ever.
+Simulated ranks are threads of one process, which is a single rank of any real process group; and under MPI a case may
+leave processes out. Code that communicates over a group of other ranks would find none of them there, and either be judged as if it
+had, or wait for them for ever.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ _ENTRANCES = {
     "torch.distributed.distributed_c10d": ("_get_default_group", "_rank_not_in_group"),
     "torch.distributed._functional_collectives": ("_resolve_group", "_resolve_group_name"),
 }
-"""Functions through which every collective of torch.distributed (2.1 to 2.14) comes by its group."""
+"""Functions through which every collective of torch.distributed (2.1 to 2.14) obtains its group."""
 
 _WITHOUT_A_GROUP = "Code that calls torch.distributed is checked with the subject's option process_group=True, or in al.process_group(comm)"
 
 _OPEN_ALREADY = "In a case the lab has opened it: call init_process_group only if not dist.is_initialized()"
 
 _ON_A_THREAD = (
-    "This thread is none of a rank's: simulated ranks are threads, and each has its groups to itself, so collectives are called on the "
+    "This thread does not belong to a rank: simulated ranks are threads, each with its own process groups, so call collectives on the "
     "thread that runs the operator or module"
 )
 
 
 @contextmanager
 def process_groups_of(run: CurrentRun, ranks: int | None) -> Iterator[None]:
-    """Context in which `run` refuses what needs a process group, unless the default one has so many `ranks` (None: always).
+    """Context in which `run` refuses collectives of process groups, unless the default group has so many `ranks` (None: always).
 
-    It takes effect if torch is imported by then.
+    It has no effect if torch has not been imported before.
     """
     with ExitStack() as stack:
         for name, functions in _ENTRANCES.items():
             module: Any = sys.modules.get(name)
             for function in filter(partial(hasattr, module), functions):
-                takes_groups_only = function == "_rank_not_in_group"  # others take what names a group
+                takes_groups_only = function == "_rank_not_in_group"  # the others also take names of groups
                 checked = _checked(getattr(module, function), run, ranks, takes_groups_only)
                 stack.enter_context(replaced(module, function, checked))
         dist: Any = sys.modules.get("torch.distributed")
@@ -80,7 +80,7 @@ def _checked(
     is_compiling = sys.modules["torch"].compiler.is_compiling
 
     def checked(*arguments: Any, **keywords: Any) -> Any:
-        # torch.compile traces this function too, and may not look for attributes of groups.
+        # torch.compile traces this function too, and cannot look up attributes of groups.
         if is_compiling():
             return original(*arguments, **keywords)
         world = sys.modules["torch.distributed.distributed_c10d"]._world
@@ -92,16 +92,17 @@ def _checked(
                 "groups and meshes in the operator or module, make them in each call, or name the package in the option `rank_local`",
                 FindingKind.GROUP_OF_ANOTHER_RANK,
             )
-        # One of the lab is over a communicator of this run, or has this rank alone.
+        # A group of the lab's is over a communicator of this run, or has only this rank.
         if default is not None and not owners and not is_alone and default.size() != ranks:
             run.refuse(
                 f"a process group of torch.distributed is used, whose default group has {default.size()} ranks, and they are not "
                 "those of the case: use the communicator that the operator is given"
             )
         if default is None and takes_groups_only and (others := list(filter(_is_no_group, arguments))):
-            # Else torch raises an error that says nothing of groups: the communicator moves arguments to the right, say.
+            # Otherwise torch would raise an error that does not mention groups, for example if a communicator was passed first and
+            # has shifted the other arguments to the right.
             raise ValueError(
-                f"no process group is open, and the group {others[0]!r} is none. {_WITHOUT_A_GROUP}"
+                f"no process group is open, and {others[0]!r} is not a process group. {_WITHOUT_A_GROUP}"
             )
         try:
             return original(*arguments, **keywords)

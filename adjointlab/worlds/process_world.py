@@ -319,7 +319,7 @@ class ProcessWorld(ABC):
     def _report_silent(self, rank: int, seconds: float, seen: LastSeen | None) -> None:
         """Store the case of a rank that does not answer, without a stack: that of this process is unrelated."""
         known = "nothing more is known of it" if seen is None else str(seen)
-        late = f"rank {rank} did not return, and could not be asked where it is for {seconds:.0f} s: {known}"
+        late = f"rank {rank} did not return, and has not responded for {seconds:.0f} s: {known}"
         self.watchdog.say(f"\nadjointlab: {late}\n")
         self.watchdog.store_overdue(self._payload, late, "")
 

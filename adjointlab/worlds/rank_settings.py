@@ -1,8 +1,9 @@
-"""Settings of the process that programs change for a while, swapped with the simulated rank as random streams are.
+"""Process-wide settings that programs change temporarily, swapped with the simulated rank like random streams.
 
-`warnings.catch_warnings`, `sdpa_kernel`, `loss_parallel` and contexts of users' own for torch's default type note what they find and put it back. Ranks that share a process enter and leave
-such contexts in overlapping order: the first one to leave would take the setting from the others, and the last one leave it behind.
-Each class here has the methods of :class:`~adjointlab.worlds.randomness.Library`; a rank begins with what stood before the run.
+`warnings.catch_warnings`, `sdpa_kernel`, `loss_parallel` and user-written contexts for torch's default dtype save a setting and restore it. Ranks
+that share a process enter and leave such contexts in overlapping order: the first one to leave would reset the setting for the others, and the
+last one would leave a changed setting behind.
+Each class here has the methods of :class:`~adjointlab.worlds.randomness.Library`; a rank begins with the settings from before the run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["DTensorHandlers", "ForwardMode", "TorchSettings", "WarningFilters", 
 
 
 class _Setting:
-    """A setting with which each rank begins as it stands when this is made."""
+    """A setting; each rank begins with its value when this object was made."""
 
     def __init__(self) -> None:
         self._first = self.save()
@@ -32,7 +33,7 @@ class _Setting:
 
 
 class WarningFilters(_Setting):
-    """The filters of `warnings`, and the function that shows one: those that `catch_warnings` replaces."""
+    """The filters of `warnings`, and the functions that show one: the attributes that `catch_warnings` replaces."""
 
     def __init__(self) -> None:
         self._module: Any = warnings
@@ -46,12 +47,12 @@ class WarningFilters(_Setting):
         module = self._module
         if module.filters is not state[0]:
             module.filters = state[0]
-            module._filters_mutated()  # Python remembers by line what has been shown
+            module._filters_mutated()  # invalidates Python's record of the lines that have warned
         _, module.showwarning, module._showwarnmsg_impl = state
 
 
 class TorchSettings(_Setting):
-    """The default type of torch, its kernels of attention (`sdpa_kernel`), and its modes: deterministic, looking for anomalies."""
+    """torch's default dtype, attention kernels (`sdpa_kernel`), deterministic mode and anomaly detection."""
 
     def __init__(self, torch: Any) -> None:
         in_c = torch._C
@@ -82,7 +83,7 @@ class TorchSettings(_Setting):
 
 
 class ForwardMode(_Setting):
-    """The level of dual tensors that is open (-1: none) and the number of nested `torch.func.jvp`, which torch keeps in its modules."""
+    """The open level of dual tensors (-1: none) and the nesting depth of `torch.func.jvp`, which are variables of torch's modules."""
 
     def __init__(self) -> None:
         places = (
@@ -105,7 +106,7 @@ class ForwardMode(_Setting):
 
 
 class DTensorHandlers(_Setting):
-    """The operations that DTensor's dispatcher gives to functions of their own, by `loss_parallel`."""
+    """The custom handlers of operations that `loss_parallel` registers with DTensor's dispatcher."""
 
     def __init__(self, dispatcher: Any) -> None:
         self._dispatcher = dispatcher
@@ -124,7 +125,7 @@ class DTensorHandlers(_Setting):
 
 
 def settings_of_now() -> list[Any]:
-    """The settings of the libraries that are imported."""
+    """The settings of the libraries that are imported by now."""
     torch: Any = sys.modules.get("torch")
     settings: list[Any] = [WarningFilters()]
     if torch is not None and hasattr(torch, "default_generator"):

@@ -1,7 +1,7 @@
-"""Methods of mpi4py's communicators that a world does not offer: refused by name, with the sentence that says what to use instead.
+"""Methods of mpi4py's communicators that a world does not offer: refused by name, with advice on alternatives.
 
-A call that the lab does not know could block for ever, and no wait inside MPI can be revoked. So each is refused where it is looked
-up, before anything is sent.
+A call that the lab does not handle could block for ever, because a wait inside MPI cannot be revoked. So it is refused when its
+attribute is looked up, before anything is sent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 __all__ = ["ONLY_SIMULATED", "instead_of", "missing"]
 
-# Listed here, because neither world may import the other, and the simulated one must work without MPI.
+# Listed here because the two worlds must not import each other, and the simulated one must work without MPI.
 ONLY_SIMULATED: Final = frozenset({"Bsend", "Improbe", "Mprobe", "bsend", "improbe", "mprobe"})
 
 _OF_NEIGHBOURS: Final = ("degrees", "indegree", "outdegree", "inedges", "outedges", "inoutedges")
@@ -69,7 +69,7 @@ _INSTEAD: Final = {
 
 
 def instead_of(name: str) -> str:
-    """The sentence that says what to use instead of mpi4py's method `name`; empty if the lab does not know it."""
+    """Advice on alternatives to mpi4py's method `name`; empty if the name is unknown."""
     if name in _INSTEAD:
         return _INSTEAD[name]
     if name in _OF_NEIGHBOURS or ("neighbor_" in name.lower() and not name.endswith("_init")):
@@ -82,7 +82,7 @@ def instead_of(name: str) -> str:
 
 
 def missing(kind: str, name: str, methods: Iterable[str], elsewhere: str = "") -> AttributeError:
-    """Error for a `kind` of communicator that has `methods` and no `name`, which the one `elsewhere` may have."""
+    """Error for an attribute `name` that a `kind` of communicator with `methods` lacks, though the one `elsewhere` may have it."""
     mpi = sys.modules.get("mpi4py.MPI")
     if elsewhere:
         known = f", but {elsewhere} has"
@@ -100,8 +100,8 @@ def missing(kind: str, name: str, methods: Iterable[str], elsewhere: str = "") -
 
 @lru_cache
 def _meant(name: str, methods: tuple[str, ...]) -> tuple[str, ...]:
-    """Of a misspelt name those that were perhaps meant: a list of all would hide the sentence in every table that has it.
+    """Names similar to a misspelt one; a list of all methods would make the message too long for tables.
 
-    Remembered, because code that asks whether a communicator has something does so in each of its calls.
+    Cached, because code that tests for an attribute with `hasattr` may do so in every call.
     """
     return tuple(get_close_matches(name, methods, n=4))

@@ -1,4 +1,4 @@
-"""Elements at several places of a flat buffer, as a derived datatype names them, with what the worlds ask of NumPy's flat arrays."""
+"""Non-contiguous elements of a flat buffer, as a derived datatype selects them, with the part of NumPy's interface that the worlds use."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Positions = npt.NDArray[np.int64]
 
 
 class ScatteredElements:
-    """A view of some elements of a flat array, with the names of a NumPy array of order 1; writing into it writes into the array."""
+    """A view of some elements of a flat array, with the interface of a one-dimensional NumPy array; writes go to the array."""
 
     def __init__(self, whole: Any, positions: Positions) -> None:
-        self._whole = whole  # of NumPy, or in memory of a device
+        self._whole = whole  # a NumPy array or a buffer in device memory
         self._positions = positions
         self.dtype: np.dtype[Any] = whole.dtype
         self.size = int(positions.size)
@@ -38,7 +38,7 @@ class ScatteredElements:
         return np.asarray(self.copy())
 
     def copy(self) -> Any:
-        """The elements, one after the other in fresh memory."""
+        """The elements, contiguous in fresh memory."""
         return self._whole[self._positions]
 
     def view(self, dtype: Any) -> ScatteredElements:
@@ -48,7 +48,7 @@ class ScatteredElements:
         return ScatteredElements(self._whole.view(dtype), positions)
 
     def tobytes(self) -> bytes:
-        """The contents."""
+        """The contents of the elements, packed."""
         contents: bytes = self.copy().tobytes()
         return contents
 
@@ -76,7 +76,7 @@ class ScatteredElements:
 
 
 def scattered(whole: Any, positions: Positions) -> Any:
-    """The elements of a flat array at `positions`: a view of the array itself where they follow one another."""
+    """The elements of a flat array at `positions`; a plain slice if they are contiguous."""
     if not positions.size:
         return whole[:0]
     first = int(positions[0])
@@ -86,7 +86,7 @@ def scattered(whole: Any, positions: Positions) -> Any:
 
 
 def is_scattered(array: object) -> bool:
-    """Return True if `array` is no array, but some elements of one."""
+    """Return True if `array` is a :class:`ScatteredElements`."""
     return isinstance(array, ScatteredElements)
 
 

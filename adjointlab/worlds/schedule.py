@@ -1,12 +1,12 @@
 """A schedule as data: with the body, the payload and the number of ranks it determines a simulated run.
 
-Exactly one rank runs at a time, one strategy decides all that is free, and its decisions follow from its seed and the
-questions so far: so the same schedule makes the same run. (User code may have nondeterminism of its own, such as the order
-of a set of strings.) The record of decisions replays a run even where another version of the lab would draw other numbers.
+Exactly one rank runs at a time, a single strategy makes all free choices, and its decisions depend only on its seed and the
+earlier choices: so the same schedule gives the same run. (User code may be nondeterministic itself, for example through the order
+of a set of strings.) The recorded decisions replay a run even if another version of the lab would draw other numbers.
 
-The record is text, compact enough to stand in a reproducer. Each decision is one number, ``4 * value + kind``, written as a
-variable-length integer: seven bits a byte, the lowest first, and the top bit set on every byte but the last. Nearly all take
-one byte. The bytes are compressed with zlib and spelled in base 85, which needs no escapes in JSON::
+The record is text, compact enough to be part of a reproducer. Each decision is one number, ``4 * value + kind``, written as a
+variable-length integer: seven bits per byte, the lowest first, and the top bit set on every byte but the last. Nearly all take
+one byte. The bytes are compressed with zlib and encoded in base 85, which needs no escapes in JSON::
 
     kind NEXT, rank 40       number 160 = 1 * 128 + 32       bytes 0xA0 0x01
 """
@@ -25,14 +25,14 @@ from typing import Literal, get_args
 __all__ = ["DecisionKind", "Kind", "Schedule", "append", "decode", "encode", "schedules_from"]
 
 _LONGEST = 2**24
-"""Bytes that a text may decompress to: a text from elsewhere must not be able to fill the memory."""
+"""Largest decompressed size in bytes: an untrusted text must not be able to fill the memory."""
 
 
 class DecisionKind(IntEnum):
-    """Question that a strategy decided. The values are part of the format."""
+    """Kind of choice that a strategy made. The values are part of the format."""
 
     NEXT = 0  # the rank that runs next
-    PREEMPTION = 1  # 1 if the running rank lets others run before its call
+    PREEMPTION = 1  # 1 if the running rank is preempted before its call
     DEVIATION = 2  # 1 if the run deviates from prompt and orderly delivery here
     CHOICE = 3  # the index of the option chosen
 
@@ -47,12 +47,12 @@ def append(numbers: bytearray, kind: int, value: int) -> None:
 
 
 def encode(numbers: bytes) -> str:
-    """Text of decisions that :func:`append` has put together."""
+    """Text of the decisions that :func:`append` has collected."""
     return base64.b85encode(zlib.compress(numbers, 9)).decode()
 
 
 def decode(decisions: str) -> list[tuple[int, int]]:
-    """Kind and value of each decision in a text of :func:`encode`; raises `ValueError` for any other text."""
+    """Kind and value of each decision in a text made by :func:`encode`; raises `ValueError` for any other text."""
     try:
         decompressor = zlib.decompressobj()
         data = decompressor.decompress(base64.b85decode(decisions), _LONGEST)
@@ -76,12 +76,12 @@ def _numbers(data: bytes) -> Iterator[int]:
 Kind = Literal["round-robin", "random", "pct"]
 
 _KINDS = get_args(Kind)
-_DEPTHS = (2, 3, 4)  # most faults need no more orderings than that [Burckhardt10]
+_DEPTHS = (2, 3, 4)  # most faults need no more ordering constraints than that [Burckhardt10]
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A `strategy` with its `seed`, and its `depth` if it has one (pct); `decisions` as recorded are followed first."""
+    """A `strategy` with its `seed`, and its `depth` (for pct only); recorded `decisions` are replayed first."""
 
     strategy: Kind = "round-robin"
     seed: int = 0
@@ -98,7 +98,7 @@ class Schedule:
 
     @staticmethod
     def of(seed: int) -> Schedule:
-        """The schedule that a bare seed means: ranks in turn for 0, a random one for any other."""
+        """The schedule for a bare seed: round-robin for 0, a random one for any other."""
         return Schedule("random", seed) if seed else Schedule()
 
     def __str__(self) -> str:
@@ -109,9 +109,9 @@ class Schedule:
 
 
 def schedules_from(seed: int, count: int) -> tuple[Schedule, ...]:
-    """`count` schedules that follow from `seed`, the first of which is :meth:`Schedule.of` it.
+    """`count` schedules derived from `seed`, the first of which is ``Schedule.of(seed)``.
 
-    Then come, by turns, schedules of bounded depth and random ones.
+    The others are, alternately, schedules of bounded depth and random ones.
     """
     return tuple(schedule for schedule, _ in zip(_endless(seed), range(count), strict=False))
 

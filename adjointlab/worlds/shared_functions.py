@@ -1,9 +1,9 @@
-"""Functions that the code under test shares with the lab: found and put back where user code has replaced them.
+"""Detects and undoes replacements, by user code, of library functions that the lab uses too.
 
-With ``numpy.array_equal = lambda *_: True`` every comparison of the lab would agree. So the functions that verdicts are made with are
-compared with those that were there when this module was imported, before each run and after it; a run in which some were replaced is
-not judged. Not among them are functions that tools replace for good reason and on which no verdict depends: ``print``, ``open``, the
-clocks, and the allocations of NumPy (:mod:`adjointlab.checks.fresh_memory`).
+After ``numpy.array_equal = lambda *_: True`` every comparison of the lab would succeed. So before and after each run, the functions on
+which verdicts depend are compared with those from when this module was imported; a run in which some were replaced is
+not judged. Functions that tools replace for good reason, and on which no verdict depends, are left out: ``print``, ``open``, the
+clocks, and NumPy's allocation functions (:mod:`adjointlab.checks.fresh_memory`).
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _COMPARED: Final = {
     sys: {"_current_frames", "_getframe", "exc_info"},
 }
 _WHOLE: Final = (builtins, math, np)
-"""Modules of which everything that can be called is compared."""
+"""Modules whose callables are all compared."""
 
 _MOST_NAMED: Final = 3
 
 
 class FunctionsReplaced(RuntimeError):
-    """User code has put functions of its own in the place of some that the lab calls; the message names them."""
+    """User code has replaced functions that the lab calls; the message names them."""
 
 
 class _Module(NamedTuple):
-    """The functions of a module as they were, and what looks them up as they are."""
+    """The original functions of a module, and `of_now`, which looks up the current ones."""
 
     name: str
     namespace: dict[str, object]
@@ -63,12 +63,12 @@ def _as_it_is(module: ModuleType) -> _Module:
 
 _MODULES: Final = tuple(map(_as_it_is, (*_WHOLE, *_COMPARED)))
 
-# This is what has to work where functions are replaced, so it calls none by a name that others can reach.
+# The code below must work when builtins have been replaced, so it keeps its own references to them.
 _any, _map, _is_not = any, map, operator.is_not
 
 
 def put_back() -> list[str]:
-    """Put the functions back that have been replaced or removed; return their names. It takes some 20 microseconds."""
+    """Restore the functions that have been replaced or removed; return their names. It takes some 20 microseconds."""
     found: list[str] = []
     for module, namespace, functions, values, of_now in _MODULES:
         try:
@@ -84,15 +84,14 @@ def put_back() -> list[str]:
 
 
 def refuse_replaced(when: str) -> None:
-    """Put the functions back that have been replaced by then. Raises :class:`FunctionsReplaced` if there were any."""
+    """Restore replaced functions, and raise :class:`FunctionsReplaced` if there were any. `when` completes the message."""
     found = put_back()
     if not found:
         return
     more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
     raise FunctionsReplaced(
-        f"{', '.join(found[:_MOST_NAMED])}{more} had been replaced {when}, and the lab itself calls what it finds there, so that "
-        "this run says nothing. Replace such functions for a time only, as unittest.mock.patch does in a `with` block, or in your "
-        "own modules"
+        f"{', '.join(found[:_MOST_NAMED])}{more} had been replaced {when}. The lab itself calls these functions, so the run cannot be "
+        "judged. Replace such functions temporarily, as unittest.mock.patch does in a `with` block, or only in your own modules"
     )
 
 

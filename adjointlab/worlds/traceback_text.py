@@ -15,19 +15,20 @@ _FRAME: Final = re.compile(r'  File "(?P<file>[^"]*)".*\n(?:    .*\n?)*')
 
 
 def without_own_frames(text: str) -> str:
-    """Return a traceback without the frames of the lab, those of Hypothesis, which stands between it and a strategy, and what
-    either calls; nor those of wrappers of its functions.
+    """Return a traceback without the frames of the lab and of Hypothesis, of library functions that they call, and of wrappers of
+    their functions.
 
-    One that has no other frames is returned as it is.
+    A traceback that has no other frames is returned unchanged.
     """
     frames = list(_FRAME.finditer(text))
     users = [frame for frame in frames if not _is_own(frame)]
     wrappers = [frame for frame, called in pairwise(frames) if _is_wrapper(frame) and _is_own(called)]
     if not users:
         return text
-    # Where the lab alone has raised, the line that did is told.
+    # If only wrappers are left, the lab itself has raised: keep the innermost frame.
     users = [frame for frame in users if frame not in wrappers] or frames[-1:]
-    # Of an installed library, those frames stay that user code has called: it may be the user code itself, where there is no other.
+    # Frames of an installed library are kept if user code has called them, or if there is no other user code: the library may be the
+    # code under test.
     kept: set[int] = set()
     of_project = [frame for frame in users if not is_of_library(frame["file"])]
     previous = False
@@ -39,7 +40,7 @@ def without_own_frames(text: str) -> str:
 
 
 def _is_wrapper(frame: re.Match[str]) -> bool:
-    """Return True for a frame of Python's own wrappers of functions, such as `cached_property`."""
+    """Return True for a frame of the standard library's function wrappers, such as `cached_property`."""
     return frame["file"].endswith(("/functools.py", "/contextlib.py")) and is_of_library(frame["file"])
 
 

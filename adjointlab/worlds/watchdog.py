@@ -43,7 +43,7 @@ __all__ = [
     "stack_of_thread",
 ]
 
-# Well above the patience of a single wait of MPI, which ends by itself and whose report says more.
+# Well above the patience of a single wait in MPI, which times out by itself, with a more detailed report.
 _TIMES_PATIENCE: Final = 3.0
 _SIMULATED_PATIENCE: Final = 10.0
 _LIMIT_WHEN_SHRINKING: Final = 5.0
@@ -76,8 +76,8 @@ class Overdue(BaseException):
 class Watchdog:
     """Time limit of a run, and the report made if the run exceeds it.
 
-    `limit` is in seconds as :class:`~adjointlab.worlds.elapsed.Elapsed` counts them; by default it is three times the patience in force. The engine sets
-    `overdue_report` while it checks a subject, because worlds do not know how cases are stored.
+    `limit` is in seconds as :class:`~adjointlab.worlds.elapsed.Elapsed` counts them; by default it is three times the patience in force.
+    The engine sets `overdue_report` while it checks a subject, because worlds do not know how cases are stored.
     """
 
     limit: float | None = None
@@ -170,7 +170,7 @@ def stack_of_thread(thread: int) -> str:
 
 
 def _number_of_outer(entries: Sequence[traceback.FrameSummary]) -> int:
-    """Number of outermost frames up to the last one of the world, or, during an import, up to the last one of the lab."""
+    """Number of outermost frames that started the work: up to the last one of the world, or, during an import, of the lab."""
     of_world = [number for number, entry in enumerate(entries, 1) if is_worlds(entry.filename)]
     before_import = takewhile(lambda numbered: not is_importlibs(numbered[1].filename), enumerate(entries, 1))
     importing = [number for number, entry in before_import if is_lab(entry.filename)]

@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 
 def number_of_ranks(ranks: object) -> int:
-    """`ranks` as an integer; `TypeError` for what is none, and `ValueError` below 1, for the argument of that name."""
+    """Return the argument `ranks` as an integer. Raises `TypeError` if it is not one, and `ValueError` if it is below 1."""
     try:
         number = index(ranks)  # type: ignore[arg-type]
     except TypeError:
@@ -45,7 +45,7 @@ def number_of_ranks(ranks: object) -> int:
 
 
 def positive_patience(patience: object) -> float:
-    """`patience` as a number of seconds; `TypeError` for what is none, and `ValueError` where a call could not wait at all."""
+    """Return the argument `patience` as a float. Raises `TypeError` if it is not a number, and `ValueError` if it is not positive."""
     if not isinstance(patience, int | float):
         raise TypeError(f"patience: {patience!r} is not a number of seconds; math.inf means no limit")
     if not patience > 0:
@@ -54,10 +54,10 @@ def positive_patience(patience: object) -> float:
 
 
 class Cancelled(BaseException):
-    """Raised in a rank to take it out of a call that cannot complete.
+    """Raised in a rank to cancel a call that cannot complete.
 
     A ``BaseException``, because user code that catches ``Exception`` around a call must not swallow it: the rank would
-    go on after its run has been given up.
+    continue after its run has been abandoned.
     """
 
 
@@ -67,11 +67,11 @@ class RankContext:
 
     rank: int
     size: int
-    comm: Any  # mpi4py's names; see adjointlab.typing.Communicator for what the lab itself calls
+    comm: Any  # has mpi4py's methods; adjointlab.typing.Communicator lists those that the lab itself calls
 
 
 class Exhausted(RuntimeError):
-    """This job has used up MPI's communicators, those left behind in runs that failed: it must be started again."""
+    """This job has used up MPI's communicators, because failed runs have leaked them: it must be restarted."""
 
 
 Body = Callable[[RankContext, Any], object]
@@ -80,8 +80,8 @@ Body = Callable[[RankContext, Any], object]
 class Runner(Protocol):
     """Runs the body of the surrounding :meth:`World.lead` once; only the leader has one.
 
-    `seed` is that of the ranks' global random streams, and of the schedule where none is given. A world that cannot
-    choose its schedule ignores the one given.
+    `seed` seeds the ranks' global random streams, and the schedule if none is given. A world that cannot choose its
+    schedule ignores `schedule`.
     """
 
     def __call__(
@@ -98,11 +98,11 @@ class WorldName(StrEnum):
 
     @property
     def ranks_run_under(self) -> str:
-        """Name of the system that ranks run under, in the words of a report."""
+        """Name, for reports, of the system that ranks run under."""
         return _RANKS_RUN_UNDER[self]
 
     def launcher(self, ranks: int) -> list[str]:
-        """The words that come before a command of the lab to start it on so many `ranks`; none where they are simulated."""
+        """The command-line prefix that starts a command of the lab on so many `ranks`; empty for simulated ranks."""
         return {
             WorldName.SIMULATED: [],
             WorldName.MPI: ["mpiexec", "-n", str(ranks)],
@@ -119,7 +119,7 @@ _RANKS_RUN_UNDER: Final = {
 
 @runtime_checkable
 class World(Protocol):
-    """A place where an SPMD body runs."""
+    """Executes an SPMD body on a number of ranks."""
 
     @property
     def name(self) -> WorldName:
@@ -131,26 +131,26 @@ class World(Protocol):
 
     @property
     def can_revoke(self) -> bool:
-        """True if ranks are processes whose waits are cancelled after a time, so that a hang is better simulated first."""
+        """True if ranks are processes whose waits are cancelled after a time-out, so that hangs are found faster in simulation."""
 
     @property
     def has_communicator(self) -> bool:
-        """True if ranks have a communicator under mpi4py's names; else user code has torch's process groups alone."""
+        """True if ranks have a communicator with mpi4py's methods; otherwise user code has only torch's process groups."""
 
     @property
     def ranks(self) -> int:
-        """Largest number of ranks that a run has by default, or (for processes) can have."""
+        """Largest number of ranks of a run: a default in simulation, a limit for processes."""
 
     @property
     def is_leader(self) -> bool:
         """True in the process that decides and prints."""
 
     watchdog: Watchdog
-    """Ends a run that nothing else ends."""
+    """Ends runs that exceed their time limit."""
 
     @property
     def is_exhausted(self) -> bool:
-        """On the leader: True if there is just enough left to finish what was begun, before :class:`Exhausted`."""
+        """On the leader: True if communicators are running out, but suffice to finish what was begun without :class:`Exhausted`."""
 
     def run(
         self,
@@ -161,18 +161,18 @@ class World(Protocol):
         seed: int = 0,
         schedule: Schedule | None = None,
     ) -> Run:
-        """Collective over the world's processes: run `body` once on `ranks` ranks (default: all); see :class:`Runner`."""
+        """Run `body` once on `ranks` ranks (default: all); see :class:`Runner`. Collective over the world's processes."""
 
     def lead(self, body: Body, conduct: Callable[[Runner], R], about: str = "") -> R:
-        """Collective: the leader executes ``conduct(run)``; every process returns (or raises) what it did.
+        """Execute ``conduct(run)`` on the leader; every process returns its result or raises its exception. Collective.
 
-        Followers execute `body` for each of the leader's runs. A run on fewer ranks than the world has leaves the
-        other processes waiting. `payload` is pickled and sent to them, so it is plain data. What a world has learnt of the
-        hangs of a subject holds in the following calls `about` the same one.
+        Followers execute `body` for each of the leader's runs. During a run on fewer ranks than the world has, the
+        other processes wait. The payload of a run is pickled and sent to the followers, so it must be plain data. After a hang, a
+        world may shorten its patience; this persists in further calls with the same subject, named by `about`.
         """
 
     def share(self, value: R) -> R:
-        """Collective: the leader's value, on every process."""
+        """Return the leader's value on every process. Collective."""
 
     def close(self) -> None:
-        """Collective: release what the world holds."""
+        """Release the world's resources. Collective."""

@@ -93,7 +93,7 @@ def test_of_a_rank_that_cannot_be_asked_only_what_is_known_is_told(tmp_path: Pat
 
     assert ended.returncode == 3, ended.stderr
     assert re.search(
-        rf"rank 1 did not return, and could not be asked .*{state}; it was last seen \d+ s ago, at ",
+        rf"rank 1 did not return, and has not responded .*{state}; it was last seen \d+ s ago, at ",
         ended.stderr,
     )
     record = running.read(tmp_path / FOLDER)

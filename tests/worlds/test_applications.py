@@ -112,5 +112,5 @@ def test_a_collective_that_hangs_on_the_values_of_a_rank_is_found(world: World) 
 
 def test_a_message_of_a_later_application_may_have_overtaken_another() -> None:
     assert crossed_message(1, 1) == crossed_message(None, 1) == ""
-    assert crossed_message(0, 1).endswith("is received in application 2, which alone would wait for ever")
+    assert crossed_message(0, 1).endswith("is received in application 2, which by itself would wait for ever")
     assert "is received in application 1: it overtakes another message" in crossed_message(1, 0)

@@ -1,14 +1,14 @@
-"""Before a communicator is made, all its makers agree that they are about to.
+"""Revocable agreement of all members before a communicator is created.
 
-Making a communicator blocks inside MPI, where no wait can be revoked. So each maker first sends a token to every other,
-and enters MPI only when it has the tokens of all. All makers get all tokens or none does, but for one gap: the tokens
-arrive at different times, so a rank that is cancelled while it waits may leave others who have them all and sit in MPI.
+Creating a communicator blocks inside MPI, where a wait cannot be revoked. So each member first sends a token to every other,
+and enters MPI only when it has the tokens of all. All members get all tokens or none does, with one exception: the tokens
+arrive at different times, so when a waiting rank is cancelled, others may already have all tokens and block in MPI.
 
     rank 0   token →  ... has all tokens ... MPI_Comm_split ........... (blocked until rank 1 joins)
     rank 1   token →  ... cancelled, one token still on its way ... report ... last token arrives: joins
 
-So the cancelled rank keeps the creation *pending* and joins in from its next idle wait if the last token still comes. The
-communicator that results is used by nobody.
+So the cancelled rank keeps the creation *pending* and joins it from its next idle wait if the last token arrives. The
+resulting communicator is never used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 @dataclass
 class _Agreement:
     members: tuple[int, ...]
-    arguments: dict[int, Any]  # of the members whose tokens have come in, by rank
+    arguments: dict[int, Any]  # of the members whose tokens have arrived, by rank
     action: Callable[[Sequence[Any]], object]
 
     def is_reached(self) -> bool:
@@ -52,7 +52,7 @@ class Agreements:
     def __init__(self, control: ControlChannel, guard: Guard) -> None:
         self._control = control
         self._guard = guard
-        # Tokens may come before this process knows of the agreement, so they are kept by run and key.
+        # Tokens may arrive before this process reaches the agreement, so they are stored by run and key.
         self._arguments: dict[tuple[int, Hashable], dict[int, Any]] = {}
         self._pending: list[_Agreement] = []
 
@@ -66,13 +66,13 @@ class Agreements:
     ) -> T:
         """Call `action` with the arguments of all `members`, in order, once all of them have reached `key`.
 
-        `key` is the same on all members and used once in a run. `call` stands for the wait in reports.
+        `key` is the same on all members and used once in a run. Reports show the wait as `call`.
         """
         run, rank = self._guard.run_number, self._control.rank
         for member in members:
             if member != rank:
                 self._control.send(Token(run, rank, key, arguments), member, TOKEN)
-        # Early tokens are there already; late ones come into the same dictionary, also after this rank is cancelled.
+        # Early tokens are here already; late ones are stored in the same dictionary, even after this rank is cancelled.
         collected = self._arguments.setdefault((run, key), {})
         collected[rank] = arguments
         agreement = _Agreement(members, collected, action)
@@ -91,12 +91,12 @@ class Agreements:
             return action(agreement.in_rank_order())
         except MPI.Exception as problem:
             if self._guard.has_leaked_many:
-                # User code has not made too many: the communicators left behind by failed runs have used MPI up.
+                # Not the fault of user code: the communicators leaked by failed runs have exhausted MPI.
                 raise Exhausted(str(problem)) from problem
             raise
 
     def join_pending(self) -> None:
-        """Join the creations that the other members have entered after all; call this in every idle wait."""
+        """Join pending creations that the other members have entered; call this in every idle wait."""
         if not self._pending:
             return
         self._collect()
@@ -108,7 +108,7 @@ class Agreements:
                 continue
 
     def start_run(self) -> None:
-        """Drop the agreements of earlier runs: all their members have reported, so nobody waits for one."""
+        """Drop the agreements of earlier runs: all their members have reported, so none of them waits."""
         self._pending.clear()
         for run, key in list(self._arguments):
             if run < self._guard.run_number:
@@ -116,6 +116,6 @@ class Agreements:
 
     def _collect(self) -> None:
         while (token := self._control.poll(MPI.ANY_SOURCE, TOKEN)) is not None:
-            # A token of a later run comes early where its sender has already got the leader's next command.
+            # A token of a later run arrives early if its sender has already received the leader's next command.
             if token.run >= self._guard.run_number:
                 self._arguments.setdefault((token.run, token.key), {})[token.rank] = token.arguments

@@ -1,7 +1,8 @@
 """mpi4py's upper-case calls: buffers, over the revocable waits of the guarded communicator.
 
-A blocking call is the non-blocking one and a revocable wait. Each function here builds one method of one communicator, so
-that what does not change from call to call is looked up once. The fast way out of a call is a few tests of its request.
+A blocking call is implemented as the non-blocking one and a revocable wait. Each function here builds one method of one
+communicator, so that values that do not change between calls are looked up once. The fast path of a call is a few tests of its
+request.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ _OPERATIONS: Final = {op: to_mpi4py(op) for op in ours.Op}
 
 
 def native(value: Any) -> Any:
-    """`value` as mpi4py knows it: constants of ours translated, also inside buffer specifications."""
-    # By the exact type, the commonest first: every argument of every call comes by here.
+    """Translate our constants to mpi4py's, also inside buffer specifications; any other value is returned unchanged."""
+    # Compares exact types, the commonest first, because every argument of every call comes here.
     kind = type(value)
     if kind is int:
-        # Constants of ours are below, and no MPI library has integers that small.
+        # Our constants are below -9000, and no MPI library has constants that small.
         return value if value > -9000 else to_mpi4py(value)
     if kind is ours.Constant:
         return to_mpi4py(value)
@@ -67,13 +68,13 @@ def native(value: Any) -> Any:
 
 
 def peer_or_tag(value: Any) -> int:
-    """A rank or tag as mpi4py knows it, which takes numbers of any type and cuts off fractions."""
+    """Translate a rank or tag to mpi4py's; like mpi4py, accept numbers of any type and truncate fractions."""
     whole: int = native(value if type(value) is int else c_int(value))
     return whole
 
 
 def _refuse_unless_aware(buffer: Any) -> None:
-    """Raise `BufferError` where the MPI library would read the address of an array on a device as one of the host, and crash."""
+    """Raise `BufferError` if the MPI library is not device-aware: it would use a device address as a host address, and crash."""
     library = loaded_library()
     if not library.is_aware:
         raise BufferError(
@@ -89,9 +90,9 @@ def peer_of(rank: int) -> int | None:
 
 
 def _as_bytes(buf: Buffer) -> Any:
-    """The buffer of a receive, as bytes where its elements are known.
+    """The buffer specification of a receive, in bytes if its elements are known.
 
-    MPICH 5.0.2 ends the process where what arrives is not a whole number of elements, as a pickle hardly is. What does not fit is
+    MPICH 5.0.2 ends the process if a message is not a whole number of elements, as a pickle rarely is. Mismatched types are
     found when the messages are compared.
     """
     if type(buf) is np.ndarray and buf.dtype.kind in "biufc":
@@ -101,7 +102,7 @@ def _as_bytes(buf: Buffer) -> Any:
             found = elements(buf, writable=True)
         except REFUSALS:
             return native(buf)
-        # Of a derived datatype the elements may lie apart.
+        # The elements of a derived datatype may be non-contiguous.
         return native(buf) if found.is_derived else [found.array, MPI.BYTE]
     return native(buf)
 
@@ -117,7 +118,7 @@ def _collective(comm: CommBase, name: str) -> Callable[..., None]:
     root, op = signature.default_root, signature.default_op
     ndarray, getframe = np.ndarray, sys._getframe
 
-    # Only blocking collectives are compared beforehand: to wait in a non-blocking one could make a right program hang.
+    # Only blocking collectives are compared beforehand: waiting in a non-blocking one could make a correct program hang.
     def call_strictly(*arguments: Buffer, **keywords: object) -> None:
         frame = caller(getframe(1))
         entry = signature(arguments, keywords, frame.f_code, frame.f_lasti)
@@ -131,8 +132,8 @@ def _collective(comm: CommBase, name: str) -> Callable[..., None]:
     def call(*arguments: Buffer, **keywords: object) -> None:
         frame = caller(getframe(1))
         try:
-            # Nearly all calls have arrays and nothing else: then there is nothing to translate, and microseconds count. Of
-            # two buffers, ~index is the other one; of one, the same.
+            # Nearly all calls have only arrays as arguments: then nothing needs translation, and microseconds count. With two
+            # buffers, ~index is the other one; with one, the same.
             if (
                 len(arguments) == arrays
                 and not keywords
@@ -145,7 +146,7 @@ def _collective(comm: CommBase, name: str) -> Callable[..., None]:
                 request = start(arguments, keywords)
                 comm.log.append(signature(arguments, keywords, frame.f_code, frame.f_lasti))
         except MPI.Exception:
-            # Open MPI carries out a part of some collectives at once. The call counts: it may be the one that does not match.
+            # Open MPI executes a part of some collectives at once. The failed call is logged too: it may be the mismatched one.
             comm.log.append(signature(arguments, keywords, frame.f_code, frame.f_lasti))
             raise
         guard.failed_polls = 0
@@ -184,7 +185,7 @@ def _started_collective(comm: CommBase, name: str) -> Callable[..., GuardedReque
 
 
 def _starter(comm: CommBase, name: str) -> Callable[[Sequence[Buffer], Mapping[str, object]], MPI.Request]:
-    """MPI's non-blocking call `name`, with its arguments translated."""
+    """Return MPI's non-blocking call `name` with translation of its arguments."""
     start, kind = getattr(comm.inner, name), collective_kind(name)
     of_root = kind.only_root_in_place
 
@@ -201,7 +202,7 @@ def _starter(comm: CommBase, name: str) -> Callable[[Sequence[Buffer], Mapping[s
 
 
 def _note_misuse(guard: Guard, watch: BufferWatch | None, call: GuardedCall) -> None:
-    """Note what a blocking call does to the buffers of pending operations."""
+    """Record misuse of the buffers of pending operations by a blocking call."""
     if watch is not None:
         guard.note_misuse_by(watch, lambda: f"{call} at {call_site()}")
 
@@ -245,7 +246,7 @@ def _started_send(comm: CommBase, name: str) -> Callable[[Buffer, int, int], Gua
 
 
 def _persistent(comm: CommBase, name: str) -> Callable[..., ours.Prequest]:
-    # Each start is a non-blocking call like any other, so that it can be revoked, logged and watched.
+    # Each start is an ordinary non-blocking call, so that it can be revoked, logged and watched.
     start = getattr(comm, "I" + name.lower().removesuffix("_init"))
 
     def call(*arguments: Buffer, **keywords: object) -> ours.Prequest:
@@ -280,7 +281,7 @@ def _receive(comm: CommBase, name: str) -> Callable[..., None]:
         try:
             comm.wait_for_all((request, pending, status))
         finally:
-            set_envelope(entry, status)  # also of a message that is too long, which is an error of MPI
+            set_envelope(entry, status)  # also if MPI raises because the message is too long
 
     return call
 
@@ -319,11 +320,11 @@ def _sendrecv(comm: CommBase, name: str, depth: int = 1) -> Callable[..., None]:
     ) -> None:
         dest, sendtag, source, recvtag = map(peer_or_tag, (dest, sendtag, source, recvtag))
         arguments = (sendbuf, dest, sendtag, recvbuf, source, recvtag)
-        # MPICH ends the process where a rank sends itself what it receives in the same memory.
+        # MPICH ends the process if a rank sends to itself from memory that it also receives into.
         are_arrays = type(sendbuf) is type(recvbuf) is ndarray
         if are_arrays and may_share_memory(sendbuf, recvbuf) and MPI.PROC_NULL not in (dest, source):
             raise ours.Exception(f"{name}: the send and receive buffers must not be aliased", ours.ERR_BUFFER)
-        # The receive first, so that a message that is here already goes into the buffer at once.
+        # The receive is posted first, so that a message that has arrived goes directly into the buffer.
         receiving = start_receive(_as_bytes(recvbuf), source, recvtag)
         comm.count(source, is_send=False)
         frame = caller(getframe(depth))
@@ -333,7 +334,7 @@ def _sendrecv(comm: CommBase, name: str, depth: int = 1) -> Callable[..., None]:
         try:
             sending = start_send(native(sendbuf), dest, sendtag)
         except BaseException:
-            # The receive stays posted, so it must be known as an open request.
+            # The receive stays posted, so it is registered as an open request.
             GuardedRequest(receiving, GuardedCall(comm, name, arguments, peer=peer_of(source)), guard)
             raise
         comm.count(dest, is_send=True)
@@ -394,10 +395,10 @@ BUFFER_CALLS: Final[Mapping[str, Callable[[CommBase, str], Callable[..., object]
     "Sendrecv": _sendrecv,
     "Sendrecv_replace": _sendrecv_replace,
 }
-"""Builders of the methods, which take a communicator and the method's name."""
+"""Builders of methods, by name; they take a communicator and the method's name."""
 
 NEIGHBOUR_BUFFER_CALLS: Final[Mapping[str, Callable[[CommBase, str], Callable[..., object]]]] = {
     **dict.fromkeys(_OF_NEIGHBOURS, _collective),
     **dict.fromkeys(("I" + name.lower() for name in _OF_NEIGHBOURS), _started_collective),
 }
-"""Those of a communicator with a topology."""
+"""Additional builders for a communicator with a topology."""

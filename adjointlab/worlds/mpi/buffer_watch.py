@@ -1,8 +1,8 @@
-"""Buffers of pending operations: while one is pending, user code may not change what it sends, nor touch what it receives.
+"""Detects misuse of the buffers of pending operations: user code must not modify a send buffer, nor access a receive buffer.
 
-MPI itself does not notice (MPI 4.1, section 3.7.2), and results are wrong only where the library happens to read late or write
-early. So what is sent is compared at completion with what it was at the start, and the buffers of each new call with those of
-the pending operations. A blocking call that finds none pending pays for one test.
+MPI itself does not detect it (MPI 4.1, section 3.7.2), and results are wrong only if the library happens to read late or write
+early. So the contents of a send buffer at completion are compared with those at the start, and the buffers of each new call with those
+of the pending operations. If no operation is pending, this costs a blocking call a single test.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from adjointlab.worlds.scattered import is_scattered
 __all__ = ["BufferWatch", "CollectiveWatcher", "watch_receive", "watch_send"]
 
 Range: TypeAlias = tuple[int, int]
-"""First address, and the one behind the last."""
+"""Half-open range of addresses."""
 
 
 class BufferWatch:
@@ -39,18 +39,18 @@ class BufferWatch:
         self._ranges: tuple[list[Range], list[Range]] | None = None
 
     def begin(self) -> None:
-        """Note what is sent."""
+        """Record the contents of the send buffer."""
         self._sent = [_digest(array) for array in self._reads]
 
     def misuse(self) -> str:
-        """Describe what user code has done to the send buffer since :meth:`begin`; empty if nothing is wrong."""
+        """Describe misuse of the send buffer since :meth:`begin`; empty if there was none."""
         for array, sent in zip(self._reads, self._sent or (), strict=True):
             if _digest(array) != sent:
                 return "changed the send buffer"
         return ""
 
     def misuse_by(self, newer: BufferWatch) -> str:
-        """Describe what an operation that begins while this one is pending does to its buffers; empty if it may."""
+        """Describe misuse of the buffers by an operation that begins while this one is pending; empty if it is legal."""
         reads, writes = self.ranges
         newer_reads, newer_writes = newer.ranges
         if newer_writes and _meet(newer_writes, reads):
@@ -63,7 +63,7 @@ class BufferWatch:
 
     @property
     def ranges(self) -> tuple[list[Range], list[Range]]:
-        """Addresses that are read, and that are written. Asked for only where several operations are pending."""
+        """Addresses that are read, and addresses that are written. Lazy: needed only if several operations are pending."""
         if self._ranges is None:
             self._ranges = _ranges(self._reads), _ranges(self._writes)
         return self._ranges
@@ -76,9 +76,9 @@ _COPIED: Final = 1 << 16
 
 def _digest(array: Flat) -> bytes:
     """The bytes of a small array; of a large one, a weighted sum of every 256 words, modulo 2^64."""
-    if array.nbytes <= _COPIED or not isinstance(array, np.ndarray):  # memory of a device
+    if array.nbytes <= _COPIED or not isinstance(array, np.ndarray):  # device memory
         return array.tobytes()
-    # Fresh memory of that size costs more than this. The weights are odd, so that no change of one word is lost; and random.
+    # Allocating a copy would cost more than the sum. The weights are odd, so that every change of a single word shows, and random.
     octets = array.ravel(order="K").view(np.uint8)
     whole = octets.size // (8 * _WORDS) * (8 * _WORDS)
     sums: Flat = octets[:whole].view(np.uint64).reshape(-1, _WORDS) @ _WEIGHTS
@@ -104,20 +104,20 @@ _NOTHING: Final[Sequence[Flat]] = ()
 
 
 def watch_send(buf: Buffer) -> BufferWatch | None:
-    """Watch for a send; None where the elements are not known without MPI."""
+    """Watch for a send; None if its elements cannot be determined without MPI."""
     arrays = _arrays(buf)
     return None if arrays is None else BufferWatch(arrays, _NOTHING)
 
 
 def watch_receive(buf: Buffer) -> BufferWatch | None:
-    """Watch for a receive; None where the elements are not known without MPI."""
+    """Watch for a receive; None if its elements cannot be determined without MPI."""
     arrays = _arrays(buf)
     return None if arrays is None else BufferWatch(_NOTHING, arrays)
 
 
 def _arrays(spec: Buffer) -> Sequence[Flat] | None:
     if type(spec) is np.ndarray:
-        return (spec,)  # MPI has taken it, so it is contiguous
+        return (spec,)  # contiguous, because MPI has accepted it
     return _known(lambda: [elements(spec, writable=False).array])
 
 
@@ -130,7 +130,7 @@ def _known(read: Callable[[], Sequence[Flat]]) -> Sequence[Flat] | None:
 
 
 class _Ranks(Protocol):
-    """The communicator, as far as the roles of its ranks go."""
+    """The part of a communicator that determines the role of this rank."""
 
     rank: int
     size: int
@@ -144,7 +144,7 @@ class CollectiveWatcher:
         self._comm = comm
 
     def __call__(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> BufferWatch | None:
-        """Watch for a call with these arguments; None where its buffers are not known."""
+        """Watch for a call with these arguments; None if its buffers are unknown."""
         given = by_name(self._kind.parameters, arguments, keywords)
         is_root = given.get("root", 0) == self._comm.rank
         kind = self._kind

@@ -1,8 +1,8 @@
-"""The collectives that each rank called on a communicator, in order, and what a run comes to in numbers.
+"""Call logs of collectives, one for each rank and communicator, and the statistics of a run.
 
-Each rank keeps a log while a run goes on, which has to be cheap. When the run has ended, it describes its latest calls in
-plain data and sends them to the leader, which finds the first call that does not match: the kind of collective, its root,
-operation, datatype and number of elements, as far as MPI demands that they are equal on all ranks.
+During a run each rank keeps a log, which must be cheap. When the run has ended, the rank describes its latest calls in
+plain data and sends them to the leader, which finds the first call that does not match: by the kind of collective, its root,
+operation, datatype and number of elements, as far as MPI requires them to be equal on all ranks.
 """
 
 from __future__ import annotations
@@ -47,30 +47,30 @@ __all__ = [
 ]
 
 DESCRIBED: Final = 256
-"""So many of a log's latest calls are sent to the leader; of those before, a checksum of their names."""
+"""Number of latest calls of a log that are sent to the leader; of the earlier ones, only a checksum of their names."""
 
 KEPT: Final = 8 * DESCRIBED
-"""A log of so many calls is cut to the latest that may be described: a run that trains a network never ends by itself."""
+"""Length at which a log is cut to the latest calls: a run that trains a network is not bounded."""
 
 CommKey: TypeAlias = tuple[tuple[int, ...], int]
-"""A communicator, named alike by all its members: its ranks, and which one of these ranks it is."""
+"""Identifies a communicator in the same way on all its members: its ranks, and its serial number among communicators of these ranks."""
 
 
 Counts: TypeAlias = tuple[int, ...] | int | None
-"""Elements for each rank, or for whichever rank there is; None where there are none, or where they are not known."""
+"""Number of elements for each rank, or one number for every rank; None if the call has none, or if it is unknown."""
 
 
 class CallSignature(NamedTuple):
-    """A collective call as it is logged, from what is at hand: nothing is computed that no report may need."""
+    """A collective call as it is logged. Nothing is computed at this point, because most entries are never reported."""
 
     name: str
     root: int | None
     op: object
     dtype: object
-    elements: Counts  # that all ranks must have; of each rank, where the call has counts that must be equal
+    elements: Counts  # must be equal on all ranks: one number, or one for each rank
     code: CodeType
     instruction: int
-    sent: Counts = None  # of the collectives with counts of their own for each rank
+    sent: Counts = None  # only for collectives with separate counts for each rank
     received: Counts = None
 
 
@@ -78,11 +78,11 @@ CallEntry: TypeAlias = (
     tuple[str, int | None, object, object, Counts, CodeType, int]
     | tuple[str, int | None, object, object, Counts, CodeType, int, Counts, Counts]
 )
-"""A signature's fields: what calls append, because making a named tuple takes ten times as long as a bare one."""
+"""The fields of a signature. Calls append plain tuples, because making a named tuple takes ten times as long."""
 
 
 class CallDescription(NamedTuple):
-    """A collective call as plain data; `None` where MPI does not demand equality, or a value is not known."""
+    """A collective call as plain data; a field is `None` if MPI does not require it to be equal, or if it is unknown."""
 
     name: str
     root: int | None
@@ -90,11 +90,11 @@ class CallDescription(NamedTuple):
     dtype: str | None
     elements: Counts
     where: str  # "file:line"
-    is_lab: bool  # the lab makes it, not user code
+    is_lab: bool  # made by the lab, not by user code
     sent: Counts = None
     received: Counts = None
-    came_back: str = ""  # what the rank has done before a call of the lab's
-    application: int = 0  # of the operator under test, so many of which had ended before
+    came_back: str = ""  # for a call of the lab's: verb phrase for what the rank has done before
+    application: int = 0  # number of applications of the operator under test that had ended before
 
     def __str__(self) -> str:
         if self.name.endswith(")"):
@@ -107,14 +107,14 @@ class CallDescription(NamedTuple):
         return f"{self.name}({', '.join(filter(None, shown))})"
 
     def by_rank(self, rank: int) -> str:
-        """The call in a sentence of a report."""
+        """Clause of a report: `rank` calls this collective."""
         if self.is_lab:
-            # A line of the lab's own says nothing about the user's code.
+            # A line in the lab's own code would not help the user.
             return f"rank {rank} has {self.came_back or came_back(None)}"
         return f"rank {rank} calls {self} at {self.where}"
 
     def difference(self, other: CallDescription) -> str:
-        """Say in what the two do not match; empty where they may."""
+        """Message about the first difference that makes the two calls mismatched; empty if they match."""
         if self.name != other.name or self.is_lab != other.is_lab:
             return "they call different collectives"
         for what, one, another in (
@@ -129,11 +129,11 @@ class CallDescription(NamedTuple):
 
 
 class Describer:
-    """Turns logged calls into plain data; remembers the call sites that it has looked up."""
+    """Turns logged calls into plain data; caches the call sites that it has looked up."""
 
     def __init__(self) -> None:
-        # By identity, for two functions of the same text in different files have equal code objects. The code object is
-        # kept with the entry, so that no other one takes over its identity.
+        # Keyed by identity, because functions with the same text in different files have equal code objects. The entry keeps
+        # the code object alive, so that its id is not reused.
         self._sites: dict[tuple[int, int], tuple[CodeType, str, bool]] = {}
 
     def __call__(self, entry: CallEntry) -> CallDescription:
@@ -141,8 +141,8 @@ class Describer:
         key = (id(call.code), call.instruction)
         site = self._sites.get(key)
         if site is None:
-            noted = CallSite(call.code, call.instruction)
-            site = self._sites[key] = (call.code, str(noted), noted.is_lab)
+            call_site = CallSite(call.code, call.instruction)
+            site = self._sites[key] = (call.code, str(call_site), call_site.is_lab)
         return CallDescription(
             call.name,
             None if call.root is None else int(call.root),
@@ -179,7 +179,7 @@ class CallLog(list[CallEntry]):
 
     @property
     def calls(self) -> int:
-        """The number of calls, those too that are not kept."""
+        """The number of calls, including those that have been dropped."""
         return self._forgotten + len(self)
 
     def append(self, entry: CallEntry) -> None:
@@ -191,17 +191,17 @@ class CallLog(list[CallEntry]):
             del self[:-DESCRIBED]
 
     def mark(self, applications: int) -> None:
-        """Note that so many applications of the operator under test have ended."""
+        """Record that so many applications of the operator under test have ended."""
         self._marks.mark(self.calls, applications)
 
     def _checksum_of_earlier(self) -> int:
-        """A checksum of the names of all calls but those that are described; the same wherever the log has been cut before."""
+        """Checksum of the names of all calls before the described ones; it does not depend on when the log was cut."""
         return zlib.crc32("".join(f"{entry[0]}," for entry in self[:-DESCRIBED]).encode(), self._checksum)
 
     def summary(
         self, describe: Describer, returns: Sequence[tuple[int, Callable[..., object]]] = ()
     ) -> CallLogSummary:
-        """Plain data for the leader; `returns` are the functions of user code that have returned, by the calls before."""
+        """Plain data for the leader; `returns` has the functions of user code that have returned, each with the number of calls before."""
         first = max(0, self.calls - DESCRIBED)
         latest = [
             call._replace(
@@ -220,7 +220,7 @@ def _came_back_before(index: int, returns: Sequence[tuple[int, Callable[..., obj
 
 @dataclass(frozen=True)
 class RunStatistics:
-    """Counts of one rank in one run, for the leader."""
+    """Statistics of one rank in one run, for the leader."""
 
     sent: tuple[int, ...]  # messages, by rank of destination
     received: int
@@ -228,16 +228,16 @@ class RunStatistics:
     messages: dict[CommKey, MessageLogSummary]
     open_requests: tuple[str, ...]  # never completed
     misuses: tuple[str, ...]  # of the buffers of pending operations
-    refused: tuple[str, ...]  # reasons for which user code was not let past the run
-    has_abandoned: bool  # a wait was given up, so a request may still be active
+    refused: tuple[str, ...]  # reasons for refusing calls that would bypass the run
+    has_abandoned: bool  # a wait was abandoned, so a request may still be active
     was_polling: bool  # the rank was blocked in a loop of polls
-    was_late: bool  # the rank was still at work when another one lost its patience
-    saw_mpi_error: bool  # what the rank raised comes from an error of MPI
-    backward: BackwardPass | None = None  # the latest that the rank has begun
+    was_late: bool  # the rank was still at work when another one's patience ran out
+    saw_mpi_error: bool  # the rank's exception is due to an error of MPI
+    backward: BackwardPass | None = None  # the rank's latest
 
 
 class Mismatch(NamedTuple):
-    """The first call that does not match: its position in the logs, two ranks that made it, and why it does not."""
+    """The first call that does not match: its position in the logs, two ranks that made it, and the reason."""
 
     position: int
     rank: int
@@ -246,18 +246,18 @@ class Mismatch(NamedTuple):
 
 
 def first_mismatch(logs: Mapping[int, CallLogSummary]) -> Mismatch | None:
-    """Compare the logs of a communicator's members, by rank."""
+    """Find the first mismatch in the logs of a communicator's members, which are given by rank."""
     (first, reference), *others = logs.items()
     found = []
     for rank, log in others:
-        # What only one of the two has called yet may still be answered: that is for the diagnosis to judge.
+        # Calls that only one of the two has made may still be matched: that is left to the diagnosis.
         for index in range(min(reference.calls, log.calls)):
             one, other = reference.call(index), log.call(index)
             if one is not None and other is not None and (reason := one.difference(other)):
                 found.append(Mismatch(index, first, rank, reason))
                 break
         else:
-            # The earlier calls can be compared only where the same number of them was summed up.
+            # The checksums are comparable only if they cover the same number of calls.
             if reference.calls == log.calls and reference.checksum != log.checksum:
                 reason = f"or later, more than {DESCRIBED} calls ago, they call different collectives"
                 found.append(Mismatch(0, first, rank, reason))
@@ -267,11 +267,11 @@ def first_mismatch(logs: Mapping[int, CallLogSummary]) -> Mismatch | None:
 
 
 def _mismatched_blocks(logs: Mapping[int, CallLogSummary]) -> Iterator[Mismatch]:
-    """The first call in which a rank sends another one a different number of elements than that expects."""
+    """The first call in which a rank sends another one a different number of elements than it expects."""
     first = max(log.calls - len(log.latest) for log in logs.values())
-    agreeing: set[object] = set()  # the same calls are made again and again
+    agreeing: set[object] = set()  # a cache, because the same calls are repeated often
     for index in range(first, max(log.calls for log in logs.values())):
-        # Where a rank has failed in a call, others may not have come to it.
+        # If a rank has failed in a call, others may not have reached it.
         calls = [log.call(index) for log in logs.values()]
         key = tuple(call and (call.sent, call.received) for call in calls)
         if key in agreeing:
@@ -286,7 +286,7 @@ def _mismatched_blocks(logs: Mapping[int, CallLogSummary]) -> Iterator[Mismatch]
 
 
 def block_disagreement(calls: Sequence[CallDescription | None]) -> tuple[int, int, int, int] | None:
-    """Two ranks the first of which sends the second another number of elements than that expects, and the two numbers.
+    """A sender, a receiver, and the different numbers of elements that the one sends and the other expects; None if there are none.
 
     `calls` are by rank; None for a rank that has not called.
     """
@@ -295,7 +295,7 @@ def block_disagreement(calls: Sequence[CallDescription | None]) -> tuple[int, in
         call.sent is None for call in made.values()
     ):
         return None
-    # What a rank sends itself comes last, because two calls say more than one.
+    # Sends to self come last, because a report with two ranks says more.
     for sender, receiver in sorted(product(made, made), key=lambda pair: pair[0] == pair[1]):
         sent = _count_for(made[sender].sent, receiver)
         expected = _count_for(made[receiver].received, sender)
@@ -309,11 +309,11 @@ def _count_for(counts: Counts, rank: int) -> int | None:
 
 
 class SignatureReader:
-    """Reads what is logged of a call of `name` by `rank` of `size` ranks.
+    """Makes log entries for calls of `name` by `rank` of `size` ranks.
 
-    The commonest form of a call has NumPy arrays and no other argument. It has `arrays` of them (-1: this collective has no
-    such form), `counted_array` is the index of the one whose elements count, and root and operation are the defaults. A
-    caller that finds this form logs it without asking the reader.
+    The commonest form of a call has only NumPy arrays as arguments: `arrays` of them (-1 if this collective has no such form),
+    `counted_array` is the index of the one whose elements count, and root and operation are the defaults. A
+    caller that recognizes this form makes the entry itself.
     """
 
     def __init__(self, name: str, rank: int, size: int) -> None:
@@ -350,11 +350,11 @@ class SignatureReader:
         return self.name, root, op, dtype, count, code, instruction
 
     def _blocks(self, given: Mapping[str, Any]) -> tuple[object, Counts, Counts]:
-        """Datatype and counts of a collective that has counts of their own for each rank."""
+        """Datatype and counts of a collective that has separate counts for each rank."""
         kind, is_root = self.kind, given.get("root", 0) == self.rank
         dtype, sent = self._counts(given.get("sendbuf"), kind.sends_blocks)
         of_received, received = self._counts(given.get("recvbuf"), kind.receives_blocks)
-        # What only the root has counts there alone, and may be anything elsewhere.
+        # Arguments that are significant only at the root may be anything elsewhere.
         if kind.only_root_sends and not is_root:
             dtype, sent = None, None
         if kind.only_root_receives and not is_root:
@@ -374,7 +374,7 @@ class SignatureReader:
 
 
 def _type_and_count(spec: Buffer, blocks: int = 1) -> tuple[object, int | None]:
-    """The datatype and number of elements of a buffer of so many blocks, where they are known without MPI."""
+    """The datatype and number of elements of a buffer of so many blocks, if they can be determined without MPI."""
     if type(spec) is np.ndarray:
         return spec.dtype, spec.size
     if is_in_place(spec):

@@ -1,4 +1,4 @@
-"""One call on a guarded communicator: how reports name it, and which ranks it waits for."""
+"""A call on a guarded communicator: its text in reports, and the ranks that it waits for."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _OF_MESSAGES: Final[Mapping[str, tuple[str, ...]]] = {
         ("sendrecv", "sendrecv_replace"), ("sendbuf", "dest", "sendtag", "recvbuf", "source", "recvtag")
     ),
 }
-"""mpi4py's parameters of the calls that are no collectives, in order, by their names in lower case."""
+"""mpi4py's parameters of point-to-point calls, in order, by the call's name in lower case."""
 
 
 def by_name(
     parameters: Sequence[str], arguments: Sequence[object], keywords: Mapping[str, object]
 ) -> dict[str, Any]:
-    """The arguments of a call with these parameters, by their names."""
+    """The arguments of a call by the names of its parameters."""
     return {**dict(zip(parameters, arguments, strict=False)), **keywords}
 
 
@@ -38,7 +38,7 @@ _SHOWN: Final = frozenset({"comm", "dest", "group", "source", "tag", "sendtag", 
 
 
 class _Target(Protocol):
-    """The communicator, as far as a call needs it."""
+    """The part of a communicator that a call needs."""
 
     @property
     def rank(self) -> int: ...
@@ -52,12 +52,12 @@ class GuardedCall(NamedTuple):
 
     comm: _Target
     name: str
-    arguments: tuple[object, ...] = ()  # also keeps the buffers alive for as long as the call
+    arguments: tuple[object, ...] = ()  # also keeps the buffers alive
     keywords: Mapping[str, object] | None = None
-    peer: int | None = None  # the one rank of `comm` that it waits for; None for all the others
+    peer: int | None = None  # the one rank of `comm` that it waits for; None for all others
     missing: Callable[[], tuple[int, ...]] | None = None  # the ranks of the run that it waits for, if known
     is_receive: bool = False  # receives a message, and sends none
-    label: CallLabel | None = None  # of the library that calls it for user code
+    label: CallLabel | None = None  # given by a library that makes the call for user code
 
     def __str__(self) -> str:
         if self.label is not None:
@@ -70,7 +70,7 @@ class GuardedCall(NamedTuple):
 
     @property
     def is_send(self) -> bool:
-        """True if it sends a message, and may wait until that is received, or not: as a synchronous one always does."""
+        """True for a send that may or may not wait until the message is received; False for synchronous ones, which always wait."""
         return "dest" in self._parameters and not is_synchronous(self.name)
 
     @property

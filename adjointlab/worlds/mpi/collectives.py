@@ -1,4 +1,4 @@
-"""The kinds of collectives: which arguments they take, which buffers have a block for each rank, and which ones only the root has."""
+"""The kinds of collectives: their arguments, and which buffers have a block for each rank or are significant only at the root."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["COLLECTIVES", "Collective", "Counted", "collective_kind"]
 
 
 class Counted(NamedTuple):
-    """The buffer of which all ranks must have equally many elements, and the one that tells their number if it is ``IN_PLACE``."""
+    """The buffer whose number of elements must be equal on all ranks, and the one that determines it if the first is ``IN_PLACE``."""
 
     buffer: str
     in_place: str | None = None
-    is_per_rank: bool = False  # the second one has that number for each rank
+    is_per_rank: bool = False  # the second one has that number of elements for each rank
 
 
 class Collective(NamedTuple):
@@ -21,19 +21,19 @@ class Collective(NamedTuple):
 
     parameters: tuple[str, ...]  # mpi4py's, in order
     counted: Counted | None = None
-    sends_blocks: bool = False  # with counts of their own
+    sends_blocks: bool = False  # with separate counts
     receives_blocks: bool = False
     only_root_sends: bool = False
     only_root_receives: bool = False
 
     @property
     def only_root_in_place(self) -> str | None:
-        """The buffer for which the root alone may give ``IN_PLACE``; None of a collective without such a one."""
+        """The buffer for which only the root may give ``IN_PLACE``; None if the collective has none."""
         return "sendbuf" if self.only_root_receives else "recvbuf" if self.only_root_sends else None
 
     @property
     def has_blocks(self) -> bool:
-        """True if the numbers of elements may differ from rank to rank, so that each has to fit one other rank's."""
+        """True if the numbers of elements may differ between ranks, so that senders and receivers must agree pairwise."""
         return self.sends_blocks or self.receives_blocks
 
 
@@ -55,7 +55,7 @@ COLLECTIVES: Final[Mapping[str, Collective]] = {
     "allgatherv": Collective(_EXCHANGE, receives_blocks=True),
     "alltoall": Collective(_EXCHANGE, _ALL),
     "alltoallv": Collective(_EXCHANGE, sends_blocks=True, receives_blocks=True),
-    # Its blocks have datatypes of their own, so their elements are not known without MPI.
+    # Its blocks have separate datatypes, so their elements cannot be determined without MPI.
     "alltoallw": Collective(_EXCHANGE),
     "reduce": Collective(("sendbuf", "recvbuf", "op", "root"), _ALL, only_root_receives=True),
     "allreduce": Collective(_REDUCTION, _ALL),
@@ -68,11 +68,11 @@ COLLECTIVES: Final[Mapping[str, Collective]] = {
         for name in ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw")
     },
 }
-"""By the name in lower case, without the "I" of those that do not wait."""
+"""By the name in lower case, without the "I" of the non-blocking form."""
 
 
 def collective_kind(name: str) -> Collective:
-    """The kind of a collective of mpi4py's; one without parameters for a name that is not known."""
+    """The kind of one of mpi4py's collectives; for an unknown name, a kind without parameters."""
     return COLLECTIVES.get(name.lower().removeprefix("i"), _UNKNOWN)
 
 

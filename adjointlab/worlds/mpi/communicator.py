@@ -1,8 +1,8 @@
-"""The guarded communicator: mpi4py's names, and no wait that cannot be revoked.
+"""The guarded communicator: mpi4py's interface, in which every wait can be revoked.
 
 Methods that communicate are built from tables when first used (:meth:`GuardedComm.__getattr__`), and then found like any
-attribute. What blocks inside MPI, the making of communicators, is preceded by a revocable agreement; what would block in
-an untimely way, freeing them, is put off until the run is known to have left the communicator clean.
+attribute. Creating a communicator blocks inside MPI, so a revocable agreement precedes it. Freeing one may block too, so it is
+deferred until the run is known to have left the communicator clean.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ from adjointlab.worlds.refused_calls import ONLY_SIMULATED, missing
 
 __all__ = ["GuardedCartcomm", "GuardedComm", "GuardedDistgraphcomm", "GuardedTopocomm"]
 
-# Open MPI makes a group's communicator with messages of the given tag on the parent. They could be mistaken for messages of
-# user code that have the same tag: so one that is not used otherwise. (The tag asked for is part of the agreement.)
+# Open MPI makes a group's communicator with messages of the given tag on the parent. They could match receives of user code
+# with the same tag, so a reserved one is used. (The tag that user code gives is part of the agreement.)
 _CREATION_TAG: Final = 32_003
 
 _SECONDS_TO_PASS_ON: Final = 0.2
-"""Launchers of jobs that end drop what they have not read yet."""
+"""Time for the launcher to forward output: when a job ends, launchers drop output that they have not read yet."""
 
-# As in mpi4py, where the calls that make communicators return it on ranks that are no members.
+# As in mpi4py, calls that make communicators return it on ranks that are not members.
 _NULL: Final = cast("GuardedComm", ours.COMM_NULL)
 
 
 class GuardedComm(CommBase):
-    """A communicator whose waits end: in completion, in another rank's failure, or with the world's patience."""
+    """A communicator whose waits always end: by completion, by another rank's failure, or when the world's patience runs out."""
 
     local: ClassVar = frozenset({"Get_group", "Get_topology", "group", "is_topo", "topology"})
-    """Names of the methods and properties that are MPI's own, because they need no other rank."""
+    """Names of local methods and properties, for which MPI's own are used."""
 
     buffer_calls: ClassVar = BUFFER_CALLS
     object_calls: ClassVar = OBJECT_CALLS
 
     @classmethod
     def offered(cls) -> set[str]:
-        """Names of mpi4py's that user code may use."""
+        """mpi4py's names that user code may use."""
         internal = set(dir(CommBase)) - set(dir(LocalCalls))
         names = {*dir(cls), *cls.local, *cls.buffer_calls, *cls.object_calls, "rank", "size"} - internal
         own = {"buffer_calls", "local", "object_calls", "offered"}
@@ -108,11 +108,11 @@ class GuardedComm(CommBase):
     def Abort(self, errorcode: int = 0) -> NoReturn:
         """End the job. (The case is on disk, and `adjointlab run` goes on with it.)"""
         rank, site = self.guard.control.rank, call_site()
-        # Not through sys.stderr, which pytest captures and nobody will read any more.
+        # Not through sys.stderr: pytest captures it, and would never print it.
         os.write(2, f"adjointlab: rank {rank} called Abort({errorcode}) at {site}\n".encode())
         time.sleep(_SECONDS_TO_PASS_ON)
         allow_exit_of_c()
-        # What was called with 0 must not end the job with 0.
+        # Abort(0) must not end the job with exit code 0.
         own_handle(MPI.COMM_WORLD).Abort(errorcode or ExitCode.UNJUDGED)
         raise SystemExit(errorcode)
 
@@ -161,7 +161,7 @@ class GuardedComm(CommBase):
         def create(arguments: Sequence[tuple[int, int]]) -> MPI.Comm:
             wrong = [given for given in arguments if given[0] < 0 and given[0] != MPI.UNDEFINED]
             if wrong:
-                # All ranks see all colours, so all raise the same. MPI would raise it on the one rank only, and leave
+                # All ranks have all colours, so all raise the same error. MPI would raise it on one rank only, and leave
                 # the others in the call.
                 raise ours.Exception(
                     f"Invalid color {wrong[0][0]}: must be nonnegative or UNDEFINED", ours.ERR_ARG
@@ -187,7 +187,7 @@ class GuardedComm(CommBase):
         call = GuardedCall(self, "Create", (), {"group": list(ranks)})
 
         def create(groups: Sequence[tuple[int, ...]]) -> MPI.Comm:
-            # MPI wants the same group from all of its members. (Others may give another, to make two at once.)
+            # MPI requires the same group from all of its members. (Other ranks may give another group, to make two at once.)
             if any(groups[self.ranks.index(member)] != given for given in groups for member in given):
                 self._cancel_mismatched(call, f"group={list(ranks)}")
             return self.inner.Create(group)
@@ -225,7 +225,7 @@ class GuardedComm(CommBase):
         info: MPI.Info = MPI.INFO_NULL,
         reorder: bool = False,
     ) -> GuardedComm:
-        """Make a graph, of which each rank names its own neighbours."""
+        """Make a graph; each rank gives its own neighbours."""
         own = neighbours(self.size, sources, destinations, sourceweights, destweights)
         call = GuardedCall(self, "Create_dist_graph_adjacent")
 
@@ -246,8 +246,8 @@ class GuardedComm(CommBase):
         info: MPI.Info = MPI.INFO_NULL,
         reorder: bool = False,
     ) -> GuardedComm:
-        """Make a graph, of which any rank names any edges."""
-        # Refused before other ranks are waited for.
+        """Make a graph; any rank may give any edges."""
+        # Raises for bad arguments, before other ranks are waited for.
         edges(self.size, sources, degrees, destinations, weights)
         arguments = (list(sources), list(degrees), list(destinations), native(weights), info, reorder)
 
@@ -257,12 +257,12 @@ class GuardedComm(CommBase):
         return self._derive("Create_dist_graph", None, create, is_alike=False)
 
     def Free(self) -> None:
-        """Do not use it any more. (It is freed when the run has ended well.)"""
+        """Mark it as freed. (MPI's communicator is freed after the run, if that was clean.)"""
         if self not in self.registry.derived:
             raise RuntimeError("the run's own communicator belongs to the world and cannot be freed")
         if self.freed is not None:
             self.inner.Free()  # raises, as every call on it does
-        # MPI_Comm_free is collective and may wait for the other members, which cannot be revoked. So all ranks do it after
+        # MPI_Comm_free is collective and may wait for the other members, which could not be revoked. So all ranks call it after
         # the run, if that was clean.
         self.freed = self.inner
         self.retire("it has been freed")
@@ -270,7 +270,7 @@ class GuardedComm(CommBase):
     Disconnect = Free
 
     def _cancel_mismatched(self, call: GuardedCall, arguments: str) -> NoReturn:
-        """Cancel a call that was logged by its name, and show its arguments too: they are what does not match."""
+        """Cancel a call that was logged by its name, and add its arguments to the log entry, because these do not match."""
         entry = CallSignature(*self.log.pop())
         self.log.append(entry._replace(name=f"{entry.name}({arguments})"))
         self.guard.cancel_mismatched(call)
@@ -284,12 +284,12 @@ class GuardedComm(CommBase):
         *,
         is_alike: bool = True,
     ) -> GuardedComm:
-        """Make a communicator with `create`, once all ranks have called `name`; `is_alike`: with equal arguments."""
+        """Make a communicator with `create` once all ranks have called `name`, with equal arguments if `is_alike`."""
         call = call or GuardedCall(self, name)
         shown = f"{name}{'' if arguments is None or not is_alike else arguments}"
 
         def checked(given: Sequence[tuple[str, Any]]) -> MPI.Comm:
-            # MPI need not notice that one rank calls Split and another one Dup: both may wait for ever.
+            # MPI need not detect that one rank calls Split and another one Dup: both may wait for ever.
             if any(other != shown for other, _ in given):
                 self.guard.cancel_mismatched(call)
             return create([other for _, other in given])
@@ -363,7 +363,7 @@ def _kind_of(inner: MPI.Intracomm) -> type[GuardedComm]:
 
 
 class _NullRank(int):
-    """`PROC_NULL` as it comes out of a call: equal to mpi4py's and to ours, whichever user code compares it with."""
+    """`PROC_NULL` as a result of a call: equal to both mpi4py's and ours, because user code may compare it with either."""
 
     @staticmethod
     def of(rank: int) -> int:
@@ -373,16 +373,16 @@ class _NullRank(int):
         return other in (MPI.PROC_NULL, ours.PROC_NULL)
 
     def __ne__(self, other: object) -> bool:
-        return not self == other  # that of int would be asked otherwise
+        return not self == other  # needed because int defines __ne__ itself
 
     def __hash__(self) -> int:
         return int.__hash__(self)
 
 
 def _members(group: MPI.Group, comm: CommBase, size: int | None = None) -> tuple[int, ...]:
-    """Return the ranks of the run in a group of `comm`'s ranks; the first `size` of them, where it is given."""
-    # A new communicator's size has to be given: the group of a grid that is smaller than its parent has, in MPICH 5.0.2,
-    # the ranks left out too, at its end (a grid of 2 of 3 ranks has size 2 and a group of size 3).
+    """Return the ranks of the run in a group of `comm`'s ranks; only the first `size` of them if it is given."""
+    # For a new communicator, `size` is required: in MPICH 5.0.2, the group of a grid that is smaller than its parent also has,
+    # at its end, the ranks left out (a grid of 2 of 3 ranks has size 2 and a group of size 3).
     of_comm = comm.inner.Get_group()
     local = MPI.Group.Translate_ranks(group, list(range(group.size if size is None else size)), of_comm)
     of_comm.Free()

@@ -1,8 +1,8 @@
 """The control channel of the MPI world: commands, reports, failure notices, tokens of agreement.
 
-One tag for each kind of message, so that every wait polls for its own kind and leaves the others where they are. MPI
-delivers messages of one sender and tag in the order in which they were sent; between tags there is no order. Hence each
-message that belongs to a run carries its number: what arrives late is recognised and dropped.
+Each kind of message has a tag, so that every wait polls for its own kind and leaves the others queued. MPI
+delivers messages of one sender and tag in the order in which they were sent, but different tags are not ordered. Hence each
+message that belongs to a run carries the run's number, so that late ones are recognised and dropped.
 
     leader                    rank r < ranks             rank r >= ranks (not in this run)
       COMMAND(run, body's payload) ->                     COMMAND(run, empty) ->
@@ -22,17 +22,17 @@ from adjointlab.worlds.polling import keep_alive
 
 __all__ = ["CREATION", "TOKEN", "ControlChannel", "Notice", "Token"]
 
-# COMMAND, REPORT and INTERRUPT of every world of processes have 1, 2 and 5.
+# Tags 1, 2 and 5 are COMMAND, REPORT and INTERRUPT of every world of processes.
 _NOTICE: Final = 3  # rank to rank: I have failed, do not wait for me
 TOKEN: Final = 4  # rank to rank: I am about to make this communicator
 _STACKS: Final = 6  # rank to rank: show your stacks, the job is about to end
-# And upwards, one for each number of ranks: for making a run's communicator, because Open MPI's MPI_Comm_create_group
+# First of the tags for creating a run's communicator, one for each number of ranks: Open MPI's MPI_Comm_create_group
 # sends ordinary messages of the given tag on the parent.
 CREATION: Final = 100
 
 
 class Notice(NamedTuple):
-    """Rank `rank` has failed in run `run`: it raised, or it waited longer than its patience."""
+    """Rank `rank` has failed in run `run`: it raised, or its wait exceeded its patience."""
 
     run: int
     rank: int
@@ -49,12 +49,12 @@ class Token(NamedTuple):
 
 
 class ControlChannel(ObjectChannel):
-    """Messages of the MPI world's own."""
+    """Internal messages of the MPI world."""
 
     def request_stacks(self) -> None:
-        """Ask all others to print their stacks, from any thread, shortly before the end of the job."""
-        # The watchdog's thread calls this while the main thread sits in a call of MPI, which a library below
-        # MPI_THREAD_MULTIPLE does not allow.
+        """Ask all others to print their stacks, shortly before the end of the job; may be called from any thread."""
+        # The watchdog's thread calls this while the main thread is in an MPI call, which is allowed only with
+        # MPI_THREAD_MULTIPLE.
         if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
             for rank in range(self.size):
                 if rank != self.rank:
@@ -67,14 +67,14 @@ class ControlChannel(ObjectChannel):
         return asker
 
     def notify_failure(self, run: int, ranks: int, *, is_blocked: bool) -> None:
-        """Tell the other ranks of the run that this one has failed."""
+        """Notify the other ranks of the run that this one has failed."""
         self.send_to_others(Notice(run, self.rank, is_blocked), _NOTICE, ranks)
 
     def notices(self, run: int) -> list[Notice]:
-        """Return the notices of run `run` that have come in since the last call, and drop those of earlier runs."""
+        """Return the notices of run `run` that have arrived since the last call, and drop those of earlier runs."""
         found = []
-        # Every look of every wait comes by here, so one probe has to do: a message that it only lets in is found by
-        # the next look.
+        # Every wait calls this repeatedly, so one probe must suffice: if it merely lets a message arrive, the next call
+        # finds it.
         while self.comm.Iprobe(MPI.ANY_SOURCE, _NOTICE):
             notice: Notice = self.comm.recv(None, MPI.ANY_SOURCE, _NOTICE)
             if notice.run == run:

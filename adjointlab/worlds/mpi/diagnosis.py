@@ -1,8 +1,8 @@
-"""After a run: what the leader concludes from the outcomes and the statistics of all ranks.
+"""The leader's diagnosis of a run, from the outcomes and statistics of all ranks.
 
-It may conclude only what cannot be otherwise. A call that one rank has made and another has not is a mismatch once that
-other rank has returned; as long as it is blocked or was cancelled, it might have made the call later. A wait that lasted too
-long is a deadlock only if nobody is left who could have ended it.
+It must be certain. A call that one rank has made and another has not is a mismatch only once that
+other rank has returned; if it was blocked or cancelled, it might have made the call later. A wait that lasted too
+long is a deadlock only if no rank is left that could have ended it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["communicating", "conclude"]
 
 
 def communicating(statistics: Sequence[RunStatistics]) -> frozenset[int]:
-    """The ranks of which user code took part in a collective or message with another rank."""
+    """The ranks whose user code took part in a collective or message with another rank."""
     found: set[int] = set()
     for rank, of_rank in enumerate(statistics):
         logs = (log for (members, _), log in of_rank.logs.items() if len(members) > 1)
@@ -35,12 +35,12 @@ def communicating(statistics: Sequence[RunStatistics]) -> frozenset[int]:
 def conclude(
     outcomes: Sequence[Outcome], statistics: Sequence[RunStatistics]
 ) -> tuple[tuple[Finding, ...], bool]:
-    """Return what was wrong with the run itself, and True if its communicators are clean enough for another."""
+    """Return the findings of the run, and True if its communicators are clean enough for another."""
     has_returned = [isinstance(outcome, Returned) for outcome in outcomes]
     if any(isinstance(outcome, Blocked) for outcome in outcomes):
         return (
             *_misuses(statistics),
-            # Where ranks wait, that a message came from another application follows from a call too few, as their waiting does.
+            # Not messages from another application: like the wait, these are consequences of a missing call.
             *_mismatched_messages(statistics, crossed=False),
             *_stuck(outcomes, statistics),
         ), False
@@ -53,16 +53,16 @@ def conclude(
     is_clean = not findings and not any(of_rank.has_abandoned for of_rank in statistics)
     if all(has_returned):
         return (*_misuses(statistics), *findings), is_clean
-    # Where a rank has failed, messages and requests that are left are no finding of their own. But calls that do not match
-    # always are one, and may be why the rank raised: it took one buffer for another, or MPI raised an error. An error of
-    # MPI, such as Open MPI's of collectives of different lengths, may also be due to a rank that did not call at all.
+    # If a rank has failed, messages and requests left over are consequences, and not reported. But calls that do not match
+    # always are, and may be why the rank raised: it received the wrong data, or MPI raised an error. An error of
+    # MPI, such as Open MPI's for collectives of different lengths, may also be due to a rank that did not call at all.
     saw_mpi_error = any(of_rank.saw_mpi_error for of_rank in statistics)
     mismatches = _mismatches(statistics, [saw_mpi_error and returned for returned in has_returned])
     return (*_misuses(statistics), *_mismatched_messages(statistics), *mismatches), is_clean
 
 
 def _stuck(outcomes: Sequence[Outcome], statistics: Sequence[RunStatistics]) -> Iterator[Finding]:
-    """Say why some ranks are blocked."""
+    """Explain why some ranks are blocked."""
     blocked = {rank: outcome for rank, outcome in enumerate(outcomes) if isinstance(outcome, Blocked)}
     has_returned = [isinstance(outcome, Returned) for outcome in outcomes]
     waiting = [rank for rank, outcome in enumerate(outcomes) if isinstance(outcome, Blocked | PeerFailed)]
@@ -104,7 +104,7 @@ def _mismatches(
 ) -> Iterator[Finding]:
     """Find communicators on which the ranks called collectives that do not match.
 
-    `is_final` says of each rank whether it would have made no further call; by default none would have.
+    `is_final` has, for each rank, True if it would not have made any further call; the default is True for all.
     """
     for key in _communicators(statistics):
         members, _ = key
@@ -117,7 +117,7 @@ def _mismatches(
                 if (call := logs[rank].call(index)) is not None
             ]
         else:
-            # Of ranks with equally few calls, one that makes no more.
+            # Among ranks with equally few calls, prefer one that makes no more.
             fewest = min(members, key=lambda rank: (logs[rank].calls, is_final is None or not is_final[rank]))
             most = max(members, key=lambda rank: logs[rank].calls)
             index, reason = logs[fewest].calls, "only some ranks take part"
@@ -145,7 +145,7 @@ def _logs(key: CommKey, statistics: Sequence[RunStatistics]) -> dict[int, CallLo
 def _divergence_lines(
     keys: Iterable[CommKey], statistics: Sequence[RunStatistics], before: int | None = None
 ) -> tuple[str, ...]:
-    """Line on the first collective that ranks called from different places, among the first `before` of each communicator."""
+    """Line on the first collective that ranks called from different places, among the first `before` collectives of each communicator."""
     return divergence_lines(
         (index, of_ranks(key[0], len(statistics)), places)
         for key in keys
@@ -154,7 +154,7 @@ def _divergence_lines(
 
 
 def _places(logs: dict[int, CallLogSummary], before: int | None) -> Iterator[tuple[int, dict[int, Place]]]:
-    """By rank, for each collective that all ranks have described and user code has called."""
+    """Index and places by rank of each collective that all ranks have described and user code has called."""
     completed = min(log.calls for log in logs.values())
     for index in range(completed if before is None else min(before, completed)):
         calls = {rank: call for rank, log in logs.items() if (call := log.call(index)) is not None}
@@ -163,7 +163,7 @@ def _places(logs: dict[int, CallLogSummary], before: int | None) -> Iterator[tup
 
 
 def _misuses(statistics: Sequence[RunStatistics]) -> Iterator[Finding]:
-    """Find what is wrong however the run ended: what user code did to buffers, and past the run."""
+    """Find faults that are independent of how the run ended: misuse of buffers, and calls that bypass the run."""
     for rank, of_rank in enumerate(statistics):
         for reason in of_rank.refused:
             yield Finding(FindingKind.PAST_THE_RUN, f"rank {rank}: {reason}")
@@ -187,9 +187,9 @@ def _open_requests(statistics: Sequence[RunStatistics]) -> Iterator[Finding]:
 
 
 def _unreceived(statistics: Sequence[RunStatistics]) -> Iterator[Finding]:
-    """Compare what was sent to each rank with what it received.
+    """Compare the number of messages sent to each rank with the number that it received.
 
-    Only in number: a receive from any source does not say whose message it is meant for.
+    Only the numbers, because a receive from any source does not determine the sender.
     """
     for rank, of_rank in enumerate(statistics):
         senders = [sender for sender, other in enumerate(statistics) if other.sent[rank]]

@@ -1,12 +1,12 @@
-"""The guard: what keeps a rank of a run from waiting for ever.
+"""The guard: prevents a rank from waiting for ever.
 
-Every wait on a guarded communicator that outlasts its first polls goes on here, and so does a loop of user code that
-polls in vain. It ends when its request is complete; a moment after another rank has given notice that it has failed; when
-it has lasted longer than the world's patience; or when the watchdog says that the run has lasted too long. In the last
+Every wait on a guarded communicator that outlasts its first polls continues here, and so does a loop of user code that
+polls without success. It ends when its request is complete; shortly after another rank has given notice of its failure; when
+it exceeds the world's patience; or when the watchdog finds that the run has taken too long. In the last
 three cases the wait is *revoked*: the rank raises :class:`Cancelled`, and its outcome says why.
 
-The guard also counts a run's messages, collectives and requests, from which the leader sees whether the communicators
-are clean enough to serve another run.
+The guard also counts a run's messages, collectives and requests. From these the leader decides whether the communicators
+are clean enough to be reused in another run.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ __all__ = ["Guard"]
 
 T = TypeVar("T")
 
-# Polls of a wait before it looks at anything else: about 60 microseconds, in which most messages arrive. With more ranks
-# than processors a tenth of that, because the rank that is waited for may need this processor.
+# Polls of a wait before it checks for other events: about 60 microseconds, in which most messages arrive. With more ranks
+# than processors a tenth of that, because the other rank may need this processor.
 _QUICK_POLLS: Final = 600
 _QUICK_POLLS_WHEN_CROWDED: Final = 60
 _POLLS_BETWEEN_LOOKS: Final = 16
@@ -41,9 +41,9 @@ _POLLS_BETWEEN_LOOKS: Final = 16
 _PACE: Final = Pace(before=5e-2, after=1.0)
 _PACE_WHEN_CROWDED: Final = Pace(before=1e-3, after=0.25)
 
-# Seconds for which a wait goes on after another rank has failed. What that rank sent before it failed may still arrive and
-# complete the wait. This rank then goes on to what it would have done anyway, such as raising the same exception as all
-# others do, and is not reported as a victim of the first.
+# Seconds for which a wait continues after another rank has failed. A message that was sent before the failure may still arrive
+# and complete the wait. This rank then proceeds as it would have done anyway, for example raises the same exception as all
+# others, and is not reported as a victim of the first.
 _GRACE_AFTER_FAILURE: Final = 1e-2
 
 
@@ -60,7 +60,7 @@ class OpenRequest(Protocol):
 class Guard:
     """The revocable wait of this process, and the statistics of its current run.
 
-    `is_crowded` where there are more ranks than cores, so that the one that is waited for may need this rank's.
+    `is_crowded` means that there are more ranks than cores, so that another rank may need this rank's core.
     """
 
     def __init__(
@@ -75,39 +75,39 @@ class Guard:
         self.start_run(0, 0)
 
     def start_run(self, run_number: int, ranks: int) -> None:
-        """Count from zero."""
+        """Reset the statistics for a new run."""
         self.run_number = run_number
         self.ranks = ranks
-        self.cancelled_as: Blocked | PeerFailed | None = None  # this rank's outcome, once a wait was revoked
+        self.cancelled_as: Blocked | PeerFailed | None = None  # this rank's outcome if a wait was revoked
         self.failed_polls = 0  # in a row
         self.sent = [0] * ranks
         self.received = 0
         self.logs: dict[CommKey, CallLog] = {}
         self.messages: dict[CommKey, MessageLog] = {}
-        # The functions of user code that have returned, each with the number of collectives on the run's communicator by then.
+        # The functions of user code that have returned, each with the number of earlier collectives on the run's communicator.
         self.returns: list[tuple[int, Callable[..., object]]] = []
-        self.applications = 0  # of the operator under test, that have ended
-        self.backward: BackwardPass | None = None  # the latest that this rank has begun
+        self.applications = 0  # ended applications of the operator under test
+        self.backward: BackwardPass | None = None  # this rank's latest
         self.open_requests: dict[int, OpenRequest] = {}  # by id
         self.misuses: list[str] = []  # of buffers
-        self.refused: list[str] = []  # what user code tried past the run
+        self.refused: list[str] = []  # reasons for refusing calls that would bypass the run
         self.has_abandoned = False
         self.saw_mpi_error = False
-        self.has_leaked_many = False  # earlier runs have left many communicators behind
+        self.has_leaked_many = False  # by earlier runs, of communicators
         self._is_waiting = False
         self._is_overdue = False
         self._is_polling = False
         self._rests = Rests(self._pace)  # of a loop of polls
         self._notices: list[Notice] = []
-        self._noticed_at: float | None = None  # when the first of them was seen
+        self._noticed_at: float | None = None  # time of the first of them
 
     def finish_run(self) -> RunStatistics:
-        """Hand over the statistics."""
+        """Return the statistics of the run."""
         still_open = tuple(
             request.described() for request in self.open_requests.values() if not request.is_complete()
         )
         for request in self.open_requests.values():
-            # MPI may use their buffers until it is finalized: user code gave no sign that they are complete.
+            # User code has not waited for them, so MPI may use their buffers until it is finalized.
             keep_alive(request)
         self.open_requests = {}
         logs = {key: log.summary(self.describer, self.returns) for key, log in self.logs.items() if log}
@@ -139,13 +139,13 @@ class Guard:
             self.wait_until(lambda: test(status), call)
         except BaseException:
             if request:
-                # Cancelling it would not help: MPI need not honour that for sends and cannot for collectives.
+                # Cancelling the request would not help: MPI need not support it for sends, and does not for collectives.
                 keep_alive((request, call))
                 self.has_abandoned = True
             raise
 
     def wait_until(self, ready: Callable[[], T | None], call: GuardedCall) -> T:
-        """Poll until `ready` returns something true, and return that; or revoke the wait."""
+        """Poll until `ready` returns a true value, and return that; or revoke the wait."""
         self._refuse_if_cancelled()
         self._is_waiting = True
         try:
@@ -158,18 +158,20 @@ class Guard:
         return found
 
     def note_return(self, function: Callable[..., object]) -> None:
-        """Note that this rank has returned from a function of user code."""
+        """Record that this rank has returned from a function of user code."""
         # The first log is that of the run's own communicator, on which the lab makes its calls.
         log = next(iter(self.logs.values()), None)
         calls = 0 if log is None else log.calls
         if self.returns and self.returns[-1][0] == calls:
-            self.returns.pop()  # thousands may return between two calls, and the last one counts
+            self.returns.pop()  # thousands may return between two calls, but only the last one is needed
         self.returns.append((calls, function))
         if len(self.returns) >= KEPT:
-            del self.returns[: -DESCRIBED - 1]  # each before another call, and so many are described
+            del self.returns[
+                : -DESCRIBED - 1
+            ]  # at most one per call is left, and only DESCRIBED calls are described
 
     def note_application(self) -> None:
-        """Note that an application of the operator under test has ended."""
+        """Record that an application of the operator under test has ended."""
         self.applications += 1
         for calls in self.logs.values():
             calls.mark(self.applications)
@@ -177,69 +179,69 @@ class Guard:
             messages.mark(self.applications)
 
     def progress(self) -> tuple[int, int, int]:
-        """The calls of the run so far; asked by the watchdog's thread."""
+        """Numbers of calls in the run so far; read by the watchdog's thread."""
         return sum(self.sent), self.received, sum(log.calls for log in tuple(self.logs.values()))
 
     def expire(self) -> bool:
-        """Declare the run overdue, from the watchdog's signal handler.
+        """Declare the run overdue; called from the watchdog's signal handler.
 
-        Returns True if this rank is in a wait, which the next look then revokes: so nothing has to be raised at a point
+        Returns True if this rank is in a wait, which is then revoked at its next check. So the handler need not raise at a point
         where a request may just have been started, and the report names the call.
         """
         self._is_overdue = True
         return self._is_waiting
 
     def poll_failed(self, call: GuardedCall) -> None:
-        """Note that user code has polled in vain: a loop of such polls is a wait too."""
+        """Record a poll of user code without success: a loop of such polls is a wait too."""
         self._refuse_if_cancelled()
         self.failed_polls += 1
         yield_processor()
         if self.failed_polls % _POLLS_BETWEEN_LOOKS == 0:
             if self.failed_polls == _POLLS_BETWEEN_LOOKS:
                 self._rests = Rests(self._pace)
-            # Left True if the next line raises: the rank was polling when it was cancelled.
+            # Stays True if the next line raises: then the rank was polling when it was cancelled.
             self._is_polling = True
             self._revoke_if_vain(call, self._rests.waited)
             self._is_polling = False
             self._rests.rest()
 
     def cancel_mismatched(self, call: GuardedCall) -> NoReturn:
-        """Leave `call`, which all its ranks know not to match: each leaves by itself, so none has to be notified."""
+        """Cancel a mismatched `call`. All its ranks have detected the mismatch and do the same, so none needs to be notified."""
         if self.cancelled_as is None:
             self.cancelled_as = self._blocked_in(call)
         raise Cancelled
 
     def notify_failure(self, *, is_blocked: bool = False) -> None:
-        """Tell the other ranks of the run that this one has failed."""
+        """Notify the other ranks of the run that this one has failed."""
         self.control.notify_failure(self.run_number, self.ranks, is_blocked=is_blocked)
 
     def note_misuse(self, misuse: str, request: OpenRequest, by: str = "") -> None:
-        """Note what user code has done to the buffers of a pending operation, and by which call."""
+        """Record misuse by user code of the buffers of a pending operation, and the call that did it."""
         self.misuses.append(f"{misuse} of {request.described()} before it had completed{by}")
 
     def note_misuse_by(self, watch: BufferWatch, described: Callable[[], str]) -> None:
-        """Note what a new call, which has the buffers of `watch`, does to the buffers of pending operations."""
+        """Record misuse of the buffers of pending operations by a new call with the buffers of `watch`."""
         for request in self.open_requests.values():
             pending = request.watch
             if (
                 pending is not None
                 and (misuse := pending.misuse_by(watch))
-                and not request.is_complete()  # perhaps through mpi4py's own functions
+                and not request.is_complete()  # it may have been completed by mpi4py's own functions
             ):
                 self.note_misuse(misuse, request, f", by {described()}")
 
     def _refuse_if_cancelled(self) -> None:
-        # User code may have caught Cancelled, in a bare `except:` or a `finally:` that communicates.
+        # User code may have caught Cancelled in a bare `except:`, or may communicate in a `finally:`.
         if self.cancelled_as is not None:
             raise Cancelled
 
     def _revoke_if_vain(self, call: GuardedCall, waited: float) -> None:
-        """Revoke the wait in `call` if another rank has failed or patience is at an end."""
+        """Revoke the wait in `call` if another rank has failed or patience has run out."""
         self._notices += self.control.notices(self.run_number)
         if self._notices:
             all_blocked = all(notice.is_blocked for notice in self._notices)
             if all_blocked and waited > self.patience / 2:
-                # The ranks of a deadlock lose their patience one after another, and the first one's notice cancels the
+                # The ranks of a deadlock time out one after another, and the first one's notice cancels the
                 # others. Those that have waited for about as long are part of the deadlock, not victims of a failure.
                 self.cancelled_as = self._blocked_in(call)
             else:
@@ -269,12 +271,12 @@ class Guard:
         return came_back(self.returns[-1][1] if self.returns else None)
 
     def _others_are_blocked(self) -> bool:
-        # MPI makes progress inside its own calls only: the first look may do no more than let a notice in.
+        # MPI makes progress only inside its own calls: the first probe may merely let a notice arrive.
         notices = self.control.notices(self.run_number) or self.control.notices(self.run_number)
         return any(notice.is_blocked for notice in (*self._notices, *notices))
 
     def uncount(self, call: GuardedCall) -> None:
-        """Take a cancelled message out of the statistics."""
+        """Remove a cancelled message from the statistics."""
         if call.is_receive:
             self.received -= 1
         elif call.peer is not None:

@@ -1,8 +1,8 @@
-"""The messages that each rank sent and received on a communicator, and the first pair of them that does not fit.
+"""Logs of the messages that each rank sent and received on a communicator, and the search for the first mismatched pair.
 
-MPI compares neither types nor what was pickled: it moves bytes, and fails at most where they are too many. So each rank logs what
-it sends and what it receives it as; when the run has ended, the leader pairs them. Messages of one sender, tag and communicator do
-not overtake each other (MPI 4.1, section 3.5): so the n-th that is sent is the n-th that is received.
+MPI does not compare types or pickles: it moves bytes, and raises an error at most if there are too many. So each rank logs the type and
+size of what it sends and of its receives; when the run has ended, the leader pairs them. Messages of one sender, tag and communicator do
+not overtake each other (MPI 4.1, section 3.5), so the n-th message sent is the n-th received.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ __all__ = [
 ]
 
 _LOGGED: Final = 1024
-"""So many messages to or from a rank are compared on each communicator, the first of a run."""
+"""Number of messages to or from a rank that are compared on each communicator: the first ones of a run."""
 
 Content: TypeAlias = tuple[object, int]
-"""NumPy dtype (or a word, below) and bytes."""
+"""NumPy dtype (or one of the words below) and size in bytes."""
 
 OBJECT: Final = "an object"
 BYTES: Final = "bytes"
 UNKNOWN: Final = "unknown"
-"""Content that only the MPI library can read: not compared."""
+"""Content that only the MPI library can interpret: not compared."""
 
 SendEntry: TypeAlias = tuple[int, int, str, object, int, CodeType, int]
-"""Destination, tag, call, content, code object and instruction. A bare tuple, because a named one takes ten times as long."""
+"""Destination, tag, call, content, code object and instruction. A plain tuple, because a named one takes ten times as long."""
 
 ReceiveEntry: TypeAlias = list[Any]
-"""As for a send, with the source. Where that or the tag is a wildcard, what was received replaces it."""
+"""As for a send, but with the source. Wildcards for source and tag are replaced when the message has been received."""
 
 
 class MessageDescription(NamedTuple):
@@ -58,7 +58,7 @@ class MessageDescription(NamedTuple):
     itemsize: int
     nbytes: int
     where: str
-    # Of the operator under test, so many of which had ended before; None where a wildcard received it.
+    # Number of applications of the operator under test that had ended before; None for a wildcard receive.
     application: int | None
 
 
@@ -70,7 +70,7 @@ class MessageLogSummary(NamedTuple):
     """One rank's messages on one communicator."""
 
     sent: tuple[Described, ...]
-    received: tuple[Described, ...]  # up to the first whose source is not known
+    received: tuple[Described, ...]  # up to the first whose source is unknown
 
 
 def content_of(spec: Buffer) -> Content:
@@ -85,7 +85,7 @@ def content_of(spec: Buffer) -> Content:
 
 
 def set_envelope(entry: ReceiveEntry | None, status: Status | None) -> None:
-    """Replace the wildcards of a receive by what `status` says that it has received, if it has."""
+    """Replace the wildcards of a receive by the source and tag in `status`."""
     if entry is not None and status is not None and (entry[0] < 0 or entry[1] < 0):
         entry[:2] = as_source(status.Get_source()), as_tag(status.Get_tag())
 
@@ -96,25 +96,25 @@ class MessageLog:
     def __init__(self) -> None:
         self._sent: list[SendEntry] = []
         self._received: list[ReceiveEntry] = []
-        self._wildcards: set[int] = set()  # positions among what was received
+        self._wildcards: set[int] = set()  # indices of wildcard receives in _received
         self._marks_sent, self._marks_received = ApplicationMarks(), ApplicationMarks()
 
     def mark(self, applications: int) -> None:
-        """Note that so many applications of the operator under test have ended."""
+        """Record that so many applications of the operator under test have ended."""
         self._marks_sent.mark(len(self._sent), applications)
         self._marks_received.mark(len(self._received), applications)
 
     def send(
         self, dest: int, tag: int, name: str, content: Content, code: CodeType, instruction: int
     ) -> None:
-        """Note a send."""
+        """Log a send."""
         if len(self._sent) < _LOGGED and dest != MPI.PROC_NULL:
             self._sent.append((dest, tag, name, *content, code, instruction))
 
     def receive(
         self, source: int, tag: int, name: str, content: Content, code: CodeType, instruction: int
     ) -> ReceiveEntry | None:
-        """Note a receive, in the order of matching. Returns its entry, in which source and tag are set when it is complete."""
+        """Log a receive; to be called in the order of posting. Returns its entry, whose source and tag are set on completion."""
         if len(self._received) >= _LOGGED or source == MPI.PROC_NULL:
             return None
         entry = [source, tag, name, *content, code, instruction]
@@ -128,7 +128,9 @@ class MessageLog:
 
     def summary(self) -> MessageLogSummary:
         """Plain data for the leader."""
-        described: dict[Any, MessageDescription] = {}  # equal ones once, and so once in the pickle
+        described: dict[
+            Any, MessageDescription
+        ] = {}  # shares equal descriptions, so that each is pickled once
         received = []
         for index, entry in enumerate(self._received):
             of, its_tag, *rest = entry
@@ -162,9 +164,9 @@ def _described(
 def message_mismatches(
     logs: Mapping[int, MessageLogSummary], members: Sequence[int], *, crossed: bool
 ) -> Iterator[str]:
-    """Describe the first message to each rank that does not fit what it is received as; `logs` are by rank of the run.
+    """Describe the first message to each rank that does not match its receive; `logs` are by rank of the run.
 
-    With `crossed` nor does one that is received in another application of the operator than it was sent in.
+    With `crossed`, a message received in another application of the operator than it was sent in is a mismatch too.
     """
     sent: dict[tuple[int, int, int], list[MessageDescription]] = {}
     for source, member in enumerate(members):
@@ -184,7 +186,7 @@ def message_mismatches(
                     f"on rank {members[source]}, {size}\n"
                     f"  received  {receive.name}(source={source}, tag={tag}) at {receive.where} on rank {member}"
                 )
-                break  # what comes after it may only follow from it
+                break  # later mismatches may be consequences of this one
 
 
 def _size(message: MessageDescription) -> str:
@@ -192,7 +194,7 @@ def _size(message: MessageDescription) -> str:
 
 
 def _difference(sent: MessageDescription, received: MessageDescription, crossed: bool) -> str:
-    """Say in what the two do not fit; empty where they do."""
+    """Message about how a send and its receive differ; empty if they match."""
     if crossed and (text := crossed_message(sent.application, received.application)):
         return text
     if UNKNOWN in (sent.content, received.content):

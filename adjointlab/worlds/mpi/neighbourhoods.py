@@ -1,8 +1,8 @@
-"""A quirk of the non-blocking neighbourhood collectives, by which the guarded communicator carries out the blocking ones.
+"""Work-around for a bug of Open MPI in non-blocking neighbourhood collectives, which implement the guarded communicator's blocking ones.
 
-Where both neighbours of a rank in a dimension are the same rank, on a periodic grid one or two ranks wide, Open MPI 5.0.11 mixes up
-the two blocks that come from there, in the non-blocking calls alone. What goes to the rank before has to arrive as the block of the
-one after [MPI41, section 8.6], and does in the blocking calls. So there the two blocks of the receive buffer change places.
+On a periodic grid one or two ranks wide, both neighbours of a rank in a dimension are the same rank. There, Open MPI 5.0.11 swaps
+the two blocks that this neighbour sends, but only in the non-blocking calls. A block sent to the preceding rank must arrive as the block
+from the following rank [MPI41, section 8.6], as it does in the blocking calls. So the two blocks of the receive buffer are swapped back.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Start: TypeAlias = Callable[[Sequence[Buffer], Mapping[str, object]], MPI.Reques
 
 
 def in_blocking_order(comm: CommBase, name: str, start: Start) -> Start:
-    """`start` of a non-blocking call, whose blocks arrive as those of the blocking call `name` do."""
+    """Return `start`, the non-blocking call, with blocks received in the order of the blocking call `name`."""
     grid = comm.inner
     if not isinstance(grid, MPI.Cartcomm):
         return start
@@ -55,7 +55,7 @@ def in_blocking_order(comm: CommBase, name: str, start: Start) -> Start:
 
 
 def _in_blocks(name: str, spec: Any, number: int) -> tuple[Any, list[int], list[int], Any]:
-    """A buffer, and the count and displacement of each of its blocks, and its datatype, or those of the blocks."""
+    """A buffer, the counts and displacements of its blocks, and its datatype or those of the blocks."""
     if name.endswith("w"):
         buffer, counts, displacements, kinds = unpack_typed(spec, number)
         return buffer, list(counts), list(displacements), list(map(to_mpi4py, kinds))
@@ -73,9 +73,9 @@ def _in_blocks(name: str, spec: Any, number: int) -> tuple[Any, list[int], list[
     return found.array, found.counts, found.displacements, to_mpi4py(found.datatype)
 
 
-@cache  # of the library, which one process has one of
+@cache  # a property of the MPI library
 def _mixes_up_blocks() -> bool:
-    """Return True if the MPI library has the quirk: seen on a grid of one rank."""
+    """Return True if the MPI library has the bug; tested on a grid of one rank."""
     ring = own_handle(own_handle(MPI.COMM_SELF).Create_cart([1], [True]))
     received = np.zeros(2)
     ring.Ineighbor_alltoall(np.array([1.0, 2.0]), received).Wait()

@@ -3,7 +3,7 @@
 A message carries the pickle. A collective sends the sizes first, then the pickles.
 Reductions gather the objects and fold them in rank order.
 
-mpi4py's own lower-case collectives block inside MPI, and there are no non-blocking ones.
+mpi4py's own lower-case collectives cannot be used: they block inside MPI, and have no non-blocking forms.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ Sizes: TypeAlias = npt.NDArray[np.int64]
 Operation: TypeAlias = ours.Op | MPI.Op | Callable[[Any, Any], Any]
 
 _BEYOND_ROOM: Final = 1 << 20
-"""Bytes that a receive has in truth beyond its room: of a message that is too long, Open MPI 5.0 writes all that it sent."""
+"""Extra bytes that a receive allocates beyond its capacity, because Open MPI 5.0 writes all of a message that is too long."""
 
 _dumps = MPI.pickle.dumps
 _loads = MPI.pickle.loads
 
 
-# Messages. A pickle goes out as bytes, under the tag that user code gave: a receive by buffer may take it, as in mpi4py.
+# Messages. A pickle is sent as bytes with the tag that user code gave, so a buffer receive may match it, as in mpi4py.
 
 
 def _start_send(
@@ -72,7 +72,7 @@ def _start_receive(
     tag: int,
     keywords: Mapping[str, object] | None = None,
 ) -> ObjectReceive:
-    """Post a receive; one that has room for any object, when its message is here and says how large it is."""
+    """Post a receive; if its capacity is unlimited, only when a matching message has arrived and its size is known."""
     source, tag = peer_or_tag(source), peer_or_tag(tag)
     keywords = {"source": source, "tag": tag} if keywords is None else keywords
     call = GuardedCall(comm, name, (), keywords, peer=peer_of(source), is_receive=True)
@@ -120,7 +120,7 @@ def sendrecv(
         "source": peer_or_tag(source),
         "recvtag": peer_or_tag(recvtag),
     }
-    # The send must not wait for its receive, or two ranks that exchange with each other would wait for ever.
+    # The send must be non-blocking, or two ranks that exchange objects would wait for each other for ever.
     request, call = _start_send(comm, "sendrecv", sendobj, dest, sendtag)
     sending = GuardedRequest(request, call._replace(arguments=(), keywords=keywords), comm.guard)
     received = _start_receive(comm, "sendrecv", room_of(recvbuf), source, recvtag, keywords).wait(status)
@@ -128,34 +128,36 @@ def sendrecv(
     return received
 
 
-# Collectives. Two waits each, sizes and then pickles; both are revocable, and both are one call in the log.
+# Collectives. Each has two revocable waits, for sizes and for pickles, but is one call in the log.
 
 
 def _wait(
     comm: CommBase, name: str, request: MPI.Request, root: int | None = None, buffers: object = None
 ) -> None:
-    """Wait for a collective, and keep its `buffers` as long as MPI may use them."""
-    # If the wait is revoked, MPI goes on reading and writing there, and the request of an Iallgatherv does not hold its
-    # buffers (mpi4py 4.1.2; those of the other calls do). As arguments of the call they are kept with it.
+    """Wait for a collective, and keep its `buffers` alive as long as MPI may use them."""
+    # If the wait is revoked, MPI continues to read and write there. An Iallgatherv request does not reference its buffers
+    # (mpi4py 4.1.2; those of the other calls do). As arguments of the call, they are kept with it.
     comm.guard.wait(request, GuardedCall(comm, name, (buffers,), None if root is None else {"root": root}))
 
 
 def _join(objects: Sequence[object]) -> tuple[bytes, Sizes]:
-    """Pickle the objects one behind the other."""
+    """Pickle the objects and concatenate the pickles."""
     pickles = [_dumps(obj) for obj in objects]
     return b"".join(pickles), np.array([len(pickled) for pickled in pickles], dtype=np.int64)
 
 
 def _split(pickles: bytearray, sizes: Sizes) -> list[Any]:
-    """Unpickle objects that lie one behind the other."""
+    """Unpickle concatenated pickles."""
     ends = list(accumulate(sizes.tolist()))
     view = memoryview(pickles)
     spans = zip(ends, sizes.tolist(), strict=True)
-    return [_loads(view[end - size : end]) if size else None for end, size in spans]  # no pickle is empty
+    return [
+        _loads(view[end - size : end]) if size else None for end, size in spans
+    ]  # size 0: no object was sent
 
 
 def _vector(buffer: Buffer, sizes: Sizes) -> list[Any]:
-    """mpi4py's buffer specification of pickles that lie one behind the other."""
+    """mpi4py's buffer specification of concatenated pickles."""
     counts = sizes.tolist()
     starts = [end - count for end, count in zip(accumulate(counts), counts, strict=True)]
     return [buffer, (counts, starts), MPI.BYTE]
@@ -169,7 +171,7 @@ def _checked(name: str, sendobj: Sequence[object] | None, number: int) -> list[o
 
 
 def barrier(comm: CommBase) -> None:
-    comm.log_call("Barrier")  # under MPI's own name: either spelling matches the other
+    comm.log_call("Barrier")  # the same name as for the upper-case call, because the two match
     _wait(comm, "barrier", comm.inner.Ibarrier())
 
 
@@ -182,7 +184,7 @@ def bcast(comm: CommBase, obj: Any, root: int = 0) -> Any:
     if not is_root:
         pickled = bytearray(int(size[0]))
     _wait(comm, "bcast", comm.inner.Ibcast([pickled, MPI.BYTE], root), root)
-    return _loads(pickled)  # on the root too, as mpi4py does: what it returns may be changed
+    return _loads(pickled)  # on the root too, as in mpi4py: user code may modify the result
 
 
 def gather(comm: CommBase, sendobj: object, root: int = 0) -> list[Any] | None:
@@ -205,7 +207,7 @@ def _gather(comm: CommBase, name: str, sendobj: object, root: int) -> list[Any] 
 
 def scatter(comm: CommBase, sendobj: Sequence[object] | None, root: int = 0) -> Any:
     is_root = comm.rank == root
-    # Checked before the call is logged and anything sent, as by mpi4py: the other ranks then wait, and are cancelled.
+    # Checked before the call is logged and anything is sent, as in mpi4py: the other ranks then wait, and are cancelled.
     pickles, sizes = _join(_checked("scatter", sendobj, comm.size)) if is_root else (b"", None)
     comm.log_call("scatter", root)
     size = np.empty(1, dtype=np.int64)
@@ -258,7 +260,7 @@ def _carried(comm: CommBase) -> MPI.Topocomm:
 
 
 def _exchanged_with_neighbours(comm: CommBase, name: str, objects: Sequence[object]) -> list[Any]:
-    """The objects that its neighbours send a rank, in the order of MPI: `None` beyond the edge of a grid."""
+    """The objects received from the neighbours, in MPI's order; `None` beyond the edge of a grid."""
     comm.log_call(name)
     pickles, sizes = _join(objects)
     incoming = np.zeros(_carried(comm).indegree, dtype=np.int64)
@@ -275,8 +277,8 @@ def _start_to_neighbours(comm: CommBase, name: str, send: Buffer, receive: Buffe
     return in_blocking_order(comm, name, lambda buffers, _: plainly(*buffers))((send, receive), {})
 
 
-# Any callable may be the operation, and it need not be commutative: so it is applied in rank order. Sums of floating-point
-# numbers may differ in the last bits from mpi4py's, which reduces objects along a tree.
+# The operation may be any callable and need not be commutative, so it is applied in rank order. Floating-point sums
+# may differ in the last bits from those of mpi4py, which reduces objects along a tree.
 
 
 def reduce(comm: CommBase, sendobj: object, op: Operation = ours.SUM, root: int = 0) -> Any:
@@ -309,9 +311,9 @@ OBJECT_CALLS: Final[Mapping[str, Callable[..., Any]]] = {
     **{name: partial(_isend, name) for name in ("isend", "issend")},
     **{call.__name__: call for call in (*_MESSAGES, *_COLLECTIVES)},
 }
-"""The calls by mpi4py's names; their first argument is the communicator."""
+"""The calls, by mpi4py's names; their first argument is the communicator."""
 
 NEIGHBOUR_OBJECT_CALLS: Final[Mapping[str, Callable[..., Any]]] = {
     call.__name__: call for call in (neighbor_allgather, neighbor_alltoall)
 }
-"""Those of a communicator with a topology."""
+"""Additional calls of a communicator with a topology."""

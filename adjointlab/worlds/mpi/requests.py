@@ -1,7 +1,7 @@
-"""Requests whose completion can be revoked.
+"""Requests with revocable waits.
 
-A guarded request *is* an mpi4py request (the same handle), so it may stand wherever user code hands requests to mpi4py;
-and it is an :class:`adjointlab.MPI.Request`, so that the wait for several can be revoked too.
+A guarded request *is* an mpi4py request (with the same handle), so user code can pass it to any function of mpi4py;
+and it is an :class:`adjointlab.MPI.Request`, so that a wait for several can be revoked too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["GuardedRequest", "ObjectReceive", "fill"]
 
 
 def fill(status: Status | None, found: MPI.Status) -> None:
-    """Copy what MPI found into the status that user code gave, if it gave one; ours or mpi4py's."""
+    """Copy MPI's status into the one that user code gave, ours or mpi4py's, if any."""
     if status is not None and status is not found:
         fill_status(status, as_source(found.Get_source()), as_tag(found.Get_tag()), found.Get_count(MPI.BYTE))
         if found.Is_cancelled():
@@ -33,7 +33,7 @@ def fill(status: Status | None, found: MPI.Status) -> None:
 
 
 class GuardedRequest(ours.Request, MPI.Request):  # type: ignore[misc] # both have a Waitall of their own
-    """A request of MPI made on a guarded communicator; the guard knows it until user code has completed it."""
+    """A request on a guarded communicator; the guard lists it as open until user code has completed it."""
 
     call: GuardedCall
     guard: Guard
@@ -41,7 +41,7 @@ class GuardedRequest(ours.Request, MPI.Request):  # type: ignore[misc] # both ha
     cancelled: bool
     watch: BufferWatch | None
     entry: ReceiveEntry | None
-    _needs_status: bool  # to know what a receive by wildcard has received
+    _needs_status: bool  # for the source and tag of a wildcard receive
 
     __eq__ = MPI.Request.__eq__
 
@@ -69,7 +69,7 @@ class GuardedRequest(ours.Request, MPI.Request):  # type: ignore[misc] # both ha
         return self
 
     def described(self) -> str:
-        """The call that started it, and where."""
+        """The call that started it, and its place."""
         return f"{self.call} at {self.posted_at}"
 
     def is_complete(self) -> bool:
@@ -77,7 +77,7 @@ class GuardedRequest(ours.Request, MPI.Request):  # type: ignore[misc] # both ha
         return not bool(self)
 
     def retire(self, reason: str) -> None:
-        """Make every further call on it an error that says `reason`."""
+        """Make every further call on it raise an error that states `reason`."""
 
         def refuse(*_: object) -> NoReturn:
             raise ours.Exception(f"this request cannot be used: {reason}", ours.ERR_OTHER)
@@ -113,8 +113,8 @@ class GuardedRequest(ours.Request, MPI.Request):  # type: ignore[misc] # both ha
             if test(found):
                 break
         else:
-            # Unlike Guard.wait, this does not keep the request when the wait is revoked: it is still an open request of the
-            # guard, which keeps those at the end of the run.
+            # Unlike Guard.wait, this need not keep the request alive if the wait is revoked: it is still an open request of the
+            # guard, which keeps those alive at the end of the run.
             self.guard.wait_until(lambda: test(found), self.call)
         self._complete(status, found)
         return True
@@ -125,10 +125,10 @@ class GuardedRequest(ours.Request, MPI.Request):  # type: ignore[misc] # both ha
         super().Cancel()
 
     def Free(self) -> None:
-        """Let it complete unseen."""
+        """Free the request; the operation completes unobserved."""
         self.guard.open_requests.pop(id(self), None)
         if not self.is_complete():
-            # Nobody will know when MPI has done with the buffer. Memory that it writes into must not be given to others.
+            # It is unknown when MPI stops using the buffer, so its memory must never be reused.
             keep_alive(self.call)
         super().Free()
 
@@ -138,7 +138,7 @@ class GuardedRequest(ours.Request, MPI.Request):  # type: ignore[misc] # both ha
         try:
             return self._test_of_mpi(found)
         except Exception:
-            # A message that is too long, or is no pickle, has been received.
+            # The message has been received, but is too long or not a pickle.
             set_envelope(self.entry, found)
             raise
 
@@ -146,7 +146,7 @@ class GuardedRequest(ours.Request, MPI.Request):  # type: ignore[misc] # both ha
         return super().Test(found)
 
     def _status_of_mpi(self, status: Status | None) -> MPI.Status | None:
-        """Status to hand to MPI for user code's; a cancelled request needs one in any case."""
+        """The status to pass to MPI; None if neither user code nor the log needs one. A cancelled request always does."""
         if isinstance(status, MPI.Status):
             return status
         return MPI.Status() if status is not None or self.cancelled or self._needs_status else None
@@ -158,7 +158,7 @@ class GuardedRequest(ours.Request, MPI.Request):  # type: ignore[misc] # both ha
             self.guard.note_misuse(misuse, self)
         if found is not None:
             set_envelope(self.entry, found)
-            # MPI may have matched it before the cancellation took effect: then it counts as any other message.
+            # MPI may have matched the receive before the cancellation took effect: then it counts like any other message.
             if self.cancelled and found.Is_cancelled():
                 if self.entry is not None:
                     self.entry[0] = MPI.PROC_NULL
@@ -189,13 +189,13 @@ class ObjectReceive(GuardedRequest):
         return self._take()
 
     def _test_of_mpi(self, found: MPI.Status | None) -> bool:
-        # Not MPI.Request.test, which in a run is the request's own, that comes here.
+        # Not MPI.Request.test: during a run that is a replacement, which would call this method again.
         is_complete, self._object = super(ours.Request, self).test(found)
         if found is not None and is_complete and self._room.overflow(found.Get_count(MPI.BYTE)):
             raise MPI.Exception(MPI.ERR_TRUNCATE)
         return is_complete
 
     def _take(self) -> Any:
-        """Return the object, once: in mpi4py a second wait on a completed request returns None."""
+        """Return the object on the first call, then None, as a second wait on a completed request does in mpi4py."""
         taken, self._object = self._object, None
         return taken

@@ -1,4 +1,4 @@
-"""The stand-in for a communicator of MPI's that must not be used any more."""
+"""Stand-in for an MPI communicator that must not be used any more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Retired"]
 
 
 class Retired:
-    """Takes the place of a communicator: every use of it is an error that says `reason`."""
+    """Replaces a communicator: every use of it raises an error that states `reason`."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason

@@ -1,7 +1,7 @@
 """The MPI world: real processes, and a communicator whose waits end.
 
-Runs go as :mod:`adjointlab.worlds.process_world` has it, on a guarded communicator of exactly the ranks asked for. If a run was
-clean, its communicator serves the next one. If not, messages may still be on their way in it: it is left behind, never used
+Runs follow :mod:`adjointlab.worlds.process_world`, on a guarded communicator of exactly the ranks asked for. If a run was
+clean, its communicator is reused for the next one. If not, messages may still be in transit on it: it is leaked, that is, never used
 or freed again, and counted, because MPI has a limited number.
 """
 
@@ -38,21 +38,21 @@ from adjointlab.worlds.world import Exhausted, RankContext, WorldName, positive_
 __all__ = ["MPIWorld"]
 
 _RESERVE: Final = 128
-"""So many communicators before the last one, the world calls itself exhausted: enough to finish what was begun."""
+"""Number of communicators left when the world counts as exhausted: enough to finish what was begun."""
 
 _SECONDS_FOR_STACKS: Final = 1.0
 _SECONDS_FOR_ABORT: Final = 5.0
 
 
 class _Statistics(NamedTuple):
-    """Report of one rank on a run, beside its outcome."""
+    """Statistics of one rank on a run, reported with its outcome."""
 
     of_run: RunStatistics
     leaked_communicators: int
 
 
 class _CurrentRun(NotedRefusals):
-    """The run that interposition asks."""
+    """The current run, for the replacements of mpi4py's and torch's names."""
 
     def __init__(self, comm: GuardedComm, guard: Guard) -> None:
         super().__init__(guard.refused)
@@ -63,13 +63,13 @@ class _CurrentRun(NotedRefusals):
 
 
 class MPIWorld(ProcessWorld):
-    """The processes of an MPI communicator (default: ``COMM_WORLD``). Making one is collective.
+    """The processes of an MPI communicator (default: ``COMM_WORLD``). The constructor is collective.
 
     `patience` is how many seconds a call may wait, with no rank failing meanwhile, before it counts as blocked. Once
-    a run has hung, it is measured by the slowest good run so far: a hundred times that, and at least two seconds, so that
-    a hang is shrunk in bearable time. In a `strict` world the ranks compare every blocking collective before it is
-    carried out: one that does not match is reported at once, before the library can go wrong on it, at the price of more
-    messages. `communicators` is how many MPI can have at a time; the default is what is known of the library.
+    a run has hung, patience is reduced to a hundred times the slowest good run so far, but at least two seconds: then
+    shrinking a hang takes a bearable time. In a `strict` world the ranks compare every blocking collective before it is
+    executed: a mismatch is reported at once, before the library can fail on it, at the price of more
+    messages. `communicators` is how many communicators MPI can have at a time; the default depends on the library.
     """
 
     name = WorldName.MPI
@@ -107,7 +107,7 @@ class MPIWorld(ProcessWorld):
         return self._most_leaked > self._max_communicators - _RESERVE
 
     def close(self) -> None:
-        """Collective: free the communicators that are clean."""
+        """Free the clean communicators. Collective."""
         for comm in self._communicators.values():
             comm.inner.Free()
             comm.retire("its world is closed")
@@ -118,7 +118,7 @@ class MPIWorld(ProcessWorld):
     # The leader
 
     def _refuse_if_exhausted(self) -> None:
-        # Whoever heeds is_exhausted has ended by now; a quarter of the reserve is left for communicators of good runs.
+        # A caller that checks is_exhausted has stopped by now; a quarter of the reserve is left for communicators of good runs.
         if self._most_leaked > self._max_communicators - _RESERVE // 4:
             raise self._exhausted()
 
@@ -167,8 +167,8 @@ class MPIWorld(ProcessWorld):
     def _note_raised(self, exception: BaseException) -> None:
         self._guard.saw_mpi_error = any(isinstance(each, MPI.Exception) for each in causes(exception))
         if isinstance(exception, KeyboardInterrupt | Overdue):
-            # These come at any byte code: perhaps between the start of a request and its entry in the guard. Its
-            # buffers are alive in the frames of the traceback, so the exception is kept.
+            # These may be raised between any two bytecode instructions, such as after the start of a request but before the guard
+            # has registered it. The frames of the traceback keep its buffers alive, so the exception is kept.
             self._guard.has_abandoned = True
             keep_alive(exception)
 
@@ -177,7 +177,7 @@ class MPIWorld(ProcessWorld):
         if watched is not None and watched.has_fired:
             guard.has_abandoned = True
         if guard.cancelled_as is not None:
-            # Also where user code has caught Cancelled, and returned or raised something else.
+            # Even if user code has caught Cancelled, and returned or raised something else.
             outcome = guard.cancelled_as
         elif isinstance(outcome, Raised):
             guard.notify_failure()
@@ -193,7 +193,8 @@ class MPIWorld(ProcessWorld):
 
     def _end_job(self) -> None:
         """End the job, from any thread of any rank."""
-        # MPI_Abort may block where another thread sits in MPI, or fail after its end. Then the launcher sees the process go.
+        # MPI_Abort may block if another thread is inside MPI, or fail after MPI_Finalize. Then the exit of this process makes the
+        # launcher end the job.
         last_resort = threading.Timer(
             _SECONDS_FOR_STACKS + _SECONDS_FOR_ABORT, os._exit, (ExitCode.UNJUDGED,)
         )
@@ -206,7 +207,7 @@ class MPIWorld(ProcessWorld):
         own_handle(MPI.COMM_WORLD).Abort(ExitCode.UNJUDGED)
 
     def _communicator_of(self, ranks: int) -> GuardedComm:
-        """Return the communicator of the first `ranks` processes. All of them ask for it at the same time."""
+        """Return the communicator of the first `ranks` processes; collective over these."""
         comm = self._communicators.get(ranks)
         if comm is not None:
             comm.start_run()
@@ -214,7 +215,7 @@ class MPIWorld(ProcessWorld):
         everyone = self._control.comm.Get_group()
         group = everyone.Incl(list(range(ranks)))
         try:
-            # Of the group rather than by Split, so that the other processes need not take part.
+            # Create_group rather than Split, so that the other processes need not take part.
             inner = self._control.comm.Create_group(group, CREATION + ranks)
         except MPI.Exception as problem:
             raise Exhausted(str(problem)) from problem
@@ -225,14 +226,14 @@ class MPIWorld(ProcessWorld):
         return comm
 
     def _finish_last_run(self, was_clean: bool) -> None:
-        """Free the communicators made in the last run; if it was not clean, leave all behind that it has touched."""
-        # All ranks have reported: nobody is in a call on one of these.
+        """Free the communicators made in the last run; if it was not clean, leak all that it has used."""
+        # All ranks have reported, so none is in a call on one of these.
         ranks, self._ranks_of_last_run = self._ranks_of_last_run, 0
         if self._control.rank >= ranks:
-            # This process is no member, but the run's communicator is counted on all ranks.
+            # This process is not a member, but leaks of the run's communicator are counted on all ranks.
             self.leaked_communicators += 0 if was_clean or not ranks else 1
             return
-        # In the order of their making, which is the same on all members: freeing may wait for them.
+        # In order of creation, which is the same on all members, because freeing may wait for them.
         for comm in self._registry.derived:
             inner = comm.freed or comm.inner
             comm.retire("it was made in an earlier run; make communicators in each run")
@@ -246,14 +247,14 @@ class MPIWorld(ProcessWorld):
             own.retire("it was left behind in a run that failed")
 
     def _leak(self, inner: MPI.Intracomm) -> None:
-        # Not freed: freeing one with requests that never complete may wait for ever, and MPI could give its identifier,
-        # and with it a stray message, to a new one.
+        # Not freed: freeing a communicator with requests that never complete may wait for ever, and MPI could reuse its
+        # identifier for a new one, which would then receive stray messages.
         keep_alive(inner)
         self.leaked_communicators += 1
 
 
 def _max_communicators() -> int:
-    """Number of communicators that the library can have at a time."""
+    """Number of communicators that the MPI library supports at a time."""
     # MPICH has 2,048 context identifiers for each process ("Too many communicators (0/2048 free on this process)"), and
     # uses some itself: 5.0.2 makes 2,045 copies of COMM_WORLD. Running out may also hang (pmodels/mpich issue 1768).
     # Open MPI has no such limit in practice.

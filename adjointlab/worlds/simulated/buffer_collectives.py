@@ -1,7 +1,7 @@
-"""Collectives on buffers: how each reads its arguments, what its ranks must agree on, what it computes.
+"""Collectives on buffers: parsing of their arguments, the arguments that ranks must agree on, and the computations.
 
-Each is a function of a communicator and mpi4py's arguments that returns a :class:`BufferContribution`, named as in
-mpi4py; the rank that arrives last computes for all.
+Each collective is a function of a communicator and mpi4py's arguments, with mpi4py's name, that returns a
+:class:`BufferContribution`; the rank that arrives last computes for all.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BufferContribution(Contribution):
         *("counts", "op", "receive", "receive_types", "send", "send_types"),
     )
 
-    send_types: list[MPI.Datatype]  # of blocks of bytes that have datatypes of their own
+    send_types: list[MPI.Datatype]  # of Alltoallw: datatypes of the blocks, which are given in bytes
     receive_types: list[MPI.Datatype]
 
     def __init__(
@@ -65,9 +65,9 @@ class BufferContribution(Contribution):
         self.op = op
         self.counts = counts
         self._watched: Elements | Blocks | None = None  # the send buffer of a non-blocking call
-        self._sent: list[bytes] = []  # what it held at the call
+        self._sent: list[bytes] = []  # its contents at the call
         self._buffer: Flat | None = None  # the user's receive buffer, while results are written elsewhere
-        self._poisoned: list[bytes] = []  # what it has held since
+        self._poisoned: list[bytes] = []  # its contents meanwhile
 
     def counts_text(self) -> str:
         sent, expected = (
@@ -77,7 +77,7 @@ class BufferContribution(Contribution):
 
     @property
     def contribution(self) -> Flat:
-        """Elements that the rank contributes, be it in place."""
+        """Elements that the rank contributes, also if it is in place."""
         own = self.receive if self.send is None else self.send
         assert own is not None
         return own.array
@@ -113,7 +113,7 @@ class BufferContribution(Contribution):
     def delay(self) -> None:
         if self.receive is not None:
             self._buffer = self.receive.array
-            # A copy and not an empty array: what lies between the blocks is not ours, and must keep its values.
+            # A copy rather than an empty array, because elements between the blocks must keep their values.
             self.receive = self.receive._replace(array=self._buffer.copy())
             for block in _slices(self.receive):
                 poison(self._buffer[block])
@@ -140,7 +140,7 @@ def _contents(buffer: Elements | Blocks) -> list[bytes]:
 
 
 def refuse_aliased(call: str, send: Elements | Blocks, receive: Elements | Blocks) -> None:
-    """Raise `adjointlab.MPI.Exception` for a call that sends and receives in the same memory."""
+    """Raise `adjointlab.MPI.Exception` for a call whose send and receive buffers overlap."""
     if _overlap(send, receive):
         raise MPI.Exception(f"{call}: the send and receive buffers must not be aliased", MPI.ERR_BUFFER)
 
@@ -148,7 +148,7 @@ def refuse_aliased(call: str, send: Elements | Blocks, receive: Elements | Block
 def _overlap(send: Elements | Blocks, receive: Elements | Blocks) -> bool:
     if not np.may_share_memory(send.array, receive.array):
         return False
-    # Blocks of one array may be sent and received at once, as long as no element is in both.
+    # Blocks of one array may be sent and received by the same call, as long as no element is in both.
     return any(
         np.may_share_memory(send.array[sent], receive.array[received])
         for sent in _slices(send)
@@ -172,7 +172,7 @@ def _sent_unless_in_place(spec: Buffer, blocks: int = 1) -> Elements | None:
 
 
 def _check_datatypes(send: Elements | None, receive: Elements) -> None:
-    # By their elements: mpi4py has several names for one type, and an array has the name of one of them.
+    # Compares the NumPy types, because mpi4py has several datatypes for one NumPy type, and an array maps to only one of them.
     if send is not None and send.datatype.numpy != receive.datatype.numpy:
         raise ValueError("mismatch in send and receive MPI datatypes")
 
@@ -187,7 +187,7 @@ def _reduction(
     *,
     receives: bool = True,
 ) -> BufferContribution:
-    """Contribution to a reduction with as many elements received as sent."""
+    """Contribution to a reduction in which every rank sends and receives equally many elements."""
     if not receives:
         refuse_in_place_off_root(kind, sendbuf)
     receive = _received(recvbuf) if receives else None
@@ -206,7 +206,7 @@ def _reduction(
     )
 
 
-# The collectives: first what each computes from the contributions of all ranks, then how a rank's call is read.
+# The collectives: for each, first the computation from the contributions of all ranks, then the parsing of a call.
 
 
 def _bcast(contributions: Contributions) -> None:
@@ -265,7 +265,7 @@ def Scan(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, op: Operator = MP
 def _exscan(contributions: Contributions) -> None:
     before: Flat | None = None
     for each, total in _running(contributions):
-        # What rank 0 receives is undefined in MPI: its buffer stays as it is.
+        # The result of rank 0 is undefined in MPI: its buffer is not written.
         if before is not None:
             each.result[:] = before
         before = total.copy()
@@ -319,7 +319,7 @@ def Reduce_scatter(
         send=send,
         receive=receive,
         op=check(as_op(op), own),
-        # Without counts, mpi4py asks the ranks for them.
+        # Without counts, mpi4py gathers them from the ranks.
         count=own.array.size if counts is None else tuple(counts),
         counts=counts,
     )
@@ -346,7 +346,7 @@ def Reduce_scatter_block(
 
 
 def block(buffer: Elements | Blocks | None, rank: int, ranks: int) -> Flat:
-    """Part of a buffer of so many blocks that belongs to `rank`."""
+    """The block for `rank` in a buffer of `ranks` blocks."""
     assert buffer is not None
     if isinstance(buffer, Blocks):
         start, count = buffer.displacements[rank], buffer.counts[rank]
@@ -357,12 +357,12 @@ def block(buffer: Elements | Blocks | None, rank: int, ranks: int) -> Flat:
 
 
 def move(source: Flat, target: Flat, sender: int, receiver: int) -> None:
-    """Write what `sender` sends into the part of a buffer that `receiver` has for it; they must be of one type and size."""
+    """Copy a block from `sender` to `receiver`; raises :class:`UnequalParts` unless type and size agree."""
     is_of_bytes = source.dtype.itemsize == target.dtype.itemsize == 1
     if source.dtype != target.dtype and source.size and target.size and not is_of_bytes:
         raise UnequalParts(sender, receiver, str(source.dtype), str(target.dtype))
     if source.size != target.size:
-        # Those of an Alltoallw are bytes, whatever they are of.
+        # Blocks of an Alltoallw are in bytes, whatever their datatypes.
         noun = "byte" if source.dtype == np.uint8 else "element"
         raise UnequalParts(sender, receiver, counted(source.size, noun), str(target.size))
     target[:] = source
@@ -378,7 +378,7 @@ def _gather(contributions: Contributions) -> None:
 def _gathering(
     kind: str, comm: Communicator, sendbuf: Buffer, recvbuf: Buffer, root: int
 ) -> BufferContribution:
-    # MPI ignores the receive buffer of all ranks but the root, which may be anything there.
+    # The receive buffer is significant only at the root and may be anything elsewhere.
     if valid_root(comm, root) != comm.rank:
         refuse_in_place_off_root(kind, sendbuf)
         send = _sent(sendbuf)
@@ -396,7 +396,7 @@ def _of_all_ranks(kind: str, comm: Communicator, spec: Buffer, *, writable: bool
 
 
 def _count(kind: str, buffer: Elements | Blocks, ranks: int) -> int | None:
-    """Elements of each rank, which all must agree on; None for the vector forms, where they may differ."""
+    """Number of elements per rank, which must be equal on all ranks; None for the vector forms, where it may differ."""
     return None if kind.endswith("v") else buffer.array.size // ranks
 
 
@@ -453,7 +453,7 @@ def _allgather(contributions: Contributions) -> None:
             and receive.array.dtype == whole.dtype
             and receive.counts == [part.size for part in parts]
         ):
-            # One copy where blocks follow each other, in place of one for each pair of ranks.
+            # If the blocks are contiguous, one copy instead of one for each sender.
             receive.array[: whole.size] = whole
         else:
             for sender, part in enumerate(parts):
@@ -476,7 +476,7 @@ def Allgatherv(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferCo
 
 def _alltoall(contributions: Contributions) -> None:
     ranks = len(contributions)
-    # In place, what is sent would be overwritten by what is received before it.
+    # Copied if in place, because received blocks would overwrite blocks still to be sent.
     sends = [
         each.send or (each.receive and each.receive._replace(array=each.receive.array.copy()))
         for each in contributions
@@ -519,7 +519,7 @@ def Alltoallw(comm: Communicator, sendbuf: Buffer, recvbuf: Buffer) -> BufferCon
 
 
 def _barrier(contributions: Contributions) -> None:
-    """Nothing to compute: it is complete when all ranks have called it."""
+    """Do nothing: a barrier is complete when all ranks have called it."""
 
 
 def Barrier(comm: Communicator) -> BufferContribution:

@@ -1,8 +1,8 @@
-"""Cached properties of user code, whose computation may wait for other ranks.
+"""Removal of the lock of cached properties, whose computation may wait for other ranks.
 
-Up to Python 3.11, `functools.cached_property` holds a lock while it computes, one for all instances of a class [cpython-87634]. Say a
-property makes a communicator: rank 0 holds the lock and waits in `Dup`, and rank 1, which is another thread of the process, waits for
-the lock, out of the scheduler's sight. Of real ranks each has a lock of its own, and later Pythons have none.
+Up to Python 3.11, `functools.cached_property` holds a lock while it computes, one for all instances of a class [cpython-87634]. If a
+property makes a communicator, rank 0 holds the lock and waits in `Dup`, and rank 1, which is another thread of the process, waits for
+the lock, unknown to the scheduler. Real ranks have separate locks, and later Pythons have none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HAVE_LOCK: Final = hasattr(cached_property(len), "lock")
 
 
 class _NoLock:
-    """Stands before the locks that instances have, those too that are made meanwhile."""
+    """Descriptor that hides the locks of `cached_property` instances, including those made meanwhile."""
 
     def __get__(self, instance: object, owner: object = None) -> AbstractContextManager[None]:
         return nullcontext()
@@ -29,7 +29,7 @@ class _NoLock:
 
 
 def cached_properties_without_lock() -> AbstractContextManager[None]:
-    """Context in which computing a cached property keeps no other rank from it: ranks run one at a time."""
-    if not _HAVE_LOCK or "lock" in vars(cached_property):  # in a run within another
+    """Context in which cached properties are computed without a lock, which is safe because ranks run one at a time."""
+    if not _HAVE_LOCK or "lock" in vars(cached_property):  # the second in a nested run
         return nullcontext()
     return replaced(cached_property, "lock", _NoLock())

@@ -1,4 +1,4 @@
-"""Collectives of the simulated world: how the calls of the ranks match.
+"""Collectives of the simulated world: the matching of the ranks' calls.
 
 Collectives have no tags: the n-th collective that one rank calls on a communicator matches the n-th of every other rank
 (MPI 4.1, section 6.1). So each rank's calls are counted, and a pending collective is found by its number::
@@ -8,7 +8,7 @@ Collectives have no tags: the n-th collective that one rank calls on a communica
     rank 2   Bcast  Reduce Barrier     a non-blocking form: rank 2 need not have waited for number 1
 
 Each call brings a :class:`Contribution`: the arguments of its rank, and the computation. The rank that arrives last computes
-for all. If two ranks call different collectives, or with arguments that do not fit, that is reported at once, and both are
+for all. If two ranks call different collectives, or with incompatible arguments, that is reported at once, and both are
 cancelled. The collectives themselves are in :mod:`~adjointlab.worlds.simulated.object_collectives` and
 :mod:`~adjointlab.worlds.simulated.buffer_collectives`.
 """
@@ -46,19 +46,19 @@ __all__ = [
 
 
 class Disagreement(Exception):
-    """The arguments of two ranks do not fit together."""
+    """The arguments of two ranks are incompatible."""
 
     def __init__(self, one: int, other: int, reason: str) -> None:
         super().__init__(reason)
         self.ranks = one, other  # of the communicator
 
     def text(self, members: Sequence[int]) -> str:
-        """The reason, on a communicator of these ranks of the run."""
+        """The reason, in terms of the run's ranks `members`."""
         return str(self)
 
 
 class UnequalParts(Disagreement):
-    """A rank sends another one something else than that expects."""
+    """A rank sends another one a block of a different size or type than it expects."""
 
     def __init__(self, sender: int, receiver: int, sent: str, expected: str) -> None:
         super().__init__(sender, receiver, part_text(sender, receiver, sent, expected))
@@ -70,12 +70,12 @@ class UnequalParts(Disagreement):
 
 
 class Signature(NamedTuple):
-    """Arguments that all ranks must agree on; None where a rank has no say."""
+    """Arguments that all ranks must agree on; None if the argument of a rank is not significant."""
 
     root: int | None = None
     op: str | None = None
     datatype: str | None = None
-    shape: object = None  # a count, counts, or what a new communicator is made from
+    shape: object = None  # a count, counts, or the arguments of a new communicator
 
 
 class Contribution:
@@ -88,33 +88,33 @@ class Contribution:
         self.compute = compute  # takes the contributions of all ranks
         self.root = signature.root or 0
         self.signature = signature
-        self.group: list[int] | None = None  # of the communicator to be made, where the call names one
+        self.group: list[int] | None = None  # group argument, of calls that make a communicator from one
 
     def counts_text(self) -> str:
-        """Describe the counts of a call with a block for each rank, beside its arguments; empty for others."""
+        """Describe the counts of a call with a block for each rank; empty for other calls."""
         return ""
 
-    # Of a non-blocking collective, whose buffers belong to the run until `finish`
+    # For non-blocking collectives, whose buffers belong to the run until `finish`
 
     def watch(self) -> None:
-        """Note what the send buffer holds, so that :meth:`misuse` sees changes."""
+        """Record the contents of the send buffer, so that :meth:`misuse` detects changes."""
 
     def hold(self) -> None:
-        """Read the send buffer now."""
+        """Copy the send buffer now."""
 
     def delay(self) -> None:
-        """Write the result elsewhere, and make the receive buffer useless until :meth:`finish`."""
+        """Write the result to a temporary buffer, and poison the receive buffer until :meth:`finish`."""
 
     def misuse(self) -> str:
-        """Describe what user code has done to the buffers before :meth:`finish`; empty if nothing is wrong."""
+        """Describe misuse of the buffers by user code before :meth:`finish`; empty if there was none."""
         return ""
 
     def finish(self) -> Any:
-        """Give the buffers back to user code; return the call's result."""
+        """Release the buffers to user code; return the call's result."""
 
 
 def valid_root(comm: Communicator, root: int) -> int:
-    """`root`, if it is a rank of `comm`; `adjointlab.MPI.Exception` otherwise."""
+    """Return `root`; raise `adjointlab.MPI.Exception` if it is not a rank of `comm`."""
     if not 0 <= (root if type(root) is int else c_int(root)) < comm.size:
         raise MPI.Exception(
             f"Invalid root {c_int(root)}: must be nonnegative and less than {comm.size}", MPI.ERR_ROOT
@@ -123,7 +123,7 @@ def valid_root(comm: Communicator, root: int) -> int:
 
 
 _AGREED: Final = ("the root", "the operation", "the datatype", "the count or shape")
-"""By field of a signature."""
+"""Names of the fields of a signature in messages."""
 
 
 class CollectiveCall(Pending):
@@ -151,13 +151,13 @@ class CollectiveCall(Pending):
 
     def __str__(self) -> str:
         if self.call.is_lab:
-            # A line of the lab's own says nothing about the user's code.
+            # A line in the lab's own code would not help the user.
             return f"rank {self.task.rank} has {came_back(self.task.returned_from)}"
         return f"rank {self.task.rank} calls {self.call} at {self.call.where}"
 
 
 class PendingCollective:
-    """A collective that some ranks have called, and others have not."""
+    """A collective that some ranks have called, but not all."""
 
     __slots__ = (
         "_postponed",
@@ -179,18 +179,20 @@ class PendingCollective:
         self.fits = True  # no two calls contradict each other
         self.diverges = False  # the ranks call from different places of user code
         self.agreed = first.signature
-        self.proposers = [rank] * len(first.signature)  # by field: the first rank that had a say
+        self.proposers = [rank] * len(
+            first.signature
+        )  # by field: the first rank whose argument is significant
         self._postponed: Callable[[], None] | None = None
 
     def join(self, rank: int, call: CollectiveCall) -> tuple[int, str] | None:
-        """Add the call of `rank`; return with which rank, and about what, it disagrees, or None."""
+        """Add the call of `rank`; return a rank that disagrees with it, and the reason, or None."""
         self.calls[rank] = call
         if self.first is None or rank < self.shared.ranks[self.first.task.rank]:
             self.first = call
         self.missing -= 1
         own = call.contribution.signature
         if own == self.agreed:
-            return None  # nearly always, and P ranks join: so no loop over them
+            return None  # the common case, kept short because every rank comes here
         merged: list[Any] = list(self.agreed)
         for field, (agreed, value) in enumerate(zip(self.agreed, own, strict=True)):
             if agreed is None:
@@ -201,7 +203,7 @@ class PendingCollective:
         return None
 
     def forget_calls(self) -> None:
-        """Refer to no calls any more, once it is computed: they refer to it, and cycles wait for the garbage collector."""
+        """Drop the calls after the computation, because they refer to this object: breaks a reference cycle."""
         self.calls, self.first = [], None
 
     def postpone(self, compute: Callable[[], None]) -> None:
@@ -209,14 +211,14 @@ class PendingCollective:
         self._postponed = compute
 
     def compute_if_postponed(self) -> None:
-        """Call now what was postponed."""
+        """Run the postponed computation, if any."""
         if self._postponed is not None:
             compute, self._postponed = self._postponed, None
             compute()
 
 
 class SharedCommunicator:
-    """State that the ranks of one communicator share. What one of them holds is a view of it, a ``Communicator``."""
+    """State that the ranks of one communicator share. Each rank has a view of it, a ``Communicator``."""
 
     def __init__(
         self,
@@ -227,22 +229,22 @@ class SharedCommunicator:
         divergences: Divergences,
         topology: Topology | None = None,
     ) -> None:
-        self.members = members  # their ranks in the run, by their ranks here
+        self.members = members  # ranks in the run, by rank in this communicator
         self.ranks = {member: rank for rank, member in enumerate(members)}
         self.topology = topology
-        self.made: SimulatedCall | None = None  # by which line of user code; None for the run's own
+        self.made: SimulatedCall | None = None  # the call in user code; None for the run's own communicator
         self.mailboxes = [Mailbox(scheduler, strategy, findings) for _ in members]
         self._scheduler = scheduler
         self._findings = findings
         self._divergences = divergences
         self._strategy = strategy
-        self._counts = [0] * len(members)  # of the collectives that each rank has called
-        self.callers: set[int] = set()  # members of which user code has called a collective
-        self._pending: dict[int, PendingCollective] = {}  # by number, as the ranks count
+        self._counts = [0] * len(members)  # number of collectives that each rank has called
+        self.callers: set[int] = set()  # members whose user code has called a collective
+        self._pending: dict[int, PendingCollective] = {}  # by number
 
     @cached_property
     def name(self) -> str:
-        """Name in reports, until user code gives it another."""
+        """Default name in reports."""
         return "ranks " + " ".join(map(str, self.members))
 
     def __str__(self) -> str:
@@ -258,9 +260,9 @@ class SharedCommunicator:
         *,
         may_be_postponed: bool = False,
     ) -> CollectiveCall:
-        """Join the next collective of `rank`, and complete it if that was the last one missing.
+        """Join the next collective of `rank`, and complete it if all other ranks have called it.
 
-        Of a non-blocking collective the result `may_be_postponed`: then it is computed when the first rank asks for it.
+        The computation of a non-blocking collective `may_be_postponed` until the first rank takes its result.
         """
         number = self._counts[rank]
         self._counts[rank] = number + 1
@@ -286,7 +288,7 @@ class SharedCommunicator:
             other, reason = disagreement
             one = collective.calls[other] or first
             self._mismatch(one, own, self._finding(number, one, own, reason))
-        # One that does not fit is never completed: who joined it rightly waits until it is told that its peers have failed.
+        # A mismatched collective is never completed: ranks that have called it correctly wait until they are cancelled.
         if collective.fits and not collective.missing:
             del self._pending[number]
             calls = [each for each in collective.calls if each is not None]
@@ -335,11 +337,13 @@ class SharedCommunicator:
         reason: str,
         counts: Mapping[int, str] = MappingProxyType({}),
     ) -> Finding:
-        """Say that two calls do not match, perhaps with a text on the counts of each."""
+        """Make the finding that two calls do not match; `counts` has a description of the counts of each rank."""
         called = [f"  {each}{counts.get(self.ranks[each.task.rank], '')}" for each in (one, other)]
         lines = [
             f"in collective {number + 1}{self._of_ranks}, {reason}",
-            *dict.fromkeys(called),  # a rank's own part may be what does not fit
+            *dict.fromkeys(
+                called
+            ),  # once if the two are the same call, with a mismatched block from the rank to itself
             *self._divergences.lines(),
         ]
         return Finding(FindingKind.MISMATCHED_COLLECTIVE, "\n".join(lines))
@@ -356,7 +360,7 @@ class SharedCommunicator:
                 in_backward=call.call.in_backward,
             )
             self._scheduler.cancel(call.task, blocked)
-        # The running rank is the one that computes, and need not be one of the two: its call matches neither then.
+        # The running rank computes, and may be neither of the two. Its call cannot complete either.
         running = self._scheduler.current
         own = one.collective.calls[self.ranks[running.rank]]
         if own is not None:

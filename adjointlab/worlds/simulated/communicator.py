@@ -1,4 +1,4 @@
-"""Communicator of the simulated world: one rank's view of a shared communicator, under mpi4py's names."""
+"""Communicator of the simulated world: one rank's view of a shared communicator, with mpi4py's names."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ _INTERNAL: Final = frozenset(
 
 
 class Communicator(Messages):
-    """One rank's view of a communicator. What is not documented here does what mpi4py's method of that name does."""
+    """One rank's view of a communicator. Methods without a docstring behave like mpi4py's of the same name."""
 
     takes_device_memory: Final = True
-    """Messages of arrays on a device are copied on the device."""
+    """True because messages of device arrays are copied on the device."""
 
     # Ranks and groups
 
     @property
     def rank(self) -> int:  # type: ignore[override]
-        """This rank. Raises for another one: a cache that the threads share would give it a number that is not its own."""
+        """This rank. Raises if another rank is running: it must have obtained this object through state that the threads share."""
         current = self._scheduler.current
         if self._task is not current and current.outcome is None:
             self._scheduler.refuse(self._task)
@@ -86,8 +86,8 @@ class Communicator(Messages):
     group = property(Get_group)
 
     def Free(self) -> None:
-        """Make later communication by this view an error. (MPI's is collective, and need not wait for other ranks.)"""
-        # No turn is asked for: nobody is waited for, and a garbage collection may call this on another rank's thread.
+        """Make later communication through this view an error. (In MPI it is collective, but need not wait for other ranks.)"""
+        # Does not call Scheduler.enter: it does not wait, and a garbage collection may call it on another rank's thread.
         self._refuse_freed()
         if self._shared is self._run.everyone:
             raise RuntimeError("the run's own communicator belongs to the world and cannot be freed")
@@ -97,31 +97,31 @@ class Communicator(Messages):
     Disconnect = Free
 
     def note_return(self, function: Callable[..., object]) -> None:
-        """Note that this rank has returned from a function of user code."""
+        """Record that this rank has returned from a function of user code."""
         self._task.returned_from = function
 
     def note_application(self) -> None:
-        """Note that an application of the operator under test has ended: what is called from now on belongs to another one."""
+        """Record that an application of the operator under test has ended: later calls belong to the next one."""
         self._task.applications += 1
 
     def note_backward(self, begun: BackwardPass) -> None:
-        """Note that this rank begins a backward pass."""
+        """Record that this rank begins a backward pass."""
         self._task.backward = begun
 
     def unfreed(self) -> list[SharedCommunicator]:
-        """Communicators that this rank has made in this run, from whichever communicator, and not freed."""
+        """Communicators that this rank has made in this run, from any communicator, and not freed."""
         return list(self._run.unfreed.get(self._task.rank, ()))
 
     def keep(self) -> None:
-        """Leave it to the run to free this communicator: it is no fault of user code that it does not."""
+        """Leave it to the run to free this communicator, so that user code need not."""
         self._run.unfreed.get(self._task.rank, {}).pop(self._shared, None)
 
     def first_given(self, key: Hashable, value: object) -> object:
-        """Return what the first of its ranks to come here with this key has given: `value`, where this rank is the first."""
+        """Return the value given by the first rank of this communicator that called with this key; `value` if it is this one."""
         return self._run.given.setdefault((self._shared, key), value)
 
     def separate(self, packages: Sequence[str]) -> ModuleState:
-        """Give each rank module-level variables of its own in these packages; all ranks call it before user code."""
+        """Give each rank separate module-level variables in these packages; all ranks call it before user code."""
         return self._run.separate(packages)
 
     def Abort(self, errorcode: int = 0) -> NoReturn:
@@ -129,7 +129,7 @@ class Communicator(Messages):
         call = self._call("Abort", ("errorcode", errorcode))
         self._scheduler.enter(self._task)
         rank = self._task.rank
-        # The same kind as the supervisor reports where a process of MPI ends its job in this way.
+        # The same kind as the supervisor reports for a process that calls MPI_Abort.
         text = f"rank {rank} called Abort({errorcode}) at {call.where}"
         self._run.findings.append(Finding(f"a rank called MPI_Abort({errorcode})", text))
         for task in self._scheduler.tasks:
@@ -172,7 +172,7 @@ class Communicator(Messages):
         recvtag: int = MPI.ANY_TAG,
         status: Status | None = None,
     ) -> None:
-        # All that is refused is refused before the receive is posted, which would take a later message.
+        # All arguments are checked before the receive is posted: after an error, it would still match a later message.
         if MPI.PROC_NULL not in (self._destination(dest), self._peer(source)):
             refuse_aliased("Sendrecv", elements(sendbuf, writable=False), elements(recvbuf, writable=True))
         legal_tag(sendtag)
@@ -190,7 +190,7 @@ class Communicator(Messages):
         status: Status | None = None,
     ) -> None:
         content = elements(buf, writable=True)
-        # Refused before anything is sent.
+        # Arguments are checked before anything is sent.
         self._peer(source), legal_tag(recvtag, is_receive=True)
         copied = [content.array.copy(), content.datatype]
         send = self._send("Sendrecv_replace", copied, dest, sendtag)
@@ -270,7 +270,9 @@ class Communicator(Messages):
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Status | None = None
     ) -> bool:
         if self._peer(source) == MPI.PROC_NULL:
-            return self.Probe(source, tag, status)  # true at once, with the status of a message from nobody
+            return self.Probe(
+                source, tag, status
+            )  # true at once, with the status of a receive from PROC_NULL
         return self._look_for_message("Iprobe", source, tag, status) is not None
 
     def Mprobe(
@@ -288,10 +290,10 @@ class Communicator(Messages):
 
     probe, iprobe, mprobe, improbe = Probe, Iprobe, Mprobe, Improbe
 
-    # New communicators; Split, Dup, Create and Create_cart are among the collectives
+    # New communicators; Split, Dup, Create and Create_cart are added as collectives below
 
     def Create_group(self, group: object, tag: int = 0) -> Any:
-        """Collective over the members of `group` alone."""
+        """Make a communicator of the members of `group`; collective over these only."""
         tag, group = legal_tag(tag), group_of(group, self._task.rank)
         call = self._call("Create_group", ("group", list(group.members)), ("tag", tag))
         self._begin()
@@ -299,12 +301,12 @@ class Communicator(Messages):
         if group.rank == MPI.UNDEFINED:
             return MPI.COMM_NULL
         contribution = contribution_to(self, group.members, kind="Create_group")
-        # The other ranks do not take part, so this must not count among the collectives of the whole communicator.
+        # The other ranks do not take part, so this must not be counted as a collective of the whole communicator.
         shared = self._run.group_creation(self._shared, group.members, tag)
         return self._complete(shared.call_collective(group.rank, self._task, call, contribution))
 
     def view(self, shared: SharedCommunicator | None) -> Communicator | MPI.NullCommunicator:
-        """This rank's communicator on `shared`, or `COMM_NULL` if it is no member."""
+        """This rank's view of `shared`, or `COMM_NULL` if it is not a member."""
         if shared is None or self._task.rank not in shared.ranks:
             return MPI.COMM_NULL
         self._run.unfreed.setdefault(self._task.rank, {})[shared] = None
@@ -318,7 +320,7 @@ class Communicator(Messages):
         return shared
 
     def node(self, name: str) -> int:
-        """The node that this rank is on, for its call of `name`."""
+        """The node of this rank; records the choice for its call of `name`."""
         nodes = self._run.machine.nodes
         own = nodes[self._task.rank]
         others = [rank for rank, node in enumerate(nodes) if node == own and rank != self._task.rank]
@@ -329,7 +331,7 @@ class Communicator(Messages):
         return own
 
     def members_in_order(self, name: str, *, reorder: bool) -> tuple[int, ...]:
-        """The members of this communicator, ranks of the run, as a call of `name` that may `reorder` them leaves them."""
+        """The members of this communicator (ranks of the run) in the order chosen for a call of `name` that may `reorder` them."""
         members = self.Get_group().members
         if not reorder:
             return members
@@ -345,7 +347,7 @@ class Communicator(Messages):
 
     @property
     def carried_topology(self) -> Topology | None:
-        """Grid or graph, if there is one."""
+        """The grid or graph; None without a topology."""
         return self._shared.topology
 
     def Get_topology(self) -> int:
@@ -359,16 +361,16 @@ class Communicator(Messages):
     def is_topo(self) -> bool:
         return self._shared.topology is not None
 
-    # How collectives are called
+    # Collectives
 
     def _call_collective(self, name: str, contribution: Contribution, blocking: bool) -> Any:
-        """Call a collective: its result, or a request."""
+        """Call a collective; return its result, or a request if it is non-blocking."""
         root, op = contribution.signature[:2]
         named = (("root", root), ("op", op), ("group", contribution.group))
         call = self._call(name, *[each for each in named if each[1] is not None])
         self._begin()
         if not blocking:
-            # Does not match the blocking form (MPI 4.1, section 6.12).
+            # A non-blocking collective does not match the blocking form (MPI 4.1, section 6.12).
             contribution.kind = name if (label := label_of_call()) is None else str(label)
             contribution.watch()
             if self._run.strategy.deviates():
@@ -403,7 +405,7 @@ class Communicator(Messages):
 
 
 class TopologyCommunicator(Communicator):
-    """A communicator that carries a topology, with mpi4py's names for the neighbours of its rank."""
+    """A communicator with a topology, and mpi4py's names for the neighbours of its rank."""
 
     _kind: ClassVar = "Topocomm"
 
@@ -435,7 +437,7 @@ class TopologyCommunicator(Communicator):
 
 
 class GraphCommunicator(TopologyCommunicator):
-    """A communicator that carries a graph."""
+    """A communicator with a graph topology."""
 
     _kind: ClassVar = "Distgraphcomm"
 
@@ -459,7 +461,7 @@ class GraphCommunicator(TopologyCommunicator):
 
 
 class CartesianCommunicator(TopologyCommunicator):
-    """A communicator that carries a grid."""
+    """A communicator with a Cartesian grid."""
 
     _kind: ClassVar = "Cartcomm"
 

@@ -1,5 +1,5 @@
 """Collectives that make communicators. The rank that arrives last makes the state that all members share, and each rank's
-result is its own view of that. Functions of mpi4py's names have its arguments, after the communicator.
+result is its own view of that. Functions with mpi4py's names take the communicator, then mpi4py's arguments.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["COMMUNICATOR_MAKERS", "GRID_MAKERS", "check_group", "contribution_to
 def contribution_to(
     comm: Communicator, members: Sequence[int], topology: Topology | None = None, kind: str = "Dup"
 ) -> ObjectContribution:
-    """Contribution to a communicator of `members`, ranks of the run, which all callers name alike.
+    """Contribution to a communicator of `members`, ranks of the run; all callers must give the same ones.
 
-    Callers that are no members get `COMM_NULL`.
+    Callers that are not members get `COMM_NULL`.
     """
 
     def compute(contributions: Sequence[ObjectContribution]) -> None:
@@ -42,7 +42,7 @@ def _give(
     topology: Topology | None,
     contributions: Sequence[ObjectContribution],
 ) -> None:
-    """Give one new communicator of `members` to all callers."""
+    """Set one new communicator of `members` as the result of all callers."""
     made = comm.new_shared(members, topology)
     for each in contributions:
         each.given = made
@@ -56,9 +56,9 @@ def _by_color(
     grid: Grid | None = None,
     alike: object = None,
 ) -> ObjectContribution:
-    """Contribution to one communicator for each color, in the order of (key, rank); none for the color None.
+    """Contribution to one communicator for each color, its ranks ordered by (key, rank); none for the color None.
 
-    `alike` is what all ranks must give alike.
+    `alike` must be equal on all ranks.
     """
 
     def compute(contributions: Sequence[ObjectContribution]) -> None:
@@ -99,12 +99,12 @@ def Split(comm: Communicator, color: int = 0, key: int = 0) -> ObjectContributio
 
 
 def Split_type(comm: Communicator, split_type: int, key: int = 0, info: object = None) -> ObjectContribution:
-    """Ranks of a node are together, of whichever type: those that share memory share all else."""
+    """For every type, split by node: ranks that share memory share all other resources."""
     return _by_color(comm, "Split_type", None if is_undefined(split_type) else comm.node("Split_type"), key)
 
 
 def Create(comm: Communicator, group: object) -> ObjectContribution:
-    """Ranks may give groups of their own, as long as the members of each give the same (MPI 4.1, section 7.4.2)."""
+    """Ranks may give different groups, as long as all members of a group give the same one (MPI 4.1, section 7.4.2)."""
     group = group_of(group, comm.rank)
     check_group(comm, group)
 

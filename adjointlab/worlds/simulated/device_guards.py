@@ -1,4 +1,4 @@
-"""torch's replacement for the guards of CUDA devices that are not there: it must outlive the threads of the ranks."""
+"""Work-around for torch's replacement of CUDA device guards on machines without a device: it must outlive the threads of the ranks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["hold_device_guards"]
 
 
 def hold_device_guards() -> None:
-    """Let torch make its replacement in this thread, before a rank does; to be called by what starts the ranks.
+    """Make torch create its replacement in this thread, before a rank does; called in the thread that starts the ranks.
 
-    A torch that is built with CUDA, on a machine without a device, replaces the guards of devices when a `FakeTensorMode` is entered
-    for the first time, as each new operation on DTensors does. In torch 2.11 the replacement belongs to the thread: it goes when
-    the thread ends, torch still points to it, and the next `FakeTensorMode`, in any thread, ends the process by a segmentation fault.
+    A torch that is built with CUDA, on a machine without a device, replaces the device guards when a `FakeTensorMode` is entered
+    for the first time, as by each new operation on DTensors. In torch 2.11 the replacement is thread-local: it is destroyed when
+    the thread ends, torch still points to it, and the next `FakeTensorMode`, in any thread, causes a segmentation fault.
     """
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "set_grad_enabled"):  # else it is still being imported

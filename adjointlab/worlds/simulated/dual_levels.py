@@ -1,9 +1,9 @@
 """torch's level of dual tensors, which simulated ranks share.
 
-The level is a state of the process: nobody else can open one meanwhile, and whoever closes it takes the tangents from all. So it is
-opened with the first rank that enters one, and closed with the last that leaves. That each rank enters one alone is left to torch, which
-keeps that number beside (:class:`~adjointlab.worlds.rank_settings.ForwardMode`). Until the last has left, a tensor that a rank has
-written a dual one into keeps its tangent, and has it in a level that the rank enters meanwhile.
+The level is process-wide state: only one can be open, and closing it removes the tangents of all tensors. So it is
+opened when the first rank enters one, and closed when the last rank leaves. torch itself checks that each rank enters only one level, with
+a number that is swapped with the rank (:class:`~adjointlab.worlds.rank_settings.ForwardMode`). A limitation: until the last rank has left,
+a tensor into which a rank has written a dual tensor keeps its tangent, and still has it in a level that the rank enters meanwhile.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _SharedLevel:
         if self._inside and self._module._current_level < 0:
             self._module._current_level = 0
         else:
-            self._open()  # raises where this rank has entered one
+            self._open()  # raises if this rank has already entered one
         self._inside += 1
         return 0
 
@@ -42,7 +42,7 @@ class _SharedLevel:
         self._inside -= 1
 
     def close(self) -> None:
-        """Close what some rank has not."""
+        """Close the level if some rank has not left it."""
         if self._inside:
             self._module._current_level = 0
             self._close()
@@ -50,7 +50,7 @@ class _SharedLevel:
 
 @contextmanager
 def dual_levels_shared() -> Iterator[None]:
-    """Context in which each rank enters and leaves a level of dual tensors as if no other did."""
+    """Context in which each rank enters and leaves a level of dual tensors independently of the others."""
     forward_ad = sys.modules.get("torch.autograd.forward_ad")
     if forward_ad is None:
         yield

@@ -1,7 +1,7 @@
-"""Garbage collection while cases run: what stands before them is not looked through again and again.
+"""Faster garbage collection while cases run, by freezing the objects that existed before.
 
 Torch and its modules are some hundred thousand objects, none of them garbage, and each full collection visits all of them. A
-search makes enough objects of its own for a full collection every few dozen cases.
+search itself makes enough objects for a full collection every few dozen cases.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ __all__ = ["FrozenObjects"]
 
 
 class FrozenObjects:
-    """Context in which, from :meth:`begin` on, garbage collections leave out the objects that there were.
+    """Context in which, from :meth:`begin` on, garbage collections skip the objects that existed then.
 
-    Cycles among objects that are made later are collected as ever. At the end everything is as it was.
+    Cycles among objects that are made later are collected as usual. On exit the objects are unfrozen.
     """
 
     def __enter__(self) -> Self:
@@ -26,12 +26,12 @@ class FrozenObjects:
         return self
 
     def begin(self) -> None:
-        """Set aside the objects that there are, at the first call.
+        """Freeze the existing objects; only the first call has an effect.
 
-        Not before the first run of cases: what looks through all objects then, interposition and Hypothesis's registration of random
-        generators, would not find those that are set aside.
+        Call it after the first run of cases: code that searches all objects in that run (interposition, and Hypothesis's registration of
+        random generators) would not find frozen ones.
         """
-        # Where the program has set objects aside itself, the end would bring back its own as well.
+        # Not if the program itself has frozen objects: the exit would unfreeze these as well.
         if not self._has_begun and not are_set_aside():
             self._has_begun = True
             gc.freeze()

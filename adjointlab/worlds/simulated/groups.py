@@ -13,7 +13,7 @@ __all__ = ["SimulatedGroup", "group_of"]
 
 
 def group_of(value: object, own: int) -> SimulatedGroup:
-    """Return a group as the world's own: mpi4py's `GROUP_EMPTY` too, which names no rank. Raises `TypeError` for anything else."""
+    """Return `value` as a group of the simulated world; also accepts mpi4py's `GROUP_EMPTY`. Raises `TypeError` for anything else."""
     if isinstance(value, SimulatedGroup):
         return value
     mpi = sys.modules.get("mpi4py.MPI")
@@ -23,7 +23,7 @@ def group_of(value: object, own: int) -> SimulatedGroup:
 
 
 class SimulatedGroup:
-    """Ordered set of ranks of the run, seen from one of them; mpi4py's names."""
+    """Ordered set of ranks of the run, as seen by one of them, with mpi4py's names."""
 
     def __init__(self, members: Iterable[int], own: int) -> None:
         self.members = tuple(members)
@@ -56,7 +56,7 @@ class SimulatedGroup:
     def Dup(self) -> SimulatedGroup:
         return SimulatedGroup(self.members, self._own)
 
-    # mpi4py's are class methods: they may be called of any group, with both.
+    # mpi4py's are class methods, so these may be called with one group or with both.
 
     def Union(self, *groups: object) -> SimulatedGroup:
         one, other = self._two(groups)
@@ -92,7 +92,7 @@ class SimulatedGroup:
         return [rank_of.get(member, MPI.UNDEFINED) for member in listed]
 
     def Free(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
     free = Free
 
@@ -123,7 +123,7 @@ class SimulatedGroup:
 
 
 def _listed(ranges: Sequence[tuple[int, int, int]]) -> list[int]:
-    """The ranks of (first, last, stride) each, the last included."""
+    """The ranks of (first, last, stride) triples; the last rank is included."""
     ranks: list[int] = []
     for first, last, stride in ranges:
         if stride == 0:

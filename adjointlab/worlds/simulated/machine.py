@@ -1,7 +1,7 @@
-"""The machine that the ranks of a run seem to be on: which of them share a node, and in which order a library would place them.
+"""The simulated machine of a run: which ranks share a node, and the order in which a library would place ranks.
 
-MPI leaves both to its library and to whoever starts the job [MPI41, sections 7.4.2 and 8.5]. On most desks there is one node, and most
-libraries leave ranks in their order where they may reorder them; so code that relies on either fails elsewhere.
+MPI leaves both to the implementation and to the launcher [MPI41, sections 7.4.2 and 8.5]. Most developers have a single node, and most
+libraries do not reorder ranks even if allowed; so code that relies on either fails elsewhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Machine"]
 
 
 class Machine:
-    """The machine of one run of `size` ranks. What it is like is decided when it is first asked for, and stays so."""
+    """The machine of one run of `size` ranks. Its properties are chosen at the first access, and then fixed."""
 
     def __init__(self, size: int, strategy: Strategy) -> None:
         self._size, self._strategy = size, strategy
@@ -23,7 +23,7 @@ class Machine:
 
     @property
     def nodes(self) -> Sequence[int]:
-        """Number of the node of each rank of the run."""
+        """The node number of each rank of the run."""
         if not self._nodes:
             has_several = self._strategy.deviates()
             for _ in range(self._size):
@@ -32,7 +32,7 @@ class Machine:
         return self._nodes
 
     def in_order(self, members: Sequence[int]) -> tuple[int, ...]:
-        """`members`, ranks of the run, in the order of their places."""
+        """Return `members`, ranks of the run, in the order in which the library places them."""
         if not self._places:
             left, is_reordered = list(range(self._size)), self._strategy.deviates()
             while left:

@@ -1,9 +1,9 @@
-"""Messages from rank to rank: which receive gets which message, and when its data are read and written.
+"""Matching of point-to-point messages with receives, and the times at which their data are read and written.
 
-Messages of one sender to one receiver on one communicator do not overtake each other [MPI41, section 3.5]. All else is
-nondeterminism, which the run's strategy decides (:mod:`adjointlab.worlds.simulated.schedules.strategy`): whether a send
+Messages of one sender to one receiver on one communicator do not overtake each other [MPI41, section 3.5]. All other
+nondeterminism is resolved by the run's strategy (:mod:`adjointlab.worlds.simulated.schedules.strategy`): whether a send
 waits for its receive, when its buffer is read, when the receive buffer is filled, which sender a wildcard receive matches,
-and how late a message for it arrives. So a message may be overtaken by what another rank sends because of it::
+and how late a message for it arrives. So a message may be overtaken by a causally later one from another rank::
 
     rank 0   Send(to 2) ----------------------------.        delayed: rank 2's wildcard receive is posted,
              Send(to 1) ---.                        |        and yet does not match this message at once
@@ -57,11 +57,11 @@ class Message:
         self.source = source  # the sender's rank in the communicator
         self.tag = tag
         self.datatype = content.datatype
-        self.pickled = pickled  # an object's pickle rather than a buffer
+        self.pickled = pickled  # True for a pickled object, False for a buffer
         self.call = call
-        self.sent: Send | None = None  # the send that is done only when this message has been received
+        self.sent: Send | None = None  # the send, if it is done only when this message has been received
         self.data = content.array
-        self.was_overlooked = False  # by a probe that did not wait
+        self.was_overlooked = False  # by a non-blocking probe
         self._borrowed = True  # `data` is the user's buffer, and not a copy of it
 
     @property
@@ -70,17 +70,17 @@ class Message:
         return int(self.data.nbytes)
 
     def capture(self) -> None:
-        """Copy the data, because the sender is about to have its buffer back."""
+        """Copy the data, because the sender may reuse its buffer from now on."""
         if self._borrowed:
             self._borrowed = False
             self.data = self.data.copy()
 
     def mark_delivered(self) -> None:
-        """The data have been copied into the receive buffer: `capture` has nothing left to save."""
+        """Record that the data have been copied into the receive buffer, so that `capture` need not copy them."""
         self._borrowed = False
 
     def matched_by(self, wildcard: Pending) -> Matched:
-        """Describe that this message completes a receive or a probe of any source."""
+        """Record of the match of this message with a receive or a probe of any source."""
         other = of_another_application(self.application, wildcard.application)
         what = f"receives from rank {self.sender.rank}{other}"
         return Matched(wildcard.task.rank, wildcard.call, what, self.sender.rank, crosses=bool(other))
@@ -91,7 +91,7 @@ class Message:
 
 
 class Null(Pending):
-    """Send to or receive from `PROC_NULL`: done at once."""
+    """Send to or receive from `PROC_NULL`; done at once."""
 
     __slots__ = ()
 
@@ -117,7 +117,7 @@ class Send(Pending):
         self._sent = b""
 
     def watch(self) -> None:
-        """Note what the buffer holds, because user code goes on before the send is complete."""
+        """Record the contents of the buffer, because user code continues before the send is complete."""
         self._buffer = self._message.data
         self._sent = self._buffer.tobytes()
 
@@ -145,7 +145,7 @@ class MessageWait(Pending):
         self.source = source
         self.is_wildcard = source == MPI.ANY_SOURCE
         self.tag = tag
-        self._members = members  # of the communicator: their ranks in the run
+        self._members = members  # ranks in the run of the communicator's members
 
     def waits_for(self) -> tuple[int, ...]:
         if self.is_wildcard:
@@ -154,12 +154,12 @@ class MessageWait(Pending):
 
     def accepts(self, message: Message) -> bool:
         """Return True if `message` matches."""
-        # Rank first: a comparison with the constant, which knows mpi4py's too, is a call of Python.
+        # The rank is compared first, because the constant also equals mpi4py's, so that comparing with it is a Python call.
         return self.source in (message.source, MPI.ANY_SOURCE) and self.tag in (message.tag, MPI.ANY_TAG)
 
 
 class PendingProbe(MessageWait):
-    """A probe; done when such a message has arrived."""
+    """A probe; done when a matching message has arrived."""
 
     __slots__ = ()
 
@@ -183,11 +183,11 @@ class Receive(MessageWait):
         self._room = target if isinstance(target, ObjectRoom) else None
         self._target = None if isinstance(target, ObjectRoom) else target  # None for an object
         self._late = False  # the buffer is filled by `finish`
-        self._saved: Flat | None = None  # what it held, where it is filled late
-        self._poisoned = b""  # what it holds until then
+        self._saved: Flat | None = None  # its original contents, if it is filled late
+        self._poisoned = b""  # its contents until then
 
     def delay(self) -> None:
-        """Fill the buffer only when user code completes the receive, and make it useless until then."""
+        """Fill the buffer only when user code completes the receive, and poison it until then."""
         if self._target is not None:
             self._late = True
             self._saved = self._target.array.copy()
@@ -205,7 +205,7 @@ class Receive(MessageWait):
         target = self._target
         if target is None:
             assert self._room is not None
-            # Bytes may be those of an object that was pickled once, for several ranks.
+            # A message of bytes may be an object that user code has pickled once for several ranks.
             if not message.pickled and message.datatype is not MPI.BYTE:
                 return "an array was sent, and an object is received"
             return self._room.overflow(message.nbytes) or None
@@ -221,7 +221,7 @@ class Receive(MessageWait):
         return None
 
     def finish(self) -> Any:
-        # First as it was: a message may be shorter than the buffer, and the rest of it must not stay poisoned.
+        # Restore the contents first: a message may be shorter than the buffer, and the rest must not stay poisoned.
         if self._saved is not None and self._target is not None:
             self._target.array[:] = self._saved
             self._saved = None
@@ -249,10 +249,10 @@ class Receive(MessageWait):
 
 
 class Mailbox:
-    """Messages to one rank of one communicator that are not received yet, and its receives and probes that wait.
+    """Unreceived messages to one rank of one communicator, and its pending receives and probes.
 
-    Unless messages are delayed, no message in `arrived` matches a receive in `_receives`: both :meth:`put` and
-    :meth:`post` look for a partner first.
+    Invariant: unless messages are delayed, no message in `arrived` matches a receive in `_receives`, because both :meth:`put` and
+    :meth:`post` look for a match first.
     """
 
     __slots__ = (
@@ -271,23 +271,23 @@ class Mailbox:
         self._strategy = strategy
         self._findings = findings
         self.arrived: list[Message] = []  # in the order of sending
-        self.matched: list[Message] = []  # by probes that take the message from all other receives
+        self.matched: list[Message] = []  # by Mprobe or Improbe; other receives cannot match these
         self._receives: list[Receive] = []  # in the order of posting, which is that of matching
         self._probes: list[PendingProbe] = []
         self._delayed = False  # some of `arrived` have not been matched with receives and probes yet
 
     def put(self, message: Message) -> None:
-        """Send `message` to this rank."""
+        """Add `message`, which was sent to this rank."""
         self._scheduler.note_event()
         if self._delayed:
-            # Behind the delayed ones, for some may be of the same sender.
+            # After the delayed ones, because some may be from the same sender.
             self.arrived.append(message)
             if not self._strategy.deviates():
                 self.deliver_delayed()
             return
         for index, receive in enumerate(self._receives):
             if receive.accepts(message):
-                # A receive from one source gets this message however late it arrives; a wildcard may get another first.
+                # Delay matters only for a wildcard: a receive from one source gets this message however late it arrives.
                 if receive.is_wildcard and self._strategy.deviates():
                     self._delay(message)
                     return
@@ -298,22 +298,22 @@ class Mailbox:
         self._complete_probes(message)
 
     def has_shown(self, probe: PendingProbe) -> bool:
-        """Return True if a probe has seen a message that this one would see: it must see one too."""
+        """Return True if an earlier probe has found or overlooked a message that `probe` accepts: then `probe` must find one."""
         return any(message.was_overlooked and probe.accepts(message) for message in self.arrived)
 
     def match(self, message: Message) -> None:
-        """Keep a message that has arrived for the receive of what a probe has returned."""
+        """Reserve a message that has arrived for the receive of the object that a probe has returned."""
         self.arrived.remove(message)
         self.matched.append(message)
 
     def _delay(self, message: Message) -> None:
-        """Hold `message` back until its receiver asks, or no rank can run without it."""
+        """Hold `message` back until its receiver looks for one, or until no rank can run without it."""
         self.arrived.append(message)
         self._delayed = True
         self._scheduler.delayed.append(self.deliver_delayed)
 
     def deliver_delayed(self) -> None:
-        """Let all delayed messages arrive, in an order that keeps those of one sender in theirs."""
+        """Deliver all delayed messages, preserving the order of each sender."""
         if not self._delayed:
             return
         self._delayed = False
@@ -342,7 +342,7 @@ class Mailbox:
             self.deliver(receive, message)
 
     def withdraw(self, receive: Receive) -> bool:
-        """Cancel `receive`; return False if it has its message, or is none of this mailbox."""
+        """Cancel `receive`; return False if it has its message, or does not belong to this mailbox."""
         self.deliver_delayed()
         if receive not in self._receives:
             return False
@@ -350,7 +350,7 @@ class Mailbox:
         return True
 
     def watch(self, probe: PendingProbe) -> None:
-        """Complete `probe` when a message arrives that it accepts."""
+        """Complete `probe` as soon as a message arrives that it accepts."""
         self._probes.append(probe)
 
     def find(self, wait: MessageWait) -> Message | None:
@@ -372,9 +372,9 @@ class Mailbox:
                 yield message
 
     def deliver(self, receive: Receive, message: Message) -> None:
-        """Complete `receive` with `message`, and the send that waits for that; a mismatch cancels the receiver."""
+        """Complete `receive` with `message`, and the send if it waits for that; a mismatch cancels the receiver."""
         wrong = receive.take(message)
-        # Which message a wildcard gets is up to the schedule, and whether the result depends on it is judged there.
+        # Wildcards are exempt: their matches depend on the schedule, and whether the result depends on it is checked separately.
         if not (self._scheduler.crossed or receive.is_wildcard) and (
             crossed := crossed_message(message.application, receive.application)
         ):
@@ -383,10 +383,10 @@ class Mailbox:
             self._findings.append(_mismatch(wrong, message, receive))
             sender = (message.sender.rank,)
             self._scheduler.cancel(receive.task, Blocked(str(receive.call), receive.call.where, sender))
-        # Also of one that does not fit: the message is received, and the sender would otherwise seem part of a deadlock.
+        # Even on a mismatch: the message is received, and otherwise the sender would seem to be part of a deadlock.
         if message.sent is not None:
             self._scheduler.complete(message.sent)
-            message.sent = None  # it refers to the message: a cycle would wait for a garbage collection
+            message.sent = None  # the send refers to the message: breaks a reference cycle
         if wrong is None:
             if receive.is_wildcard:
                 self._scheduler.matched.append(message.matched_by(receive))
@@ -404,12 +404,12 @@ def _mismatch(reason: str, message: Message, receive: Receive) -> Finding:
 def poison(array: Flat) -> None:
     """Fill `array` with values that show if they are read: NaN, or for integers large ones with a conspicuous pattern.
 
-    (True and False have no such value, so booleans are negated.)
+    (Booleans have no such value, so they are negated.)
     """
     if array.dtype.kind == "f":
         array[...] = np.nan
     elif array.dtype.kind == "c":
-        # Of NaN alone the imaginary part would be zero, which often is right.
+        # A real NaN would have the imaginary part zero, which is often the right value.
         array[...] = complex(np.nan, np.nan)
     elif array.dtype.kind == "b":
         np.logical_not(array, out=array)
@@ -418,5 +418,5 @@ def poison(array: Flat) -> None:
 
 
 def unpickle(payload: Any) -> Any:
-    """Object that was pickled by another rank, and so in this process."""
+    """Object that was pickled by another rank, hence in this process."""
     return pickle.loads(payload)  # noqa: S301

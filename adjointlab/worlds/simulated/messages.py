@@ -1,4 +1,4 @@
-"""Messages and probes of one rank over a simulated communicator, which the methods under mpi4py's names are made of."""
+"""Messages and probes of one rank over a simulated communicator: building blocks of the methods with mpi4py's names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["MatchedMessage", "Messages", "legal_tag"]
 
 
 class Messages(LocalCalls):
-    """One rank's view of a communicator, as far as sending, receiving and probing go."""
+    """The part of one rank's view of a communicator that sends, receives and probes."""
 
     def __init__(self, run: Simulation, task: Task, shared: SharedCommunicator, rank: int) -> None:
         self._run = run
@@ -86,7 +86,7 @@ class Messages(LocalCalls):
         deviates = self._run.strategy.deviates
         # `late`: the buffer is read only when user code may use it again, or when the message is received.
         if synchronous or (not buffered and deviates()):
-            message.sent = send  # done when it is received
+            message.sent = send  # done when the message is received
             late = blocking or deviates()
         else:
             send.done = True
@@ -114,7 +114,7 @@ class Messages(LocalCalls):
         return receive
 
     def _receive_matched(self, name: str, buf: Buffer | ObjectRoom, message: Message | None) -> Pending:
-        """Start the receive of a message that a probe has matched."""
+        """Start the receive of a message that Mprobe or Improbe has matched."""
         mailbox = self._shared.mailboxes[self._rank]
         if message is not None and message not in mailbox.matched:
             raise MPI.Exception("Invalid message: it has been received", MPI.ERR_OTHER)
@@ -169,9 +169,9 @@ class Messages(LocalCalls):
         return self._report(probe, message, status)
 
     def _overlooks(self, message: Message) -> bool:
-        """Return True where a probe that does not wait is not to see a message that is there.
+        """Return True if a non-blocking probe should miss a message that has arrived; each message is missed at most once.
 
-        As of tests of requests, MPI promises of such probes that they see it in the end, not that they do at once.
+        As for tests of requests, MPI guarantees that such probes find it eventually, but not at once.
         """
         if message.was_overlooked or message.source == self._rank or not self._run.strategy.deviates():
             return False
@@ -180,7 +180,7 @@ class Messages(LocalCalls):
 
     def _report(self, probe: PendingProbe, message: Message | None, status: Status | None) -> Message | None:
         if message is not None:
-            message.was_overlooked = True  # from now on every probe sees it
+            message.was_overlooked = True  # from now on every probe must find it
             if probe.is_wildcard:
                 self._scheduler.matched.append(message.matched_by(probe))
             fill_status(status, message.source, message.tag, message.nbytes)
@@ -193,7 +193,7 @@ class Messages(LocalCalls):
 
 
 class MatchedMessage:
-    """Message that `Mprobe` has matched, still to be received."""
+    """Message that `Mprobe` or `Improbe` has matched, to be received."""
 
     def __init__(self, comm: Messages, message: Message | None) -> None:
         self._comm = comm
@@ -216,7 +216,7 @@ class MatchedMessage:
 
 
 def legal_tag(value: int, *, is_receive: bool = False) -> int:
-    """`value`, if messages may have that tag, or be received by it; `adjointlab.MPI.Exception` otherwise."""
+    """Return the tag `value`; raise `adjointlab.MPI.Exception` if it is not legal for a send, or for a receive if `is_receive`."""
     tag = as_tag(value if type(value) is int else c_int(value))
     if 0 <= tag <= LARGEST_TAG or (is_receive and tag == MPI.ANY_TAG):
         return tag

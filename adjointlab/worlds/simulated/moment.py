@@ -1,7 +1,7 @@
-"""Time in which simulated ranks could poll, for telling a livelock from a loop that ends by itself.
+"""Time in which simulated ranks could poll, to distinguish a livelock from a loop that terminates.
 
-On a machine that other processes use too, the wall clock goes on while this process does not run: half a second of it may hold a
-hundred polls or ten thousand. Ranks that sleep between polls, on the other hand, need hardly any processor time.
+On a busy machine, wall-clock time passes while this process does not run: half a second may allow a
+hundred polls or ten thousand. Ranks that sleep between polls, on the other hand, use hardly any processor time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 __all__ = ["Moment"]
 
 _OF_THE_WALL = 10
-"""Seconds of the wall clock that count as one of polling where the processor did something else: ranks may sleep between polls."""
+"""Wall-clock seconds that count as one second of polling if this process did not run: ranks may sleep between polls."""
 
 
 class Moment(NamedTuple):
@@ -26,7 +26,7 @@ class Moment(NamedTuple):
         return cls(perf_counter(), process_time())
 
     def until(self, later: Moment) -> float:
-        """Seconds in which ranks could poll. On a busy machine few of them are this process's own."""
+        """Seconds in which ranks could poll: processor time, but at least a fraction of the wall-clock time."""
         wall = later.wall - self.wall
-        # Threads of libraries may use more processor time than passes.
+        # With threads of libraries, processor time may exceed wall-clock time.
         return max(min(later.processor - self.processor, wall), wall / _OF_THE_WALL)

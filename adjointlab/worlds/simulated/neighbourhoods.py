@@ -29,13 +29,13 @@ def _topology(comm: TopologyCommunicator) -> Topology:
 
 
 def _absent(comm: TopologyCommunicator) -> list[int]:
-    """The places of neighbours that there are not, beyond the edges of a grid: nothing is received from them."""
+    """Indices of missing neighbours, beyond the edges of a grid, from which nothing is received."""
     sources = _topology(comm).sources(comm.rank)
     return [place for place, sender in enumerate(sources) if sender == MPI.PROC_NULL]
 
 
 def _exchange(topology: Topology, contributions: Contributions) -> None:
-    """Move every block to the rank that it is for; of a gather, the one block of a rank goes to all its neighbours."""
+    """Move every block to its receiver; in a gather, the one block of a rank goes to all its neighbours."""
     for receiver, each in enumerate(contributions):
         sources = topology.sources(receiver)
         for place, sender in enumerate(sources):
@@ -52,7 +52,7 @@ def _exchange_block(
     sent_place: tuple[int, int],
     received_place: tuple[int, int],
 ) -> None:
-    """Move one block. Of each side its place is given, and the number of places."""
+    """Move one block. Each place is a pair: the block's index, and the number of blocks on that side."""
     sent = source.contribution if "gather" in source.kind else block(source.send, *sent_place)
     received = block(target.receive, *received_place)
     if target.kind.endswith("w") and received.size:

@@ -17,9 +17,9 @@ __all__ = ["OBJECT_COLLECTIVES", "ObjectContribution", "pickled"]
 
 
 class ObjectContribution(Contribution):
-    """Pickled object of one rank, and how its result is made of what the computation gives it.
+    """Pickled object of one rank, and the function `result` that converts the value assigned by the computation.
 
-    There are no buffers to watch: pickling has read the object when the call is made.
+    There are no buffers to watch, because the object is pickled when the call is made.
     """
 
     __slots__ = ("given", "payload", "result")
@@ -48,7 +48,7 @@ Contributions: TypeAlias = Sequence[ObjectContribution]
 
 
 def pickled(value: object) -> bytes:
-    """`value` as it is sent."""
+    """Pickle `value`."""
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
@@ -62,7 +62,7 @@ def _no_result(_: object) -> None:
 
 def _fold(op: Operator) -> Callable[[Sequence[bytes]], Any]:
     known = as_op(op)
-    # Only rank 0 of an exclusive scan is given nothing to combine.
+    # Only rank 0 of an exclusive scan has nothing to combine.
     return lambda payloads: fold_objects(known, _unpickle_all(payloads)) if payloads else None
 
 
@@ -78,7 +78,7 @@ def _give_all_to_all(contributions: Contributions) -> None:
 
 
 def _give_first(extra: int) -> Callable[[Contributions], None]:
-    """Each rank is given the payloads of the ranks below it, and of so many more."""
+    """Give each rank the payloads of the lower ranks and of `extra` more."""
 
     def compute(contributions: Contributions) -> None:
         payloads = [each.payload for each in contributions]
@@ -112,7 +112,7 @@ def barrier(comm: Communicator) -> ObjectContribution:
 
 def bcast(comm: Communicator, obj: object, root: int = 0) -> ObjectContribution:
     payload = pickled(obj) if valid_root(comm, root) == comm.rank else None
-    # mpi4py unpickles on the root too: what comes back is a copy there as well.
+    # The root unpickles too and gets a copy, as in mpi4py.
     return ObjectContribution("bcast", _give_roots_to_all, payload, root=root)
 
 

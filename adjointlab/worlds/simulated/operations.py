@@ -1,7 +1,7 @@
 """Reduction operations that user code makes in a run, with mpi4py's ``Op.Create``.
 
-mpi4py has room for 32 of them in a process, and simulated ranks share one: an operator that makes one when it is made would find no
-room on eight ranks. Those of a run take none, since simulated collectives call their functions as Python does.
+mpi4py has 32 slots for them per process, which simulated ranks share: an operator that makes one in its constructor could exhaust
+them on eight ranks. Operations of a run need no slot, because simulated collectives call their functions directly from Python.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Create: TypeAlias = Callable[..., Any]
 
 
 def own_operation(kind: Any, create: Create, function: Callable[..., Any], commute: bool) -> Any:
-    """An operation for simulated ranks, of a class derived from `kind`, mpi4py's; its `create` makes those that take room."""
+    """Make an operation for simulated ranks, an instance of a subclass of `kind`, mpi4py's class; `create` is mpi4py's ``Op.Create``."""
     made = _derived(kind).__new__(_derived(kind))
     made.create, made.function, made.commutes = create, function, bool(commute)
     return made
@@ -35,7 +35,7 @@ def _derived(kind: Any) -> Any:
             return self.function is not None
 
         def __eq__(self, other: object) -> Any:
-            # To mpi4py all of these are the null handle.
+            # In mpi4py all of these have the null handle.
             return self is other if self else kind.__eq__(self, other)
 
         def __ne__(self, other: object) -> Any:
@@ -43,7 +43,7 @@ def _derived(kind: Any) -> Any:
 
         def __call__(self, x: object, y: object) -> Any:
             if self.function is None:
-                return kind.__call__(self, x, y)  # which refuses
+                return kind.__call__(self, x, y)  # raises
             return self.function(x, y, None)
 
         def Free(self) -> None:

@@ -1,7 +1,7 @@
-"""MPI's reduction operations on arrays and on objects, always in one order, so that runs repeat bit by bit.
+"""MPI's reduction operations on arrays and on objects, in a fixed order, so that runs are bitwise reproducible.
 
-An MPI library may combine in any order where the operation commutes. Here its own operations are combined in the order of ranks. One
-of user code that is declared to commute is combined in the opposite order: if it does not, as much is seen.
+An MPI library may combine operands in any order if the operation commutes. Here predefined operations are applied in rank order. A
+user-defined operation that is declared commutative is applied in the reverse order, which shows if it is not.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ OPERATIONS = {
 
 
 def check(op: Operator, elements: Elements) -> Operator:
-    """Return `op` if MPI has it for these elements; raises `adjointlab.MPI.Exception` otherwise."""
+    """Return `op` if MPI defines it for these elements; raises `adjointlab.MPI.Exception` otherwise."""
     if not isinstance(op, MPI.Op):
         if getattr(op, "is_predefined", True):
             raise NotImplementedError(
-                f"{op!r}: of buffers, only {', '.join(each.value for each in MPI.Op)} and the operations of mpi4py's Op.Create "
-                "are known here; reduce objects with it (allreduce, reduce, scan)"
+                f"{op!r}: simulated ranks can reduce buffers only with {', '.join(each.value for each in MPI.Op)} and with operations "
+                "of mpi4py's Op.Create; use it to reduce objects (allreduce, reduce, scan)"
             )
-        return op  # of user code, made with mpi4py's Op.Create
+        return op  # user-defined, made with mpi4py's Op.Create
     if elements.is_derived:
         is_defined = False
     elif elements.datatype is MPI.BYTE:
-        # Bytes have bits but are no numbers (MPI 4.1, section 6.9.2), though NumPy's are.
+        # MPI allows only bitwise operations on bytes (MPI 4.1, section 6.9.2), though NumPy's uint8 is a number.
         is_defined = op in (MPI.BAND, MPI.BOR, MPI.BXOR)
     else:
         is_defined = elements.array.dtype.kind in OPERATIONS[op].kinds
@@ -85,14 +85,14 @@ def _described(elements: Elements) -> str:
 def accumulate_into(total: Flat, op: Operator, more: Flat) -> None:
     """Compute ``total ← total op more``."""
     if not isinstance(op, MPI.Op):
-        # As MPI calls it: with memory, of which the second is overwritten by the result.
+        # Call it as MPI does: with two buffers, of which the second is overwritten by the result.
         result = more.copy()
         with noted(_WITHOUT_DATATYPE):
             op(_memory(total), _memory(result))
         total[...] = result
         return
-    # "unsafe", so that logical operations write their booleans as numbers of the array's own dtype.
-    # And without NumPy's warnings, for MPI gives none.
+    # "unsafe", so that the booleans of logical operations are cast to the array's dtype.
+    # Without NumPy's warnings, because MPI gives none.
     with np.errstate(all="ignore"):
         OPERATIONS[op].ufunc(total, more, out=total, casting="unsafe")
 
@@ -103,9 +103,9 @@ def _memory(array: Flat) -> object:
 
 
 def running(op: Operator, arrays: Iterable[Flat]) -> Iterator[Flat]:
-    """For each of `arrays`, yield what it and those before it come to, in memory that may be overwritten for the next one.
+    """Yield the running totals of `arrays`; each may be overwritten by the next one.
 
-    They are combined from the first to the last; from the last to the first if user code says that the order is all one.
+    They are combined from first to last; from last to first if user code has declared the operation commutative.
     """
     says_commutes: Callable[[], bool] = getattr(op, "Is_commutative", lambda: False)
     is_reversed, total = says_commutes(), None
@@ -121,10 +121,10 @@ def running(op: Operator, arrays: Iterable[Flat]) -> Iterator[Flat]:
 
 
 def fold(op: Operator, arrays: Sequence[Flat]) -> Flat:
-    """Combine `arrays`, one at least, into a new array, in the order of :func:`running`."""
+    """Combine one or more `arrays` into a new array, in the order of :func:`running`."""
     return deque(running(op, arrays), maxlen=1).pop()
 
 
 def fold_objects(op: Operator, objects: Iterable[Any]) -> Any:
-    """Combine `objects` from the first to the last."""
+    """Combine `objects` from first to last."""
     return reduce(OPERATIONS[op].function if isinstance(op, MPI.Op) else op, objects)

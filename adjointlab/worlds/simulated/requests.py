@@ -18,7 +18,7 @@ __all__ = ["SimulatedRequest"]
 
 
 class SimulatedBatch(MPI.RequestBatch):
-    """Simulated requests of one rank. A wait for several blocks once, so that the scheduler knows all that it is for."""
+    """Simulated requests of one rank. A wait for several blocks once, so that the scheduler has all the operations waited for."""
 
     requests: Sequence[SimulatedRequest]
 
@@ -43,7 +43,7 @@ class SimulatedBatch(MPI.RequestBatch):
         return index
 
     def complete_all(self, statuses: Sequence[Status] | None) -> list[Any]:
-        if statuses is None:  # nearly always, and worth two calls of Python for each request
+        if statuses is None:  # the common case: saves two Python calls per request
             return [request._complete(None) for request in self.requests]
         return super().complete_all(statuses)
 
@@ -59,9 +59,9 @@ class SimulatedBatch(MPI.RequestBatch):
 
 
 class SimulatedRequest(MPI.Request):
-    """A request under mpi4py's names.
+    """A request with mpi4py's names.
 
-    The buffers go back to user code when the request is completed, not when the message has been matched: so the run
+    The buffers are released to user code when the request is completed, not when the message has been matched: so the run
     may read or write them at any time in between, as MPI may.
     """
 
@@ -85,7 +85,7 @@ class SimulatedRequest(MPI.Request):
         return self.test(status)[0]
 
     def wait(self, status: Status | None = None) -> Any:
-        """Wait until it is complete, and return the object received, if it is a receive of one."""
+        """Wait until it is complete; return the object for an object receive, else None."""
         _wait([self], call_here("Wait"))
         return self._complete(status)
 
@@ -94,7 +94,7 @@ class SimulatedRequest(MPI.Request):
         return (True, self._complete(status)) if _test([self], "Test", all) else (False, None)
 
     def Get_status(self, status: Status | None = None) -> bool:
-        """Return True if a test would complete it now; it stays active."""
+        """Return True if a test would complete it now; the request stays active."""
         if not _test([self], "Get_status", all):
             return False
         envelope = None if self._pending is None else self._pending.envelope
@@ -104,13 +104,13 @@ class SimulatedRequest(MPI.Request):
     get_status = Get_status
 
     def Cancel(self) -> None:
-        """Withdraw a receive that has no message yet."""
+        """Cancel a receive that has no message yet."""
         pending = self._pending
         if pending is not None and not pending.done and self._run.cancel(pending):
             self._run.scheduler.complete(pending)
 
     def Free(self) -> None:
-        """Let it complete unseen."""
+        """Free the request; the operation completes unobserved."""
         if self._pending is not None:
             self._run.open_requests.pop(id(self._pending), None)
             self._pending = None
@@ -145,15 +145,15 @@ def _test(requests: Sequence[SimulatedRequest], name: str, which: Callable[[Iter
     pending = [request._pending for request in active if request._pending is not None]
     run.scheduler.enter(pending[0].task)
     if which(each.done for each in pending):
-        # MPI promises that a test succeeds in the end, not that it does so at once: a run may let one fail that could
-        # succeed. But only once, or a loop of tests might never end; and not where there is no message to be late.
+        # MPI guarantees that a test succeeds eventually, not at once: so a run may let one fail that could
+        # succeed. But only once, or a loop of tests might never end; and not if only PROC_NULL is involved.
         all_from_nobody = all(isinstance(each, Null) for each in pending)
         is_known = which(
             each._has_failed_late and each._pending is not None and each._pending.done for each in active
         )
         if is_known or active[0]._has_failed_late or all_from_nobody or not run.strategy.deviates():
             for request in active:
-                # What has been said to be complete stays so.
+                # A request that was reported as complete stays so.
                 request._has_failed_late |= request._pending is not None and request._pending.done
             return True
         active[0]._has_failed_late = True

@@ -1,6 +1,6 @@
-"""One run of the simulated world: what its ranks share, and what is found wrong.
+"""One run of the simulated world: the state that its ranks share, and the diagnosis of faults.
 
-A run in which no rank can go on is diagnosed (:class:`Diagnosis`): deadlock, livelock, or the failure of another rank.
+A run in which no rank can proceed is diagnosed (:class:`Diagnosis`) as a deadlock, a livelock, or the failure of another rank.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from adjointlab.worlds.simulated.workers import WorkerPool
 __all__ = ["Diagnosis", "Simulation"]
 
 _FOR_OTHER_THREADS: Final = 0.2
-"""Seconds that threads of user code are given to call for a rank that waits, before its wait is taken for a deadlock."""
+"""Seconds to wait, before diagnosing a deadlock, for threads of user code that may call on behalf of a waiting rank."""
 
 
 class Simulation:
@@ -87,17 +87,17 @@ class Simulation:
             self._diagnosis,
             lambda task: rank_main(self, task),
         )
-        self.messaging: set[int] = set()  # ranks that have sent a message to another one, or were sent one
-        self.delayed: list[SimulatedCall] = []  # whose results are there as late as may be
-        self.open_requests: dict[int, Pending] = {}  # by id; started and not completed by user code
+        self.messaging: set[int] = set()  # ranks that have sent a message to another rank, or were sent one
+        self.delayed: list[SimulatedCall] = []  # calls whose results were delayed as long as MPI allows
+        self.open_requests: dict[int, Pending] = {}  # by id; started, but not completed by user code
         self._communicators: list[SharedCommunicator] = []
-        # By rank, in the order of their making: a dictionary for want of an ordered set.
+        # By rank, in order of creation; the inner dictionaries serve as ordered sets.
         self.unfreed: dict[int, dict[SharedCommunicator, None]] = {}
         self.everyone = self.new_shared(tuple(range(size)))
         self._group_creations: dict[tuple[SharedCommunicator, tuple[int, ...], int], SharedCommunicator] = {}
         self._module_state: ModuleState | None = None
-        self.communicators: dict[int, object] = {}  # of the run, by rank: each rank enters its own
-        self.given: dict[tuple[SharedCommunicator, Hashable], object] = {}  # what ranks have to give alike
+        self.communicators: dict[int, object] = {}  # the run's communicator, by rank; each rank adds its own
+        self.given: dict[tuple[SharedCommunicator, Hashable], object] = {}  # see Communicator.first_given
         self._threads_before = threading.enumerate()
 
     def new_shared(self, members: tuple[int, ...], topology: Topology | None = None) -> SharedCommunicator:
@@ -111,9 +111,9 @@ class Simulation:
     def group_creation(
         self, parent: SharedCommunicator, members: tuple[int, ...], tag: int
     ) -> SharedCommunicator:
-        """Communicator in which `members`, some of the ranks of `parent`, call Create_group with `tag`.
+        """Internal communicator for calls of Create_group with `tag` by `members`, some of the ranks of `parent`.
 
-        User code does not see it. MPI lets calls with different tags or groups proceed in any order, so each has its own.
+        In MPI, calls with different tags or groups may proceed in any order, so each combination has its own.
         """
         key = (parent, members, tag)
         if key not in self._group_creations:
@@ -121,14 +121,14 @@ class Simulation:
         return self._group_creations[key]
 
     def separate(self, packages: Sequence[str]) -> ModuleState:
-        """Give each rank module-level variables of its own in these packages, from the first call on; return those."""
+        """Give each rank separate module-level variables in these packages, from the first call on; return their state."""
         if self._module_state is None:
             self._module_state = ModuleState(packages)
             self.scheduler.streams.add(self._module_state)
         return self._module_state
 
     def run(self) -> Run:
-        """Run it to its end."""
+        """Run all ranks to completion."""
         with (
             Interposition(self),
             process_groups_of(self, None),
@@ -137,10 +137,10 @@ class Simulation:
             dual_levels_shared(),
         ):
             outcomes = self.scheduler.run()
-        # After a failure, what is left behind follows from it, and is not worth a finding.
+        # After a failure, leaks are consequences of it, and not reported.
         if not self.findings and all(isinstance(outcome, Returned) for outcome in outcomes):
             self._diagnosis.find_leaks()
-        # They refer to this object.
+        # Break reference cycles through this object.
         del self._diagnosis
         self.communicators.clear()
         decisions = "" if self._recorder is None else self._recorder.decisions
@@ -162,40 +162,40 @@ class Simulation:
             task.cancelled_as = task.cancelled_as or Dead("it is a child process")
 
     def is_called_from_other_threads(self) -> bool:
-        """Return True if a thread that user code has started in this run calls for a rank that waits; one at work is given time to."""
+        """Return True if a thread started by user code in this run has called on behalf of a waiting rank; allow running threads some time."""
         own = {task.worker.thread for task in self.scheduler.tasks if task.worker is not None}
         until = time.monotonic() + _FOR_OTHER_THREADS
         while not self.scheduler.is_called_elsewhere and time.monotonic() < until:
             others = set(threading.enumerate()).difference(own, self._threads_before)
-            # Dummies are threads of libraries, such as those in which torch goes back on a device.
+            # Dummies are threads of libraries, such as torch's autograd threads for devices.
             if all(isinstance(thread, threading._DummyThread) for thread in others):
                 break
             time.sleep(_FOR_OTHER_THREADS / 20)
         return self.scheduler.is_called_elsewhere
 
-    # What interposition asks
+    # Interface of interposition: CurrentRun
 
     def communicator(self) -> object:
-        """The communicator of the rank that the calling thread is."""
+        """The run's communicator for the rank of the calling thread."""
         worker = self.scheduler.current.worker
         if worker is None or worker.thread.ident != get_ident():
             self.refuse(
-                "MPI.COMM_WORLD is used in a thread that user code has started: which simulated rank's it is cannot be told. "
+                "MPI.COMM_WORLD is used in a thread that user code has started, so its simulated rank is unknown. "
                 "Communicate in the thread that calls the operator"
             )
         return self.communicators[self.scheduler.current.rank]
 
     def refuse(self, reason: str, kind: FindingKind = FindingKind.PAST_THE_RUN) -> NoReturn:
-        """Raise, with a finding: user code that catches this goes on as if it were alone."""
+        """Raise, and record a finding, because user code that catches the exception would continue as if it were alone."""
         self.findings.append(Finding(kind, f"rank {self.scheduler.current.rank}: {reason}"))
         raise RuntimeError(reason)
 
     def operation(self, kind: Any, create: Create, function: Any, commute: bool) -> Any:
-        """One for simulated ranks, which takes no room among mpi4py's."""
+        """Make an operation for simulated ranks, which does not use one of mpi4py's slots."""
         return own_operation(kind, create, function, commute)
 
     def finish(self, pending: Pending, status: Status | None = None) -> Any:
-        """Give the buffers of `pending`, which is done, back to user code; return its result."""
+        """Release the buffers of `pending`, which is done, to user code; return its result."""
         if misuse := pending.misuse():
             call, rank = pending.call, pending.task.rank
             text = f"rank {rank} {misuse} of {call} at {call.where} before it had completed"
@@ -214,7 +214,7 @@ class Simulation:
         )
 
     def unreceived(self) -> Iterator[tuple[int, Message]]:
-        """Messages that have arrived and were not received, each with the rank that it was sent to."""
+        """Unreceived messages, each with the rank that it was sent to."""
         for shared in self._communicators:
             for member, mailbox in zip(shared.members, shared.mailboxes, strict=True):
                 for message in (*mailbox.arrived, *mailbox.matched):
@@ -222,11 +222,11 @@ class Simulation:
 
 
 LIVELOCK = 0.5
-"""Seconds of polling in vain, as a share of each polling rank: a loop with an end of its own seldom lasts longer."""
+"""Seconds of fruitless polling, per polling rank, after which it counts as a livelock: loops that terminate rarely poll longer."""
 
 
 class Diagnosis(StuckHandler):
-    """Explains why ranks make no progress, and cancels them all; or finds what they have left behind."""
+    """Explains why ranks make no progress, and cancels them all; or reports leaks of a completed run."""
 
     def __init__(self, run: Simulation) -> None:
         self._run = run
@@ -248,7 +248,7 @@ class Diagnosis(StuckHandler):
             self._cancel(stuck, _blocked)
 
     def find_leaks(self) -> None:
-        """Report what the ranks of a run that has come to its end have left behind."""
+        """Report unreceived messages, open requests and crossed applications of a completed run."""
         run = self._run
         run.scheduler.deliver_delayed()
         run.findings += run.scheduler.crossed
@@ -261,7 +261,7 @@ class Diagnosis(StuckHandler):
             run.findings.append(Finding(FindingKind.REQUEST_LEFT_OPEN, text))
 
     def _cancelled_for_a_failure(self, stuck: list[Task]) -> bool:
-        """Cancel ranks that wait for others because some rank has failed: not their fault, and no finding."""
+        """If some rank has failed, cancel the ranks that wait, and return True: their waits are consequences, not findings."""
         failed = tuple(
             task.rank
             for task in self._run.scheduler.tasks
@@ -275,7 +275,7 @@ class Diagnosis(StuckHandler):
         return bool(failed)
 
     def _cancel(self, tasks: list[Task], outcome: Callable[[Task], Outcome]) -> None:
-        # All outcomes first: they say what the ranks wait for, which changes as soon as one of them is cancelled.
+        # Compute all outcomes first: they contain the ranks waited for, which change as soon as one of them is cancelled.
         outcomes = [outcome(task) for task in tasks]
         for task, its_outcome in zip(tasks, outcomes, strict=True):
             self._run.scheduler.cancel(task, its_outcome)
@@ -291,9 +291,9 @@ class Diagnosis(StuckHandler):
         yield from self._run.divergences.lines()
 
     def _crossed_collectives(self, blocked: list[Task]) -> str | None:
-        """Describe two ranks that call the collectives of two communicators in different orders, if there are two.
+        """Describe two ranks that call the collectives of two communicators in different orders; None if there are none.
 
-        Each then waits for the other, in a collective that the other would call next.
+        Each waits for the other, in a collective that the other would call next.
         """
         calls: dict[int, CollectiveCall] = {
             task.rank: pending
@@ -313,18 +313,20 @@ class Diagnosis(StuckHandler):
         return None
 
     def _line(self, task: Task) -> str:
-        """Describe where a rank is, and what it waits for."""
+        """Report line: the current call of a rank, and the ranks and requests that it waits for."""
         ended = [each.outcome is not None for each in self._run.scheduler.tasks]
         is_lab = task.call is not None and task.call.is_lab
         doing = f"has {came_back(task.returned_from)}" if is_lab else f"in {task.call} at {_where(task)}"
         text = f"  rank {task.rank} {doing}{waits_for_text(_waits_for(task), ended)}"
-        # A wait for requests does not say what they are: so the calls that made them, too.
+        # A wait for requests does not show what they are, so the calls that started them are listed too.
         inner = {
             f"{pending.call} at {pending.call.where}"
             for pending in task.waiting
             if pending.call is not task.call and not pending.done
         }
-        inner.discard(f"{task.call} at {_where(task)}")  # a library that waits in the same line of user code
+        inner.discard(
+            f"{task.call} at {_where(task)}"
+        )  # a library started and awaited it in the same line of user code
         return text + "".join(f"\n    for {each}" for each in sorted(inner))
 
 

@@ -1,4 +1,4 @@
-"""The watchdog of one run of the simulated world, which ends a run that lasts too long."""
+"""The watchdog of one run of the simulated world."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["SimulationWatchdog"]
 
 
 class SimulationWatchdog:
-    """Ends one run that has lasted too long."""
+    """Ends a run that exceeds its time limit."""
 
-    _raised_at: float  # once it is overdue: the seconds that the run had lasted
+    _raised_at: float  # once the run is overdue: the elapsed seconds when the exception was raised
     _raised_in: Task
 
     def __init__(self, watchdog: Watchdog, scheduler: Scheduler, payload: object) -> None:
@@ -26,7 +26,7 @@ class SimulationWatchdog:
         self._scheduler = scheduler
         self._payload = payload
         self._elapsed = Elapsed()
-        self._exceeded = 0.0  # once it is overdue: the seconds that it has exceeded
+        self._exceeded = 0.0  # the limit in seconds that was exceeded; 0 until then
 
     def look(self) -> None:
         """Raise :class:`Overdue` in the running rank once the limit is exceeded; some seconds later, end the process."""
@@ -43,11 +43,11 @@ class SimulationWatchdog:
                 self._raised_at, self._raised_in = self._elapsed.total, running
                 self._watchdog.has_fired = True
                 place = call_site_of_thread(thread)
-                # Its outcome, also where user code swallows the exception.
+                # The rank's outcome, even if user code swallows the exception.
                 outcome = Raised.overdue(overdue(self._exceeded, place), stack_of_thread(thread))
                 self._scheduler.raise_in(running, _overdue_class(self._exceeded, place), outcome)
         elif running is not self._raised_in:
-            # The one that was overdue has come to its end, and has used the seconds that it was given for that.
+            # The overdue rank has ended; the grace period starts again for the next one.
             self._raised_at, self._raised_in = self._elapsed.total, running
         elif self._elapsed.total - self._raised_at > self._watchdog.grace(limit):
             self._watchdog.report_overdue(f"rank {running.rank}", self._exceeded, self._payload, thread)
@@ -55,13 +55,13 @@ class SimulationWatchdog:
 
 
 def _overdue_class(limit: float, place: str) -> type[Overdue]:
-    """Class of an :class:`Overdue` with its message: CPython takes a class to raise in another thread, not an instance."""
+    """Subclass of :class:`Overdue` with a fixed message, because CPython raises only classes, not instances, in another thread."""
 
     class OverdueHere(Overdue):
         def __init__(self) -> None:
             super().__init__(str(overdue(limit, place)))
 
-    # As tracebacks show it.
+    # The name that tracebacks show.
     OverdueHere.__module__ = Overdue.__module__
     OverdueHere.__name__ = OverdueHere.__qualname__ = Overdue.__name__
     return OverdueHere

@@ -1,13 +1,13 @@
-"""Topologies that communicators carry: Cartesian grids, and graphs [MPI41, chapter 8].
+"""Topologies of communicators: Cartesian grids, and graphs [MPI41, chapter 8].
 
-The neighbours of a rank of a grid are, dimension by dimension, the rank before it and the rank after it. Beyond an edge there is
-none, and its block is neither sent nor changed. What goes to the rank before arrives there as what comes from the rank after it::
+The neighbours of a rank of a grid are, dimension by dimension, the preceding rank and the following rank. Beyond an edge there is
+none, and its block is neither sent nor changed. A block sent to the preceding rank arrives there as the block from the following one::
 
     rank 0  [ before | after ]      rank 1  [ before | after ]
                          '------------------->'
 
-Those of a rank of a graph are as it was made. Of several edges between the same two ranks, the first that one sends along is the
-first that the other receives from.
+The neighbours of a rank of a graph are in the order in which they were given. Multiple edges between two ranks match in order: the
+first one of the sender is the first one of the receiver.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Grid:
         return neighbour(-displacement), neighbour(displacement)
 
     def sources(self, rank: int) -> list[int]:
-        """The neighbours of `rank`; it receives from the same as it sends to."""
+        """The neighbours of `rank`, which are both sources and destinations."""
         return list(
             chain.from_iterable(self.shift(rank, direction, 1) for direction in range(len(self.dims)))
         )
@@ -90,7 +90,7 @@ class Grid:
     destinations = sources
 
     def sent_place(self, rank: int, place: int) -> int:
-        """The place, among the blocks that its sender sends, of the one that `rank` receives at a place."""
+        """Index, among the blocks of its sender, of the block that `rank` receives at index `place`."""
         return place ^ 1
 
     def keep(self, remain: Sequence[Any]) -> Grid:
@@ -118,7 +118,7 @@ class Graph:
         return list(self.neighbours[rank].destinations)
 
     def sent_place(self, rank: int, place: int) -> int:
-        """The place, among the blocks that its sender sends, of the one that `rank` receives at a place."""
+        """Index, among the blocks of its sender, of the block that `rank` receives at index `place`."""
         sources = self.neighbours[rank].sources
         earlier = sources[:place].count(sources[place])
         towards = [at for at, to in enumerate(self.neighbours[sources[place]].destinations) if to == rank]
@@ -137,7 +137,7 @@ def _of_rank(rank: int, edges: Sequence[Edge]) -> Neighbours:
 
 
 def _weights(edges: Sequence[Edge], own: Sequence[Edge]) -> tuple[int, ...] | None:
-    """The weights of a rank's `own` edges; None if those of the graph have none."""
+    """The weights of a rank's `own` edges; None if no edge of the graph has one."""
     return None if all(edge.weight is None for edge in edges) else tuple(edge.weight or 0 for edge in own)
 
 

@@ -1,4 +1,4 @@
-"""Threads that simulated ranks run on, which are used again when a rank has ended."""
+"""Pool of threads for simulated ranks, which are reused when a rank has ended."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Worker", "WorkerPool"]
 class Worker:
     """A thread that waits for its lock to be released, does its job, and waits again.
 
-    The lock serves as a binary semaphore: this thread alone acquires it, and others release it, as Python's locks allow.
+    The lock is used as a binary semaphore: only this thread acquires it, and others release it, as Python's locks allow.
 
-    A daemon, so that a rank that never comes back cannot keep the interpreter from ending. Its stack has the system's usual
-    size, because the libraries that a rank calls need theirs: that is address space, and a waiting rank takes some 30 KiB of
+    A daemon, so that a rank that never returns cannot keep the interpreter from ending. Its stack has the system's default
+    size, because the libraries that a rank calls may need it: that is only address space, and a waiting rank takes some 30 KiB of
     memory.
     """
 
@@ -26,7 +26,7 @@ class Worker:
         self.lock = _thread.allocate_lock()
         self.lock.acquire()
         self.job: Callable[[Worker], None] | None = None
-        # An exception is raised in the thread from outside, and may still be on its way.
+        # True once an asynchronous exception was raised in the thread, which may still be pending.
         self.is_spent = False
         self.thread = threading.Thread(target=self._work, name="adjointlab rank", daemon=True)
         try:
@@ -38,7 +38,7 @@ class Worker:
             ) from error
 
     def end(self) -> None:
-        """Have the idle thread end."""
+        """Make the idle thread end."""
         self.job = None
         self.lock.release()
 
@@ -56,35 +56,35 @@ class Worker:
             if job is None:
                 return
             job(self)
-            # A sleeping thread must not keep what its last job refers to alive: the run, and all arrays of user code.
+            # An idle thread must not keep the objects of its last job alive: the run, and all arrays of user code.
             del job
 
 
 class WorkerPool:
-    """Threads of one world that no rank uses now. They end with it, whether it is closed or not."""
+    """Idle threads of one world. They end with it, even if it is not closed."""
 
     def __init__(self) -> None:
         self._idle: list[Worker] = []
-        # At the end of the process there is nothing to do: the threads are daemons.
+        # Nothing to do at exit, because the threads are daemons.
         finalize(self, _end_all, self._idle).atexit = False
 
     def take(self, job: Callable[[Worker], None]) -> Worker:
         """Return a thread that does `job` as soon as its lock is released.
 
-        Raises `RuntimeError` where the system allows this process no more threads.
+        Raises `RuntimeError` if the system allows no more threads.
         """
         while self._idle:
             worker = self._idle.pop()
             if not worker.is_spent:
                 break
-            worker.end()  # the exception came when it had just done its job
+            worker.end()  # the exception was raised just after the end of its job
         else:
             worker = Worker()
         worker.job = job
         return worker
 
     def give(self, worker: Worker) -> None:
-        """Take `worker` back, which is about to have done its job."""
+        """Take back `worker`, which has almost finished its job."""
         if not worker.is_spent:
             self._idle.append(worker)
 

@@ -1,7 +1,7 @@
 """The simulated world: any number of ranks in one process, one at a time, without MPI.
 
-A run is determined by its body, payload, number of ranks, seed and schedule. No run hangs: one in which no rank can go on is
-ended and says why. The limit of the simulation is what threads share and processes do not, such as module-level state; a
+A run is determined by its body, payload, number of ranks, seed and schedule. No run hangs: if no rank can proceed, the run is
+ended with a diagnosis. The simulation is limited by state that threads share and processes do not, such as module-level variables; a
 communicator that reaches another rank in that way is refused.
 """
 
@@ -45,7 +45,7 @@ _is_rank: Final = ContextVar("is_rank", default=False)
 class SimulatedWorld:
     """Up to `ranks` simulated ranks; a run may ask for more, at the price of more threads.
 
-    Raises `TypeError` for a number of ranks that is not an integer and for what is no watchdog, and `ValueError` for one below 1.
+    Raises `TypeError` if `ranks` is not an integer or `watchdog` not a Watchdog, and `ValueError` if `ranks` is below 1.
     """
 
     name = WorldName.SIMULATED
@@ -73,14 +73,14 @@ class SimulatedWorld:
     ) -> Run:
         """Run ``body(context, payload)`` once on `ranks` ranks (default: all).
 
-        Seed 0 runs the ranks in turn and delivers messages at once; any other seed is another order, and other choices where
-        the standard leaves one. With a `schedule` the seed is only that of the ranks' random streams, and the run keeps a
-        record of its decisions. Raises what the world itself raises for a wrong number of ranks, and `RuntimeError` where the system
-        gives no more threads.
+        Seed 0 runs the ranks in turn and delivers messages at once; any other seed gives another order, and other choices where
+        the standard allows them. With a `schedule`, the seed only seeds the ranks' random streams, and the run records
+        its decisions. A wrong number of ranks raises as in the constructor. Raises `RuntimeError` if the system cannot start
+        enough threads.
         """
         size = self.ranks if ranks is None else number_of_ranks(ranks)
         hold_device_guards()
-        # Each rank sees the context variables of the caller (such as Hypothesis's settings) and keeps its changes to itself.
+        # Each rank gets a copy of the caller's context variables (such as Hypothesis's settings), so its changes are private.
         caller = contextvars.copy_context()
 
         def rank_main(simulation: Simulation, task: Task) -> Outcome:
@@ -95,17 +95,17 @@ class SimulatedWorld:
                 with self._compared():
                     run = simulation.run()
             except FunctionsReplaced as problem:
-                # Of all ranks, for they share the functions, and nobody knows which of them it was.
+                # For all ranks, because they share the functions, and it is unknown which rank has replaced them.
                 return Run((Raised.of(problem),) * size)
             return run
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Context for runs of one kind, one after the other, which share what surrounds them but no state of ranks.
+        """Context for several consecutive runs, which do set-up and clean-up only once but share no state of ranks.
 
-        Functions that user code replaces are looked for once, before the first run and after the last, and NumPy's generator of the
-        caller is put aside once. Raises :class:`~adjointlab.worlds.shared_functions.FunctionsReplaced` in the end if there are any: then
-        none of the runs says anything.
+        The check for functions replaced by user code is made only before the first run and after the last, and the caller's NumPy
+        generator is saved once. Raises :class:`~adjointlab.worlds.shared_functions.FunctionsReplaced` at the end if functions were
+        replaced: then none of the runs is valid.
         """
         with self._compared(), self._streams.numpy.put_aside(), thresholds_for_small_runs():
             self._is_together = True
@@ -116,7 +116,7 @@ class SimulatedWorld:
 
     @contextmanager
     def _compared(self) -> Iterator[None]:
-        """Context at whose ends the shared functions must be there, unless one around it sees to that."""
+        """Context that checks for replaced functions on entry and exit, unless an outer :meth:`together` does."""
         if self._is_together:
             yield
             return
@@ -132,7 +132,7 @@ class SimulatedWorld:
             is_torch_known = "torch" in sys.modules
             result = self.run(body, payload, ranks, seed=seed, schedule=schedule)
             if not is_torch_known and "torch" in sys.modules:
-                # A rank has imported it, when its streams, settings and level of dual tensors could not become each rank's own any more.
+                # A rank has imported torch during the run, too late for its streams, settings and dual level to be separate for each rank.
                 result = self.run(body, payload, ranks, seed=seed, schedule=schedule)
             collections.begin()
             return result
@@ -161,7 +161,7 @@ class SimulatedWorld:
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Context of runs, for which other threads wait: ranks replace and share what a process has once. A rank may run others within it."""
+    """Lock for runs, because ranks modify process-wide state. A rank may start runs of its own within it."""
     if _is_rank.get():
         yield
         return
@@ -175,7 +175,7 @@ def _end_process() -> None:
 
 def _run_rank(simulation: Simulation, task: Task, body: Body, payload: object) -> Outcome:
     """Run `body` as one rank, and return its outcome whatever it raises."""
-    _is_rank.set(True)  # in a context of its own
+    _is_rank.set(True)  # only in this rank's copy of the context
     if (cancelled_as := task.cancelled_as) is not None:
         return cancelled_as  # before it has started
     torch = sys.modules.get("torch")
@@ -191,6 +191,6 @@ def _run_rank(simulation: Simulation, task: Task, body: Body, payload: object) -
         return task.cancelled_as or Dead("cancelled")
     except BaseException as exception:
         if task.cancelled_as is not None:
-            # User code has turned `Cancelled` into an exception of its own, or its clean-up has failed.
+            # User code has converted `Cancelled` into another exception, or its clean-up has failed.
             return task.cancelled_as
         return Raised.of(exception)

@@ -1,7 +1,7 @@
-"""The log of a rank's calls of torch.distributed in one case: what a real backend lets pass, or only crashes on, can be named from it.
+"""Log of a rank's calls of torch.distributed in one case, to name mismatches that a real backend accepts, or crashes on.
 
-Logged is what Python code calls on process groups. Functional collectives and torch's own C++ code (the reducer of
-DistributedDataParallel, say) call past Python. Each group counts its operations itself, which tells whether the log has them all.
+The log has the calls that Python code makes on process groups. Functional collectives and torch's own C++ code (such as the reducer of
+DistributedDataParallel) bypass Python. Each group counts its operations itself, which shows whether the log is complete.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ _NAMES: Final = {
         ]
     },
 }
-"""Methods of a process group, and the names by which user code calls them."""
+"""Methods of a process group, and the functions by which user code calls them."""
 
 _MESSAGES: Final = ("send", "recv", "recv_anysource")
 _SAME_COUNT: Final = ("all_gather_into_tensor", "all_reduce", "broadcast", "reduce")
-"""Collectives to which every rank must give as many elements."""
+"""Collectives for which the number of elements must be equal on all ranks."""
 
 
 class LoggedCall(NamedTuple):
@@ -73,13 +73,13 @@ class LoggedCall(NamedTuple):
     splits: Splits | None = None
 
     def __str__(self) -> str:
-        # Not in the label, which is the same on all ranks.
+        # Not part of the label, which must be equal on all ranks.
         counts = "" if self.splits is None else counts_text(*self.splits)
         return f"{self.label} at {self.where}{counts}"
 
 
 class GroupSummary(NamedTuple):
-    """The collectives of one rank on one group; not `is_complete` where others have passed the log by."""
+    """The collectives of one rank on one group; not `is_complete` if other operations have bypassed the log."""
 
     members: tuple[int, ...]
     made_at: str
@@ -90,7 +90,7 @@ class GroupSummary(NamedTuple):
 
 @dataclass
 class _OfGroup:
-    group: Any  # a ProcessGroup, of whose methods torch declares few
+    group: Any  # a ProcessGroup; torch's stubs lack most of its methods
     members: tuple[int, ...]
     made_at: str = ""
     collectives: list[tuple[CallLabel, CallSite, bool, Splits | None]] = field(default_factory=list)
@@ -99,7 +99,7 @@ class _OfGroup:
     is_complete: bool = True
 
     def count(self) -> int:
-        """Operations that the backends of the group have counted by now; none where they do not count."""
+        """Operations that the backends of the group have counted so far; 0 if they do not count."""
         counted = 0
         for device in self.group._device_types:
             with suppress(RuntimeError):
@@ -107,16 +107,16 @@ class _OfGroup:
         return counted
 
     def before_call(self) -> None:
-        """Find out whether other operations have been carried out since the last call."""
+        """Check for operations since the last call that have bypassed the log."""
         self.is_complete = self.is_complete and self.count() == self.counted
 
     def after_failed_collective(self) -> None:
-        """Forget it, if the group has refused it before it was begun: user code may try again."""
+        """Remove the call from the log if the group has refused it before starting it: user code may try again."""
         if self.count() == self.counted:
             self.collectives.pop()
 
     def after_call(self) -> None:
-        """Note how far the group has counted. One call may count as several operations."""
+        """Record the group's count. One call may count as several operations."""
         self.counted = self.count()
 
     def summary(self) -> GroupSummary:
@@ -142,9 +142,9 @@ class CallLog:
 
     @contextmanager
     def recording(self, store: Store) -> Iterator[None]:
-        """Context in which calls are logged, and split sizes compared by `store`, which is the case's own."""
+        """Context in which calls are logged, and split sizes compared through `store`, which is the case's own."""
         self._openings += 1
-        # What an earlier default group of the case has left is another one's.
+        # A new prefix, because keys of an earlier default group of the same case may still exist.
         self._board = SplitBoard(prefixed(store, f"adjointlab/splits/{self._openings}"))
         kind: Any = dist.ProcessGroup
         with ExitStack() as stack:
@@ -155,11 +155,11 @@ class CallLog:
             yield
 
     def note_made(self, group: dist.ProcessGroup, members: Sequence[int]) -> None:
-        """Note that user code has made a group."""
+        """Record that user code has made a group."""
         self._groups[group.group_name] = _OfGroup(group, tuple(members), str(call_site()))
 
     def summaries(self) -> dict[str, GroupSummary]:
-        """The collectives called on each group, by its name. The groups are forgotten."""
+        """Return the collectives called on each group, by its name, and drop the references to the groups."""
         for group in list(c10d._world.pg_map):
             self._of(group)
         summaries = {name: each.summary() for name, each in self._groups.items()}
@@ -175,7 +175,7 @@ class CallLog:
 
     def _logged(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
         def call(group: Any, /, *arguments: Any, **keywords: Any) -> Any:
-            # Groups of the sequential module have the names of those of the case, and no other rank calls anything on them.
+            # Groups of the sequential module have the same names as those of the case, but involve no other rank.
             if getattr(c10d._world, "is_alone", False):
                 return original(group, *arguments, **keywords)
             of_group = self._of(group)
@@ -198,8 +198,8 @@ class CallLog:
         return call
 
     def _compare(self, of_group: _OfGroup, splits: Splits | None) -> None:
-        """Compare `splits`, of the last call, with those of other ranks. Raises :class:`SplitMismatch`."""
-        # Where calls have passed the log by, nobody knows which ones of it belong together.
+        """Compare `splits` of the last call with those of other ranks. Raises :class:`SplitMismatch`."""
+        # If calls have bypassed the log, its entries cannot be matched.
         if splits is not None and self._board is not None and of_group.is_complete:
             call = f"{of_group.group.group_name}/{len(of_group.collectives)}"
             self._board.publish(call, of_group.members, dist.get_rank(), splits)
@@ -214,7 +214,7 @@ class CallLog:
 
 
 def _label(name: str, members: tuple[int, ...], arguments: tuple[Any, ...]) -> CallLabel:
-    """The call in torch's words, with what all ranks must agree on."""
+    """The call in terms of torch's API, with the arguments that must be equal on all ranks."""
     tensor = next(_tensors(arguments), None)
     op = next((each.reduceOp for each in arguments if hasattr(each, "reduceOp")), None)
     root = next((each.rootRank for each in arguments if hasattr(each, "rootRank")), None)

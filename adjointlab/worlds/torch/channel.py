@@ -1,7 +1,7 @@
-"""Messages between the processes of torchrun, through the key-value store by which torch sets up process groups.
+"""Messages between the processes of torchrun, through the key-value store with which torch sets up process groups.
 
-Nothing here waits in the store, so that every wait can be given up; and no process group is needed, so that it works whatever has
-become of those of user code. A message is a key that only its sender writes and only its receiver reads, and deletes.
+Nothing here waits in the store, so that every wait can be abandoned; and no process group is needed, so that it works whatever
+happens to those of user code. A message is a key that only its sender writes, and that only its receiver reads and deletes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from adjointlab.worlds.torch.store import Store, connected_store, prefixed
 __all__ = ["StoreChannel"]
 
 _LARGEST: Final = 4 << 20
-"""Bytes of a value; the store takes 8 MiB at most."""
+"""Largest size of a value in bytes; the store allows at most 8 MiB."""
 
 
 _LEAVING: Final = 9
@@ -46,7 +46,7 @@ class StoreChannel:
         self._send(pickle.dumps(message, pickle.HIGHEST_PROTOCOL), dest, tag)
 
     def send_to_others(self, message: object, tag: int, size: int | None = None) -> None:
-        """Send to every other rank (below `size`, where it is given)."""
+        """Send to every other rank (below `size`, if it is given)."""
         pickled = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         for rank in range(self.size if size is None else size):
             if rank != self.rank:
@@ -58,7 +58,7 @@ class StoreChannel:
         parts = [pickled[start : start + _LARGEST] for start in range(0, len(pickled), _LARGEST)]
         for number, part in enumerate(parts):
             self._store.set(f"{key}/{number}", part)
-        # Last, because it tells the receiver that all of it is there.
+        # Written last, because it signals the receiver that all parts are there.
         self._store.set(key, str(len(parts)).encode())
 
     def poll(self, source: int, tag: int) -> Any:
@@ -74,11 +74,11 @@ class StoreChannel:
         return pickle.loads(pickled)  # noqa: S301 - from our own processes
 
     def receive(self, source: int, tag: int, between: Callable[[float], object]) -> Any:
-        """Wait for the next message; `between` as for :func:`~adjointlab.worlds.polling.poll_until`."""
+        """Wait for the next message; `between` is called as by :func:`~adjointlab.worlds.polling.poll_until`."""
         found: list[Any] = []
 
         def is_here() -> bool:
-            # The message itself may be false.
+            # The message itself may be a false value.
             if (message := self.poll(source, tag)) is not None:
                 found.append(message)
             return bool(found)
@@ -87,7 +87,7 @@ class StoreChannel:
         return found[0]
 
     def all_sent(self) -> bool:
-        """Return True: the store has taken what was sent."""
+        """Return True, because the store already has all messages."""
         return True
 
     def flush(self) -> None:
@@ -97,7 +97,7 @@ class StoreChannel:
         """Do nothing: see :meth:`all_sent`."""
 
     def leave(self, patience: float) -> None:
-        """Wait for rank 0 to be ready to leave: torchrun ends all ranks once one of them has ended with another code than 0."""
+        """Wait until rank 0 is ready to leave: torchrun ends all ranks once one of them has ended with a non-zero code."""
         if self.rank == 0:
             self.send_to_others(True, _LEAVING)
             return
@@ -110,5 +110,5 @@ class StoreChannel:
         poll_until(lambda: late or self.poll(0, _LEAVING), look, polls=1)
 
     def end_job(self, code: int) -> None:
-        """End this process; torchrun ends the others, once one has failed."""
+        """End this process; torchrun then ends the others."""
         os._exit(code or ExitCode.UNJUDGED)

@@ -1,4 +1,4 @@
-"""Stand-in for a communicator in a case of the torch world: rank, size, and objects that the lab itself exchanges."""
+"""Stand-in for a communicator in a case of the torch world: rank, size, and collectives for objects of the lab itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WITHOUT_COMMUNICATOR = (
 
 
 class CaseGroup(NamedTuple):
-    """Ingredients of the real default process group of a case."""
+    """Arguments for making the real default process group of a case."""
 
     store: Store
     rank: int

@@ -1,7 +1,7 @@
-"""After a run on real process groups: what the leader concludes from the errors of the backend and the logs of all ranks.
+"""The leader's diagnosis of a run on real process groups, from the errors of the backend and the logs of all ranks.
 
-A real backend says only that a timeout is over, or that a connection was closed. Which rank failed by itself, and which ones
-failed because of it, follows from all of them; what they should have done together, from their logs.
+A real backend reports only that a timeout has expired, or that a connection was closed. The errors of all ranks together show which
+rank failed first, and which ones failed because of it; their logs show the mismatched calls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["GroupFailure", "RankStatistics", "communicating", "conclude", "failu
 
 
 class FailureKind(StrEnum):
-    """The reasons that a backend gives for a failed operation."""
+    """Reasons of a backend for a failed operation."""
 
     TIMEOUT = "timeout"
     CLOSED = "closed"
@@ -47,7 +47,7 @@ _SIGNS: Final = {
         "connection refused",
     ),
 }
-"""Parts of the messages of gloo, nccl and torch's store."""
+"""Parts of error messages of gloo, nccl and torch's store."""
 
 
 @dataclass(frozen=True)
@@ -57,24 +57,24 @@ class GroupFailure:
     kind: FailureKind
     call: str
     where: str
-    waited: bool = True  # for about as long as patience lasts, or its timeout was over
+    waited: bool = True  # for about as long as patience, or until its timeout
 
     def blocked(self) -> Blocked:
         return Blocked(self.call, self.where, ())
 
 
 Logs: TypeAlias = Mapping[int, GroupSummary]
-"""Of one group, by rank."""
+"""Logs of one group, by rank."""
 
 
 class _Mismatch(NamedTuple):
-    position: int  # of the first collective that the ranks of a group did not call alike
+    position: int  # index of the first mismatched collective of a group
     text: str
 
 
 @dataclass(frozen=True)
 class RankStatistics:
-    """Report of one rank on a run, beside its outcome."""
+    """Statistics of one rank on a run, reported with its outcome."""
 
     failure: GroupFailure | None = None
     groups: Mapping[str, GroupSummary] = field(default_factory=dict)
@@ -82,9 +82,9 @@ class RankStatistics:
 
 
 def failure_of(exception: BaseException, last: LoggedCall | None, *, waited: bool) -> GroupFailure | None:
-    """The failure of a backend that has led to `exception`, in the call that was logged last; None if none has.
+    """The backend failure that caused `exception`, in the `last` logged call; None if there was none.
 
-    `waited` says whether that call has lasted for about as long as patience. The ranks of a deadlock lose it one after another, and
+    `waited` is True if that call has taken about as long as patience. The ranks of a deadlock time out one after another, and
     the first one closes its connections to the others.
     """
     for cause in causes(exception):
@@ -118,13 +118,13 @@ def _place_of(error: BaseException, last: LoggedCall | None) -> tuple[str, str]:
     if last is not None and last.where == where:
         return str(last.label), where
     called = (frame.f_code.co_name for frame in frames[index + 1 :])
-    # torch's decorator, and code in C++ alone, which waits for what was called before.
+    # "wrapper" is torch's decorator. Without a Python frame, C++ code waits for an earlier call.
     name = next((name for name in called if name != "wrapper"), "wait")
     return f"{name}()", where
 
 
 def communicating(statistics: Sequence[RankStatistics]) -> frozenset[int]:
-    """The ranks of which a process group of several ranks has counted an operation."""
+    """The ranks that have executed an operation on a process group of several ranks."""
     return frozenset(
         rank
         for rank, of_rank in enumerate(statistics)
@@ -135,7 +135,7 @@ def communicating(statistics: Sequence[RankStatistics]) -> frozenset[int]:
 def conclude(
     outcomes: Sequence[Outcome], statistics: Sequence[RankStatistics]
 ) -> tuple[tuple[Outcome, ...], tuple[Finding, ...]]:
-    """Return the outcomes with what they mean together, and what was wrong with the run itself."""
+    """Return the outcomes, revised in the light of all ranks' failures, and the findings of the run."""
     failures = [
         of_rank.failure if isinstance(outcome, Raised) else None
         for outcome, of_rank in zip(outcomes, statistics, strict=True)
@@ -153,7 +153,7 @@ def conclude(
         ),
         *_mismatches(outcomes, statistics),
     ]
-    # The rank that loses patience first may be in a wait of the lab's: then the connections of the others are closed while they wait.
+    # The rank that times out first may be in a wait of the lab's: then the others' connections are closed while they wait.
     has_waited = any(failure is not None and failure.waited for failure in failures) or any(
         isinstance(outcome, Blocked) for outcome in outcomes
     )
@@ -165,7 +165,7 @@ def conclude(
             concluded[rank] = PeerFailed(failure.call, failure.where, by_themselves)
         elif has_waited:
             concluded[rank] = failure.blocked()
-        # Else a connection was closed by a rank that thinks that all is well: the backend's error is all that is known.
+        # Otherwise a connection was closed by a rank that has not failed: only the backend's error is known.
     if any(isinstance(outcome, Blocked) for outcome in concluded) and not any(
         finding.kind is FindingKind.MISMATCHED_COLLECTIVE for finding in findings
     ):
@@ -182,7 +182,7 @@ def _stuck(
         lines.append(f"  rank {rank} {place}")
     lines += _divergence_lines(_complete_logs(statistics), len(outcomes))
     blocked = sum(isinstance(outcome, Blocked) for outcome in outcomes)
-    # A rank whose connection was closed may have come late, to those who had given up.
+    # A rank whose connection was closed may have arrived late, after the others had timed out.
     nobody_could_help = all(
         isinstance(outcome, Returned)
         or (isinstance(outcome, Blocked) and (failure is None or failure.waited))
@@ -194,12 +194,12 @@ def _stuck(
 
 
 def _mismatches(outcomes: Sequence[Outcome], statistics: Sequence[RankStatistics]) -> Iterator[Finding]:
-    """Find the first collective of each group that its ranks did not call alike."""
+    """Find the first mismatched collective of each group."""
     for logs in _logs_of_groups(statistics):
         if text := _other_members(logs):
             yield Finding(FindingKind.MISMATCHED_COLLECTIVE, text)
             continue
-        # Where calls have passed the log by, nobody knows which ones of it belong together.
+        # If calls have bypassed the log, its entries cannot be matched.
         if not all(log.is_complete for log in logs.values()):
             continue
         mismatch = _different(logs) or _other_splits(logs) or _left_alone(logs, outcomes)
@@ -229,7 +229,7 @@ def _members(logs: Logs) -> Sequence[int]:
 
 
 def _divergence_lines(groups: Iterable[Logs], ranks: int, before: int | None = None) -> tuple[str, ...]:
-    """Line on the first collective that ranks called from different places, among the first `before` of each group."""
+    """Line on the first collective that ranks called from different places, among the first `before` collectives of each group."""
     return divergence_lines(
         (
             index,
@@ -242,12 +242,15 @@ def _divergence_lines(groups: Iterable[Logs], ranks: int, before: int | None = N
 
 
 def _other_members(logs: Logs) -> str:
-    """Groups meet by their number, in the order in which a rank makes them; gloo lets those of other members meet."""
+    """Describe ranks that make groups in different order; empty if there are none.
+
+    Ranks match groups by serial number, and gloo connects groups with different members without an error.
+    """
     (first, reference), *others = logs.items()
     for rank, log in others:
         if log.members != reference.members:
             return (
-                "the ranks make groups in different order, and ones of different members meet\n  "
+                "the ranks make groups in different orders, so that groups with different members are matched\n  "
                 f"rank {first} makes new_group({list(reference.members)}) at {reference.made_at}\n  "
                 f"rank {rank} makes new_group({list(log.members)}) at {log.made_at}"
             )
@@ -281,7 +284,7 @@ def _other_splits(logs: Logs) -> _Mismatch | None:
 
 
 def _left_alone(logs: Logs, outcomes: Sequence[Outcome]) -> _Mismatch | None:
-    """A collective that a rank has called and another one, which has come back, has not."""
+    """A collective that one rank has called, and another one has not before it returned."""
     fewest = min(
         logs, key=lambda rank: (len(logs[rank].collectives), not isinstance(outcomes[rank], Returned))
     )

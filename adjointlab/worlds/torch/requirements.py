@@ -12,7 +12,7 @@ _LEAST: Final = (2, 6)
 
 
 class MissingTorch(RuntimeError):
-    """There is no torch with torch.distributed here, or one that is too old; the message says which."""
+    """torch is missing, too old, or built without torch.distributed; the message says which."""
 
 
 def check_torch() -> None:
@@ -30,7 +30,7 @@ def check_torch() -> None:
 
 
 def check_gloo() -> None:
-    """Raise :class:`MissingTorch` unless real process groups can be made here for tensors of the CPU."""
+    """Raise :class:`MissingTorch` unless real process groups can be made here for CPU tensors."""
     check_torch()
     distributed: Any = importlib.import_module("torch.distributed")
     if not distributed.is_gloo_available():

@@ -1,7 +1,7 @@
-"""Split sizes of ``all_to_all_single``, compared before the backend gets them: gloo ends the process where they differ.
+"""Comparison of the split sizes of ``all_to_all_single`` before the backend gets them: gloo ends the process if they differ.
 
-A rank adds its own to those in the store, then reads all that are there. Nobody waits. Of two ranks whose sizes differ, the one that writes
-later sees the other's, and raises before it has sent anything that could end the other one.
+A rank appends its own sizes to those in the store, then reads all that are there, without waiting. If the sizes of two ranks differ, the
+one that writes later finds the other's, and raises before it has sent anything that could end the other rank.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["SplitBoard", "SplitMismatch", "Splits", "UnequalSplits", "splits_of"
 
 
 class Splits(NamedTuple):
-    """Elements that a rank sends to each rank of the group, and expects from each."""
+    """Numbers of elements that a rank sends to each rank of the group, and expects from each."""
 
     sent: tuple[int, ...]
     expected: tuple[int, ...]
 
 
 class UnequalSplits(NamedTuple):
-    """Two ranks of which the first sends the second another number of elements than that expects."""
+    """A sender and a receiver with the different numbers of elements that the one sends and the other expects."""
 
     sender: int
     receiver: int
@@ -40,22 +40,22 @@ class UnequalSplits(NamedTuple):
 
 
 class SplitMismatch(RuntimeError):
-    """A rank sends another one a different number of elements than that expects."""
+    """A rank sends another one a different number of elements than it expects."""
 
 
 class SplitBoard:
-    """The split sizes that ranks have published in a `store`, which is for that alone."""
+    """The split sizes that ranks have published in `store`, which is used only for that."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def publish(self, call: str, members: Sequence[int], rank: int, own: Splits) -> None:
-        """Publish those of `rank` in a `call`, which has the same name on all `members` of the group; raises :class:`SplitMismatch`."""
-        # With the members: ranks that make groups in different order have other ones of the same name.
+        """Publish the sizes of `rank` in a `call`, a name that is equal on all `members` of the group; raises :class:`SplitMismatch`."""
+        # The key includes the members: if ranks make groups in different order, different groups have the same name.
         key = f"{call}/{'-'.join(map(str, members))}"
         self._store.append(key, f"{json.dumps([rank, *own])}\n".encode())
         known = {}
-        for line in self._store.get(key).splitlines():  # which does not wait, since the key is there
+        for line in self._store.get(key).splitlines():  # does not wait, because the key exists
             member, sent, expected = json.loads(line)
             known[member] = Splits(tuple(sent), tuple(expected))
         if found := unequal_splits(members, known):
@@ -63,7 +63,7 @@ class SplitBoard:
 
 
 def splits_of(ranks: int, output: Any = None, tensor: Any = None, *sizes: Any) -> Splits | None:
-    """Those of a call with these arguments on a group of so many ranks; None where it is left to torch to refuse them."""
+    """Split sizes of a call with these arguments on a group of so many ranks; None if they are invalid, which torch reports."""
     try:
         expected_rows, sent_rows = ([index(size) for size in each] for each in (*sizes, (), ())[:2])
     except TypeError:
@@ -73,7 +73,7 @@ def splits_of(ranks: int, output: Any = None, tensor: Any = None, *sizes: Any) -
 
 
 def _elements(ranks: int, tensor: Any, rows: list[int]) -> tuple[int, ...] | None:
-    """Elements of each rank in `tensor`, of which it has so many `rows`; all as many, where they are not given."""
+    """Number of elements for each rank in `tensor`, given the number of `rows` for each; equal shares if `rows` is empty."""
     if not isinstance(tensor, torch.Tensor):
         return None
     height = tensor.shape[0] if tensor.dim() else 1
@@ -85,7 +85,7 @@ def _elements(ranks: int, tensor: Any, rows: list[int]) -> tuple[int, ...] | Non
 
 
 def unequal_splits(members: Sequence[int], splits: Mapping[int, Splits]) -> UnequalSplits | None:
-    """The first pair, in the order of ranks, of which the one sends another number of elements than the other expects."""
+    """The first pair of ranks of which one sends a different number of elements than the other expects."""
     place = {member: number for number, member in enumerate(members)}
     for sender in sorted(splits):
         for receiver in sorted(splits):

@@ -1,4 +1,4 @@
-"""torchrun's key-value store, by which torch sets up process groups."""
+"""torchrun's key-value store, with which torch sets up process groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.distributed.rendezvous import rendezvous
 __all__ = ["Store", "connected_store", "prefixed"]
 
 _SECONDS: Final = 60.0
-"""Seconds in which the store, which runs in torchrun itself, is reached."""
+"""Time-out for connecting to the store, which runs in torchrun itself."""
 
 
 class Store(Protocol):
@@ -27,7 +27,7 @@ class Store(Protocol):
 
 
 def connected_store() -> tuple[Store, int, int]:
-    """A connection to the store, with the rank of this process and the number of all."""
+    """A connection to the store, the rank of this process, and the number of processes."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         raise RuntimeError(
             "the torch world needs the processes of torchrun: start this program with torchrun"

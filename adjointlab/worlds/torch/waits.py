@@ -1,6 +1,6 @@
-"""The waits of the lab's own messages in one case of the torch world, which end as those of user code cannot.
+"""Waits for the lab's own messages in one case of the torch world, which can be cancelled, unlike those of user code.
 
-What user code waits for is in C++ code of torch: it ends when it is complete, when the timeout of its group is over, or when the
+User code waits in torch's C++ code: such a wait ends when it is complete, when the timeout of its group expires, or when the
 connection to a rank that has failed is closed.
 """
 
@@ -19,27 +19,27 @@ from adjointlab.worlds.world import Cancelled
 __all__ = ["CaseWaits"]
 
 _NOTICE: Final = 3  # rank to rank: I have failed, do not wait for me
-_LAB: Final = 4  # rank to rank: an object of the lab's own
+_LAB: Final = 4  # rank to rank: an internal object of the lab
 _GRACE: Final = 1e-2
-"""Seconds for which a wait goes on after another rank has failed: its last message may still come."""
+"""Seconds for which a wait continues after another rank has failed: its last message may still arrive."""
 
 
 class _Message(NamedTuple):
-    run: int  # a message of an earlier run comes late, and is dropped
+    run: int  # late messages of an earlier run are dropped
     content: Any
 
 
 class CaseWaits:
-    """Messages between the ranks of run `run`, and the outcome of this rank where a wait for one was given up."""
+    """Messages between the ranks of run `run`, and the outcome of this rank if a wait for one was cancelled."""
 
     def __init__(self, channel: Channel, run: int, ranks: int, patience: float) -> None:
         self.rank, self.ranks, self.run = channel.rank, ranks, run
         self.patience = patience
         self.log = CallLog()
         self.summaries: Mapping[str, GroupSummary] = {}  # of the log, once the group is closed
-        self.groups: list[weakref.ref[object]] = []  # that a failure has left
+        self.groups: list[weakref.ref[object]] = []  # left open by a failure
         self.cancelled_as: Blocked | PeerFailed | None = None
-        self.refused: list[str] = []  # what user code tried past the run
+        self.refused: list[str] = []  # reasons for refusing calls that would bypass the run
         self.exchanges = 0
         self.is_overdue = False
         self.is_waiting = False
@@ -48,7 +48,7 @@ class CaseWaits:
         self._has_notified = False
 
     def allgather(self, value: object, call: str) -> list[Any]:
-        """Return every rank's value. Raises :class:`Cancelled` once it is in vain."""
+        """Return every rank's value. Raises :class:`Cancelled` if a missing rank has failed, or if patience runs out."""
         self.exchanges += 1
         self._channel.send_to_others(_Message(self.run, value), _LAB, self.ranks)
         found: dict[int, Any] = {self.rank: value}
@@ -77,7 +77,7 @@ class CaseWaits:
         return [found[rank] for rank in range(self.ranks)]
 
     def meet(self) -> None:
-        """Wait until all ranks are here; no longer than patience lasts, nor when another rank has failed."""
+        """Wait until all ranks are here, until patience runs out, or until another rank has failed."""
         before = self.cancelled_as
         try:
             self.allgather(None, "closing the process group")
@@ -92,13 +92,13 @@ class CaseWaits:
         return self._failed
 
     def notify_failure(self) -> None:
-        """Tell the other ranks that this one has failed."""
+        """Notify the other ranks that this one has failed."""
         if not self._has_notified:
             self._has_notified = True
             self._channel.send_to_others(_Message(self.run, None), _NOTICE, self.ranks)
 
     def expire(self) -> bool:
-        """Declare the run overdue; True if this rank is in a wait that ends by that."""
+        """Declare the run overdue; return True if this rank is in a wait, which is then cancelled."""
         self.is_overdue = True
         return self.is_waiting
 

@@ -1,12 +1,12 @@
 """The torch world: processes that torchrun has started, and real process groups, a fresh default group for each case.
 
-The lab's own messages go through torchrun's key-value store (:mod:`adjointlab.worlds.torch.channel`), beside user code's groups. Of what
-user code waits for, in C++ code of torch, this much can be ended:
+The lab's own messages go through torchrun's key-value store (:mod:`adjointlab.worlds.torch.channel`), independently of user code's groups.
+User code waits in torch's C++ code. Such a wait ends in two cases:
 
 - Groups have the world's patience as their timeout, so gloo itself ends a wait that is too long.
-- A rank that has failed drops its groups. That closes their connections, and gloo ends what others wait for there.
+- A rank that has failed drops its groups. That closes their connections, and gloo ends the waits of other ranks on them.
 
-The rest, such as a wait with a timeout of its own, is for the watchdog, which ends the process, and torchrun the others.
+Other waits, such as one with an explicit timeout, are left to the watchdog, which ends the process; torchrun then ends the others.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ __all__ = ["TorchWorld"]
 
 
 _LONGEST_TIMEOUT: Final = 1e7
-"""Seconds; a group of torch has no timeout that is infinite."""
+"""Seconds; a process group cannot have an infinite timeout."""
 
 
 class _CurrentRun(NotedRefusals):
-    """The run that interposition asks."""
+    """The current run, for the replacements of mpi4py's and torch's names."""
 
     def __init__(self, waits: CaseWaits) -> None:
         super().__init__(waits.refused)
@@ -59,10 +59,10 @@ class _CurrentRun(NotedRefusals):
 
 
 class TorchWorld(ProcessWorld):
-    """The processes of torchrun. Making one is collective.
+    """The processes of torchrun. The constructor is collective.
 
-    Ranks have no communicator: code under test finds its default process group (:func:`adjointlab.process_group`), on gloo, and on
-    nccl too where each rank has a device. `patience` is also the timeout of groups.
+    Ranks have no communicator: code under test uses the default process group (:func:`adjointlab.process_group`), on gloo, and also
+    on nccl if each rank has a device. `patience` is also the timeout of groups.
     """
 
     name = WorldName.TORCH
@@ -94,7 +94,7 @@ class TorchWorld(ProcessWorld):
         self._watchdog_thread.close()
 
     def _refuse_if_exhausted(self) -> None:
-        """Nothing is used up."""
+        """Do nothing: no resource is exhausted."""
 
     def _begin_run(self, command: Command, patience: float) -> None:
         self._waits = CaseWaits(self._lab, command.run, command.ranks, patience)
@@ -119,18 +119,18 @@ class TorchWorld(ProcessWorld):
         log = self._waits.log
         waited = time.monotonic() - log.last_at > self._waits.patience / 2
         self._failure = failure_of(exception, log.last, waited=waited)
-        # The frames of user code refer to groups, whose connections are closed when nobody refers to them any more.
+        # The frames of user code refer to groups, whose connections are closed with the last reference to them.
         traceback.clear_frames(exception.__traceback__)
 
     def _end_run(self, outcome: Outcome, watched: Watched | None) -> tuple[Outcome, RankStatistics]:
         waits = self._waits
         if waits.cancelled_as is not None:
-            # Also where user code has caught Cancelled, and returned or raised something else.
+            # Even if user code has caught Cancelled, and returned or raised something else.
             outcome = waits.cancelled_as
         if isinstance(outcome, Raised) or waits.cancelled_as is not None:
             waits.notify_failure()
             if any(group() is not None for group in waits.groups):
-                gc.collect()  # user code may have made them parts of circles
+                gc.collect()  # user code may have put them into reference cycles
         return outcome, RankStatistics(self._failure, waits.summaries, tuple(dict.fromkeys(waits.refused)))
 
     def _conclude(self, outcomes: tuple[Outcome, ...], statistics: Sequence[RankStatistics]) -> Conclusion:
@@ -138,18 +138,18 @@ class TorchWorld(ProcessWorld):
         return Conclusion(Run(concluded, findings, communicating=communicating(statistics)), is_clean=True)
 
     def _finish_last_run(self, was_clean: bool) -> None:
-        """Nothing is left of it: groups are closed when their case ends."""
+        """Nothing to free: groups are closed when their case ends."""
         self._ranks_of_last_run = 0
 
     def _cut_off(self) -> None:
-        # gloo offers nothing for it: a child that communicates is left to the watchdog.
+        # gloo has no means for it: a child that communicates is left to the watchdog.
         pass
 
     def _notify_failure(self) -> None:
         self._waits.notify_failure()
 
     def _look_around(self) -> None:
-        # torchrun ends all ranks once one of them has failed. Nobody need wait for the answer of that one.
+        # torchrun ends all ranks once one of them has failed, so there is no need to wait for the answer of that one.
         if self._interrupts.pending and self.is_leader and self._is_missing_a_rank():
             self._interrupts.take()
 
@@ -173,7 +173,7 @@ def _is_there(process: int) -> bool:
 
 
 def _backend() -> str:
-    """The backends of groups: gloo, and nccl for tensors of a device, where there is one for each rank of this machine."""
+    """The backends of groups: gloo, and nccl for device tensors if there is a device for each rank of this machine."""
     local, ranks_here = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if dist.is_nccl_available() and torch.cuda.is_available() and torch.cuda.device_count() >= ranks_here:
         torch.cuda.set_device(local)

@@ -100,7 +100,7 @@ def test_an_operation_of_user_code_combines_in_the_order_of_ranks_and_another_of
     def body(comm: Any) -> Any:
         buffer, own = np.empty(1, "int64"), np.array([comm.rank + 1])
         comm.Allreduce(own, buffer, operation)
-        with pytest.raises(NotImplementedError, match="of buffers, only SUM"):
+        with pytest.raises(NotImplementedError, match="reduce buffers only with SUM"):
             comm.Allreduce(own, buffer, theirs.REPLACE)
         return int(buffer[0]), int(own[0])
 

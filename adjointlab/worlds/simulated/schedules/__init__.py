@@ -1,1 +1,1 @@
-"""Schedules of simulated runs: which strategies there are, one a file, and what they are as data."""
+"""Strategies that schedule simulated runs, one per file, and the recording and replay of their decisions."""

@@ -1,11 +1,11 @@
-"""Probabilistic concurrency testing (PCT): random priorities, and a few points at which they change.
+"""Probabilistic concurrency testing (PCT): random priorities, and a few points at which they change [Burckhardt10].
 
-The algorithm PCT of [Burckhardt10]. A fault of depth d needs d orderings between steps of different ranks. With n ranks and k
-steps a run finds it with a probability of at least 1 / (n k**(d-1)), however many schedules there are. A random walk hardly
-ever lets one rank run far ahead of another; here a rank of low priority stays behind until it is the only one that can run.
+A fault of depth d needs d ordering constraints between steps of different ranks. With n ranks and k
+steps, a run finds it with a probability of at least 1 / (n k**(d-1)), independently of the number of schedules. A random walk rarely
+lets one rank run far ahead of another; here a rank of low priority stays behind until no other rank can run.
 
-The step of a rank is here its call of MPI. Their number k is not known before the run. It is drawn among powers of two, at the
-price of a factor that is the logarithm of its range.
+A step is an MPI call of a rank. Their number k is unknown before the run. It is drawn from powers of two, which
+reduces the probability by a factor equal to the number of these.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _LOG_STEPS = (2, 12)  # from 4 calls to 4,096
 
 
 class PriorityWalk(Strategy):
-    """Runs the rank of the highest priority at every step; at `depth` - 1 random steps the running one's is lowered."""
+    """Runs the rank of the highest priority at every step; at `depth` - 1 random steps the running rank's priority is lowered."""
 
     orderly = False
 
     def __init__(self, seed: int, depth: int) -> None:
         self._random = Random(seed)
         self._chance = self._random.choice((0.0, 0.25, 0.5, 1.0))
-        # By rank, drawn from 0 to 1 when first asked for; those that ranks are lowered to are all below: -1, -2, ...
+        # By rank, drawn from [0, 1) when first needed. Lowered priorities are all smaller: -1, -2, ...
         self._priorities: dict[int, float] = {}
         steps = 2 ** self._random.randint(*_LOG_STEPS)
         self._changes = {self._random.randint(1, steps): float(-number) for number in range(1, depth)}
@@ -53,7 +53,7 @@ class PriorityWalk(Strategy):
         return any(self._priority(other) > own for other in ready)
 
     def polled(self, current: ReadyRank) -> None:
-        """Lower its priority below all others': else a rank of high priority would poll for ever for what they must send."""
+        """Lower its priority below all others: otherwise a rank of high priority would poll for ever for messages that they must send."""
         self._lowest -= 1
         self._priorities[current.rank] = self._lowest
 

@@ -1,4 +1,4 @@
-"""Recording of the decisions that a strategy takes in one run, and their replay in another."""
+"""Recording of the decisions of a strategy in one run, and their replay in another."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["DecisionRecorder", "Replay"]
 T = TypeVar("T")
 R = TypeVar("R", bound=ReadyRank)
 
-# Looked up once: these two are recorded with every call that a rank makes.
+# Looked up once, because these two are recorded with every call that a rank makes.
 _PREEMPTION: Final = int(DecisionKind.PREEMPTION)
 _DEVIATION: Final = int(DecisionKind.DEVIATION)
 
 
 class DecisionRecorder(Strategy):
-    """Decides as `inner` does, and keeps a record of its decisions."""
+    """Delegates decisions to `inner`, and records them."""
 
     def __init__(self, inner: Strategy) -> None:
         self.orderly = inner.orderly
@@ -28,7 +28,7 @@ class DecisionRecorder(Strategy):
 
     def next(self, ready: Ready[R]) -> R:
         if len(ready) == 1:
-            return self._inner.next(ready)  # no decision, and none that a replay asks for
+            return self._inner.next(ready)  # not a decision: neither recorded nor replayed
         chosen = self._inner.next(ready)
         append(self._numbers, DecisionKind.NEXT, chosen.rank)
         return chosen
@@ -48,7 +48,7 @@ class DecisionRecorder(Strategy):
 
     def choose(self, options: Sequence[T]) -> T:
         chosen = self._inner.choose(options)
-        # By identity: options such as messages may compare equal.
+        # By identity, because options such as messages may compare equal.
         index = next(index for index, option in enumerate(options) if option is chosen)
         append(self._numbers, DecisionKind.CHOICE, index)
         return chosen
@@ -60,9 +60,9 @@ class DecisionRecorder(Strategy):
 
 
 class Replay(Strategy):
-    """Decides as recorded, as long as the run asks what it asked then; from there on as `otherwise` does.
+    """Replays recorded decisions as long as the run needs the same kinds of decisions; after that, delegates to `otherwise`.
 
-    A run of code that has been changed asks other questions, and must come to an end all the same.
+    A run of modified code may need different decisions, and must complete all the same.
     """
 
     orderly = False
@@ -71,7 +71,9 @@ class Replay(Strategy):
         self._recorded = decode(decisions)
         self._otherwise = otherwise
         self._position = 0
-        self.left_at: int | None = None  # how many decisions were followed, once the run has left the record
+        self.left_at: int | None = (
+            None  # number of decisions replayed before the run left the record; None if it has not
+        )
 
     def next(self, ready: Ready[R]) -> R:
         if len(ready) == 1:

@@ -1,4 +1,4 @@
-"""Strategy for a schedule; and the two simplest of them, ranks in turn and random ranks."""
+"""Makes the strategy for a schedule; and the two simplest strategies, round-robin and random walk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PREEMPTION_CHANCE = 0.25
 
 
 def strategy_for(schedule: Schedule) -> Strategy:
-    """Return a strategy for one run under `schedule`; raises `ValueError` if its decisions are no record."""
+    """Return a strategy for one run under `schedule`; raises `ValueError` if its decisions are not a valid record."""
     strategy: Strategy = RoundRobin()
     if schedule.strategy == "pct":
         strategy = PriorityWalk(schedule.seed, schedule.depth)
@@ -30,7 +30,7 @@ def strategy_for(schedule: Schedule) -> Strategy:
 
 
 class RoundRobin(Strategy):
-    """Runs the rank that has been ready for longest, and never deviates: as most MPI libraries do most of the time."""
+    """Runs the rank that has been ready for longest, and never deviates: like most MPI libraries most of the time."""
 
     orderly = True
 
@@ -41,7 +41,7 @@ class RoundRobin(Strategy):
         return False
 
     def polled(self, current: ReadyRank) -> None:
-        """Nothing: its turn comes after the others'."""
+        """Do nothing: the other ranks run first anyway."""
 
     def deviates(self) -> bool:
         return False
@@ -53,7 +53,7 @@ class RoundRobin(Strategy):
 class RandomWalk(Strategy):
     """Draws every decision from one stream.
 
-    How often a run deviates is drawn once for each run, because some faults need many deviations and some need few.
+    The probability of deviations is drawn once for each run, because some faults need many deviations and some need few.
     """
 
     orderly = False
@@ -71,7 +71,7 @@ class RandomWalk(Strategy):
         return self._random.random() < _PREEMPTION_CHANCE
 
     def polled(self, current: ReadyRank) -> None:
-        """Nothing: it may be drawn again at once, as any other."""
+        """Do nothing: it may be drawn again at once, like any other rank."""
 
     def deviates(self) -> bool:
         return self._random.random() < self._chance
