@@ -35,7 +35,7 @@ class AllSumReduce(LinearOperator):
     values. ``forward(x)`` and ``adjoint(y)`` take the local tensor and return a fresh one, or `out` (row-major, sharing
     no memory with the argument); a worker outside P_x returns a copy of its tensor of zero volume.
 
-    Raises `ValueError` for dimensions that the partition has not, for workers that are summed but hold different
+    Raises `ValueError` for dimensions that the partition does not have, for workers that are summed but hold different
     windows, for ranks beyond the communicator's, and in a call, before its first message, for a local tensor that
     is not what the layout says.
     """

@@ -94,9 +94,9 @@ def _every_cut_of_a_whole_dimension(ranks: int, order: int, side: int, permuted:
 
 
 def _partitions(ranks: int, order: int, permuted: int) -> Iterator[tuple[int, Partition]]:
-    """Partitions and the number of ranks they lie in: every grid on the ranks from 0 on, then lines of any ranks.
+    """Partitions and the size of their worlds: every grid on the ranks from 0 on, then lines of any ranks.
 
-    The lines lie in a world of `permuted` ranks, in any order: the order of a communicator's ranks is then not that of
+    The lines are in a world of `permuted` ranks, in any order, so that the order of a communicator's ranks is not that of
     the partition.
     """
     in_order = [(prod(grid), Partition(grid)) for grid in blocks.grids(ranks, order)]

@@ -1,7 +1,7 @@
-"""Buffers of a device given to MPI as they are: to a CUDA-aware library, or to simulated ranks, which copy on the device.
+"""Device buffers passed to MPI directly: to a CUDA-aware library, or to simulated ranks, which copy on the device.
 
-MPI knows no streams. So whatever the current stream still does to a buffer must be complete before MPI gets it, one that is received
-into too: the host waits for an event of that stream, and for nothing else of the device. What MPI has completed is in place.
+MPI has no notion of streams. So the work of the current stream on a buffer must be complete before MPI gets it, even if it is to be
+received into: the host waits for an event of that stream, and for nothing else on the device. When MPI completes, the data is in place.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["DirectCommunicator"]
 
 
 class DirectCommunicator(DeviceCommunicator):
-    """See the module."""
+    """A communicator that passes device buffers to MPI directly; see the module."""
 
     def __init__(self, comm: Communicator, streams: Streams) -> None:
         super().__init__(comm)
         self._streams = streams
 
     def _when_written(self) -> Communicator:
-        """The communicator, once the work of the current stream is complete."""
+        """Return the communicator, once the work of the current stream is complete."""
         self._streams.mark().synchronize()
         return self.comm
 
