@@ -65,12 +65,12 @@ def check_layer_arguments(
         of_torch = " or ".join(kind.__name__ for kind in layer.torch_classes)
         beside = " beside a module" if is_given else f" beside the arguments of torch's {of_torch}"
         raise TypeError(
-            f"{unknown[0]}: no argument of {layer.__name__}, which takes {', '.join(own)}{beside}"
+            f"{unknown[0]}: not an argument of {layer.__name__}, which takes {', '.join(own)}{beside}"
             f"{did_you_mean(unknown[0], own if is_given else [*own, *known])}"
         )
     if is_given and (named or len(arguments) > 1):
-        beside = ", ".join(named) or repr(arguments[1])
-        raise TypeError(f"{beside}: {layer.__name__} takes a module or the arguments of one, not both")
+        further = ", ".join(named) or repr(arguments[1])
+        raise TypeError(f"{further}: {layer.__name__} takes a module or the arguments of one, not both")
     flags = _flags(layer.lay_out) if options else ()
     for name in flags:
         if name in options and not isinstance(options[name], bool):

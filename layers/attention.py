@@ -210,7 +210,7 @@ def _check_arguments(shape: Sequence[int], partition: Partition, algorithm: str)
             "batch, heads and sequence"
         )
     if algorithm not in ALGORITHMS:
-        raise ValueError(f"algorithm: {algorithm!r} is none of {', '.join(ALGORITHMS)}")
+        raise ValueError(f"algorithm: {algorithm!r} is not one of {', '.join(ALGORITHMS)}")
 
 
 def _scale(scale: float | None, features: int) -> float:

@@ -92,7 +92,7 @@ class MatrixProduct(DistributedModule):
             )
         self.check_order(shapes[0])
         if algorithm not in ALGORITHMS:
-            raise ValueError(f"algorithm: {algorithm!r} is none of {', '.join(ALGORITHMS)}")
+            raise ValueError(f"algorithm: {algorithm!r} is not one of {', '.join(ALGORITHMS)}")
         if panel is not None and whole_number("panel", panel) < 1:
             raise ValueError(f"panel: {panel} is not a width; it is at least 1, or None for that of a block")
         name = dtype_name(dtype)

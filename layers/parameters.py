@@ -105,7 +105,9 @@ class DistributedParameters(nn.Module):
         tensor = next((tensor for tensor in self.parameter_space.tensors if tensor.name == name), None)
         if tensor is None:
             names = ", ".join(tensor.name for tensor in self.parameter_space.tensors)
-            raise ValueError(f"name: {name!r} is none of the parameters of {type(self).__name__} ({names})")
+            raise ValueError(
+                f"name: {name!r} is not one of the parameters of {type(self).__name__} ({names})"
+            )
         own = self._local(name)
         whole = torch.zeros(tensor.layout.shape, dtype=own.dtype, device=own.device)
         function(whole, *arguments, **named)

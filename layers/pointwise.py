@@ -66,7 +66,7 @@ class Pointwise(DistributedModule):
         dtype = getattr(torch, dtype_name(dtype))
         if not (dtype.is_floating_point or dtype.is_complex):
             raise ValueError(
-                f"dtype: {dtype}, but a function has derivatives at real and complex numbers alone"
+                f"dtype: {dtype}, but a function has derivatives only at real and complex numbers"
             )
         self.function = function
         if isinstance(function, nn.Module):
@@ -176,7 +176,7 @@ def _value_dtype(function: Elementwise, dtype: torch.dtype) -> tuple[torch.dtype
             ) from error
     if not isinstance(together, torch.Tensor):
         raise ValueError(
-            f"function: {name} returns {described_type(together)}, but a point-wise function a tensor"
+            f"function: {name} returns {described_type(together)}, but a point-wise function must return a tensor"
         )
     # A tensor that the function itself makes require a gradient, such as its argument, is a different one in each call.
     if any(leaf is other for leaf in _leaves(together) for other in _leaves(alone[0])):

@@ -88,11 +88,11 @@ class Taps(NamedTuple):
         """Return the matrix times x along a dimension, on the device of x; the matrix lies on the host, which reads it."""
         shape = [1] * (x.ndim + 1)
         shape[dim : dim + 2] = self.element.shape
-        beside_x = [each.to(x.device) for each in self]
+        on_device = [each.to(x.device) for each in self]
         if self.element.shape[1] == 1 and bool(self.used.all()) and bool((self.weight == 1).all()):
-            return x.index_select(dim, beside_x[0][:, 0])  # values are only moved, not rounded
+            return x.index_select(dim, on_device[0][:, 0])  # values are only moved, not rounded
         # All taps at once: the backward pass of each selection fills a tensor of the size of x, and there may be as many taps as elements.
-        element, weight, used = beside_x
+        element, weight, used = on_device
         terms = x.index_select(dim, element.flatten()).reshape(
             *x.shape[:dim], *element.shape, *x.shape[dim + 1 :]
         )

@@ -41,7 +41,7 @@ def check_tensors(state: Mapping[str, torch.Tensor] | None) -> Mapping[str, torc
         hint = "; torch.from_numpy makes one" if type(value).__module__ == "numpy" else ""
         if isinstance(value, Mapping):
             hint = f"; if that is the state_dict, pass state[{name!r}]"
-        raise TypeError(f"state: {name} is {described_type(value)}, no torch.Tensor{hint}")
+        raise TypeError(f"state: {name} is {described_type(value)}, not a torch.Tensor{hint}")
     return given
 
 
@@ -57,7 +57,7 @@ def check_shapes(state: Mapping[str, torch.Tensor], needed: Mapping[str, torch.T
     ]:
         raise ValueError(f"state: lacks {', '.join(lacking)}, which the layer needs")
     if unknown := [name_below(path, name) for name in state if name not in needed]:
-        raise ValueError(f"state: has {', '.join(unknown)}, which the layer has not")
+        raise ValueError(f"state: has {', '.join(unknown)}, which the layer does not have")
     for name, value in state.items():
         if value.shape != needed[name].shape:
             raise ValueError(

@@ -48,7 +48,7 @@ def load_sequential_state_dict(
     def check() -> None:
         given = check_tensors(state)
         if unknown := [key for key in given if not any(_is_in(path, key) for path in paths)]:
-            raise ValueError(f"state: has {', '.join(unknown)}, which the model has not")
+            raise ValueError(f"state: has {', '.join(unknown)}, which the model does not have")
         for path in paths:
             start = name_below(path, "")
             own[path] = {key.removeprefix(start): value for key, value in given.items() if _is_in(path, key)}
@@ -84,7 +84,7 @@ def distributed_layers(model: nn.Module, *, of_state: bool = False) -> dict[str,
         elif owned:
             raise ValueError(
                 f"model: {', '.join(name_below(path, name) for name in owned)} in {type(module).__name__}, which is not a distributed "
-                "layer: nobody says where they lie"
+                "layer: their layout is not declared"
             )
     return layers
 

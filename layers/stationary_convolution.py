@@ -172,7 +172,7 @@ class StationaryConvolution(ConvolutionModule, torch_classes=(nn.Conv1d, nn.Conv
         """The algorithm, and its grid P_n x P_c x P_f x P_spatial."""
         given, dims = self.partition, len(self.kernel)
         if algorithm not in ALGORITHMS:
-            raise ValueError(f"algorithm: {algorithm!r} is none of {', '.join(ALGORITHMS)}")
+            raise ValueError(f"algorithm: {algorithm!r} is not one of {', '.join(ALGORITHMS)}")
         if algorithm == "auto":
             x_size, y_size = (
                 channels * math.prod(sides)

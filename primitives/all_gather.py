@@ -25,7 +25,7 @@ class AllGather(SegmentedOperator):
     """Makes dimension `dim` of x whole on every worker of the segments along which it is cut.
 
     `layout` lays x over its partition; dimension `dim` is cut along one dimension p of the partition, in any widths,
-    empty ones too. y lies as x does, with that dimension whole. The workers along p then hold copies, of the local type
+    empty ones too. y has the layout of x, with that dimension whole. The workers along p then hold copies, of the local type
     `copies`:
 
     - "varying": each copy counts separately, as in [Hewett21], and the adjoint sums, which is a reduce-scatter;

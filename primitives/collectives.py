@@ -52,7 +52,7 @@ class OneToManyOperator(LinearOperator):
     with the argument).
 
     Raises `ValueError` for partitions that do not broadcast, for ranks beyond the communicator's, and in a call, before its first
-    message, for a local tensor that is not what the layout says.
+    message, for a local tensor that does not match the layout.
     """
 
     batched = True

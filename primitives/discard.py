@@ -24,7 +24,7 @@ __all__ = ["Discard"]
 class Discard(SegmentedOperator):
     """Cuts dimension `dim` of x, which every worker holds whole, along dimension `along` of the partition.
 
-    `layout` lays x over its partition; the workers along `along` hold the same windows. y lies as x does, with dimension
+    `layout` lays x over its partition; the workers along `along` hold the same windows. y has the layout of x, with dimension
     `dim` cut along `along` at `cut`, the boundaries, which may be uneven and leave empty parts (default: balanced). The
     forward direction is local. The adjoint follows from the local type of the copies of x, `copies`:
 

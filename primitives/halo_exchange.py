@@ -54,7 +54,7 @@ class HaloExchange(LinearOperator):
 
     Raises `ValueError` for bulks that do not cut the tensor, for windows of another tensor or partition, for windows that
     no data can fill, for ranks beyond the communicator's, and in a call, before its first message, for a local tensor
-    that is not what the layout says.
+    that does not match the layout.
     """
 
     symbol = "H"

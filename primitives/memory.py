@@ -40,8 +40,8 @@ class MemoryOperator(LinearOperator):
     results are written into the given arrays, in the order of the results, and these are returned: each is the argument
     of the same buffer (the in-place form) or shares no memory with any argument.
 
-    Raises `ValueError` for ranks beyond the communicator's, and in a call for a local tensor that is not what the
-    layout says.
+    Raises `ValueError` for ranks beyond the communicator's, and in a call for a local tensor that does not match the
+    layout.
     """
 
     symbol: str

@@ -199,7 +199,7 @@ class Redistribute(LinearOperator):
         if not stages:
             self._copy(array, filled)
             return result
-        # Only the last stage writes into the result. A batch has a size of its own, so its intermediates are not kept.
+        # Only the last stage writes into the result. Batches differ in size, so their intermediates are not kept.
         *first, last = stages
         for stage, number in zip(first, between, strict=True):
             array = stage(array, None if batch else self._intermediate(number, array))

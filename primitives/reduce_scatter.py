@@ -26,7 +26,7 @@ class ReduceScatter(SegmentedOperator):
 
     `layout` lays x over its partition: every worker holds dimension `dim` whole, and the workers along `along` hold the
     same windows. They are copies with different values (`summands` "varying") or summands of one tensor ("partial").
-    y lies as x does, with dimension `dim` cut along `along` at `cut`, the boundaries, which may be uneven and leave empty
+    y has the layout of x, with dimension `dim` cut along `along` at `cut`, the boundaries, which may be uneven and leave empty
     parts (default: balanced).
 
     `types` are the local types of y, for each dimension of the partition; x has the same along all but `along`.

@@ -75,7 +75,7 @@ class Repartition(LinearOperator):
     Raises `ValueError` for layouts of different global tensors, elements that the target needs and no worker of the source
     holds, a source with several varying copies of an element (there is no one global tensor), local types that do not
     fit the layouts, ranks beyond the communicator's, and in a call, before its first message, for a local tensor that
-    is not what the layout says.
+    does not match the layout.
     """
 
     symbol = "T"

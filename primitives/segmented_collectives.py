@@ -184,7 +184,7 @@ class SegmentedOperator(LinearOperator):
     memory with the argument); an inactive worker returns a copy of its tensor of zero volume.
 
     Raises `ValueError` for local types that do not fit, for ranks beyond the communicator's, and in a call, before its first message,
-    for a local tensor that is not what the layout says.
+    for a local tensor that does not match the layout.
     """
 
     batched = True

@@ -34,7 +34,7 @@ class SendReceive(LinearOperator):
     All results are fresh arrays.
 
     Raises `ValueError` for a layout over several workers, an unknown form, ranks beyond the communicator's, and in a
-    call, before its message, for a local tensor that is not what the layout says.
+    call, before its message, for a local tensor that does not match the layout.
     """
 
     batched = True

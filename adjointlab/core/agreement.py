@@ -80,7 +80,7 @@ class CheckedOperator(CompositeOperator):
             raise_first(self.comm, error)
         if (every != every[0]).any():
             raise ValueError(
-                f"arguments: in batches of {every.tolist()} by rank, where 0 is none; all ranks have the same"
+                f"arguments: in batches of {every.tolist()} by rank, where 0 means no batch; all ranks must have the same"
             )
 
 

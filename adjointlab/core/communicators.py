@@ -19,7 +19,7 @@ def size_of(comm: Communicator) -> int:
     given: object = comm
     if given == COMM_NULL:
         raise ValueError(
-            "comm: the null communicator has no ranks; make the operator on the ranks of a communicator alone"
+            "comm: the null communicator has no ranks; make the operator only on ranks of a communicator"
         )
     has_methods = callable(getattr(given, "Get_rank", None)) and callable(getattr(given, "Get_size", None))
     if isinstance(given, type) or not has_methods:

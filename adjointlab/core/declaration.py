@@ -61,7 +61,7 @@ def _fault(
     if lacks_comm and _fits(signature, len(positional) - 1, arguments):
         return (
             "takes no communicator: say process_group=True in the subject if it communicates by torch.distributed; give a "
-            "function that leaves it out if it uses MPI.COMM_WORLD, such as lambda comm, x: function(x); else let it take the communicator, first of all, or behind the tensors in an autograd function"
+            "function that leaves it out if it uses MPI.COMM_WORLD, such as lambda comm, x: function(x); else let it take the communicator as its first argument, or after the tensors in an autograd function"
         )
     known = [name for name, each in parameters.items() if each.kind in _NAMED]
     unknown = [name for name in arguments if name not in known]

@@ -80,7 +80,7 @@ class Loss(TorchLayer):
     ) -> None:
         comm, shape = self.comm, self.input_shape
         if not 0 <= as_integer("root", root) < comm.Get_size():
-            raise ValueError(f"root: {root} is none of the ranks 0 to {comm.Get_size() - 1}")
+            raise ValueError(f"root: {root} is not one of the ranks 0 to {comm.Get_size() - 1}")
         self.partition = _without_trailing_ones(self.partition, len(shape))
         self.check_order(shape)
         self.root, self.all_reduce = root, all_reduce

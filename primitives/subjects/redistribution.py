@@ -129,7 +129,7 @@ def _types_of_cut(draw: DrawFn, narrow: Layout, dim: int) -> tuple[str, ...]:
 
 
 def _whole_dimension(draw: DrawFn, ranks: int) -> Parameters:
-    """A layout with a whole dimension and the cut to come; the dimension lies along no grid dimension or in copies along one."""
+    """A layout with a whole dimension, and a cut of that; the dimension lies along no grid dimension or in copies along one."""
     narrow, dim = _cut_layouts(draw, ranks)
     along, wide = narrow.axes[dim], wide_layout(narrow, dim)
     if draw(BOOLEANS):

@@ -10,7 +10,7 @@ from adjointlab import MPI
 from adjointlab.MPI import ANY_SOURCE, ANY_TAG, SUM, Op
 from adjointlab.typing import Communicator, Request, Status
 
-__all__ = ["DeviceCommunicator", "DeviceRequest", "given"]
+__all__ = ["DeviceCommunicator", "DeviceRequest", "op_keyword"]
 
 
 class DeviceCommunicator(ABC):
@@ -107,6 +107,6 @@ class DeviceRequest(MPI.Request, ABC):
         raise NotImplementedError("a message from or to device memory cannot be freed; wait for it")
 
 
-def given(op: Op) -> dict[str, Op]:
+def op_keyword(op: Op) -> dict[str, Op]:
     """Return the argument `op` of a reduction; none for a sum, mpi4py's default too, since mpi4py's constants are other objects."""
     return {} if op is SUM else {"op": op}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from adjointlab.core.arrays.streams import Streams
-from adjointlab.core.transport.calls import DeviceCommunicator, given
+from adjointlab.core.transport.calls import DeviceCommunicator, op_keyword
 from adjointlab.MPI import ANY_SOURCE, ANY_TAG, SUM, Op
 from adjointlab.typing import Communicator, Request
 
@@ -39,10 +39,10 @@ class DirectCommunicator(DeviceCommunicator):
         self._when_written().Bcast(buf, root)
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> None:
-        self._when_written().Reduce(sendbuf, recvbuf, root=root, **given(op))
+        self._when_written().Reduce(sendbuf, recvbuf, root=root, **op_keyword(op))
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> None:
-        self._when_written().Allreduce(sendbuf, recvbuf, **given(op))
+        self._when_written().Allreduce(sendbuf, recvbuf, **op_keyword(op))
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         self._when_written().Allgather(sendbuf, recvbuf)
@@ -51,4 +51,4 @@ class DirectCommunicator(DeviceCommunicator):
         self._when_written().Allgatherv(sendbuf, recvbuf)
 
     def Reduce_scatter(self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int], op: Op = SUM) -> None:
-        self._when_written().Reduce_scatter(sendbuf, recvbuf, recvcounts=recvcounts, **given(op))
+        self._when_written().Reduce_scatter(sendbuf, recvbuf, recvcounts=recvcounts, **op_keyword(op))
